@@ -1,0 +1,71 @@
+# `make tune` runs the main job and `make test` the tests; both set up .venv first, and only once.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ROOMS := spaces costmodel search experiments
+INSTALLED := $(VENV)/installed
+PINS := $(VENV)/constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(PINS)
+
+HAS_CUDA := -c 'import torch; assert torch.version.cuda' 2>/dev/null
+
+.DEFAULT_GOAL := help
+.PHONY: help setup tune test lint types format clean
+
+help:
+	@echo "make tune    set up .venv and search the Hopper GEMM at 4096x4096x4096 (replayed where there is no GPU)"
+	@echo "make test    set up .venv and run the tests"
+	@echo "make lint    check style;  make format  apply it;  make types  check types"
+	@echo "make setup   only set up .venv (PYTHON=python3.12 picks another Python);  make clean  remove build outputs"
+
+setup: $(INSTALLED)
+
+# torch goes first. Without a GPU it is exactly the pinned version, because a range would take the newest, and several GB
+# of CUDA with it. With a GPU it is the CUDA torch that .venv or $(PYTHON) has, else the newest; what torch shares with
+# its own CUDA stack is then not pinned.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "tilescout needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Name another: make PYTHON=python3.12" >&2; \
+	    exit 2; }
+	@set -e; \
+	rm -f $@; mkdir -p $(VENV); \
+	if nvidia-smi -L >/dev/null 2>&1; then \
+	    gpu=yes; torch=torch; unpinned='^(torch|setuptools|cuda-[a-z]+)=='; \
+	else \
+	    gpu=; torch=$$(grep '^torch==' constraints.txt); unpinned='^#'; \
+	fi; \
+	grep -vE "$$unpinned" constraints.txt > $(PINS); \
+	share=; test -z "$$gpu" || ! $(PYTHON) $(HAS_CUDA) || share=--system-site-packages; \
+	test -x $(BIN)/python || $(PYTHON) -m venv $$share $(VENV); \
+	echo "setup: $$($(BIN)/python --version), $$torch and the rest of constraints.txt into $(VENV); a minute or two"; \
+	$(PIP) $$torch setuptools; \
+	$(PIP) --no-build-isolation --editable '.[dev]'; \
+	mkdir -p $(VENV)/rooms/tilescout; \
+	for room in $(ROOMS); do ln -sfn ../../../$$room $(VENV)/rooms/tilescout/$$room; done; \
+	test -z "$$gpu" || $(BIN)/python $(HAS_CUDA) || \
+	    echo "setup: warning: there is a GPU, but torch in $(VENV) is a build without CUDA: put a CUDA build there" >&2; \
+	touch $@; \
+	echo "setup: done"
+
+tune: setup
+	@$(BIN)/tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16 --sampler tpe --trials 64
+
+test: setup
+	@$(BIN)/pytest -q
+
+lint: setup
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+	@echo "lint: clean"
+
+types: setup
+	@$(BIN)/mypy
+
+format: setup
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format .
+
+clean:
+	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find $(ROOMS) tests -name __pycache__ -type d -prune -exec rm -rf {} +
