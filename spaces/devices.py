@@ -1,0 +1,66 @@
+"""Static facts of the GPUs that kernels are tuned for."""
+
+from dataclasses import dataclass
+
+from tilescout.spaces.errors import DeviceError
+
+
+@dataclass(frozen=True)
+class Device:
+    """Facts of a GPU that do not change between runs.
+
+    Attributes
+    ----------
+    name
+        The short name used on the command line and in tables.
+    product
+        How ``torch.cuda.get_device_name`` and ``nvidia-smi`` call it.
+    arch
+        The compiler's target.
+    sms
+        Streaming multiprocessors.
+    shared_memory
+        Bytes of shared memory that one block can have.
+    l2
+        Bytes of L2 cache.
+    bandwidth
+        Bytes a second of device memory, by the vendor's datasheet.
+    peak
+        Dense 16-bit matrix operations a second with fp32 accumulation, by the vendor's datasheet.
+    """
+
+    name: str
+    product: str
+    arch: str
+    sms: int
+    shared_memory: int
+    l2: int
+    bandwidth: float
+    peak: float
+
+
+# Sources: NVIDIA's H100, H200 and B200 datasheets; compute capabilities 9.0 and 10.0 in the CUDA C++ programming
+# guide (227 KiB of shared memory a block); SM and L2 figures as the driver reports them.
+DEVICES = {
+    device.name: device
+    for device in (
+        Device("h100", "NVIDIA H100 80GB HBM3", "sm_90a", 132, 232_448, 50 * 2**20, 3.35e12, 989e12),
+        Device("h100-pcie", "NVIDIA H100 PCIe", "sm_90a", 114, 232_448, 50 * 2**20, 2.0e12, 756e12),
+        Device("h200", "NVIDIA H200", "sm_90a", 132, 232_448, 60 * 2**20, 4.8e12, 989e12),
+        Device("b200", "NVIDIA B200", "sm_100a", 148, 232_448, 126 * 2**20, 8.0e12, 2250e12),
+    )
+}
+
+
+def find_device(name: str) -> Device:
+    """The device with this short name or product name.
+
+    Raises
+    ------
+    DeviceError
+        If no known device is called so.
+    """
+    for device in DEVICES.values():
+        if name in (device.name, device.product):
+            return device
+    raise DeviceError(f"unknown device {name!r}, known are {', '.join(DEVICES)}")

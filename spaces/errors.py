@@ -1,0 +1,51 @@
+"""Every error that tilescout raises on purpose.
+
+The message is one line that says what was wrong, what is allowed and, where it helps, what to do next. The command
+line prints it and exits with code 2; a library user catches `TilescoutError` or the narrower class.
+"""
+
+import re
+
+_TERMINAL_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class TilescoutError(Exception):
+    """Base of all errors of this package."""
+
+
+class ProblemError(TilescoutError):
+    """A problem is malformed or not supported by the kernel."""
+
+
+class DeviceError(TilescoutError):
+    """A device is unknown, absent or not what was asked for."""
+
+
+class SpaceError(TilescoutError):
+    """A search space, knob or configuration is unknown or invalid."""
+
+
+class SamplerError(TilescoutError):
+    """A search strategy is unknown or misconfigured."""
+
+
+class BuildError(TilescoutError):
+    """A kernel did not compile or link."""
+
+
+class ArtifactError(TilescoutError):
+    """A compiled kernel is missing, damaged or not what its record says."""
+
+
+class TableError(TilescoutError):
+    """A table of measurements is missing, damaged or belongs to another space."""
+
+
+class StoreError(TilescoutError):
+    """A store, study file or tracking server can't be opened or written."""
+
+
+def one_line(error: BaseException | str, limit: int = 500) -> str:
+    """An error's message on one line without terminal colours, cut at `limit` characters."""
+    text = " ".join(_TERMINAL_COLOURS.sub("", str(error)).split()) or type(error).__name__
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,86 @@
+"""Tunable parameters and the choice of a value for each."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tilescout.spaces.errors import SpaceError
+
+Value = int | str
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One tunable parameter.
+
+    Attributes
+    ----------
+    name
+        As it appears in configurations, tables and MLflow.
+    values
+        The legal values; their order is the order in which neighbours, distances and encodings see them.
+    doc
+        What the knob changes, in a sentence.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    doc: str
+
+    def code(self, value: Value) -> int:
+        """The position of a value in `values`.
+
+        Raises
+        ------
+        SpaceError
+            If the knob can't have it.
+        """
+        if value not in self.values:
+            raise self._refusal(value)
+        return self.values.index(value)
+
+    def parse(self, text: str) -> Value:
+        """The legal value that prints as `text`.
+
+        Raises
+        ------
+        SpaceError
+            If there is none.
+        """
+        for value in self.values:
+            if str(value) == text:
+                return value
+        raise self._refusal(text)
+
+    def _refusal(self, value: object) -> SpaceError:
+        allowed = ", ".join(map(str, self.values))
+        return SpaceError(f"knob {self.name} can't be {value}, allowed are {allowed}")
+
+
+@dataclass(frozen=True, eq=False)  # equal as mappings are, in whatever order
+class Configuration(Mapping[str, Value]):
+    """One value for every knob: an immutable, hashable mapping that prints as ``knob=value ...``."""
+
+    pairs: tuple[tuple[str, Value], ...]
+
+    @classmethod
+    def of(cls, values: Mapping[str, Value]) -> "Configuration":
+        """A configuration with the entries of a mapping, in its order."""
+        return cls(tuple(values.items()))
+
+    def __getitem__(self, name: str) -> Value:
+        for key, value in self.pairs:
+            if key == name:
+                return value
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self.pairs)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.pairs))
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in self.pairs)

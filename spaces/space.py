@@ -1,0 +1,162 @@
+"""The finite set of legal configurations of a kernel, enumerated once as columns."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tilescout.spaces.constraints import Columns, Constraint
+from tilescout.spaces.devices import Device
+from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.knobs import Configuration, Knob, Value
+from tilescout.spaces.problems import Problem
+
+Indices = NDArray[np.int64]
+
+
+class SearchSpace:
+    """The legal configurations of a kernel for a problem on a device.
+
+    A configuration has an index, its row in `codes` and `columns`. A code is the position of a value in its knob's
+    `values`. Rows are in lexicographic order of codes.
+
+    Parameters
+    ----------
+    name
+        The kernel's name.
+    knobs
+        The parameters, in the order of the columns.
+    constraints
+        The rules that a configuration must satisfy.
+    problem, device
+        What the rules may depend on.
+    """
+
+    def __init__(
+        self, name: str, knobs: Sequence[Knob], constraints: Sequence[Constraint], problem: Problem, device: Device
+    ) -> None:
+        self.name = name
+        self.knobs = tuple(knobs)
+        self.constraints = tuple(constraints)
+        self.problem = problem
+        self.device = device
+        self.shape = tuple(len(knob.values) for knob in self.knobs)
+        grid = np.indices(self.shape, dtype=np.int16).reshape(len(self.knobs), -1).T
+        legal = np.ones(len(grid), dtype=np.bool_)
+        columns = self._columns(grid)
+        for constraint in self.constraints:
+            legal &= constraint.holds(columns, problem, device)
+        self._keep(grid[legal], np.flatnonzero(legal))
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, index: int) -> Configuration:
+        codes = self.codes[index]
+        return Configuration(
+            tuple((knob.name, knob.values[code]) for knob, code in zip(self.knobs, codes, strict=True))
+        )
+
+    def __contains__(self, configuration: object) -> bool:
+        try:
+            return isinstance(configuration, Mapping) and self.find(self.code(configuration)) >= 0
+        except SpaceError:
+            return False
+
+    def __repr__(self) -> str:
+        return f"SearchSpace({self.name}, {self.problem}, {self.device.name}: {len(self):,} configurations)"
+
+    @cached_property
+    def columns(self) -> Columns:
+        """Knob values, each an array of shape [configurations]."""
+        return self._columns(self.codes)
+
+    @cached_property
+    def features(self) -> NDArray[np.float64]:
+        """Codes scaled to [0, 1] a knob, of shape [configurations, knobs]: the space as a distance sees it."""
+        return self.scale(self.codes)
+
+    def scale(self, codes: ArrayLike) -> NDArray[np.float64]:
+        """Codes of shape [..., knobs] scaled to [0, 1]; a knob of one value becomes 0."""
+        scaled: NDArray[np.float64] = np.asarray(codes, dtype=np.float64) / np.maximum(np.array(self.shape) - 1, 1)
+        return scaled
+
+    def code(self, configuration: Mapping[str, Value]) -> NDArray[np.int16]:
+        """The codes of a configuration, of shape [knobs], legal or not.
+
+        Raises
+        ------
+        SpaceError
+            If a knob is unknown, missing or has a value that it can't have.
+        """
+        names = [knob.name for knob in self.knobs]
+        unknown = sorted(set(configuration) - set(names))
+        missing = [name for name in names if name not in configuration]
+        if unknown or missing:
+            fault = f"unknown knob {unknown[0]!r}" if unknown else f"knob {missing[0]} has no value"
+            raise SpaceError(f"{self.name}: {fault}, the knobs are {', '.join(names)}")
+        return np.array([knob.code(configuration[knob.name]) for knob in self.knobs], dtype=np.int16)
+
+    def find(self, codes: ArrayLike) -> Any:
+        """Indices of configurations given as codes [..., knobs]; -1 where a combination is not in the space."""
+        codes = np.asarray(codes, dtype=np.int64)
+        inside = ((codes >= 0) & (codes < np.array(self.shape))).all(axis=-1)
+        position = np.ravel_multi_index(tuple(np.moveaxis(codes, -1, 0)), self.shape, mode="clip")
+        row = np.searchsorted(self._positions, position)
+        row = np.minimum(row, len(self._positions) - 1)
+        return np.where(inside & (self._positions[row] == position), row, -1)
+
+    def index(self, configuration: Mapping[str, Value]) -> int:
+        """The index of a configuration.
+
+        Raises
+        ------
+        SpaceError
+            If it is not in the space, with the rules that it breaks and their reasons.
+        """
+        found = int(self.find(self.code(configuration)))
+        if found < 0:
+            broken = self.violations(configuration)
+            why = "; ".join(f"{rule.name}: {rule.reason}" for rule in broken) or "it was left out of this subset"
+            raise SpaceError(f"{self.name}: not a legal configuration ({why}): {Configuration.of(configuration)}")
+        return found
+
+    def violations(self, configuration: Mapping[str, Value]) -> tuple[Constraint, ...]:
+        """The rules that a configuration breaks, in order."""
+        columns = self._columns(self.code(configuration)[None])
+        return tuple(rule for rule in self.constraints if not rule.holds(columns, self.problem, self.device)[0])
+
+    def neighbours(self, index: int) -> Indices:
+        """Indices of the legal configurations that differ from one in one knob by one step."""
+        steps = np.concatenate([np.eye(len(self.knobs), dtype=np.int64), -np.eye(len(self.knobs), dtype=np.int64)])
+        found: Indices = self.find(self.codes[index] + steps)
+        return np.sort(found[found >= 0])
+
+    def nearest(self, codes: ArrayLike, among: Indices) -> int:
+        """The one of `among` closest to `codes` [knobs], by the sum of scaled distances; the first of equals."""
+        distance = np.abs(self.features[among] - self.scale(codes)).sum(axis=1)
+        return int(among[np.argmin(distance)])
+
+    def sample(self, count: int, generator: np.random.Generator) -> Indices:
+        """Indices of `count` different configurations, drawn uniformly; all of them if there are fewer."""
+        return generator.permutation(len(self))[:count]
+
+    def subset(self, indices: ArrayLike) -> "SearchSpace":
+        """The space that holds only the given configurations."""
+        part = object.__new__(SearchSpace)
+        part.__dict__.update({k: v for k, v in self.__dict__.items() if k not in ("columns", "features")})
+        rows = np.unique(np.asarray(indices, dtype=np.int64))
+        part._keep(self.codes[rows], self._positions[rows])
+        return part
+
+    def _keep(self, codes: NDArray[np.int16], positions: Indices) -> None:
+        if len(codes) == 0:
+            raise SpaceError(f"{self.name}: no legal configuration is left for {self.problem} on {self.device.name}")
+        codes.setflags(write=False)
+        self.codes = codes
+        self._positions = positions  # of each row in the full grid, ascending
+
+    def _columns(self, codes: NDArray[np.int16]) -> Columns:
+        return {knob.name: np.array(knob.values)[codes[:, axis]] for axis, knob in enumerate(self.knobs)}

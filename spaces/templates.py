@@ -1,0 +1,131 @@
+"""Where kernels come from: a template compiles any configuration of its space."""
+
+import hashlib
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from tilescout.spaces.constraints import Constraint
+from tilescout.spaces.devices import Device
+from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.knobs import Configuration, Knob, Value
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.space import SearchSpace
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a template says of an object file that it compiled.
+
+    Attributes
+    ----------
+    function
+        Name of the entry point, without the prefix that TVM FFI adds.
+    shared_memory
+        Bytes of dynamic shared memory that a launch asks for; None for code that runs on the host and occupies nothing
+        of a GPU.
+    """
+
+    function: str
+    shared_memory: int | None
+
+
+class KernelTemplate(ABC):
+    """A family of kernels that compute the same thing.
+
+    Importing a template costs nothing: the compiler is imported by `build`. A template has no state of its own, and its
+    class is importable: compiler processes are told which class it is.
+    """
+
+    name: str
+    package: str  #: the Python package that holds the kernel's source
+    sources: tuple[str, ...]  #: its files that decide what a configuration compiles to; rules and defaults do not
+    workload: str  #: what the kernels compute: a key of `tilescout.spaces.workloads.WORKLOADS`
+    archs: tuple[str, ...]  #: compiler targets it can build for
+    knobs: tuple[Knob, ...]
+    constraints: tuple[Constraint, ...]
+
+    @abstractmethod
+    def check(self, problem: Problem) -> None:
+        """Refuse a problem that no configuration can compute.
+
+        Raises
+        ------
+        ProblemError
+            With what is wrong and what is allowed.
+        """
+
+    @abstractmethod
+    def default(self, problem: Problem, device: Device) -> Configuration:
+        """What a careful user would run without any search."""
+
+    @abstractmethod
+    def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
+        """Blocks that are launched together."""
+
+    @abstractmethod
+    def build(self, configuration: Mapping[str, Value], dtype: str, arch: str, path: Path) -> Built:
+        """Compile to an object file at `path`.
+
+        The object holds for every problem of this type: sizes are arguments. No GPU is needed. Call it in a process of
+        its own: compilers crash and hang.
+
+        Raises
+        ------
+        BuildError
+            If the configuration does not compile.
+        """
+
+    def space(self, problem: Problem, device: Device) -> SearchSpace:
+        """The legal configurations for a problem on a device.
+
+        Raises
+        ------
+        ProblemError, SpaceError
+            If the template can't compute the problem, or not on this device.
+        """
+        self.check(problem)
+        if device.arch not in self.archs:
+            raise SpaceError(f"{self.name} builds for {', '.join(self.archs)}, not for {device.arch} ({device.name})")
+        return SearchSpace(self.name, self.knobs, self.constraints, problem, device)
+
+    @property
+    def source_hash(self) -> str:
+        """SHA-256 over the names and contents of the files in `sources`."""
+        return _hash_sources(self.package, self.sources)
+
+
+@cache
+def _hash_sources(package: str, sources: tuple[str, ...]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(sources):
+        digest.update(name.encode() + b"\0" + files(package).joinpath(name).read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+# The template of each space, as module:attribute, imported when it is asked for.
+_BUILT_IN = {"gemm_sm90": "tilescout.spaces.gemm_sm90:TEMPLATE"}
+
+
+def template_names() -> list[str]:
+    """Names of the known spaces."""
+    return list(_BUILT_IN)
+
+
+def find_template(name: str) -> KernelTemplate:
+    """The template of this name.
+
+    Raises
+    ------
+    SpaceError
+        If there is none.
+    """
+    if name not in _BUILT_IN:
+        raise SpaceError(f"unknown space {name!r}, known are {', '.join(_BUILT_IN)}")
+    module, attribute = _BUILT_IN[name].split(":")
+    template: KernelTemplate = getattr(importlib.import_module(module), attribute)
+    return template

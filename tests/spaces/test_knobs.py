@@ -1,0 +1,63 @@
+"""Knobs and configurations."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.knobs import Configuration, Knob, Value
+
+values = st.integers(-100, 100) | st.text("abcdef", min_size=1, max_size=4)
+mappings = st.dictionaries(st.text("klmn_", min_size=1, max_size=5), values, max_size=5)
+
+
+@given(st.lists(values, min_size=1, max_size=6, unique_by=str))
+def test_every_value_is_read_back_from_its_print_and_has_its_position(allowed: list[Value]) -> None:
+    knob = Knob("knob", tuple(allowed), "")
+
+    for position, value in enumerate(allowed):
+        assert knob.code(value) == position
+        assert knob.parse(str(value)) == value
+
+
+@given(st.lists(values, min_size=1, max_size=6), values)
+def test_any_other_value_is_refused_with_those_allowed(allowed: list[Value], value: Value) -> None:
+    knob = Knob("knob", tuple(allowed), "")
+    if value not in allowed:
+        with pytest.raises(SpaceError, match=r"knob knob can't be .*, allowed are ") as refusal:
+            knob.code(value)
+        assert str(refusal.value).endswith(", ".join(map(str, allowed)))
+    if str(value) not in map(str, allowed):
+        with pytest.raises(SpaceError, match="knob knob can't be"):
+            knob.parse(str(value))
+
+
+@given(mappings)
+def test_a_configuration_is_the_mapping_it_was_made_of(mapping: dict[str, Value]) -> None:
+    configuration = Configuration.of(mapping)
+
+    assert configuration == mapping
+    assert dict(configuration) == mapping
+    assert list(configuration) == list(mapping)
+    assert len(configuration) == len(mapping)
+    assert "no such knob" not in configuration
+    with pytest.raises(KeyError):
+        configuration["no such knob"]
+
+
+@given(mappings)
+def test_the_order_of_knobs_makes_no_other_configuration(mapping: dict[str, Value]) -> None:
+    forwards = Configuration.of(mapping)
+    backwards = Configuration(tuple(reversed(forwards.pairs)))
+
+    assert forwards == backwards
+    assert hash(forwards) == hash(backwards)
+
+
+@given(mappings, mappings)
+def test_configurations_differ_when_a_value_differs(one: dict[str, Value], other: dict[str, Value]) -> None:
+    assert (Configuration.of(one) == Configuration.of(other)) == (one == other)
+
+
+def test_a_configuration_prints_in_its_order() -> None:
+    assert str(Configuration.of({"tile_m": 128, "raster": "m"})) == "tile_m=128 raster=m"
