@@ -1,0 +1,80 @@
+"""Read what a compiled kernel occupies off its binary, with no GPU."""
+
+import re
+import shutil
+import struct
+import subprocess
+from functools import cache
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tilescout.spaces.errors import BuildError
+
+_ELF_MAGIC = b"\x7fELF\x02\x01"  # 64-bit, little-endian
+_ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_EM_CUDA = 190  # e_machine of GPU code
+_USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
+
+
+def device_code(binary: bytes) -> list[bytes]:
+    """The GPU ELF images (cubins) that are embedded in a host object file or shared library."""
+    images = []
+    start = binary.find(_ELF_MAGIC)
+    while start >= 0:
+        if len(binary) - start >= _ELF_HEADER.size:
+            header = _ELF_HEADER.unpack_from(binary, start)
+            machine, sections_at, section_size, sections = header[2], header[6], header[11], header[12]
+            if machine == _EM_CUDA:
+                # Section headers come last in the cubins that ptxas writes, or program headers right behind them.
+                programs_at, program_size, programs = header[5], header[9], header[10]
+                end = max(sections_at + section_size * sections, programs_at + program_size * programs)
+                images.append(binary[start : start + end])
+        start = binary.find(_ELF_MAGIC, start + 1)
+    return images
+
+
+def resource_usage(binary: bytes) -> tuple[int, int, int]:
+    """Registers a thread, spilled bytes a thread and static shared memory a block of the kernels in a binary.
+
+    Of several kernels the largest of each is reported. Spilled bytes are the stack frame plus local memory. Read by
+    NVIDIA's ``cuobjdump -res-usage``.
+
+    Raises
+    ------
+    BuildError
+        If the binary holds no GPU code or ``cuobjdump`` can't read it.
+    """
+    usages = []
+    with TemporaryDirectory() as scratch:
+        for image in device_code(binary):
+            cubin = Path(scratch, "kernel.cubin")
+            cubin.write_bytes(image)
+            command = [find_cuobjdump(), "-res-usage", str(cubin)]
+            report = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+            usages += [tuple(map(int, match)) for match in _USAGE.findall(report)]
+    if not usages:
+        raise BuildError("the compiled object holds no GPU code that cuobjdump can read")
+    registers, stack, shared, local = (max(column) for column in zip(*usages, strict=True))
+    return registers, stack + local, shared
+
+
+@cache
+def find_cuobjdump() -> str:
+    """Path of ``cuobjdump``: the Python package's, else the one on the PATH.
+
+    Raises
+    ------
+    BuildError
+        If there is none.
+    """
+    try:
+        packaged = [file for file in files("nvidia-cuda-cuobjdump") or [] if file.name == "cuobjdump"]
+    except PackageNotFoundError:
+        packaged = []
+    if packaged:
+        return str(packaged[0].locate())
+    found = shutil.which("cuobjdump")
+    if found is None:
+        raise BuildError("cuobjdump is missing: install the package nvidia-cuda-cuobjdump or the CUDA toolkit")
+    return found

@@ -1,0 +1,185 @@
+"""The card beside a table: where its rows come from, without which they mean nothing."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from reprlib import repr as short
+from sys import float_info
+from typing import Any
+
+from tilescout.spaces.errors import ProblemError, TableError
+from tilescout.spaces.knobs import Configuration, Value
+from tilescout.spaces.problems import Problem
+
+FORMAT = 1
+_INT32 = range(-(2**31), 2**31)  # what an integer column holds
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What the configurations of a problem are compared with.
+
+    Attributes
+    ----------
+    default
+        What is run without any search.
+    library_us
+        The library's steady time on the problem, in µs.
+    """
+
+    default: Configuration
+    library_us: float
+
+
+@dataclass(frozen=True)
+class TableCard:
+    """All that is known of a table besides its rows.
+
+    Attributes
+    ----------
+    space, source_hash
+        The template that was measured and the hash of its source at that time.
+    knobs
+        Names of the knobs, in order, with the values that each can have: all integers of 32 bits or all strings.
+    device, product, driver
+        Short name of the GPU, what its driver calls it, and the driver's version.
+    versions
+        Versions of torch, CUDA, the compiler and what else matters.
+    protocol, protocol_text
+        Name and version of the protocol by which every row was measured (times of different protocols are not
+        comparable), and what it does, in prose.
+    recorded
+        The day on which the recording ended.
+    library
+        What the library's kernel is called through.
+    baselines
+        The problems, in order, with what their configurations are compared with.
+    rows, size, sha256
+        Number of rows, and bytes and checksum of the Parquet file; `write_table` fills them in.
+    """
+
+    space: str
+    source_hash: str
+    knobs: Mapping[str, tuple[Value, ...]]
+    device: str
+    product: str
+    driver: str
+    versions: Mapping[str, str]
+    protocol: str
+    protocol_text: str
+    recorded: date
+    library: str
+    baselines: Mapping[Problem, Baseline]
+    rows: int = 0
+    size: int = 0
+    sha256: str = ""
+
+    def to_json(self) -> str:
+        """The text of the card's file."""
+        record = {
+            "format": FORMAT,
+            **vars(self),
+            "knobs": dict(self.knobs),
+            "versions": dict(self.versions),
+            "recorded": self.recorded.isoformat(),
+            "baselines": {
+                str(problem): {"default": dict(baseline.default), "library_us": baseline.library_us}
+                for problem, baseline in self.baselines.items()
+            },
+        }
+        return json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "TableCard":
+        """Read what `to_json` wrote.
+
+        Raises
+        ------
+        TableError
+            If it is not a card, or one of a newer format.
+        """
+        try:
+            record = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise TableError(f"malformed card, not JSON: {error}") from error
+        if not isinstance(record, dict):
+            raise TableError(f"malformed card: expected an object, found {type(record).__name__}")
+        version = _take(record, "format", int)
+        if version > FORMAT:
+            raise TableError(f"format {version} is newer than {FORMAT}, which this tilescout reads: upgrade tilescout")
+        if version != FORMAT:
+            raise _malformed("format", f"expected {FORMAT}, found {version}")
+        versions = _take(record, "versions", dict)
+        knobs = {name: _values(name, values) for name, values in _take(record, "knobs", dict).items()}
+        if not knobs:
+            raise _malformed("knobs", "expected at least one")
+        return cls(
+            **{name: _take(record, name, str) for name in _STRINGS},
+            **{name: _take(record, name, int) for name in _COUNTS},
+            knobs=knobs,
+            versions={name: _take(versions, name, str) for name in versions},
+            recorded=_day(_take(record, "recorded", str)),
+            baselines={
+                _problem(name): _baseline(name, baseline, knobs)
+                for name, baseline in _take(record, "baselines", dict).items()
+            },
+        )
+
+
+_STRINGS = (
+    "space", "source_hash", "device", "product", "driver", "protocol", "protocol_text", "library", "sha256",
+)  # fmt: skip
+_COUNTS = ("rows", "size")
+_KINDS = {int: "an integer", str: "a string", dict: "an object"}
+
+
+def _malformed(name: str, fault: str) -> TableError:
+    return TableError(f"malformed card, {name}: {fault}")
+
+
+def _take(record: Mapping[str, Any], name: str, kind: type) -> Any:
+    if name not in record:
+        raise _malformed(name, "missing")
+    if type(record[name]) is not kind:
+        raise _malformed(name, f"expected {_KINDS[kind]}, found {short(record[name])}")
+    return record[name]
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError as error:
+        raise _malformed("recorded", f"expected a day as YYYY-MM-DD, found {short(text)}") from error
+
+
+def _problem(name: str) -> Problem:
+    try:
+        problem = Problem.parse(name)
+    except ProblemError as error:
+        raise _malformed("baselines", str(error)) from error
+    if str(problem) != name:
+        raise _malformed("baselines", f"{name!r} must be written {problem}")
+    return problem
+
+
+def _values(name: str, values: Any) -> tuple[Value, ...]:
+    kinds = {type(value) for value in values} if isinstance(values, list) else set()
+    fits = all(value in _INT32 for value in values) if kinds == {int} else kinds == {str}
+    if not fits or len(set(values)) < len(values):
+        fault = f"values of {name}: expected distinct strings or distinct integers of 32 bits, found {short(values)}"
+        raise _malformed("knobs", fault)
+    return tuple(values)
+
+
+def _baseline(problem: str, record: Any, knobs: Mapping[str, tuple[Value, ...]]) -> Baseline:
+    if not isinstance(record, dict):
+        raise _malformed(problem, f"expected an object, found {short(record)}")
+    default = _take(record, "default", dict)
+    if set(default) != set(knobs) or any(default[name] not in values for name, values in knobs.items()):
+        raise _malformed(problem, f"its default is not a configuration of the card's knobs: {short(default)}")
+    library_us: Any = record.get("library_us")
+    if type(library_us) not in (int, float) or not 0 < library_us <= float_info.max:
+        raise _malformed(problem, f"library_us: expected a positive number, found {short(library_us)}")
+    values = {name: knobs[name][knobs[name].index(default[name])] for name in knobs}  # 64 where the text says 64.0
+    return Baseline(Configuration.of(values), float(library_us))

@@ -1,0 +1,208 @@
+"""Compile configurations in a pool of processes, with no GPU."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from multiprocessing import get_context
+from pathlib import Path
+
+from pebble import ProcessExpired, ProcessPool
+
+from tilescout.search.evaluate.artifacts import LIBRARY, Artifact, ArtifactKey, ArtifactStore
+from tilescout.search.evaluate.binary import find_cuobjdump, resource_usage
+from tilescout.search.evaluate.measurement import Measurement, Resources, Status
+from tilescout.search.evaluate.runtime import runtime_libraries
+from tilescout.spaces.errors import BuildError, one_line
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.templates import Built, KernelTemplate
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """How compiling is organised.
+
+    Attributes
+    ----------
+    processes
+        Compilers that run at the same time.
+    timeout
+        Seconds after which a compiler is killed. A kernel takes about 0.5 s, a process's first one 3 s.
+    """
+
+    processes: int = os.cpu_count() or 1
+    timeout: float = 120.0
+
+
+def find_linker() -> str:
+    """The C compiler that links artifacts.
+
+    Raises
+    ------
+    BuildError
+        If there is none on the PATH.
+    """
+    for name in ("cc", "gcc", "clang"):
+        if path := shutil.which(name):
+            return path
+    raise BuildError("no C compiler (cc, gcc or clang) on the PATH: linking kernels needs one")
+
+
+def build(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -> Artifact:
+    """Compile, link, inspect and store one artifact, in this process; a configuration's failure is stored too.
+
+    Raises
+    ------
+    ArtifactError, BuildError
+        If a tool or library that every configuration needs is missing: that is nothing to store.
+    StoreError
+        If the store can't be written.
+    """
+    linker, libraries = find_linker(), runtime_libraries()
+    find_cuobjdump()
+    start = time.perf_counter()
+    with store.scratch() as scratch:
+        library, obj = scratch / LIBRARY, scratch / "kernel.o"
+        try:
+            built = template.build(key.configuration, key.dtype, key.arch, obj)
+            # No run path: the host that loads it may keep the libraries elsewhere. It loads them first, and the
+            # dynamic linker then finds them by name.
+            command = [linker, "-shared", "-o", str(library), str(obj), *map(str, libraries)]
+            linked = subprocess.run(command, capture_output=True, text=True, check=False)
+            if linked.returncode:
+                raise BuildError(f"linking failed: {linked.stderr}")
+            resources = _resources(built, obj)
+            obj.unlink()
+            artifact = Artifact(
+                path=library,
+                sha256=sha256(library.read_bytes()).hexdigest(),
+                function=built.function,
+                resources=resources,
+                compile_seconds=time.perf_counter() - start,
+            )
+        except BuildError as error:
+            artifact = Artifact(library, "", "", None, time.perf_counter() - start, one_line(error))
+            for left in scratch.iterdir():
+                left.unlink()
+        return store.publish(key, artifact, scratch)
+
+
+def _resources(built: Built, obj: Path) -> Resources | None:
+    if built.shared_memory is None:
+        return None
+    registers, spilled, static = resource_usage(obj.read_bytes())
+    return Resources(registers, spilled, static + built.shared_memory)
+
+
+class CompilePool:
+    """Compiler processes for one template, type and target, with a store behind them.
+
+    Parameters
+    ----------
+    template, dtype, arch
+        What is compiled.
+    store
+        Where artifacts are looked up first, and kept.
+    options
+        How many processes, and how long each may take.
+    """
+
+    def __init__(
+        self, template: KernelTemplate, dtype: str, arch: str, store: ArtifactStore, options: CompileOptions
+    ) -> None:
+        self.template, self.dtype, self.arch, self.store, self.options = template, dtype, arch, store, options
+        self._pool: ProcessPool | None = None
+
+    def submit(self, configuration: Configuration) -> "Future[Artifact | Measurement]":
+        """Compile a configuration unless the store has it.
+
+        Returns
+        -------
+        Future
+            The artifact, or the failed measurement that says why there is none. It raises only for faults that are
+            not the configuration's, such as a store that can't be written.
+        """
+        result: Future[Artifact | Measurement] = Future()
+        key = ArtifactKey.of(self.template, configuration, self.dtype, self.arch)
+        if (stored := self.store.find(key)) is not None:
+            result.set_result(_outcome(stored))
+            return result
+        submitted = time.perf_counter()
+
+        def finish(task: "Future[Artifact]") -> None:
+            if task.cancelled():
+                result.cancel()
+                result.set_running_or_notify_cancel()
+                return
+            error = task.exception()
+            if error is None:
+                result.set_result(_outcome(task.result()))
+            elif (failure := self._failure(error, time.perf_counter() - submitted)) is not None:
+                result.set_result(failure)
+            else:
+                result.set_exception(error)
+
+        arguments = (self.template, configuration, self.dtype, self.arch, self.store.root)
+        self._processes().schedule(_build_task, args=arguments, timeout=self.options.timeout).add_done_callback(finish)
+        return result
+
+    def _processes(self) -> ProcessPool:
+        if self._pool is None:
+            self._pool = ProcessPool(
+                max_workers=self.options.processes,
+                initializer=_prepare_process,
+                initargs=(self.arch,),
+                context=get_context("spawn"),
+            )
+        return self._pool
+
+    def _failure(self, error: BaseException, waited: float) -> Measurement | None:
+        # A process that is gone can't tell how long it worked; what waited for a free one includes the queue.
+        seconds = min(waited, self.options.timeout)
+        if isinstance(error, FutureTimeout):
+            message = f"the compiler did not finish in {self.options.timeout:g} s and was killed"
+            return Measurement(Status.COMPILE_TIMEOUT, message, compile_seconds=seconds)
+        if isinstance(error, ProcessExpired):
+            message = f"the compiler died with exit code {error.exitcode}"
+            return Measurement(Status.COMPILE_ERROR, message, compile_seconds=seconds)
+        return None
+
+    def close(self) -> None:
+        """Kill what still compiles and end the processes."""
+        if self._pool is not None:
+            self._pool.stop()
+            self._pool.join()
+            self._pool = None
+
+
+@contextmanager
+def compile_pool(
+    template: KernelTemplate, dtype: str, arch: str, store: ArtifactStore, options: CompileOptions
+) -> Iterator[CompilePool]:
+    """A `CompilePool` that is closed at the end."""
+    pool = CompilePool(template, dtype, arch, store, options)
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def _outcome(artifact: Artifact) -> Artifact | Measurement:
+    if artifact.ok:
+        return artifact
+    return Measurement(Status.COMPILE_ERROR, artifact.error, compile_seconds=artifact.compile_seconds)
+
+
+def _prepare_process(arch: str) -> None:
+    # CuteDSL reads its target from the environment, and without a GPU has no other way to know it.
+    os.environ["CUTE_DSL_ARCH"] = arch
+
+
+def _build_task(template: KernelTemplate, configuration: Configuration, dtype: str, arch: str, root: Path) -> Artifact:
+    return build(template, ArtifactKey.of(template, configuration, dtype, arch), ArtifactStore(root))

@@ -1,0 +1,95 @@
+"""The interface between the search and whatever tries configurations for it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from tilescout.search.evaluate.measurement import Measurement
+from tilescout.spaces.devices import Device
+from tilescout.spaces.space import SearchSpace
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where measurements come from, for people who read them later.
+
+    Attributes
+    ----------
+    kind
+        ``live`` or ``replay``.
+    description
+        One line: the GPU that measures, or the table that stands in for it.
+    versions
+        Versions of what matters: driver, torch, compiler, protocol, ...
+    """
+
+    kind: str
+    description: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+class Evaluator(ABC):
+    """Tries configurations of one space on one problem.
+
+    `submit` hands a configuration over, `wait` gives outcomes back in the order in which they finish. An evaluator may
+    work ahead: as many configurations as `capacity` may be submitted and not yet returned. A failure of a
+    configuration is an outcome, never an exception. Use it as a context manager; `close` ends all it started.
+
+    Attributes
+    ----------
+    space
+        The configurations that it can try.
+    device
+        The GPU whose times it reports.
+    provenance
+        Where the measurements come from.
+    capacity
+        Most configurations in flight.
+    """
+
+    space: SearchSpace
+    device: Device
+    provenance: Provenance
+    capacity: int
+
+    @abstractmethod
+    def submit(self, index: int) -> None:
+        """Start trying the configuration with this index in `space`."""
+
+    @abstractmethod
+    def wait(self) -> list[tuple[int, Measurement]]:
+        """Block until at least one submitted configuration is done; return all that are, with their indices."""
+
+    @abstractmethod
+    def library_us(self) -> float:
+        """The library's steady time on the problem, in µs."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop everything; unfinished configurations are dropped."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def evaluate(evaluator: Evaluator, indices: Iterable[int]) -> Iterator[tuple[int, Measurement]]:
+    """Try configurations, as many at a time as the evaluator takes; yield each as it is done."""
+    in_flight = 0
+    for index in indices:
+        evaluator.submit(index)
+        in_flight += 1
+        if in_flight == evaluator.capacity:
+            done = evaluator.wait()
+            in_flight -= len(done)
+            yield from done
+    while in_flight:
+        done = evaluator.wait()
+        in_flight -= len(done)
+        yield from done

@@ -1,0 +1,21 @@
+"""Which GPUs this machine has, asked of the driver alone: no torch, no CUDA context."""
+
+import ctypes
+
+
+def visible_gpus() -> list[str]:
+    """Product names of the GPUs that CUDA shows to this process; empty where there is no driver or no GPU."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return []
+    count = ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return []
+    names = []
+    for ordinal in range(count.value):
+        device, name = ctypes.c_int(), ctypes.create_string_buffer(256)
+        if driver.cuDeviceGet(ctypes.byref(device), ordinal) or driver.cuDeviceGetName(name, len(name), device):
+            return []
+        names.append(name.value.decode())
+    return names

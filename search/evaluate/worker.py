@@ -1,0 +1,156 @@
+"""The measuring process: loads artifacts, verifies and times them, and may die of it.
+
+It needs torch, apache-tvm-ffi and CuteDSL's runtime library, not the compiler. It talks JSON over a socket with its
+host (`tilescout.search.evaluate.host`); nothing is pickled.
+
+A CUDA error that outlives its launch makes a process useless: every later call fails. The worker then reports the
+failure and leaves; the host starts another.
+"""
+
+import ctypes
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from tilescout.search.evaluate.artifacts import verify_library
+from tilescout.search.evaluate.bench import Bench, Launch, Machine, WrongResultError, describe, make_machine
+from tilescout.search.evaluate.measurement import Measurement, Status
+from tilescout.search.evaluate.protocol import ProtocolOptions
+from tilescout.search.evaluate.runtime import runtime_libraries
+from tilescout.spaces.errors import ArtifactError, one_line
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.workloads import find_workload
+
+
+@dataclass(frozen=True)
+class Job:
+    """One kernel to measure on one problem.
+
+    Attributes
+    ----------
+    library, sha256, function
+        The artifact.
+    workload, problem
+        What it computes.
+    blocks_per_cluster
+        Blocks that are launched together.
+    library_us
+        The vendor library's steady time on the problem, if known.
+    options
+        The protocol's numbers.
+    """
+
+    library: str
+    sha256: str
+    function: str
+    workload: str
+    problem: str
+    blocks_per_cluster: int
+    library_us: float | None
+    options: ProtocolOptions
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> "Job":
+        """Read what `dataclasses.asdict` wrote."""
+        return cls(**{**record, "options": ProtocolOptions(**record["options"])})
+
+
+class Worker:
+    """The state of a measuring process: its device, and the bench of the last problem."""
+
+    def __init__(self, device: str) -> None:
+        self.machine: Machine = make_machine(device)
+        for library in runtime_libraries():
+            ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+        self._bench: tuple[tuple[str, str, ProtocolOptions], Bench] | None = None
+
+    def bench(self, workload: str, problem: str, options: ProtocolOptions, library_us: float | None) -> Bench:
+        """The problem set up; kept until another, or another protocol, is asked for."""
+        asked = (workload, problem, options)
+        if self._bench is None or self._bench[0] != asked:
+            self._bench = None  # frees the old operands before the new ones are made
+            made = Bench(self.machine, find_workload(workload), Problem.parse(problem), options, library_us)
+            self._bench = (asked, made)
+        return self._bench[1]
+
+    def measure(self, job: Job) -> Measurement:
+        """Verify and time one kernel; whatever it does short of killing the process becomes the measurement."""
+        bench = self.bench(job.workload, job.problem, job.options, job.library_us)
+        start = time.perf_counter()
+
+        def failed(status: Status, error: BaseException) -> Measurement:
+            return Measurement(status, one_line(error), gpu_seconds=time.perf_counter() - start)
+
+        try:
+            launch = self._load(job)
+        except (ArtifactError, OSError, AttributeError, RuntimeError) as error:
+            return failed(Status.LOAD_ERROR, error)
+        try:
+            relative_error, pilot_us = bench.verify(launch)
+            timing = bench.time(launch, pilot_us)
+        except WrongResultError as error:
+            return failed(Status.WRONG, error)
+        except Exception as error:  # whatever TVM FFI and torch make of a failed launch
+            return failed(Status.LAUNCH_ERROR, error)
+        spent = time.perf_counter() - start
+        return Measurement(Status.OK, timing=timing, relative_error=relative_error, gpu_seconds=spent)
+
+    def _load(self, job: Job) -> Launch:
+        import tvm_ffi
+
+        verify_library(Path(job.library), job.sha256)
+        function: Callable[..., None] = getattr(tvm_ffi.load_module(job.library), job.function)
+        clusters = self.machine.max_clusters(job.blocks_per_cluster)
+        return lambda inputs, output: function(*inputs, output, clusters)
+
+    def usable(self) -> bool:
+        """Whether the device still answers."""
+        try:
+            self.machine.synchronize()
+        except Exception:  # torch raises several types; any of them means no
+            return False
+        return True
+
+
+def serve(connection: Connection, device: str) -> None:
+    """Answer the host until it hangs up; leave the process when the device is lost."""
+
+    def send(message: dict[str, Any]) -> None:
+        connection.send_bytes(json.dumps(message).encode())
+
+    try:
+        worker = Worker(device)
+    except Exception as error:  # no such device, no driver, a missing library: the host reports it
+        send({"kind": "refused", "error": one_line(error)})
+        return
+    send({"kind": "ready", **describe(worker.machine)})
+    while True:
+        try:
+            request = json.loads(connection.recv_bytes())
+        except EOFError:
+            return
+        if request["kind"] == "prepare":
+            options = ProtocolOptions(**request["options"])
+            bench = worker.bench(request["workload"], request["problem"], options, request["library_us"])
+            send({"kind": "prepared", "library_us": bench.library_us})
+            continue
+        measurement = worker.measure(Job.from_dict(request["job"]))
+        usable = measurement.ok or worker.usable()
+        send({"kind": "measured", "measurement": measurement.to_dict(), "leaving": not usable})
+        if not usable:
+            os._exit(0)  # destructors would call into the broken context
+
+
+def job_request(job: Job) -> dict[str, Any]:
+    """The message that asks for a measurement."""
+    return {"kind": "measure", "job": asdict(job)}
+
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])), sys.argv[2])

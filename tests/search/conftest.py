@@ -1,0 +1,150 @@
+"""Tables of invented measurements, and kernels that are built on the spot: what needs no GPU."""
+
+import importlib
+from collections.abc import Callable, Iterator
+from datetime import date
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from tilescout.search.evaluate.artifacts import Artifact, ArtifactKey, ArtifactStore
+from tilescout.search.evaluate.card import Baseline, TableCard
+from tilescout.search.evaluate.compile import CompileOptions, build, compile_pool
+from tilescout.search.evaluate.measurement import Measurement, Resources, Status, Timing
+from tilescout.search.evaluate.rows import Row
+from tilescout.search.evaluate.table import Table, write_table
+from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import KernelTemplate, find_template
+
+TEMPLATE = find_template("gemm_sm90")
+DEVICE = DEVICES["h200"]
+LIBRARY_US = {
+    Problem(4096, 4096, 4096): 195.0,
+    Problem(16, 4096, 4096): 9.5,
+    Problem(512, 512, 512, dtype="fp16"): 5.25,
+}
+
+
+def invent_measurement(rng: np.random.Generator, library_us: float) -> Measurement:
+    """Three of four are ok; the others fail before or after compiling."""
+    resources = Resources(int(rng.integers(32, 256)), int(rng.integers(2) * 16), int(rng.integers(2**10, 2**17)))
+    compiling, measuring = rng.uniform(0.3, 2), rng.uniform(0.01, 0.1)
+    match rng.integers(8):
+        case 0:
+            return Measurement(Status.COMPILE_ERROR, "ptxas: too many registers", compile_seconds=compiling)
+        case 1:
+            return Measurement(Status.WRONG, "relative error 0.7", None, resources, 0.7, compiling, measuring)
+    ratio = float(0.9 + rng.gamma(2.0))
+    timing = Timing(ratio, ratio * 0.99, ratio * 1.02, library_us, 7)
+    return Measurement(Status.OK, "", timing, resources, rng.uniform(0, 3e-3), compiling, measuring)
+
+
+def invent_rows(configurations: int, seed: int) -> list[Row]:
+    """So many random configurations of the real space a problem."""
+    rng = np.random.default_rng(seed)
+    rows: list[Row] = []
+    for problem, library_us in LIBRARY_US.items():
+        space = TEMPLATE.space(problem, DEVICE)
+        chosen = rng.choice(len(space), configurations, replace=False)
+        rows += [(space[int(index)], problem, invent_measurement(rng, library_us)) for index in chosen]
+    return rows
+
+
+@pytest.fixture(scope="session")
+def invented_rows() -> list[Row]:
+    """200 configurations a problem; some failed."""
+    return invent_rows(200, seed=0)
+
+
+@pytest.fixture(scope="session")
+def invented_card(invented_rows: list[Row]) -> TableCard:
+    """The card of `invented_rows`; the default of a problem is the first configuration that was tried."""
+    first = {problem: configuration for configuration, problem, _ in reversed(invented_rows)}
+    return TableCard(
+        space=TEMPLATE.name,
+        source_hash=TEMPLATE.source_hash,
+        knobs={knob.name: knob.values for knob in TEMPLATE.knobs},
+        device=DEVICE.name,
+        product=DEVICE.product,
+        driver="580.0",
+        versions={"torch": "2.11.0", "cuda": "13.0", "nvidia-cutlass-dsl": "4.8.1"},
+        protocol="invented-1",
+        protocol_text="Drawn from a seeded generator.",
+        recorded=date(2026, 11, 21),
+        library="torch.mm",
+        baselines={
+            problem: Baseline(Configuration.of(first[problem]), library_us)
+            for problem, library_us in LIBRARY_US.items()
+        },
+    )
+
+
+@pytest.fixture
+def invented_table(tmp_path: Path, invented_card: TableCard, invented_rows: list[Row]) -> Table:
+    """`invented_rows`, written and read back."""
+    path = tmp_path / "invented.parquet"
+    write_table(path, invented_card, invented_rows)
+    return Table.read(path)
+
+
+@pytest.fixture(scope="session")
+def alter_template() -> Callable[..., KernelTemplate]:
+    """A function: the real template with some members replaced, as a later release might have it."""
+
+    def alter(**members: object) -> KernelTemplate:
+        template = type("Altered", (type(TEMPLATE),), members)()
+        assert isinstance(template, KernelTemplate)
+        return template
+
+    return alter
+
+
+@pytest.fixture(scope="session")
+def plain_gemm() -> Iterator[ModuleType]:
+    """The package `plain_gemm`, importable here and in the processes that are started from here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parent / "kernels"))
+        yield importlib.import_module("plain_gemm")
+
+
+@pytest.fixture
+def children() -> Callable[[], set[int]]:
+    """A function: the child processes of this one, but for the tracker that multiprocessing keeps until the end."""
+
+    def children() -> set[int]:
+        found = set()
+        for listing in Path("/proc/self/task").glob("*/children"):
+            for pid in listing.read_text().split():
+                if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.add(int(pid))
+        return found
+
+    return children
+
+
+@pytest.fixture(scope="session")
+def build_plain(plain_gemm: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Artifact]:
+    """A function: the plain GEMM with a fault, built in this process, once."""
+    store = ArtifactStore(tmp_path_factory.mktemp("plain"))
+
+    def build_plain(fault: str = "nothing", repeats: int = 1, arch: str = "host") -> Artifact:
+        configuration = Configuration.of({"fault": fault, "repeats": repeats})
+        key = ArtifactKey.of(plain_gemm.TEMPLATE, configuration, "bf16", arch)
+        return store.find(key) or build(plain_gemm.TEMPLATE, key, store)
+
+    return build_plain
+
+
+@pytest.fixture(scope="session")
+def compiled_gemm(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """The default configuration of the real template, compiled for bf16."""
+    store = ArtifactStore(tmp_path_factory.mktemp("gemm"))
+    default = TEMPLATE.default(Problem(4096, 4096, 4096), DEVICE)
+    with compile_pool(TEMPLATE, "bf16", DEVICE.arch, store, CompileOptions(processes=1)) as pool:
+        artifact = pool.submit(default).result()
+    assert isinstance(artifact, Artifact), artifact.error
+    return artifact

@@ -1,0 +1,246 @@
+"""The measuring process, driven with shared objects that are built here: right ones, wrong ones, deadly ones."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tilescout.search.evaluate.artifacts import Artifact
+from tilescout.search.evaluate.host import MeasuringProcess
+from tilescout.search.evaluate.measurement import Measurement, Status
+from tilescout.search.evaluate.protocol import ProtocolOptions
+from tilescout.search.evaluate.worker import Job
+from tilescout.spaces.errors import DeviceError
+
+QUICK = ProtocolOptions(heating_us=1000.0)
+ROUNDOFF = 2.0**-8  # of bf16
+
+BuildPlain = Callable[..., Artifact]
+
+
+def job(artifact: Artifact, problem: str = "64x64x64", options: ProtocolOptions = QUICK) -> Job:
+    return Job(str(artifact.path), artifact.sha256, artifact.function, "gemm", problem, 1, None, options)
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[MeasuringProcess]:
+    with MeasuringProcess("cpu", timeout=120) as process:
+        yield process
+
+
+def check_ok(measurement: Measurement) -> None:
+    assert measurement.status is Status.OK, measurement.error
+    assert measurement.error == ""
+    assert measurement.relative_error is not None
+    assert 0 < measurement.relative_error <= ROUNDOFF
+    assert measurement.timing is not None
+    assert 0 < measurement.timing.ratio_q25 <= measurement.timing.ratio <= measurement.timing.ratio_q75
+    assert measurement.time_us == measurement.timing.ratio * measurement.timing.library_us
+    assert measurement.gpu_seconds > 0
+
+
+@pytest.mark.parametrize("problem", ["64x64x64", "1x8x8", "65x24x40x3"])
+def test_a_right_kernel_is_verified_and_timed(process: MeasuringProcess, build_plain: BuildPlain, problem: str) -> None:
+    check_ok(process.measure(job(build_plain(), problem)))
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "reason"),
+    [
+        ("corner", Status.WRONG, "an element of 389x584x328x2:bf16 is off"),
+        ("unwritten", Status.WRONG, "relative error nan"),
+        ("not_a_number", Status.WRONG, "relative error nan"),
+        ("exception", Status.LAUNCH_ERROR, "this kernel always raises"),
+    ],
+)
+def test_a_faulty_kernel_fails_with_its_reason_and_the_process_stays(
+    process: MeasuringProcess, build_plain: BuildPlain, fault: str, status: Status, reason: str
+) -> None:
+    process.describe()
+    starts = process.starts
+
+    measurement = process.measure(job(build_plain(fault)))
+
+    assert measurement.status is status
+    assert reason in measurement.error
+    assert measurement.timing is None
+    assert measurement.time_us == float("inf")
+    check_ok(process.measure(job(build_plain())))
+    assert process.starts == starts
+
+
+def drop_tail(artifact: Artifact, copy: Path) -> Artifact:
+    copy.write_bytes(artifact.path.read_bytes()[:-1])
+    return replace(artifact, path=copy)
+
+
+def flip_bit(artifact: Artifact, copy: Path) -> Artifact:
+    library = bytearray(artifact.path.read_bytes())
+    library[len(library) // 2] ^= 1
+    copy.write_bytes(library)
+    return replace(artifact, path=copy)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (drop_tail, "is damaged"),
+        (flip_bit, "is damaged"),
+        (lambda artifact, copy: replace(artifact, path=copy), "can't be read"),
+        (lambda artifact, copy: replace(artifact, function="no_such_entry"), "no_such_entry"),
+    ],
+    ids=["truncated", "altered", "missing", "no entry point"],
+)
+def test_what_does_not_load_is_never_run(
+    process: MeasuringProcess,
+    build_plain: BuildPlain,
+    tmp_path: Path,
+    damage: Callable[[Artifact, Path], Artifact],
+    reason: str,
+) -> None:
+    damaged = damage(build_plain("exit"), tmp_path / "kernel.so")  # had it run, the process would be gone
+    process.describe()
+    starts = process.starts
+
+    measurement = process.measure(job(damaged))
+
+    assert measurement.status is Status.LOAD_ERROR
+    assert reason in measurement.error
+    check_ok(process.measure(job(build_plain())))
+    assert process.starts == starts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "status", "reason"),
+    [
+        ("bad_address", Status.CRASH, "SIGSEGV"),
+        ("abort", Status.CRASH, "SIGABRT; it printed: this kernel always aborts"),
+        ("exit", Status.CRASH, "exit code 3"),
+        ("endless", Status.TIMEOUT, "not done after 3 s, killed"),
+    ],
+)
+def test_a_deadly_kernel_is_named_and_the_process_is_replaced(
+    build_plain: BuildPlain, process: MeasuringProcess, fault: str, status: Status, reason: str
+) -> None:
+    deadly, right = build_plain(fault), build_plain()
+    check_ok(process.measure(job(right)))
+    starts, patience = process.starts, process.timeout
+
+    process.timeout = 3 if fault == "endless" else patience
+    measurement = process.measure(job(deadly))
+    process.timeout = patience
+
+    assert measurement.status is status
+    assert reason in measurement.error
+    assert measurement.gpu_seconds > (2.9 if fault == "endless" else 0)
+    check_ok(process.measure(job(right)))
+    assert process.starts == starts + 1
+
+
+def test_twice_the_work_takes_about_twice_the_time(process: MeasuringProcess, build_plain: BuildPlain) -> None:
+    # Blocks far shorter than the system's time slices: on a busy machine too, most of them are not interrupted.
+    options = ProtocolOptions(pairs=51, slow=1e9, block_us=100.0, heating_us=1000.0)
+    ratios = []
+    for repeats in (1, 2, 4):
+        timing = process.measure(job(build_plain(repeats=repeats), "64x64x256", options)).timing
+        assert timing is not None
+        assert timing.pairs == options.pairs
+        ratios.append(timing.ratio)
+
+    assert 1.4 < ratios[1] / ratios[0] < 2.6
+    assert 1.4 < ratios[2] / ratios[1] < 2.6
+
+
+def test_far_slower_kernels_get_fewer_pairs(process: MeasuringProcess, build_plain: BuildPlain) -> None:
+    picky = ProtocolOptions(pairs=5, slow_pairs=2, slow=0.0, heating_us=1000.0)
+
+    timing = process.measure(job(build_plain(), options=picky)).timing
+
+    assert timing is not None
+    assert timing.pairs == 2
+
+
+def test_the_protocol_is_the_jobs_even_if_the_problem_is_set_up_already(
+    process: MeasuringProcess, build_plain: BuildPlain
+) -> None:
+    pairs = []
+    for options in (QUICK, replace(QUICK, pairs=QUICK.pairs + 4)):
+        timing = process.measure(job(build_plain(), options=replace(options, slow=1e9))).timing
+        assert timing is not None
+        pairs.append(timing.pairs)
+
+    assert pairs == [QUICK.pairs, QUICK.pairs + 4]
+
+
+def test_a_librarys_time_that_is_known_is_not_taken_again(process: MeasuringProcess, build_plain: BuildPlain) -> None:
+    measurement = process.measure(replace(job(build_plain(), "72x64x64"), library_us=1234.5))
+
+    assert measurement.timing is not None
+    assert measurement.timing.library_us == 1234.5
+
+
+def test_the_process_says_what_it_is(process: MeasuringProcess) -> None:
+    import torch
+
+    described = process.describe()
+
+    assert described["name"] == "CPU"
+    assert described["versions"] == {"torch": torch.__version__}
+
+
+def test_a_problem_too_large_for_the_device_is_refused_with_the_reason() -> None:
+    with (
+        MeasuringProcess("cpu", timeout=60) as process,
+        pytest.raises(DeviceError, match=r"can't set 1000000000x8x1000000000:bf16 up on cpu.*memory"),
+    ):
+        process.prepare("gemm", "1000000000x8x1000000000:bf16", QUICK)
+
+
+def test_a_device_that_is_not_there_is_refused_and_nothing_is_left_running(children: Callable[[], set[int]]) -> None:
+    before = children()
+    with MeasuringProcess("cuda:99", timeout=60) as process:
+        with pytest.raises(DeviceError, match="can't measure on cuda:99: "):
+            process.describe()
+        assert children() == before
+
+
+HOST_THAT_DIES = """
+import os, signal
+from pathlib import Path
+from tilescout.search.evaluate.host import MeasuringProcess
+process = MeasuringProcess("cpu", 60)
+process.describe()
+print(Path(f"/proc/self/task/{os.getpid()}/children").read_text(), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_process_leaves_when_its_host_is_killed() -> None:
+    host = subprocess.run([sys.executable, "-c", HOST_THAT_DIES], capture_output=True, text=True, check=False)
+    assert host.returncode == -signal.SIGKILL, host.stderr
+    worker = int(host.stdout)
+
+    try:
+        deadline = time.monotonic() + 20
+        while runs(worker) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not runs(worker)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is alive; one that only waits to be reaped is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
