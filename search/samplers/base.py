@@ -1,0 +1,180 @@
+"""What every strategy shares: it proposes legal configurations, and none twice."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial, TrialState
+
+from tilescout.search.samplers.ledger import CLAIM, Ledger, all_trials, distributions, queued, seen
+from tilescout.spaces.errors import SamplerError
+from tilescout.spaces.space import Indices, SearchSpace
+
+__all__ = ["SpaceExhaustedError", "SpaceSampler", "distributions", "seen"]
+
+
+class SpaceExhaustedError(SamplerError):
+    """Every configuration of the space is in the study already."""
+
+
+class SpaceSampler(BaseSampler, ABC):
+    """An optuna sampler over the legal configurations of a search space.
+
+    A trial that asks for the knobs (see `distributions`) gets a legal configuration that no other trial of the study
+    has, whatever became of that trial. Parameters that are not knobs come from an ordinary optuna sampler, and so do
+    all if there is no space. Knobs that an enqueued trial fixes stay as they are, and the others are chosen to suit
+    them.
+
+    The proposal of a trial follows from the seed, the trial's number and the study's history, not from what this
+    object did before: a resumed study goes on as it would have.
+
+    Several processes may share a study: a proposal is claimed in the storage, and given up if another trial is then
+    found to have claimed it too.
+
+    Optuna asks no sampler for a parameter that has one possible value. So a space of one configuration is never
+    refused; compare `free` before asking.
+
+    Parameters
+    ----------
+    space
+        The configurations to search.
+    seed
+        Seed of all randomness; drawn from the operating system if None.
+
+    Attributes
+    ----------
+    knobs
+        What to ask a study for; empty without a space.
+    variable_knobs
+        Those of them that have more than one value.
+
+    Raises
+    ------
+    SamplerError
+        If the seed is negative.
+    """
+
+    def __init__(self, space: SearchSpace | None = None, seed: int | None = None) -> None:
+        if seed is not None and seed < 0:
+            raise SamplerError(f"a seed can't be {seed}, allowed are 0, 1, 2, ...")
+        self._space = space
+        self.knobs: dict[str, BaseDistribution] = dict(distributions(space)) if space is not None else {}
+        self.variable_knobs = {name: knob for name, knob in self.knobs.items() if not knob.single()}
+        self._entropy = np.random.SeedSequence(seed).entropy
+        self._ordinary = self.ordinary(_word(np.random.SeedSequence(self._entropy)))
+        self._reading: tuple[optuna.storages.BaseStorage, int, Ledger] | None = None
+
+    @abstractmethod
+    def ordinary(self, seed: int) -> BaseSampler:
+        """The optuna sampler of this kind for parameters that are not knobs."""
+
+    @abstractmethod
+    def propose(self, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
+        """The index of the configuration to try.
+
+        Parameters
+        ----------
+        study
+            The trials so far.
+        trial
+            The one to propose for.
+        free
+            Indices to choose from, in order; never empty.
+        """
+
+    @property
+    def space(self) -> SearchSpace:
+        """The configurations that are searched.
+
+        Raises
+        ------
+        SamplerError
+            If the sampler was made without a space.
+        """
+        if self._space is None:
+            raise SamplerError("this sampler has no search space; give it one when it is made")
+        return self._space
+
+    def free(self, study: optuna.Study) -> Indices:
+        """Indices of the configurations that no trial of the study has, in order."""
+        return self._free(study)
+
+    def trials(self, study: optuna.Study, state: TrialState) -> list[FrozenTrial]:
+        """The trials in this state that have all knobs, in the order of their numbers; not to be changed."""
+        found = study.get_trials(deepcopy=False, states=(state,))
+        return [trial for trial in found if self.knobs.keys() <= trial.params.keys()]
+
+    def seed_of(self, trial: FrozenTrial) -> int:
+        """The seed, of 32 bits, of all that is random in the proposal for a trial."""
+        return _word(np.random.SeedSequence(self._entropy, spawn_key=(trial.number,)))
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        if self.knobs.get(param_name) != param_distribution:
+            return self._ordinary.sample_independent(study, trial, param_name, param_distribution)
+        codes = trial.system_attrs.get(CLAIM) or self._claim(study, trial)
+        return codes[list(self.knobs).index(param_name)]
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        # Knobs are sampled independently, and yet at once: the first that is asked for settles all. A relative search
+        # space would be sampled for trials that never ask for a knob, too.
+        inferred = self._ordinary.infer_relative_search_space(study, trial)
+        return {name: found for name, found in inferred.items() if self.knobs.get(name) != found}
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        return self._ordinary.sample_relative(study, trial, search_space)
+
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        self._ordinary.before_trial(study, trial)
+
+    def after_trial(
+        self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        self._ordinary.after_trial(study, trial, state, values)
+
+    def reseed_rng(self) -> None:
+        self._ordinary.reseed_rng()
+
+    def _claim(self, study: optuna.Study, trial: FrozenTrial) -> list[int]:
+        fixed = {name: code for name, code in (queued(trial) | trial.params).items() if name in self.variable_knobs}
+        while True:
+            free = self._free(study, trial)
+            for name, code in fixed.items():
+                free = free[self.space.codes[free, list(self.knobs).index(name)] == code]
+            if not len(free):
+                raise self._refusal(fixed)
+            index = self.propose(study, trial, free)
+            codes: list[int] = self.space.codes[index].tolist()
+            study._storage.set_trial_system_attr(trial._trial_id, CLAIM, codes)
+            # Two processes may have chosen the same. Each has written before it reads here, so at least one of the two
+            # sees the other and chooses again.
+            if index in self._free(study, trial):
+                return codes
+            study._storage.set_trial_system_attr(trial._trial_id, CLAIM, [])
+
+    def _free(self, study: optuna.Study, trial: FrozenTrial | None = None) -> Indices:
+        ledger = Ledger.empty(self.space)
+        if self._reading is not None and self._reading[:2] == (study._storage, study._study_id):
+            ledger = self._reading[2]
+        ledger = ledger.read(all_trials(study))
+        self._reading = (study._storage, study._study_id, ledger)
+        return np.flatnonzero(~(ledger.taken | ledger.pending(but=trial.number if trial is not None else None)))
+
+    def _refusal(self, fixed: Mapping[str, Any]) -> SamplerError:
+        if not fixed:
+            return SpaceExhaustedError(f"{self.space.name}: all {len(self.space):,} configurations are in the study")
+        given = " ".join(f"{name}={code}" for name, code in fixed.items())
+        return SamplerError(
+            f"{self.space.name}: an enqueued trial fixes the codes {given}; no legal configuration with them is left"
+        )
+
+
+def _word(sequence: np.random.SeedSequence) -> int:
+    return int(sequence.generate_state(1)[0])

@@ -1,0 +1,132 @@
+"""Gaussian-process Bayesian optimisation over legal configurations."""
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from optuna.samplers import BaseSampler
+from optuna.samplers import GPSampler as OrdinaryGPSampler
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from tilescout.search.samplers.base import SpaceSampler
+from tilescout.spaces.space import Indices, SearchSpace
+
+if TYPE_CHECKING:
+    from optuna._gp.acqf import BaseAcquisitionFunc
+
+STARTUP = 10
+"""Trials that must be complete before a process is fitted; up to then configurations are random."""
+
+LARGEST_FIT = 256
+"""Most trials that a process is fitted to: fitting takes time by the cube of their number."""
+
+CANDIDATES = 512
+"""Random free configurations among which expected improvement is maximised before the climb."""
+
+
+class GPSampler(SpaceSampler):
+    """The configuration of largest expected improvement under a Gaussian process over codes.
+
+    The process sees logarithms where all values are positive, as times are. A failed configuration counts as bad as
+    the worst that ran. Of more than `LARGEST_FIT` trials it sees the better half of that number and an even spread of
+    the others.
+    """
+
+    def ordinary(self, seed: int) -> BaseSampler:
+        return OrdinaryGPSampler(seed=seed)
+
+    def propose(self, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
+        import torch
+
+        seed = self.seed_of(trial)
+        completed = self.trials(study, TrialState.COMPLETE)
+        if len(completed) < STARTUP:
+            return int(np.random.default_rng(seed).choice(free))
+        running = self.trials(study, TrialState.RUNNING)
+        knobs = self.variable_knobs
+        settled = {_key(other, knobs) for other in (*completed, *running)}
+        failed = [other for other in self.trials(study, TrialState.FAIL) if _key(other, knobs) not in settled]
+        observed = _observations(completed, failed, study.directions)
+        with torch.device("cpu"), _one_thread():  # whatever the caller's default device is
+            chosen = _GPAmong(self.space, free, seed)._sample_relative_impl(study, observed, running, knobs)
+        return int(self.space.find([chosen.get(name, 0) for name in self.knobs]))
+
+
+class _GPAmong(OrdinaryGPSampler):
+    """Optuna's sampler, maximising over `free` what it maximises over the whole grid.
+
+    Moving its own choice to the nearest free configuration instead took twice the time and found slower ones: 1.4 %
+    above the optimum after 150 trials, against 0.4 %.
+    """
+
+    def __init__(self, space: SearchSpace, free: Indices, seed: int) -> None:
+        super().__init__(seed=seed)
+        self._within = space
+        self._free = free
+        self._generator = np.random.default_rng(seed)
+
+    def _optimize_acqf(
+        self, acqf: "BaseAcquisitionFunc", best_params: NDArray[np.float64] | None
+    ) -> NDArray[np.float64]:
+        shape = np.array(self._within.shape)
+        # Scaled as optuna does it: every code in the middle of its cell, and no knob of one value.
+        points: NDArray[np.float64] = ((self._within.codes + 0.5) / shape)[:, shape > 1]
+        pool = self._generator.choice(self._free, min(CANDIDATES, len(self._free)), replace=False)
+        best, worth = int(pool[0]), -np.inf
+        while len(pool):
+            values = acqf.eval_acqf_no_grad(points[pool])
+            if not values.max() > worth:
+                break
+            best, worth = int(pool[values.argmax()]), values.max()
+            pool = np.intersect1d(self._within.neighbours(best), self._free, assume_unique=True)
+        chosen: NDArray[np.float64] = points[best]
+        return chosen
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Torch on one thread: the matrices are small, and compilers want the other cores."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _key(trial: FrozenTrial, knobs: Iterable[str]) -> tuple[Any, ...]:
+    return tuple(trial.params[name] for name in knobs)
+
+
+def _observations(
+    completed: Sequence[FrozenTrial], failed: Sequence[FrozenTrial], directions: Sequence[StudyDirection]
+) -> list[FrozenTrial]:
+    """Copies of the trials, in the order of their values, with the values that a process is fitted to."""
+    values = np.array([trial.values for trial in completed])
+    if (values > 0).all():
+        values = np.log(values)
+    towards_worse = np.array([1 if direction == StudyDirection.MINIMIZE else -1 for direction in directions])
+    worst = (values * towards_worse).max(axis=0) * towards_worse
+    values = np.concatenate([values, np.broadcast_to(worst, (len(failed), len(worst)))])
+    order = np.argsort((values * towards_worse).sum(axis=1), kind="stable")
+    return [_with_values((*completed, *failed)[row], values[row]) for row in order[_thinned(len(order))]]
+
+
+def _thinned(length: int) -> NDArray[np.int64]:
+    """Which of `length` ordered trials to fit to: the first ones and an even spread of the others."""
+    first = min(length, LARGEST_FIT // 2)
+    others = min(length, LARGEST_FIT) - first
+    return np.concatenate([np.arange(first), np.linspace(first, length - 1, others).round().astype(np.int64)])
+
+
+def _with_values(trial: FrozenTrial, values: NDArray[np.float64]) -> FrozenTrial:
+    observed = copy.copy(trial)
+    observed.values = values.tolist()
+    return observed

@@ -1,0 +1,112 @@
+"""Which configurations a study already has, whoever proposed them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from optuna.distributions import IntDistribution
+from optuna.trial import FrozenTrial
+
+from tilescout.spaces.space import Indices, SearchSpace
+
+CLAIM = "tilescout:claim"
+"""The system attribute of a trial that holds the codes proposed for it: optuna stores its parameters only one by one,
+and until the last of them is there other processes would not know what the trial is."""
+
+_QUEUED = "fixed_params"  # the system attribute in which optuna keeps the parameters of an enqueued trial
+
+
+def distributions(space: SearchSpace) -> dict[str, IntDistribution]:
+    """What to ask a study for: the code of every knob, in the order of the knobs."""
+    return {knob.name: IntDistribution(0, len(knob.values) - 1) for knob in space.knobs}
+
+
+def seen(study: optuna.Study, space: SearchSpace) -> Indices:
+    """Indices of the configurations that a study has in any trial, in order.
+
+    Finished, failed, running and enqueued trials count; trials with other parameters do not.
+    """
+    ledger = Ledger.empty(space).read(all_trials(study))
+    return np.flatnonzero(ledger.taken | ledger.pending())
+
+
+def all_trials(study: optuna.Study) -> list[FrozenTrial]:
+    """The trials of a study in the order of their numbers, as its storage has them now; not to be changed."""
+    # Not study.get_trials(): with a Hyperband pruner samplers are handed a study that shows only part of its trials.
+    return study._storage.get_all_trials(study._study_id, deepcopy=False)
+
+
+def queued(trial: FrozenTrial) -> dict[str, Any]:
+    """The parameters that an enqueued trial was given, some or all; they outlive its being run."""
+    return dict(trial.system_attrs.get(_QUEUED, {}))
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The configurations of a study's first trials, extended as the study grows.
+
+    Only new trials and those that were not settled before are looked at again, so that an ask costs the same late in
+    a study as early. It is immutable: threads that share a sampler can't spoil it for each other.
+
+    Attributes
+    ----------
+    space
+        The space.
+    taken
+        Mask of the configurations of settled trials, of shape [configurations].
+    unsettled
+        Trials whose configuration is not known yet or may still change.
+    length
+        Number of trials read.
+    """
+
+    space: SearchSpace
+    taken: NDArray[np.bool_]
+    unsettled: tuple[FrozenTrial, ...]
+    length: int
+
+    @classmethod
+    def empty(cls, space: SearchSpace) -> "Ledger":
+        """The ledger of a study without trials."""
+        return cls(space, np.zeros(len(space), dtype=np.bool_), (), 0)
+
+    def read(self, trials: Sequence[FrozenTrial]) -> "Ledger":
+        """The ledger of `trials`, all those of the study, of which this one has read the first `length`."""
+        knobs = distributions(self.space)
+        again = [trials[trial.number] for trial in self.unsettled] + list(trials[self.length :])
+        settled = [trial.state.is_finished() or _is_of(trial, knobs) for trial in again]
+        taken = self.taken.copy()
+        taken[self._indices([trial for trial, done in zip(again, settled, strict=True) if done])] = True
+        unsettled = tuple(trial for trial, done in zip(again, settled, strict=True) if not done)
+        return Ledger(self.space, taken, unsettled, len(trials))
+
+    def pending(self, but: int | None = None) -> NDArray[np.bool_]:
+        """Mask of the configurations claimed by or enqueued in unsettled trials other than number `but`."""
+        mask = np.zeros(len(self.space), dtype=np.bool_)
+        mask[self._indices([trial for trial in self.unsettled if trial.number != but])] = True
+        return mask
+
+    def _indices(self, trials: Sequence[FrozenTrial]) -> Indices:
+        knobs = distributions(self.space)
+        rows = [codes for trial in trials if (codes := _codes(trial, knobs)) is not None]
+        found: Indices = self.space.find(np.array(rows, dtype=np.int64).reshape(-1, len(knobs)))
+        return found[found >= 0]  # an enqueued combination may be illegal
+
+
+def _is_of(trial: FrozenTrial, knobs: dict[str, IntDistribution]) -> bool:
+    return all(trial.distributions.get(name) == knob for name, knob in knobs.items())
+
+
+def _codes(trial: FrozenTrial, knobs: dict[str, IntDistribution]) -> list[int] | None:
+    """The codes that a trial has, or will have; None if it is of no configuration, or nobody knows yet."""
+    if _is_of(trial, knobs):
+        return [trial.params[name] for name in knobs]
+    if claim := trial.system_attrs.get(CLAIM):
+        return list(claim)
+    given = queued(trial)
+    codes = [int(code) for name in knobs if isinstance(code := given.get(name), Integral)]
+    return codes if len(codes) == len(knobs) else None

@@ -1,0 +1,65 @@
+"""The tree-structured Parzen estimator, choosing among legal configurations."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from optuna.samplers import BaseSampler
+from optuna.samplers import TPESampler as OrdinaryTPESampler
+from optuna.trial import FrozenTrial, TrialState
+
+from tilescout.search.samplers.base import SpaceSampler
+from tilescout.spaces.space import Indices, SearchSpace
+
+if TYPE_CHECKING:
+    from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator
+
+STARTUP = 10
+"""Trials that must be complete before the densities are fitted; up to then configurations are random."""
+
+CANDIDATES = 24
+"""Draws from the density of fast configurations, of which the best legal one that was not tried is taken."""
+
+
+class TPESampler(SpaceSampler):
+    """Configurations that are likely among the fast ones and unlikely among the slow ones.
+
+    Failed trials and trials in flight teach it nothing; they are only not proposed again.
+    """
+
+    def ordinary(self, seed: int) -> BaseSampler:
+        return OrdinaryTPESampler(seed=seed)
+
+    def propose(self, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
+        seed = self.seed_of(trial)
+        if len(self.trials(study, TrialState.COMPLETE)) < STARTUP:
+            return int(np.random.default_rng(seed).choice(free))
+        chosen = _TPEAmong(self.space, free, seed).sample_relative(study, trial, self.variable_knobs)
+        # All draws may have been illegal or tried before.
+        return self.space.nearest([chosen.get(name, 0) for name in self.knobs], free)
+
+
+class _TPEAmong(OrdinaryTPESampler):
+    """Optuna's sampler, to which a draw that is not `free` is worth nothing.
+
+    With the same 24 draws, taking the best of all and moving it to the nearest free configuration was much worse:
+    17 % above the optimum after 64 trials, against 7 %.
+    """
+
+    def __init__(self, space: SearchSpace, free: Indices, seed: int) -> None:
+        # A constant liar, which counts trials in flight as slow, found slower ones with 8 in flight: 5 % against 4 %
+        # after 150 trials. What keeps trials apart is that none is proposed twice.
+        super().__init__(
+            seed=seed, n_startup_trials=0, n_ei_candidates=CANDIDATES, multivariate=True, constant_liar=False
+        )
+        self._within = space
+        self._free = free
+
+    def _compute_acquisition_func(
+        self, samples: dict[str, NDArray[np.float64]], mpe_below: "_ParzenEstimator", mpe_above: "_ParzenEstimator"
+    ) -> NDArray[np.float64]:
+        worth = super()._compute_acquisition_func(samples, mpe_below, mpe_above)
+        zeros = np.zeros(len(worth))
+        codes = np.stack([samples.get(knob.name, zeros) for knob in self._within.knobs], axis=-1)
+        return np.where(np.isin(self._within.find(codes), self._free), worth, -np.inf)
