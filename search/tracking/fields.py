@@ -1,0 +1,191 @@
+"""What MLflow is told of a study and its trials: names and values, as plain mappings."""
+
+from dataclasses import dataclass, replace
+
+from tilescout.search.evaluate.measurement import Status, Timing
+from tilescout.search.records import StudyInfo, TrialRecord, tflops
+
+TRIAL_TAG = "tilescout.trial"  # number of the trial that a child run holds
+STUDY_TAG = "tilescout.study"
+PARENT_TAG = "mlflow.parentRunId"  # nests a run under another one in MLflow's table
+NOTE_TAG = "mlflow.note.content"  # the description, in Markdown
+TAG_LENGTH = 8000  # MLflow's limit for the value of a tag, in characters
+
+# In a link to MLflow's pages: without it they open on the ones for traces of language models.
+UI_MODE = "workflowType=machine_learning"
+
+_RUN_STATUS = {Status.OK: "FINISHED", Status.INTERRUPTED: "KILLED"}
+
+
+def milliseconds(seconds: float) -> int:
+    """Seconds since the epoch as MLflow's timestamp."""
+    return round(seconds * 1000)
+
+
+def speedup(timing: Timing, default: Timing) -> float:
+    """How many times faster than the default.
+
+    The quotient of the two ratios to the library, not of the times: each ratio is free of the drift of the clocks.
+    """
+    return default.ratio / timing.ratio
+
+
+def experiment_name(info: StudyInfo) -> str:
+    """The experiment that holds all studies of a space."""
+    return f"tilescout/{info.space}"
+
+
+def common_tags(info: StudyInfo) -> dict[str, str]:
+    """What holds for the study and for each of its trials."""
+    return {
+        STUDY_TAG: info.name,
+        "mlflow.source.name": "tilescout",
+        "space": info.space,
+        "space_hash": info.space_hash,
+        "problem": str(info.problem),
+        "dtype": info.problem.dtype,
+        "device": info.device,
+        "library": info.library,
+        "sampler": info.sampler,
+        "seed": str(info.seed),
+        "provenance": info.provenance.kind,
+        "measured_by": info.provenance.description,
+        **{f"version.{name}": version for name, version in info.provenance.versions.items()},
+    }
+
+
+def study_params(info: StudyInfo) -> dict[str, str]:
+    """Parameters of the parent run."""
+    problem = info.problem
+    return {
+        "problem": str(problem),
+        "m": str(problem.m),
+        "n": str(problem.n),
+        "k": str(problem.k),
+        "batch": str(problem.batch),
+        "dtype": problem.dtype,
+        "device": info.device,
+        "space": info.space,
+        "sampler": info.sampler,
+        "seed": str(info.seed),
+        "default_configuration": str(info.default),
+    }
+
+
+def study_name(info: StudyInfo) -> str:
+    """The name of the parent run; the experiment's tells the space."""
+    return f"{info.problem} {info.sampler} seed {info.seed}"
+
+
+def trial_name(trial: TrialRecord) -> str:
+    """The name of a child run."""
+    return f"trial {trial.number}"
+
+
+def trial_status(trial: TrialRecord) -> str:
+    """MLflow's status of a child run."""
+    return _RUN_STATUS.get(trial.measurement.status, "FAILED")
+
+
+def trial_tags(trial: TrialRecord) -> dict[str, str]:
+    """What a child run has in addition to `common_tags`."""
+    measurement = trial.measurement
+    tags = {TRIAL_TAG: str(trial.number), "status": str(measurement.status)}
+    return tags | ({"error": measurement.error} if measurement.error else {})
+
+
+def trial_params(trial: TrialRecord) -> dict[str, str]:
+    """Parameters of a child run: every knob, and the configuration's index in its space.
+
+    MLflow's plots take the first parameters by name and the first metric; the index's name keeps it behind most knobs.
+    """
+    return {name: str(value) for name, value in trial.configuration.items()} | {"space_index": str(trial.index)}
+
+
+def trial_metrics(trial: TrialRecord, info: StudyInfo, default: Timing | None) -> dict[str, float]:
+    """Metrics of a child run; times in µs, costs in seconds, sizes in bytes. Those that are not known are left out."""
+    measurement = trial.measurement
+    timing, resources = measurement.timing, measurement.resources
+    metrics: dict[str, float] = {}
+    if timing is not None:
+        metrics |= {
+            "time_us": timing.time_us,
+            "tflops": tflops(info.problem, timing.time_us),
+            "speedup_over_library": 1 / timing.ratio,
+            "time_over_library": timing.ratio,
+            "time_over_library_q25": timing.ratio_q25,
+            "time_over_library_q75": timing.ratio_q75,
+            "library_us": timing.library_us,
+            "pairs": float(timing.pairs),
+        }
+        if default is not None:
+            metrics["speedup_over_default"] = speedup(timing, default)
+    if resources is not None:
+        metrics |= {
+            "registers": float(resources.registers),
+            "spill_bytes": float(resources.spill_bytes),
+            "shared_memory": float(resources.shared_memory),
+        }
+    if measurement.relative_error is not None:
+        metrics["relative_error"] = measurement.relative_error
+    return metrics | {
+        "compile_seconds": measurement.compile_seconds,
+        "gpu_seconds": measurement.gpu_seconds,
+        "trial": float(trial.number),
+    }
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The state of a study after some of its trials, in the order in which they finished.
+
+    Attributes
+    ----------
+    trials, failed
+        How many have finished, and how many of them failed.
+    best
+        The fastest right one so far.
+    default
+        The default configuration's times, once they are known.
+    compile_seconds, gpu_seconds
+        What all of them cost.
+    """
+
+    trials: int = 0
+    failed: int = 0
+    best: TrialRecord | None = None
+    default: Timing | None = None
+    compile_seconds: float = 0.0
+    gpu_seconds: float = 0.0
+
+    def after(self, trial: TrialRecord, info: StudyInfo) -> "Progress":
+        """The state after one more trial."""
+        measurement = trial.measurement
+        better = measurement.ok and (self.best is None or measurement.time_us < self.best.measurement.time_us)
+        return replace(
+            self,
+            trials=self.trials + 1,
+            failed=self.failed + (not measurement.ok),
+            best=trial if better else self.best,
+            default=measurement.timing if trial.configuration == info.default else self.default,
+            compile_seconds=self.compile_seconds + measurement.compile_seconds,
+            gpu_seconds=self.gpu_seconds + measurement.gpu_seconds,
+        )
+
+    def metrics(self, info: StudyInfo) -> dict[str, float]:
+        """Metrics of the parent run."""
+        metrics: dict[str, float] = {}
+        timing = self.best.measurement.timing if self.best is not None else None
+        if timing is not None:
+            metrics |= {
+                "best_time_us": timing.time_us,
+                "best_tflops": tflops(info.problem, timing.time_us),
+                "best_speedup_over_library": 1 / timing.ratio,
+            }
+            if self.default is not None:
+                metrics["best_speedup_over_default"] = speedup(timing, self.default)
+        return metrics | {
+            "failed_trials": float(self.failed),
+            "total_compile_seconds": self.compile_seconds,
+            "total_gpu_seconds": self.gpu_seconds,
+        }

@@ -1,0 +1,149 @@
+"""Opening an MLflow store: where it lies, what can be wrong with it, and the manners we ask of MLflow."""
+
+import logging
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tilescout.spaces.errors import StoreError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+_SQLITE = "sqlite:///"
+_LOCK_SECONDS = 5.0  # how long opening a store waits for another process that is writing to it
+
+# MLflow takes these from the environment and from nowhere else. No retries of its own: it would block for four
+# minutes on a server that is down, where opening a store has to fail at once and the writer has its own backoff.
+_MANNERS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
+
+
+def default_store(root: Path) -> tuple[str, Path]:
+    """The URI and the artifact folder of the local store under `root`, which is created.
+
+    Raises
+    ------
+    StoreError
+        If `root` can't be created or written to.
+    """
+    root = root.absolute()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"can't create the folder {root} for the MLflow store: {one_line(error)}") from error
+    if not os.access(root, os.W_OK | os.X_OK):
+        raise StoreError(f"can't write to the folder {root} of the MLflow store: choose another, or change its mode")
+    path = root / "mlflow.db"
+    return f"{_SQLITE}{path}", _artifacts_beside(path)
+
+
+def sqlite_file(uri: str) -> Path | None:
+    """The file of a SQLite store; None for a store of another kind."""
+    return Path(uri.removeprefix(_SQLITE)).absolute() if uri.startswith(_SQLITE) else None
+
+
+def artifact_folder(uri: str) -> Path | None:
+    """Where artifacts of a SQLite store go unless told otherwise; None for a store of another kind.
+
+    MLflow's own choice is ``mlruns`` in the current folder of whoever writes first.
+    """
+    path = sqlite_file(uri)
+    return None if path is None else _artifacts_beside(path)
+
+
+@contextmanager
+def manners() -> Iterator[None]:
+    """MLflow without telemetry, chatter and long retries of its own, while the context is open.
+
+    What the user has set in the environment stays. Open it from the main thread: changing the environment while other
+    threads read it is not safe.
+    """
+    ours = {name: value for name, value in _MANNERS.items() if name not in os.environ}
+    os.environ.update(ours)
+    import mlflow  # noqa: F401  (not before telemetry is off, and not after: importing it sets its log levels)
+
+    # What matters in its log comes as an exception too, so nothing is lost.
+    loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        for name in ours:
+            os.environ.pop(name, None)
+
+
+def open_client(uri: str) -> "MlflowClient":
+    """A client of the store at `uri`; a new SQLite store is created (1.2 s, for MLflow's migrations).
+
+    Raises
+    ------
+    StoreError
+        If there is no such store, or it can't be written.
+    """
+    path = sqlite_file(uri)
+    if path is not None:
+        # MLflow would try ten times over some 100 s before it says that the file can't be opened.
+        _check_sqlite(path)
+    from mlflow import MlflowClient
+
+    with translated(uri, "; allowed are a file (sqlite:////path/mlflow.db) or a running server (http://host:port)"):
+        client = MlflowClient(tracking_uri=uri)
+        client.search_experiments(max_results=1)  # constructing the client talks to no server
+    return client
+
+
+@contextmanager
+def translated(uri: str, hint: str = "") -> Iterator[None]:
+    """Turn any error of talking to the store at `uri` into a `StoreError` whose message ends with `hint`."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError, OSError) as error:
+        raise StoreError(f"can't use the MLflow store {uri}: {one_line(error)}{hint}") from error
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether an error of writing to a store may go away by itself, so that trying again makes sense."""
+    from mlflow.exceptions import MlflowException
+
+    if isinstance(error, MlflowException):
+        return error.error_code not in {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"}
+    return isinstance(error, OSError)  # includes every error of `requests`
+
+
+def one_line(error: BaseException, length: int = 300) -> str:
+    """What an error says, as one line of at most `length` characters."""
+    text = str(error).split("[SQL:")[0]  # SQLAlchemy goes on with the statement and its values
+    text = " ".join(text.split()) or type(error).__name__
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def _artifacts_beside(path: Path) -> Path:
+    return path.parent / "mlartifacts"
+
+
+def _check_sqlite(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")  # takes the lock for writing
+            connection.execute("ROLLBACK")
+    except (OSError, sqlite3.Error) as error:
+        raise StoreError(
+            f"can't write the MLflow store {path}: {one_line(error)}; "
+            "it has to be a SQLite file, or a new one in a folder that can be written"
+        ) from error

@@ -1,0 +1,129 @@
+"""Live logging of a search to MLflow, off the search's path."""
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
+from tilescout.search.tracking.fields import UI_MODE
+from tilescout.search.tracking.runs import StudyRuns
+from tilescout.search.tracking.store import artifact_folder, is_passing, manners, open_client, translated
+from tilescout.search.tracking.writer import TrackingError, Writer
+
+
+class MlflowTracker:
+    """Logs a study to MLflow while it runs: a parent run, and a nested run for each trial.
+
+    A thread does the writing. If the store fails meanwhile, the search goes on, the thread tries again, and `finish`
+    says what did not arrive. Use it as a context manager: left without `finish`, the parent run ends as KILLED (after
+    Ctrl-C or without an error) or FAILED.
+
+    Parameters
+    ----------
+    uri
+        The store: ``sqlite:////path/mlflow.db``, ``http://host:port``, or anything else that MLflow takes.
+    artifact_root
+        Where a new experiment keeps its files. None leaves it to the server; with SQLite it is ``mlartifacts`` beside
+        the file.
+    info
+        The study.
+    run_id
+        The parent run to go on with; None starts a new one. Hand `catch_up` the trials of before, then.
+    patience
+        Seconds without a single delivery after which `finish` and `close` give up on the store.
+
+    Attributes
+    ----------
+    run_id, experiment_id
+        The parent run and its experiment, as MLflow calls them.
+    page
+        The parent run's page in MLflow's UI, relative to the address of the server.
+
+    Raises
+    ------
+    StoreError
+        If the store can't be opened or written, or does not have the run.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        artifact_root: Path | None,
+        info: StudyInfo,
+        run_id: str | None = None,
+        *,
+        patience: float = 30.0,
+    ) -> None:
+        self._patience = patience
+        self._logged: set[int] = set()
+        self._closed = False
+        with ExitStack() as stack:
+            stack.enter_context(manners())
+            client = open_client(uri)
+            with translated(uri):
+                self._runs = StudyRuns(client, artifact_root or artifact_folder(uri), info, run_id)
+            self._writer = Writer(is_passing)
+            stack.callback(self._writer.stop)
+            self._resources = stack.pop_all()
+        self.run_id = self._runs.run_id
+        self.experiment_id = self._runs.experiment_id
+        self.page = f"#/experiments/{self.experiment_id}/runs/{self.run_id}?{UI_MODE}"
+        if run_id is not None:
+            self._writer.put("the list of what is there", self._runs.read_children)
+
+    def log(self, trial: TrialRecord) -> None:
+        """Queue a finished trial and return at once; a trial that was logged before is left alone."""
+        if trial.number not in self._logged:
+            self._logged.add(trial.number)
+            self._writer.put(f"trial {trial.number}", partial(self._runs.deliver, trial))
+
+    def catch_up(self, trials: Iterable[TrialRecord]) -> None:
+        """Queue those of a resumed study's finished trials that MLflow has not, or only half; call it before `log`."""
+        for trial in sorted(trials, key=lambda trial: trial.finished):
+            self.log(trial)
+
+    def finish(self, result: StudyResult) -> None:
+        """Attach the result, end the parent run and wait until everything is delivered.
+
+        Raises
+        ------
+        TrackingError
+            If something could not be delivered; it names what.
+        """
+        self.catch_up(result.trials)
+        self._writer.put("the summary", partial(self._runs.summarise, result))
+        self._deliver()
+
+    def close(self, status: str = "KILLED") -> None:
+        """End the parent run with a status of MLflow's, unless `finish` was called; deliver what is queued.
+
+        Raises
+        ------
+        TrackingError
+            If something could not be delivered; it names what.
+        """
+        if not self._closed:
+            self._writer.put("the end of the run", partial(self._runs.end, status))
+            self._deliver()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close("FAILED" if isinstance(error, Exception) else "KILLED")
+        except TrackingError as failure:  # what ended the search matters more
+            error.add_note(str(failure))
+
+    def _deliver(self) -> None:
+        self._closed = True
+        with self._resources:
+            self._writer.drain(self._patience)
