@@ -1,0 +1,101 @@
+"""The search loop: ask the sampler, try what it proposes, tell it the outcome, until the budget ends."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import optuna
+from optuna.distributions import BaseDistribution
+
+from tilescout.search.evaluate.evaluator import Evaluator
+from tilescout.search.evaluate.measurement import Measurement
+from tilescout.search.records import TrialRecord
+from tilescout.search.samplers.base import SpaceExhaustedError, distributions
+from tilescout.search.study import codes, finished_trials, record_outcome, trial_record
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When a search ends; what is in flight then is still finished. None sets no limit.
+
+    Attributes
+    ----------
+    trials
+        Finished trials of the study, those of earlier runs included.
+    gpu_seconds
+        Seconds of GPU time of the study.
+    seconds
+        Wall-clock seconds of this run.
+    """
+
+    trials: int | None = None
+    gpu_seconds: float | None = None
+    seconds: float | None = None
+
+
+def run(
+    study: optuna.Study,
+    evaluator: Evaluator,
+    budget: Budget,
+    library_us: float,
+    on_trial: Callable[[TrialRecord], None],
+) -> None:
+    """Search until the budget or the space is exhausted.
+
+    Parameters
+    ----------
+    study
+        Asked and told; its sampler decides what is tried.
+    evaluator
+        Tries configurations.
+    budget
+        When to stop.
+    library_us
+        The study's steady time of the library, in µs: all times of a study are relative to the same one.
+    on_trial
+        Called with every trial as it finishes.
+    """
+    space = evaluator.space
+    knobs: dict[str, BaseDistribution] = {**distributions(space)}
+    before = finished_trials(study, space)
+    finished, gpu_seconds = len(before), sum(trial.measurement.gpu_seconds for trial in before)
+    started = time.monotonic()
+    in_flight: dict[int, optuna.Trial] = {}
+    exhausted = False
+
+    def may_ask() -> bool:
+        return (
+            not exhausted
+            and len(in_flight) < evaluator.capacity
+            and finished + len(in_flight) < len(space)
+            and (budget.trials is None or finished + len(in_flight) < budget.trials)
+            and (budget.gpu_seconds is None or gpu_seconds < budget.gpu_seconds)
+            and (budget.seconds is None or time.monotonic() - started < budget.seconds)
+        )
+
+    while True:
+        while may_ask():
+            try:
+                trial = study.ask(knobs)
+            except SpaceExhaustedError:  # other processes that share the study have the rest
+                exhausted = True
+                break
+            index = int(space.find(codes(space, trial.params)))
+            in_flight[index] = trial
+            evaluator.submit(index)
+        if not in_flight:
+            return
+        for index, measurement in evaluator.wait():
+            trial = in_flight.pop(index)
+            record_outcome(study, trial, _relative_to(measurement, library_us))
+            record = trial_record(study.get_trials(deepcopy=False)[trial.number], space)
+            assert record is not None
+            finished += 1
+            gpu_seconds += measurement.gpu_seconds
+            on_trial(record)
+
+
+def _relative_to(measurement: Measurement, library_us: float) -> Measurement:
+    if measurement.timing is None:
+        return measurement
+    return replace(measurement, timing=replace(measurement.timing, library_us=library_us))

@@ -1,0 +1,198 @@
+"""Tune a kernel for a problem: a study from its first trial to its result."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+import optuna
+
+from tilescout.search.evaluate.evaluator import Evaluator
+from tilescout.search.loop import Budget, run
+from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
+from tilescout.search.samplers import make_sampler
+from tilescout.search.samplers.base import distributions
+from tilescout.search.study import finished_trials, free_name, latest_name, open_study, recover
+from tilescout.spaces.errors import StoreError
+from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.workloads import find_workload
+
+_ABOUT = "about"  # the user attribute of a study that says what it is about
+_TRACKING_RUN = "tracking_run"
+
+
+class Tracker(Protocol):
+    """What shows trials to people while a search runs."""
+
+    @property
+    def run_id(self) -> str:
+        """Names the study's run, so that a resumed search continues it."""
+
+    def catch_up(self, trials: Iterable[TrialRecord]) -> None:
+        """Deliver those trials of earlier runs that never arrived."""
+
+    def log(self, trial: TrialRecord) -> None:
+        """Take a finished trial; returns at once."""
+
+    def finish(self, result: StudyResult) -> None:
+        """Deliver everything, and the result."""
+
+    def __enter__(self) -> Self:
+        """Return the tracker."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Deliver what was logged, also without a result."""
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """What is searched how, and where it is kept.
+
+    Attributes
+    ----------
+    sampler, seed
+        The strategy and its seed.
+    budget
+        When to stop.
+    studies
+        Folder of the studies' journals.
+    resume
+        Continue the newest study of the same space, problem, device, sampler and seed instead of starting another.
+    """
+
+    sampler: str
+    seed: int
+    budget: Budget
+    studies: Path
+    resume: bool = False
+
+
+class NoTracker:
+    """Shows nothing."""
+
+    run_id = ""
+
+    def catch_up(self, trials: Iterable[TrialRecord]) -> None:
+        """Ignore earlier trials."""
+
+    def log(self, trial: TrialRecord) -> None:
+        """Ignore a trial."""
+
+    def finish(self, result: StudyResult) -> None:
+        """Ignore the result."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+
+def tune(
+    template: KernelTemplate,
+    evaluator: Evaluator,
+    options: TuneOptions,
+    make_tracker: Callable[[StudyInfo, str | None], Tracker] = lambda info, run_id: NoTracker(),
+    on_trial: Callable[[TrialRecord], None] = lambda trial: None,
+) -> StudyResult:
+    """Search for the fastest configuration.
+
+    Trial 0 measures the default configuration. Every outcome is on disk before the next is asked for: a search that is
+    killed at any moment can be resumed with nothing finished lost.
+
+    Parameters
+    ----------
+    template
+        The kernel.
+    evaluator
+        Tries configurations of the template on the problem.
+    options
+        See `TuneOptions`.
+    make_tracker
+        Called once with what the study is about and, when a tracked study is resumed, its run.
+    on_trial
+        Called with every trial as it finishes, those of earlier runs first.
+
+    Returns
+    -------
+    StudyResult
+        All trials of the study, the best among them.
+
+    Raises
+    ------
+    StoreError
+        If the study can't be opened or written.
+    SamplerError
+        If the sampler is unknown.
+    """
+    started = time.monotonic()
+    space = evaluator.space
+    sampler = make_sampler(options.sampler, space, options.seed)
+    base = (
+        f"{template.name}-{str(space.problem).replace(':', '-')}-{_place(evaluator)}-{options.sampler}-s{options.seed}"
+    )
+    name = (latest_name if options.resume else free_name)(options.studies, base)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = open_study(options.studies / f"{name}.journal", sampler)
+    info = _about(study, template, evaluator, options)
+    recover(study, space)
+
+    before = finished_trials(study, space)
+    with make_tracker(info, study.user_attrs.get(_TRACKING_RUN)) as tracker:
+        if tracker.run_id:
+            study.set_user_attr(_TRACKING_RUN, tracker.run_id)
+        tracker.catch_up(before)
+        for trial in before:
+            on_trial(trial)
+
+        def finished(trial: TrialRecord) -> None:
+            tracker.log(trial)
+            on_trial(trial)
+
+        run(study, evaluator, options.budget, info.library_us, finished)
+        result = StudyResult(info, finished_trials(study, space), time.monotonic() - started)
+        try:
+            tracker.finish(result)
+        except StoreError as error:  # the study has every trial: what was found is not lost with the tracker
+            result = replace(result, not_tracked=str(error))
+    return result
+
+
+def _place(evaluator: Evaluator) -> str:
+    return f"{evaluator.device.name}-{evaluator.provenance.kind}"
+
+
+def _about(study: optuna.Study, template: KernelTemplate, evaluator: Evaluator, options: TuneOptions) -> StudyInfo:
+    """What the study is about; stored in it on the first run, with the default queued as trial 0."""
+    space = evaluator.space
+    default = template.default(space.problem, space.device)
+    stored = study.user_attrs.get(_ABOUT)
+    if stored is None:
+        stored = {"space_hash": template.source_hash, "library_us": evaluator.library_us()}
+        study.set_user_attr(_ABOUT, stored)
+        if default in space:
+            study.enqueue_trial(dict(zip(distributions(space), map(int, space.code(default)), strict=True)))
+    elif stored["space_hash"] != template.source_hash:
+        raise StoreError(
+            f"study {study.study_name} searched another version of {template.name}: its kernels are not today's; "
+            "start a new study without --resume"
+        )
+    return StudyInfo(
+        name=study.study_name,
+        space=template.name,
+        space_hash=stored["space_hash"],
+        problem=space.problem,
+        device=evaluator.device.name,
+        sampler=options.sampler,
+        seed=options.seed,
+        provenance=evaluator.provenance,
+        default=default,
+        library=find_workload(template.workload).library,
+        library_us=stored["library_us"],
+    )
