@@ -1,0 +1,60 @@
+"""The command line: ``tilescout``."""
+
+import importlib
+import sys
+from importlib.metadata import version
+
+import click
+
+from tilescout.spaces.errors import TilescoutError, one_line
+
+# The module and function of each command, imported when it is used: `tilescout --help` costs no torch.
+_COMMANDS = {
+    "tune": "tilescout.experiments.tune:tune",
+    "compile": "tilescout.experiments.compile:compile_sample",
+    "measure": "tilescout.experiments.measure:measure",
+    "tables": "tilescout.experiments.tables:tables",
+    "ui": "tilescout.experiments.ui:ui",
+    "doctor": "tilescout.experiments.doctor:doctor",
+}
+
+
+class _Commands(click.Group):
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        module, function = _COMMANDS[name].split(":")
+        command: click.Command = getattr(importlib.import_module(module), function)
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(version("tilescout"), prog_name="tilescout")
+def cli() -> None:
+    """Find the fastest configuration of a CuteDSL kernel.
+
+    Start with `tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16`, look at the trials with `tilescout ui`, and see
+    what is missing with `tilescout doctor`.
+    """
+
+
+def main() -> None:
+    """Run the command line; an error is one line on standard error and exit code 2."""
+    try:
+        code = cli.main(standalone_mode=False)
+    except (KeyboardInterrupt, click.Abort):
+        print("tilescout: interrupted; what is finished is kept, and tune --resume goes on with it", file=sys.stderr)
+        sys.exit(130)
+    except click.ClickException as error:
+        _fail(error.format_message())
+    except TilescoutError as error:
+        _fail(str(error))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str) -> None:
+    print(f"tilescout: {one_line(message)}", file=sys.stderr)
+    sys.exit(2)

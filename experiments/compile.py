@@ -1,0 +1,92 @@
+"""``tilescout compile``: build kernels with no GPU."""
+
+import time
+from pathlib import Path
+from statistics import median
+
+import click
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from tilescout.experiments.options import artifacts, chosen, seed_option, set_option, store_option, target_option
+from tilescout.search.evaluate.artifacts import Artifact, ArtifactKey, ArtifactStore, verify_library
+from tilescout.search.evaluate.compile import CompileOptions, compile_pool
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.problems import DTYPES, Problem
+from tilescout.spaces.templates import find_template
+
+
+@click.command("compile")
+@click.argument("space")
+@click.option("--sample", type=click.IntRange(min=0), default=0, help="Random configurations besides the default.")
+@seed_option
+@set_option
+@click.option("--dtype", type=click.Choice(list(DTYPES)), default=Problem.dtype, show_default=True)
+@target_option
+@click.option("--processes", type=click.IntRange(min=1), help="Compilers at a time. [default: one a core]")
+@store_option
+def compile_sample(
+    space: str,
+    sample: int,
+    seed: int,
+    settings: tuple[str, ...],
+    dtype: str,
+    target: str,
+    processes: int | None,
+    store: Path,
+) -> None:
+    """Compile configurations of SPACE into the store; what is there already is not compiled again.
+
+    No GPU is needed. A configuration that does not compile is recorded with its error.
+    """
+    template, device = find_template(space), find_device(target)
+    # Artifacts hold for every size: any problem of the type has the same configurations.
+    configurations = chosen(template, template.space(Problem(8, 8, 8, dtype=dtype), device), settings, sample, seed)
+    kernels = ArtifactStore(artifacts(store))
+    keys = [ArtifactKey.of(template, configuration, dtype, device.arch) for configuration in configurations]
+    stored = [kernels.find(key) for key in keys]
+    for artifact in stored:
+        if artifact is not None and artifact.ok:
+            verify_library(artifact.path, artifact.sha256)
+
+    started = time.perf_counter()
+    options = CompileOptions(processes) if processes else CompileOptions()
+    with compile_pool(template, dtype, device.arch, kernels, options) as pool:
+        futures = [pool.submit(configuration) for configuration in configurations]
+        outcomes = [future.result() for future in track(futures, "compile", console=Console(stderr=True))]
+    seconds = time.perf_counter() - started
+
+    console = Console()
+    built = [outcome for outcome in outcomes if isinstance(outcome, Artifact)]
+    for configuration, outcome in zip(configurations, outcomes, strict=True):
+        if not isinstance(outcome, Artifact):
+            console.print(f"failed: {configuration}: {outcome.error}", highlight=False)
+    reused = sum(artifact is not None for artifact in stored)
+    console.print(_summary(built, f"{space} {dtype} for {device.arch}"))
+    console.print(
+        f"{len(configurations)} configurations: {len(configurations) - reused} compiled in {seconds:.1f} s, "
+        f"{reused} in the store already, {len(outcomes) - len(built)} failed",
+        highlight=False,
+    )
+
+
+def _summary(built: list[Artifact], title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for heading in ("", "min", "median", "max"):
+        table.add_column(heading, justify="right" if heading else "left")
+    resources = [artifact.resources for artifact in built if artifact.resources is not None]
+    columns: dict[str, list[float]] = {
+        "registers a thread": [resource.registers for resource in resources],
+        "spilled bytes a thread": [resource.spill_bytes for resource in resources],
+        "shared memory a block": [resource.shared_memory for resource in resources],
+        "compile seconds": [artifact.compile_seconds for artifact in built],
+    }
+    for name, values in columns.items():
+        if values:
+            table.add_row(name, *(_number(value) for value in (min(values), median(values), max(values))))
+    return table
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:.2f}"

@@ -1,0 +1,117 @@
+"""``tilescout doctor``: what is installed, what is missing, which GPU, which table."""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+import click
+from packaging.requirements import Requirement
+from rich.console import Console
+
+from tilescout.experiments.options import store_option
+from tilescout.experiments.sources import shipped_tables
+from tilescout.search.evaluate.artifacts import ArtifactStore
+from tilescout.search.evaluate.binary import find_cuobjdump
+from tilescout.search.evaluate.compile import find_linker
+from tilescout.search.evaluate.gpus import visible_gpus
+from tilescout.search.evaluate.runtime import runtime_libraries
+from tilescout.search.evaluate.table import Table
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import DeviceError, TilescoutError
+from tilescout.spaces.templates import find_template, template_names
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes
+    ----------
+    what
+        The thing.
+    state
+        ``ok``, ``missing`` (something will not work) or ``note`` (something works otherwise).
+    detail
+        What was found, and what to do about it.
+    """
+
+    what: str
+    state: str
+    detail: str
+
+
+@click.command()
+@store_option
+def doctor(store: Path) -> int:
+    """Look at what tilescout needs; exit code 1 if something is missing."""
+    console = Console()
+    marks = {"ok": "[green]ok     [/green]", "missing": "[red]missing[/red]", "note": "[yellow]note   [/yellow]"}
+    findings = list(examine(store))
+    for finding in findings:
+        console.print(f"{marks[finding.state]} {finding.what}: {finding.detail}", highlight=False, soft_wrap=True)
+    return 1 if any(finding.state == "missing" for finding in findings) else 0
+
+
+def examine(store: Path) -> Iterator[Finding]:
+    """Everything that is looked at, in order."""
+    yield Finding("Python", "ok", sys.version.split()[0])
+    yield from _packages()
+    yield _try("C compiler", find_linker, "installs with your system's compiler package")
+    yield _try("cuobjdump", find_cuobjdump, "")
+    yield _try("runtime libraries", lambda: ", ".join(path.name for path in runtime_libraries()), "")
+    yield _try("store", lambda: str(ArtifactStore(store / "artifacts").root), "")
+    yield from _gpus()
+    yield from _tables()
+
+
+def _try(what: str, look: Callable[[], str], remedy: str) -> Finding:
+    try:
+        return Finding(what, "ok", look())
+    except TilescoutError as error:
+        return Finding(what, "missing", f"{error}{'; ' if remedy else ''}{remedy}")
+
+
+def _packages() -> Iterator[Finding]:
+    for line in requires("tilescout") or []:
+        requirement = Requirement(line)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            found = version(requirement.name)
+        except PackageNotFoundError:
+            yield Finding(requirement.name, "missing", f"pip install '{requirement}'")
+            continue
+        if requirement.specifier.contains(found, prereleases=True):
+            yield Finding(requirement.name, "ok", found)
+        else:
+            yield Finding(requirement.name, "missing", f"{found} is installed, {requirement.specifier} is needed")
+
+
+def _gpus() -> Iterator[Finding]:
+    products = visible_gpus()
+    if not products:
+        yield Finding("GPU", "note", "none; searches replay recorded tables, kernels still compile")
+    for number, product in enumerate(products):
+        try:
+            device = find_device(product)
+        except DeviceError as error:
+            yield Finding(f"GPU {number}", "note", f"{product}: {error}")
+            continue
+        spaces = [name for name in template_names() if device.arch in find_template(name).archs]
+        state = "ok" if spaces else "note"
+        yield Finding(f"GPU {number}", state, f"{product} ({device.arch}), tunes {', '.join(spaces) or 'nothing'}")
+
+
+def _tables() -> Iterator[Finding]:
+    paths = shipped_tables()
+    if not paths:
+        yield Finding("table", "note", "none is shipped: replaying needs --table")
+    for path in paths:
+        try:
+            table = Table.read(path)
+        except TilescoutError as error:
+            yield Finding("table", "missing", str(error))
+            continue
+        yield Finding("table", "ok", f"{path.name}: {table.card.space} on {table.card.product}, {len(table):,} rows")

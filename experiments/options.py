@@ -1,0 +1,79 @@
+"""Options that several commands take, and what they mean."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import numpy as np
+
+from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.templates import KernelTemplate
+
+STORE = Path(".tilescout")
+
+store_option = click.option(
+    "--store",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=STORE,
+    show_default=True,
+    help="Folder for compiled kernels, studies and the MLflow store.",
+)
+seed_option = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
+problem_option = click.option("--problem", required=True, metavar="MxNxK[xBATCH][:DTYPE]", help="What to compute.")
+set_option = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KNOB=VALUE",
+    help="Take the default configuration with this change; repeatable.",
+)
+target_option = click.option(
+    "--target", type=click.Choice(list(DEVICES)), default="h200", show_default=True, help="Device to compile for."
+)
+json_option = click.option(
+    "--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the result to this file too."
+)
+
+
+def artifacts(store: Path) -> Path:
+    """Where compiled kernels lie in a store."""
+    return store / "artifacts"
+
+
+def studies(store: Path) -> Path:
+    """Where studies lie in a store."""
+    return store / "studies"
+
+
+def changed_default(template: KernelTemplate, space: SearchSpace, settings: Sequence[str]) -> Configuration:
+    """The default configuration with settings of the form KNOB=VALUE applied.
+
+    Raises
+    ------
+    SpaceError
+        If a setting is malformed, its knob or value unknown, or the outcome not legal.
+    """
+    values = dict(template.default(space.problem, space.device))
+    knobs = {knob.name: knob for knob in space.knobs}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise SpaceError(
+                f"malformed setting {setting!r}: expected KNOB=VALUE, for example {space.knobs[0].name}=64"
+            )
+        if name not in knobs:
+            raise SpaceError(f"{space.name} has no knob {name!r}, its knobs are {', '.join(knobs)}")
+        values[name] = knobs[name].parse(text)
+    return space[space.index(values)]
+
+
+def chosen(
+    template: KernelTemplate, space: SearchSpace, settings: Sequence[str], sample: int, seed: int
+) -> list[Configuration]:
+    """The default configuration, changed by `settings`, and a random sample, without repeats."""
+    first = space.index(changed_default(template, space, settings))
+    drawn = space.sample(sample, np.random.default_rng(seed)).tolist()
+    return [space[index] for index in dict.fromkeys([first, *drawn])]

@@ -1,0 +1,81 @@
+"""Tables for the terminal."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from tilescout.search.evaluate.measurement import Measurement
+from tilescout.search.records import StudyResult, tflops
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.problems import Problem
+
+
+def print_result(result: StudyResult, console: Console) -> None:
+    """Best, default, library and roofline side by side, and what the search cost."""
+    info = result.info
+    table = _table(f"{info.space} {info.problem} on {info.device} ({info.provenance.kind})")
+    shown = {"best": result.best, "default": result.default}
+    for name, trial in shown.items():
+        if trial is not None:
+            table.add_row(name, *_cells(info.problem, trial.measurement))
+    _add_library(table, info.problem, info.library, info.library_us)
+    rate, against = tflops(info.problem, result.roofline.time_us), info.library_us / result.roofline.time_us
+    table.add_row("roofline", f"{result.roofline.time_us:.2f}", "", f"{rate:.1f}", f"{against:.3f}")
+    console.print(table)
+    for name, trial in shown.items():
+        if trial is not None:
+            _line(console, f"{name}, trial {trial.number}: {_described(trial.configuration, trial.measurement)}")
+    failed = sum(not trial.measurement.ok for trial in result.trials)
+    _line(
+        console,
+        f"{len(result.trials)} trials, {failed} failed; {result.gpu_seconds:.1f} s of GPU, "
+        f"{result.compile_seconds:.1f} s of compiling, {result.seconds:.1f} s here",
+    )
+
+
+def print_measurements(
+    problem: Problem,
+    library: str,
+    library_us: float,
+    rows: Sequence[tuple[Configuration, Measurement]],
+    title: str,
+    console: Console,
+) -> None:
+    """Measured configurations, the fastest first, the failed ones last."""
+    table = _table(title)
+    ordered = sorted(rows, key=lambda row: row[1].time_us)
+    for number, (_, measurement) in enumerate(ordered, start=1):
+        table.add_row(str(number), *_cells(problem, measurement))
+    _add_library(table, problem, library, library_us)
+    console.print(table)
+    for number, (configuration, measurement) in enumerate(ordered, start=1):
+        _line(console, f"{number}: {_described(configuration, measurement)}")
+
+
+def _table(title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for heading in ("µs", "quartiles", "TFLOP/s", "vs library"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _add_library(table: Table, problem: Problem, library: str, library_us: float) -> None:
+    table.add_row(library, f"{library_us:.2f}", "", f"{tflops(problem, library_us):.1f}", "1.000")
+
+
+def _cells(problem: Problem, measurement: Measurement) -> tuple[str, ...]:
+    timing = measurement.timing
+    if timing is None:
+        return (str(measurement.status), "", "", "")
+    quartiles = f"{timing.ratio_q25 * timing.library_us:.2f}-{timing.ratio_q75 * timing.library_us:.2f}"
+    return f"{timing.time_us:.2f}", quartiles, f"{tflops(problem, timing.time_us):.1f}", f"{1 / timing.ratio:.3f}"
+
+
+def _described(configuration: Configuration, measurement: Measurement) -> str:
+    return str(configuration) if measurement.ok else f"{configuration} ({measurement.status}: {measurement.error})"
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,144 @@
+"""Record a table: measure the same configurations of a space on some problems, on this machine's GPU.
+
+    tilescout compile gemm_sm90 --sample 1000 --seed 0          # anywhere, ahead
+    python -m tilescout.experiments.record_table gemm_sm90 --sample 1000 --seed 0 --out table.parquet
+
+The configurations are the defaults of all problems, hand-picked ones (``--also FILE``, a JSON list), and a random
+sample. Artifacts that the store holds are not compiled again, so the GPU's host needs no compiler. The table is
+written anew after every problem.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from rich.progress import track
+
+from tilescout.search.evaluate import protocol
+from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
+from tilescout.search.evaluate.card import Baseline, TableCard
+from tilescout.search.evaluate.compile import CompileOptions, compile_pool
+from tilescout.search.evaluate.host import MeasuringProcess
+from tilescout.search.evaluate.live import LiveOptions, measure_artifact
+from tilescout.search.evaluate.measurement import Measurement
+from tilescout.search.evaluate.table import write_table
+from tilescout.spaces.devices import Device, find_device
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.templates import KernelTemplate, find_template
+from tilescout.spaces.workloads import find_workload
+
+# Squares from tiny to power-limited, and the products of a language model: decode (m = 16, 64), prefill, and the
+# narrow and deep ones of mixture-of-experts layers.
+PROBLEMS = (
+    "8192x8192x8192",
+    "4096x4096x4096",
+    "2048x2048x2048",
+    "1024x1024x1024",
+    "512x512x512",
+    "16x4096x4096",
+    "64x8192x8192",
+    "128x14336x4096",
+    "256x4096x14336",
+    "4096x14336x4096",
+    "2048x1536x7168",
+    "8192x1024x8192",
+)
+
+
+def choose(
+    template: KernelTemplate,
+    device: Device,
+    problems: Sequence[Problem],
+    also: Sequence[Configuration],
+    sample: int,
+    seed: int,
+) -> list[Configuration]:
+    """The configurations to measure, without repeats: defaults, hand-picked ones, then a random sample."""
+    space: SearchSpace = template.space(problems[0], device)
+    chosen = [space.index(template.default(problem, device)) for problem in problems]
+    chosen += [space.index(configuration) for configuration in also]
+    chosen += space.sample(sample, np.random.default_rng(seed)).tolist()
+    return [space[index] for index in dict.fromkeys(chosen)]
+
+
+def rows(
+    template: KernelTemplate,
+    process: MeasuringProcess,
+    problem: Problem,
+    built: Sequence[tuple[Configuration, Artifact | Measurement]],
+    library_us: float,
+) -> Iterator[tuple[Configuration, Problem, Measurement]]:
+    """Measure every configuration on one problem."""
+    options = LiveOptions().protocol
+    for configuration, artifact in track(built, description=str(problem)):
+        if isinstance(artifact, Measurement):
+            yield configuration, problem, artifact
+        else:
+            measured = measure_artifact(process, template, configuration, artifact, problem, library_us, options)
+            yield configuration, problem, measured
+
+
+def main() -> None:
+    """Command line of the script."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("space")
+    parser.add_argument("--problem", action="append", help=f"repeatable; without it: {', '.join(PROBLEMS)}")
+    parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--sample", type=int, default=1000, help="random configurations")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--also", type=Path, help="JSON file with a list of configurations to measure too")
+    parser.add_argument("--store", type=Path, default=Path(".tilescout/artifacts"), help="folder of compiled kernels")
+    parser.add_argument("--gpu", default="cuda")
+    parser.add_argument("--out", type=Path, required=True, help="the .parquet file to write, its card beside it")
+    arguments = parser.parse_args()
+
+    template = find_template(arguments.space)
+    problems = [Problem.parse(f"{text}:{arguments.dtype}") for text in arguments.problem or PROBLEMS]
+    picked = json.loads(arguments.also.read_text()) if arguments.also else []
+    with MeasuringProcess(arguments.gpu, LiveOptions().timeout) as process:
+        described = process.describe()
+        device = find_device(described["name"])
+        also = [Configuration.of(values) for values in picked]
+        configurations = choose(template, device, problems, also, arguments.sample, arguments.seed)
+        store = ArtifactStore(arguments.store)
+        with compile_pool(template, arguments.dtype, device.arch, store, CompileOptions()) as pool:
+            compiled = [(configuration, pool.submit(configuration)) for configuration in configurations]
+            built = [(configuration, future.result()) for configuration, future in track(compiled, "compile")]
+
+        card = TableCard(
+            space=template.name,
+            source_hash=template.source_hash,
+            knobs={knob.name: knob.values for knob in template.knobs},
+            device=device.name,
+            product=described["name"],
+            driver=described["versions"].pop("driver"),
+            versions={**described["versions"], "nvidia-cutlass-dsl": version("nvidia-cutlass-dsl")},
+            protocol=protocol.VERSION,
+            protocol_text=protocol.DESCRIPTION,
+            recorded=date.today(),
+            library=find_workload(template.workload).library,
+            baselines={},
+        )
+        recorded = []
+        for problem in problems:
+            library_us = process.prepare(template.workload, str(problem), LiveOptions().protocol)
+            baseline = Baseline(template.default(problem, device), library_us)
+            card = replace(card, baselines={**card.baselines, problem: baseline})
+            recorded += list(rows(template, process, problem, built, library_us))
+            table = write_table(arguments.out, card, recorded)  # what is measured is kept, whatever comes next
+    print(table)
+    for summary in table.summarise():
+        best = f"best {1 / summary.best_timing.ratio:.3f} of {card.library}" if summary.best_timing else "none ok"
+        default = f"default {1 / summary.default_timing.ratio:.3f}" if summary.default_timing else "default failed"
+        print(f"{summary.problem!s:>24} {summary.library_us:9.2f} us  {best}  {default}  {summary.failed} failed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""``tilescout tune``: search for the fastest configuration."""
+
+import json
+import os
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tilescout.experiments.options import artifacts, json_option, problem_option, seed_option, store_option, studies
+from tilescout.experiments.printing import print_result
+from tilescout.experiments.sources import make_evaluator
+from tilescout.search.loop import Budget
+from tilescout.search.records import StudyInfo, TrialRecord
+from tilescout.search.samplers import SAMPLERS, check_sampler
+from tilescout.search.tune import TuneOptions
+from tilescout.search.tune import tune as run_tune
+from tilescout.spaces.errors import DeviceError, StoreError
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import find_template
+
+DEFAULT_TRIALS = 64
+
+
+@click.command()
+@click.argument("space")
+@problem_option
+@click.option("--device", default="auto", show_default=True, metavar="auto|cuda[:N]|replay", help="Measure or replay.")
+@click.option("--table", type=click.Path(path_type=Path), help="Table to replay. [default: the shipped one]")
+@click.option("--sampler", default="tpe", show_default=True, metavar="NAME", help=f"One of {', '.join(SAMPLERS)}.")
+@click.option(
+    "--trials", type=click.IntRange(min=1), help=f"Trials of the study. [default: {DEFAULT_TRIALS} if no other limit]"
+)
+@click.option("--gpu-seconds", type=click.FloatRange(min=0, min_open=True), help="GPU seconds of the study.")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Seconds of this run.")
+@seed_option
+@click.option("--resume", is_flag=True, help="Go on with the newest study of the same kind.")
+@store_option
+@click.option("--mlflow", "mlflow_uri", metavar="URI", help="MLflow server. [default: a SQLite file in the store]")
+@json_option
+def tune(
+    space: str,
+    problem: str,
+    device: str,
+    table: Path | None,
+    sampler: str,
+    trials: int | None,
+    gpu_seconds: float | None,
+    seconds: float | None,
+    seed: int,
+    resume: bool,
+    store: Path,
+    mlflow_uri: str | None,
+    json_path: Path | None,
+) -> None:
+    """Search SPACE for the fastest configuration of a problem.
+
+    Every trial is stored at once and logged to MLflow (`tilescout ui` shows it). Where there is no GPU, a recorded
+    table answers instead, and the output says so.
+    """
+    from tilescout.search.tracking import MlflowTracker, default_store
+
+    if device not in ("auto", "cuda", "replay") and not (device.startswith("cuda:") and device[5:].isdigit()):
+        raise DeviceError(f"unknown device {device!r}, allowed are auto, cuda, cuda:N and replay")
+    if json_path is not None:
+        _check_writable(json_path)
+    if trials is None and gpu_seconds is None and seconds is None:
+        trials = DEFAULT_TRIALS
+    template = find_template(space)
+    check_sampler(sampler)
+    options = TuneOptions(sampler, seed, Budget(trials, gpu_seconds, seconds), studies(store), resume)
+    uri, root = (mlflow_uri, None) if mlflow_uri else default_store(store)
+    console = Console(stderr=True)
+
+    with make_evaluator(template, Problem.parse(problem), device, table, artifacts(store)) as evaluator:
+        console.print(evaluator.provenance.description, highlight=False, soft_wrap=True)
+        with _progress(console) as progress:
+            task = progress.add_task("", total=trials)
+            best = float("inf")
+
+            def show(trial: TrialRecord) -> None:
+                nonlocal best
+                best = min(best, trial.measurement.time_us)
+                progress.update(task, advance=1, description=f"best {best:.2f} µs")
+
+            def make_tracker(info: StudyInfo, run_id: str | None) -> MlflowTracker:
+                return MlflowTracker(uri, root, info, run_id)
+
+            result = run_tune(template, evaluator, options, make_tracker, show)
+    print_result(result, Console())
+    where = f"--mlflow {mlflow_uri}" if mlflow_uri else f"--store {store}"
+    hint = f"study {result.info.name}; look at the trials with: tilescout ui {where}"
+    console.print(hint, highlight=False, soft_wrap=True)
+    if json_path is not None:
+        json_path.write_text(json.dumps(result.to_dict(), indent=2) + "\n")
+    if result.not_tracked:
+        raise StoreError(f"{result.not_tracked}; tune --resume delivers the rest")
+
+
+def _progress(console: Console) -> Progress:
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    return Progress(*columns, console=console)
+
+
+def _check_writable(path: Path) -> None:
+    folder = path.parent
+    if not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise StoreError(f"can't write {path}: choose a file in a folder that exists and can be written")
