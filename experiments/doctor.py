@@ -13,7 +13,7 @@ from rich.console import Console
 from tilescout.experiments.options import store_option
 from tilescout.experiments.sources import shipped_tables
 from tilescout.search.evaluate.artifacts import ArtifactStore
-from tilescout.search.evaluate.binary import find_cuobjdump
+from tilescout.search.evaluate.binary import CUOBJDUMP, find_cuobjdump
 from tilescout.search.evaluate.compile import find_linker
 from tilescout.search.evaluate.gpus import visible_gpus
 from tilescout.search.evaluate.runtime import runtime_libraries
@@ -59,7 +59,7 @@ def examine(store: Path) -> Iterator[Finding]:
     yield Finding("Python", "ok", sys.version.split()[0])
     yield from _packages()
     yield _try("C compiler", find_linker, "installs with your system's compiler package")
-    yield _try("cuobjdump", find_cuobjdump, "")
+    yield _try("cuobjdump", find_cuobjdump, "")  # the package's, or the CUDA toolkit's
     yield _try("runtime libraries", lambda: ", ".join(path.name for path in runtime_libraries()), "")
     yield _try("store", lambda: str(ArtifactStore(store / "artifacts").root), "")
     yield from _gpus()
@@ -76,7 +76,7 @@ def _try(what: str, look: Callable[[], str], remedy: str) -> Finding:
 def _packages() -> Iterator[Finding]:
     for line in requires("tilescout") or []:
         requirement = Requirement(line)
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+        if requirement.name == CUOBJDUMP or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
             continue
         try:
             found = version(requirement.name)

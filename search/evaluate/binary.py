@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 from tilescout.spaces.errors import BuildError
 
+CUOBJDUMP = "nvidia-cuda-cuobjdump"  # the package
 _ELF_MAGIC = b"\x7fELF\x02\x01"  # 64-bit, little-endian
 _ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _EM_CUDA = 190  # e_machine of GPU code
@@ -69,12 +70,12 @@ def find_cuobjdump() -> str:
         If there is none.
     """
     try:
-        packaged = [file for file in files("nvidia-cuda-cuobjdump") or [] if file.name == "cuobjdump"]
+        packaged = [file for file in files(CUOBJDUMP) or [] if file.name == "cuobjdump"]
     except PackageNotFoundError:
         packaged = []
     if packaged:
         return str(packaged[0].locate())
     found = shutil.which("cuobjdump")
     if found is None:
-        raise BuildError("cuobjdump is missing: install the package nvidia-cuda-cuobjdump or the CUDA toolkit")
+        raise BuildError(f"cuobjdump is missing: install the package {CUOBJDUMP} or the CUDA toolkit")
     return found

@@ -48,8 +48,12 @@ class ProtocolOptions:
 
 
 def input_sets(input_bytes: int, l2_bytes: int, options: ProtocolOptions) -> int:
-    """How many sets of inputs to rotate over so that none is still in the L2 when its turn comes."""
-    return max(1, math.ceil(max(options.cold_l2 * l2_bytes, options.cold_bytes) / input_bytes))
+    """How many sets of inputs to rotate over so that none is still in the L2 when its turn comes.
+
+    A launch takes 1 µs at the least, so a block never comes to more sets than it has µs: small problems get no more.
+    """
+    cold = math.ceil(max(options.cold_l2 * l2_bytes, options.cold_bytes) / input_bytes)
+    return max(1, min(cold, math.ceil(options.block_us)))
 
 
 def block_launches(launch_us: float, sets: int, options: ProtocolOptions) -> int:

@@ -110,9 +110,11 @@ class Worker:
         return lambda inputs, output: function(*inputs, output, clusters)
 
     def usable(self) -> bool:
-        """Whether the device still answers."""
+        """Whether the device still answers; an error that a failed launch left behind shows at the next one."""
+        import torch
+
         try:
-            self.machine.synchronize()
+            torch.ones(1, device=self.machine.device).sum().item()
         except Exception:  # torch raises several types; any of them means no
             return False
         return True

@@ -13,8 +13,10 @@ from tilescout.search.evaluate.artifacts import Artifact, ArtifactKey, ArtifactS
 from tilescout.search.evaluate.card import Baseline, TableCard
 from tilescout.search.evaluate.compile import CompileOptions, build, compile_pool
 from tilescout.search.evaluate.measurement import Measurement, Resources, Status, Timing
+from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.evaluate.rows import Row
 from tilescout.search.evaluate.table import Table, write_table
+from tilescout.search.evaluate.worker import Job
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
@@ -137,6 +139,17 @@ def build_plain(plain_gemm: ModuleType, tmp_path_factory: pytest.TempPathFactory
         return store.find(key) or build(plain_gemm.TEMPLATE, key, store)
 
     return build_plain
+
+
+@pytest.fixture(scope="session")
+def job_of() -> Callable[..., Job]:
+    """A function: the job of measuring an artifact on a problem, with little time spent on heating."""
+
+    def job_of(artifact: Artifact, problem: str = "64x64x64", **options: float) -> Job:
+        protocol = ProtocolOptions(**{"heating_us": 1000.0, **options})
+        return Job(str(artifact.path), artifact.sha256, artifact.function, "gemm", problem, 1, None, protocol)
+
+    return job_of
 
 
 @pytest.fixture(scope="session")

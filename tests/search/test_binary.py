@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -53,6 +54,19 @@ def test_every_kernel_of_several_is_found(library: bytes) -> None:
 @given(st.binary(max_size=30).map(lambda rest: b"no GPU code " + ELF_MAGIC + rest))
 def test_a_header_without_a_body_is_no_kernel(binary: bytes) -> None:
     assert device_code(binary) == []
+
+
+def test_a_kernel_that_nvcc_built_is_read_too(plain_gemm: ModuleType, build_plain: Callable[..., Artifact]) -> None:
+    if not plain_gemm.find_nvcc():
+        pytest.skip("nvcc is not installed")
+
+    artifact = build_plain(arch="sm_90a")
+
+    assert artifact.ok, artifact.error
+    assert artifact.resources is not None
+    assert 16 <= artifact.resources.registers <= 255
+    assert artifact.resources.shared_memory == 0
+    assert len(device_code(artifact.path.read_bytes())) == 1
 
 
 def test_code_of_the_host_is_no_gpu_code(build_plain: Callable[..., Artifact]) -> None:

@@ -12,6 +12,8 @@ from tilescout.search.evaluate.evaluator import evaluate
 from tilescout.search.evaluate.live import LiveEvaluator, LiveOptions
 from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.evaluate.protocol import VERSION, ProtocolOptions
+from tilescout.search.loop import Budget
+from tilescout.search.tune import TuneOptions, tune
 from tilescout.spaces.errors import DeviceError, ProblemError, SpaceError, StoreError
 from tilescout.spaces.problems import Problem
 
@@ -129,6 +131,22 @@ def test_what_the_store_holds_is_not_compiled_again(
     assert first.ok
     assert second.ok
     assert second.compile_seconds == first.compile_seconds  # what it cost when it was made
+
+
+def test_a_search_that_meets_failures_ends_with_the_best_of_the_rest(live: LiveEvaluator, tmp_path: Path) -> None:
+    faults = ("nothing", "corner", "exception", "compiler_refuses")
+    live.space = live.space.subset([index(live, fault, repeats) for fault in faults for repeats in (1, 4)])
+
+    options = TuneOptions("random", seed=0, budget=Budget(trials=7), studies=tmp_path)
+    result = tune(live.template, live, options)
+
+    assert len(result.trials) == len({trial.index for trial in result.trials}) == 7
+    assert result.default is not None
+    assert result.default.number == 0
+    assert result.best is not None
+    assert dict(result.best.configuration) == {"fault": "nothing", "repeats": 1}
+    for trial in result.trials:
+        assert trial.measurement.ok == (trial.configuration["fault"] == "nothing"), trial.measurement.error
 
 
 @pytest.fixture

@@ -19,14 +19,10 @@ from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.evaluate.worker import Job
 from tilescout.spaces.errors import DeviceError
 
-QUICK = ProtocolOptions(heating_us=1000.0)
 ROUNDOFF = 2.0**-8  # of bf16
 
 BuildPlain = Callable[..., Artifact]
-
-
-def job(artifact: Artifact, problem: str = "64x64x64", options: ProtocolOptions = QUICK) -> Job:
-    return Job(str(artifact.path), artifact.sha256, artifact.function, "gemm", problem, 1, None, options)
+JobOf = Callable[..., Job]
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +43,10 @@ def check_ok(measurement: Measurement) -> None:
 
 
 @pytest.mark.parametrize("problem", ["64x64x64", "1x8x8", "65x24x40x3"])
-def test_a_right_kernel_is_verified_and_timed(process: MeasuringProcess, build_plain: BuildPlain, problem: str) -> None:
-    check_ok(process.measure(job(build_plain(), problem)))
+def test_a_right_kernel_is_verified_and_timed(
+    process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf, problem: str
+) -> None:
+    check_ok(process.measure(job_of(build_plain(), problem)))
 
 
 @pytest.mark.parametrize(
@@ -61,18 +59,18 @@ def test_a_right_kernel_is_verified_and_timed(process: MeasuringProcess, build_p
     ],
 )
 def test_a_faulty_kernel_fails_with_its_reason_and_the_process_stays(
-    process: MeasuringProcess, build_plain: BuildPlain, fault: str, status: Status, reason: str
+    process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf, fault: str, status: Status, reason: str
 ) -> None:
     process.describe()
     starts = process.starts
 
-    measurement = process.measure(job(build_plain(fault)))
+    measurement = process.measure(job_of(build_plain(fault)))
 
     assert measurement.status is status
     assert reason in measurement.error
     assert measurement.timing is None
     assert measurement.time_us == float("inf")
-    check_ok(process.measure(job(build_plain())))
+    check_ok(process.measure(job_of(build_plain())))
     assert process.starts == starts
 
 
@@ -101,6 +99,7 @@ def flip_bit(artifact: Artifact, copy: Path) -> Artifact:
 def test_what_does_not_load_is_never_run(
     process: MeasuringProcess,
     build_plain: BuildPlain,
+    job_of: JobOf,
     tmp_path: Path,
     damage: Callable[[Artifact, Path], Artifact],
     reason: str,
@@ -109,11 +108,11 @@ def test_what_does_not_load_is_never_run(
     process.describe()
     starts = process.starts
 
-    measurement = process.measure(job(damaged))
+    measurement = process.measure(job_of(damaged))
 
     assert measurement.status is Status.LOAD_ERROR
     assert reason in measurement.error
-    check_ok(process.measure(job(build_plain())))
+    check_ok(process.measure(job_of(build_plain())))
     assert process.starts == starts
 
 
@@ -128,60 +127,59 @@ def test_what_does_not_load_is_never_run(
     ],
 )
 def test_a_deadly_kernel_is_named_and_the_process_is_replaced(
-    build_plain: BuildPlain, process: MeasuringProcess, fault: str, status: Status, reason: str
+    build_plain: BuildPlain, job_of: JobOf, process: MeasuringProcess, fault: str, status: Status, reason: str
 ) -> None:
     deadly, right = build_plain(fault), build_plain()
-    check_ok(process.measure(job(right)))
+    check_ok(process.measure(job_of(right)))
     starts, patience = process.starts, process.timeout
 
     process.timeout = 3 if fault == "endless" else patience
-    measurement = process.measure(job(deadly))
+    measurement = process.measure(job_of(deadly))
     process.timeout = patience
 
     assert measurement.status is status
     assert reason in measurement.error
     assert measurement.gpu_seconds > (2.9 if fault == "endless" else 0)
-    check_ok(process.measure(job(right)))
+    check_ok(process.measure(job_of(right)))
     assert process.starts == starts + 1
 
 
-def test_twice_the_work_takes_about_twice_the_time(process: MeasuringProcess, build_plain: BuildPlain) -> None:
+def test_twice_the_work_takes_about_twice_the_time(
+    process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf
+) -> None:
     # Blocks far shorter than the system's time slices: on a busy machine too, most of them are not interrupted.
-    options = ProtocolOptions(pairs=51, slow=1e9, block_us=100.0, heating_us=1000.0)
+    options = {"pairs": 51, "slow": 1e9, "block_us": 100.0}
     ratios = []
     for repeats in (1, 2, 4):
-        timing = process.measure(job(build_plain(repeats=repeats), "64x64x256", options)).timing
+        timing = process.measure(job_of(build_plain(repeats=repeats), "64x64x256", **options)).timing
         assert timing is not None
-        assert timing.pairs == options.pairs
+        assert timing.pairs == 51
         ratios.append(timing.ratio)
 
     assert 1.4 < ratios[1] / ratios[0] < 2.6
     assert 1.4 < ratios[2] / ratios[1] < 2.6
 
 
-def test_far_slower_kernels_get_fewer_pairs(process: MeasuringProcess, build_plain: BuildPlain) -> None:
-    picky = ProtocolOptions(pairs=5, slow_pairs=2, slow=0.0, heating_us=1000.0)
-
-    timing = process.measure(job(build_plain(), options=picky)).timing
+def test_far_slower_kernels_get_fewer_pairs(process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf) -> None:
+    timing = process.measure(job_of(build_plain(), pairs=5, slow_pairs=2, slow=0.0)).timing
 
     assert timing is not None
     assert timing.pairs == 2
 
 
 def test_the_protocol_is_the_jobs_even_if_the_problem_is_set_up_already(
-    process: MeasuringProcess, build_plain: BuildPlain
+    process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf
 ) -> None:
-    pairs = []
-    for options in (QUICK, replace(QUICK, pairs=QUICK.pairs + 4)):
-        timing = process.measure(job(build_plain(), options=replace(options, slow=1e9))).timing
+    for pairs in (3, 5):
+        timing = process.measure(job_of(build_plain(), pairs=pairs, slow=1e9)).timing
         assert timing is not None
-        pairs.append(timing.pairs)
-
-    assert pairs == [QUICK.pairs, QUICK.pairs + 4]
+        assert timing.pairs == pairs
 
 
-def test_a_librarys_time_that_is_known_is_not_taken_again(process: MeasuringProcess, build_plain: BuildPlain) -> None:
-    measurement = process.measure(replace(job(build_plain(), "72x64x64"), library_us=1234.5))
+def test_a_librarys_time_that_is_known_is_not_taken_again(
+    process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf
+) -> None:
+    measurement = process.measure(replace(job_of(build_plain(), "72x64x64"), library_us=1234.5))
 
     assert measurement.timing is not None
     assert measurement.timing.library_us == 1234.5
@@ -201,7 +199,7 @@ def test_a_problem_too_large_for_the_device_is_refused_with_the_reason() -> None
         MeasuringProcess("cpu", timeout=60) as process,
         pytest.raises(DeviceError, match=r"can't set 1000000000x8x1000000000:bf16 up on cpu.*memory"),
     ):
-        process.prepare("gemm", "1000000000x8x1000000000:bf16", QUICK)
+        process.prepare("gemm", "1000000000x8x1000000000:bf16", ProtocolOptions())
 
 
 def test_a_device_that_is_not_there_is_refused_and_nothing_is_left_running(children: Callable[[], set[int]]) -> None:

@@ -1,0 +1,207 @@
+"""What only a Hopper GPU can show: the kernels are right, and the worst of kernels are survived."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
+from tilescout.search.evaluate.compile import CompileOptions, compile_pool
+from tilescout.search.evaluate.host import MeasuringProcess
+from tilescout.search.evaluate.live import LiveEvaluator, measure_artifact
+from tilescout.search.evaluate.measurement import Measurement, Status
+from tilescout.search.evaluate.protocol import ProtocolOptions
+from tilescout.search.evaluate.worker import Job
+from tilescout.search.loop import Budget
+from tilescout.search.tune import TuneOptions, tune
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.problems import DTYPES, Problem
+from tilescout.spaces.templates import find_template
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
+
+TEMPLATE = find_template("gemm_sm90")
+H200 = find_device("h200")  # the rules are those of every Hopper GPU
+ODD_SIZES = [(1, 8, 8, 1), (1, 8, 8, 3), (65, 72, 40, 1), (257, 136, 24, 3), (389, 584, 328, 1), (1000, 1048, 520, 2)]
+
+BuildPlain = Callable[..., Artifact]
+JobOf = Callable[..., Job]
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[MeasuringProcess]:
+    with MeasuringProcess("cuda", timeout=120) as process:
+        yield process
+
+
+@pytest.fixture
+def plain_kernel(plain_gemm: ModuleType, build_plain: BuildPlain) -> BuildPlain:
+    """A function: the plain GEMM with a fault, built for the GPU."""
+    if not plain_gemm.find_nvcc():
+        pytest.skip("nvcc is not installed")
+
+    def plain_kernel(fault: str = "nothing", repeats: int = 1) -> Artifact:
+        artifact = build_plain(fault, repeats, arch="sm_90a")
+        assert artifact.ok, artifact.error
+        return artifact
+
+    return plain_kernel
+
+
+def test_a_right_kernel_is_verified_and_timed(
+    process: MeasuringProcess, plain_kernel: BuildPlain, job_of: JobOf
+) -> None:
+    measurement = process.measure(job_of(plain_kernel(), "256x264x72x2"))
+
+    assert measurement.ok, measurement.error
+    assert measurement.relative_error is not None
+    assert 0 < measurement.relative_error <= 2.0**-8
+    assert measurement.time_us > 0
+    assert process.describe()["name"].startswith("NVIDIA ")
+
+
+@pytest.mark.parametrize(
+    ("fault", "statuses", "reason"),
+    [
+        ("corner", {Status.WRONG}, "is off by"),
+        ("unwritten", {Status.WRONG}, "relative error nan"),
+        ("not_a_number", {Status.WRONG}, "relative error nan"),
+        ("exception", {Status.LAUNCH_ERROR}, "this kernel always raises"),
+        ("bad_address", {Status.LAUNCH_ERROR, Status.CRASH}, ""),
+        ("abort", {Status.LAUNCH_ERROR, Status.CRASH}, ""),
+        ("endless", {Status.TIMEOUT}, "not done after 5 s, killed"),
+    ],
+)
+def test_a_bad_kernel_is_named_and_the_next_one_measured(
+    process: MeasuringProcess, plain_kernel: BuildPlain, job_of: JobOf, fault: str, statuses: set[Status], reason: str
+) -> None:
+    bad, right = plain_kernel(fault), plain_kernel()
+    before = process.measure(job_of(right))
+    assert before.ok, before.error
+    starts, patience = process.starts, process.timeout
+
+    process.timeout = 5 if fault == "endless" else patience
+    measurement = process.measure(job_of(bad))
+    process.timeout = patience
+
+    assert measurement.status in statuses, measurement.error
+    assert measurement.error
+    assert reason in measurement.error
+    after = process.measure(job_of(right))
+    assert after.ok, after.error
+    lost_the_device = fault in ("bad_address", "abort", "endless")
+    assert process.starts == starts + lost_the_device
+
+
+def test_twice_the_work_takes_about_twice_the_time(
+    process: MeasuringProcess, plain_kernel: BuildPlain, job_of: JobOf
+) -> None:
+    ratios = []
+    for repeats in (1, 2):
+        measurement = process.measure(job_of(plain_kernel(repeats=repeats), "512x512x2048", slow=1e9))
+        assert measurement.timing is not None, measurement.error
+        ratios.append(measurement.timing.ratio)
+
+    assert 1.4 < ratios[1] / ratios[0] < 2.6
+
+
+@pytest.fixture(scope="module")
+def compile_all(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[Configuration, Artifact]]:
+    """A function: the artifacts of configurations of the real kernel, legal or not."""
+    store = ArtifactStore(tmp_path_factory.mktemp("store"))
+
+    def compile_all(configurations: list[Configuration], dtype: str) -> dict[Configuration, Artifact]:
+        with compile_pool(TEMPLATE, dtype, H200.arch, store, CompileOptions()) as pool:
+            futures: dict[Configuration, Future[Artifact | Measurement]] = {}
+            for configuration in configurations:
+                futures[configuration] = pool.submit(configuration)
+            outcomes = {configuration: future.result() for configuration, future in futures.items()}
+        assert all(isinstance(outcome, Artifact) for outcome in outcomes.values()), outcomes
+        return outcomes
+
+    return compile_all
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_real_kernel_is_right_on_odd_sizes(
+    process: MeasuringProcess, compile_all: Callable[..., dict[Configuration, Artifact]], dtype: str
+) -> None:
+    space = TEMPLATE.space(Problem(8, 8, 8, dtype=dtype), H200)
+    drawn = [space[int(index)] for index in space.sample(8, np.random.default_rng(90))]
+    artifacts = compile_all([TEMPLATE.default(space.problem, H200), *drawn], dtype)
+    options = ProtocolOptions(pairs=2, slow_pairs=2, heating_us=1000.0)
+
+    failures = []
+    for m, n, k, batch in ODD_SIZES:
+        problem = Problem(m, n, k, batch, dtype)
+        library_us = process.prepare(TEMPLATE.workload, str(problem), options)
+        for configuration, artifact in artifacts.items():
+            measured = measure_artifact(process, TEMPLATE, configuration, artifact, problem, library_us, options)
+            if not measured.ok:
+                failures.append(f"{problem}: {configuration}: {measured.status}: {measured.error}")
+
+    assert not failures, "\n".join(failures)
+
+
+def test_a_launch_that_asks_for_too_much_shared_memory_fails_and_is_survived(
+    process: MeasuringProcess, compile_all: Callable[..., dict[Configuration, Artifact]]
+) -> None:
+    problem = Problem(256, 256, 256)
+    space = TEMPLATE.space(problem, H200)
+    default = TEMPLATE.default(problem, H200)
+    greedy = Configuration.of({**default, "stages": 8})
+    assert [rule.name for rule in space.violations(greedy)] == ["shared_memory"]
+    artifacts = compile_all([default, greedy], "bf16")
+    options = ProtocolOptions(heating_us=1000.0)
+    library_us = process.prepare(TEMPLATE.workload, str(problem), options)
+
+    refused, accepted = (
+        measure_artifact(process, TEMPLATE, configuration, artifacts[configuration], problem, library_us, options)
+        for configuration in (greedy, default)
+    )
+
+    assert refused.status in {Status.LOAD_ERROR, Status.LAUNCH_ERROR, Status.CRASH}, refused.error
+    assert accepted.ok, accepted.error
+
+
+ASK_FOR_CLUSTERS = """
+import json, torch
+from tilescout.search.evaluate.clusters import max_active_clusters
+torch.zeros(1, device="cuda")
+sms = torch.cuda.get_device_properties(0).multi_processor_count
+print(json.dumps([sms, {blocks: max_active_clusters(blocks) for blocks in (1, 2, 4, 8)}]))
+"""
+
+
+def test_clusters_fill_the_gpu_but_for_what_is_left_over() -> None:
+    # In a process of its own: this one must hold no CUDA context.
+    done = subprocess.run([sys.executable, "-c", ASK_FOR_CLUSTERS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    sms, clusters = json.loads(done.stdout)
+
+    assert clusters["1"] == sms
+    for blocks, count in clusters.items():
+        assert sms // 2 < int(blocks) * count <= sms
+
+
+def test_a_live_search_finds_a_kernel_in_the_librarys_range(tmp_path: Path) -> None:
+    with LiveEvaluator(TEMPLATE, Problem(1024, 1024, 1024), tmp_path / "artifacts") as evaluator:
+        options = TuneOptions("random", seed=0, budget=Budget(trials=12), studies=tmp_path / "studies")
+        result = tune(TEMPLATE, evaluator, options)
+        assert evaluator.provenance.kind == "live"
+
+    assert len(result.trials) == 12
+    failed = [trial.measurement.error for trial in result.trials if not trial.measurement.ok]
+    assert not failed
+    assert result.default is not None
+    assert result.best is not None
+    assert result.best.measurement.timing is not None
+    assert result.best.measurement.timing.ratio < 1 / 0.3  # at least 0.3 of cuBLAS
+    assert result.best.measurement.time_us <= result.default.measurement.time_us
