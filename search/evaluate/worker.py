@@ -10,7 +10,9 @@ failure and leaves; the host starts another.
 import ctypes
 import json
 import os
+import select
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -120,8 +122,17 @@ class Worker:
         return True
 
 
+def leave_with_host(connection: Connection) -> None:
+    """Leave the process when the host is gone, even in the middle of a kernel that never ends."""
+    poller = select.poll()
+    poller.register(connection.fileno(), 0)  # nothing but the hang-up, which is always reported
+    poller.poll()
+    os._exit(0)
+
+
 def serve(connection: Connection, device: str) -> None:
     """Answer the host until it hangs up; leave the process when the device is lost."""
+    threading.Thread(target=leave_with_host, args=(connection,), daemon=True).start()
 
     def send(message: dict[str, Any]) -> None:
         connection.send_bytes(json.dumps(message).encode())

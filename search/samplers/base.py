@@ -151,6 +151,11 @@ class SpaceSampler(BaseSampler, ABC):
             if not len(free):
                 raise self._refusal(fixed)
             index = self.propose(study, trial, free)
+            if index not in free:
+                raise SamplerError(
+                    f"{type(self).__name__} proposed configuration {index}, which is not free; "
+                    f"does it support optuna {optuna.__version__}?"
+                )
             codes: list[int] = self.space.codes[index].tolist()
             study._storage.set_trial_system_attr(trial._trial_id, CLAIM, codes)
             # Two processes may have chosen the same. Each has written before it reads here, so at least one of the two

@@ -25,7 +25,7 @@ STARTUP = 10
 LARGEST_FIT = 256
 """Most trials that a process is fitted to: fitting takes time by the cube of their number."""
 
-CANDIDATES = 512
+CANDIDATES = 2048
 """Random free configurations among which expected improvement is maximised before the climb."""
 
 

@@ -19,9 +19,9 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
 from tilescout.search.samplers import SAMPLERS, make_sampler
-from tilescout.search.samplers import gp as gp_module
 from tilescout.search.samplers.base import SpaceExhaustedError, SpaceSampler, distributions, seen
 from tilescout.search.samplers.exhaustive import ExhaustiveSampler
+from tilescout.search.samplers.ledger import CLAIM
 from tilescout.spaces.constraints import Columns, Constraint
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SamplerError, SpaceError
@@ -234,6 +234,35 @@ def test_a_proposal_that_another_worker_claimed_first_is_given_up(tmp_path: Path
     assert list(seen(study, SMALL)) == [0, 1]
 
 
+def test_a_worker_that_finds_nothing_left_claims_nothing(tmp_path: Path) -> None:
+    space, path = space_of((2,)), tmp_path / "shared"
+    mine = OvertakenSampler(space)
+    study = optuna.create_study(storage=journal(path), study_name="s", sampler=mine)
+    mine.others = optuna.load_study(study_name="s", storage=journal(path), sampler=ExhaustiveSampler(space))
+    search(mine.others, space, 1, float)
+    with pytest.raises(SpaceExhaustedError, match="all 2 configurations"):
+        study.ask(distributions(space))
+    assert not study.trials[1].system_attrs[CLAIM]
+
+
+class CarelessSampler(ExhaustiveSampler):
+    def propose(self, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
+        return 0
+
+
+def test_a_strategy_that_repeats_a_configuration_is_stopped() -> None:
+    study = optuna.create_study(sampler=CarelessSampler(SMALL))
+    ask(study, SMALL)
+    with pytest.raises(SamplerError, match="CarelessSampler proposed configuration 0, which is not free"):
+        study.ask(distributions(SMALL))
+
+
+def test_a_sampler_may_serve_one_study_after_another() -> None:
+    sampler = make_sampler("exhaustive", SMALL)
+    for _ in range(2):
+        assert search(optuna.create_study(sampler=sampler), SMALL, 3, float) == [0, 1, 2]
+
+
 def test_a_trial_counts_from_its_claim_on_even_if_its_process_dies_before_it_is_stored() -> None:
     study = study_of("exhaustive", SMALL)
     study.ask({"a": distributions(SMALL)["a"]})  # the other knobs were never stored
@@ -311,56 +340,6 @@ def test_random_prefers_nothing() -> None:
     firsts = Counter(ask(study_of("random", space, seed), space)[1] for seed in range(600))
     assert set(firsts) == set(range(10))
     assert max(firsts.values()) < 100  # 60 expected; 100 is more than five standard deviations away
-
-
-BOWL = space_of((6, 6, 5, 5, 4), lambda columns: (columns["a"] + columns["b"] + columns["e"]) % 4 != 1)
-
-
-def bowl(index: int) -> float:
-    """A time with one minimum, steep in two knobs, in which two knobs interact."""
-    a, b, c, d, e = (float(code) for code in BOWL.codes[index])
-    return 5 + 2 * (a - 4) ** 2 + (b - 1 - 0.5 * (a - 4)) ** 2 + 0.5 * (c - 2) ** 2 + 0.3 * (d - 3) ** 2 + 0.2 * e
-
-
-TIMES = np.array([bowl(index) for index in range(len(BOWL))])
-
-
-@pytest.mark.parametrize(("name", "trials", "seeds"), [("tpe", 60, 6), ("gp", 25, 4)])
-@pytest.mark.parametrize("sign", [1, -1], ids=["minimize", "maximize"])
-def test_models_find_far_better_configurations_than_chance(name: str, trials: int, seeds: int, sign: int) -> None:
-    def best(seed: int) -> float:
-        study = study_of(name, BOWL, seed, direction="minimize" if sign > 0 else "maximize")
-        return float(TIMES[search(study, BOWL, trials, lambda index: sign * bowl(index))].min())
-
-    rng = np.random.default_rng(0)
-    chance = np.mean([rng.choice(TIMES, trials, replace=False).min() for _ in range(1000)])
-    regret = np.mean([best(seed) for seed in range(seeds)]) - TIMES.min()
-    assert regret < (chance - TIMES.min()) / 2
-
-
-def test_gp_keeps_away_from_where_configurations_fail() -> None:
-    def broken(index: int) -> bool:
-        return bool(BOWL.codes[index][0] >= 3)
-
-    asked = search(study_of("gp", BOWL), BOWL, 30, lambda index: None if broken(index) else bowl(index))
-    assert np.mean([broken(index) for index in range(len(BOWL))]) > 0.45
-    assert np.mean([broken(index) for index in asked[-12:]]) < 0.25
-
-
-def test_gp_goes_on_with_more_trials_than_it_fits_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gp_module, "LARGEST_FIT", 12)
-    asked = search(study_of("gp", BOWL), BOWL, 30, lambda index: None if index % 9 == 0 else bowl(index))
-    assert np.median([bowl(index) for index in asked[12:]]) < np.median([bowl(index) for index in asked[:12]])
-
-
-@given(length=st.integers(1, 2000))
-def test_gp_fits_to_the_best_and_an_even_spread_of_the_others(length: int) -> None:
-    chosen = gp_module._thinned(length)
-    best = gp_module.LARGEST_FIT // 2
-    assert len(chosen) == min(length, gp_module.LARGEST_FIT)
-    assert (np.diff(chosen) > 0).all()
-    assert list(chosen[:best]) == list(range(min(length, best)))
-    assert chosen[-1] == length - 1
 
 
 @pytest.mark.parametrize("name", ["simulated-annealing", "TPE", ""])

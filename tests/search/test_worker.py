@@ -1,5 +1,6 @@
 """The measuring process, driven with shared objects that are built here: right ones, wrong ones, deadly ones."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -211,18 +212,27 @@ def test_a_device_that_is_not_there_is_refused_and_nothing_is_left_running(child
 
 
 HOST_THAT_DIES = """
-import os, signal
+import json, os, signal, sys, threading, time
 from pathlib import Path
 from tilescout.search.evaluate.host import MeasuringProcess
-process = MeasuringProcess("cpu", 60)
+from tilescout.search.evaluate.worker import Job
+process = MeasuringProcess("cpu", 600)
 process.describe()
 print(Path(f"/proc/self/task/{os.getpid()}/children").read_text(), flush=True)
+if len(sys.argv) > 1:
+    job = Job.from_dict(json.loads(sys.argv[1]))
+    threading.Thread(target=process.measure, args=[job], daemon=True).start()
+    time.sleep(2)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_the_process_leaves_when_its_host_is_killed() -> None:
-    host = subprocess.run([sys.executable, "-c", HOST_THAT_DIES], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("doing", ["nothing", "an endless kernel"])
+def test_the_process_leaves_when_its_host_is_killed(build_plain: BuildPlain, job_of: JobOf, doing: str) -> None:
+    command = [sys.executable, "-c", HOST_THAT_DIES]
+    if doing != "nothing":
+        command.append(json.dumps(asdict(job_of(build_plain("endless")))))
+    host = subprocess.run(command, capture_output=True, text=True, check=False)
     assert host.returncode == -signal.SIGKILL, host.stderr
     worker = int(host.stdout)
 
