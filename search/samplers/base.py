@@ -35,8 +35,9 @@ class SpaceSampler(BaseSampler, ABC):
     Several processes may share a study: a proposal is claimed in the storage, and given up if another trial is then
     found to have claimed it too.
 
-    Optuna asks no sampler for a parameter that has one possible value. So a space of one configuration is never
-    refused; compare `free` before asking.
+    An ask of an exhausted space raises `SpaceExhaustedError`, and leaves a running trial without parameters behind.
+    Optuna asks no sampler for a parameter that has one possible value, so a space of one configuration is never
+    exhausted to it. Both are avoided by looking at `free` before asking.
 
     Parameters
     ----------

@@ -26,7 +26,8 @@ LARGEST_FIT = 256
 """Most trials that a process is fitted to: fitting takes time by the cube of their number."""
 
 CANDIDATES = 2048
-"""Random free configurations among which expected improvement is maximised before the climb."""
+"""Random free configurations from the best of which a climb starts; with 512 the best after 64 trials was 3.0 % above
+the optimum, against 1.2 %."""
 
 
 class GPSampler(SpaceSampler):
@@ -60,8 +61,8 @@ class GPSampler(SpaceSampler):
 class _GPAmong(OrdinaryGPSampler):
     """Optuna's sampler, maximising over `free` what it maximises over the whole grid.
 
-    Moving its own choice to the nearest free configuration instead took twice the time and found slower ones: 1.4 %
-    above the optimum after 150 trials, against 0.4 %.
+    Moving its own choice to the nearest free configuration instead took longer and found slower ones: on synthetic
+    GEMM times 7.7 % above the optimum after 64 trials, against 1.2 % (medians of 36 searches).
     """
 
     def __init__(self, space: SearchSpace, free: Indices, seed: int) -> None:
