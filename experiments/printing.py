@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from tilescout.search.evaluate.measurement import Measurement
+from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.records import StudyResult, tflops
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
@@ -26,10 +26,15 @@ def print_result(result: StudyResult, console: Console) -> None:
     for name, trial in shown.items():
         if trial is not None:
             _line(console, f"{name}, trial {trial.number}: {_described(trial.configuration, trial.measurement)}")
-    failed = sum(not trial.measurement.ok for trial in result.trials)
+    if result.not_raced:
+        _line(console, f"no race, and so the default is the answer: {result.not_raced}")
+    if result.race is not None:
+        _line(console, f"race: {result.race.verdict()}")
+    failed = sum(trial.measurement.failed for trial in result.trials)
+    pruned = sum(trial.measurement.status is Status.PRUNED for trial in result.trials)
     _line(
         console,
-        f"{len(result.trials)} trials, {failed} failed; {result.gpu_seconds:.1f} s of GPU, "
+        f"{len(result.trials)} trials, {pruned} pruned, {failed} failed; {result.gpu_seconds:.1f} s of GPU, "
         f"{result.compile_seconds:.1f} s of compiling, {result.seconds:.1f} s here",
     )
 
@@ -56,7 +61,7 @@ def print_measurements(
 def _table(title: str) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column("")
-    for heading in ("µs", "quartiles", "TFLOP/s", "vs library"):
+    for heading in ("µs", "95 % interval", "TFLOP/s", "vs library"):
         table.add_column(heading, justify="right", no_wrap=True)
     return table
 
@@ -69,12 +74,12 @@ def _cells(problem: Problem, measurement: Measurement) -> tuple[str, ...]:
     timing = measurement.timing
     if timing is None:
         return (str(measurement.status), "", "", "")
-    quartiles = f"{timing.ratio_q25 * timing.library_us:.2f}-{timing.ratio_q75 * timing.library_us:.2f}"
-    return f"{timing.time_us:.2f}", quartiles, f"{tflops(problem, timing.time_us):.1f}", f"{1 / timing.ratio:.3f}"
+    interval = f"{timing.ratio_low * timing.library_us:.2f}-{timing.ratio_high * timing.library_us:.2f}"
+    return f"{timing.time_us:.2f}", interval, f"{tflops(problem, timing.time_us):.1f}", f"{1 / timing.ratio:.3f}"
 
 
 def _described(configuration: Configuration, measurement: Measurement) -> str:
-    return str(configuration) if measurement.ok else f"{configuration} ({measurement.status}: {measurement.error})"
+    return f"{configuration} ({measurement.status}: {measurement.error})" if measurement.failed else str(configuration)
 
 
 def _line(console: Console, text: str) -> None:

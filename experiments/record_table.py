@@ -10,6 +10,7 @@ written anew after every problem.
 
 import argparse
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date
@@ -24,8 +25,9 @@ from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
 from tilescout.search.evaluate.card import Baseline, TableCard
 from tilescout.search.evaluate.compile import CompileOptions, compile_pool
 from tilescout.search.evaluate.host import MeasuringProcess
-from tilescout.search.evaluate.live import LiveOptions, measure_artifact
+from tilescout.search.evaluate.live import LiveOptions, make_job, measure_artifact
 from tilescout.search.evaluate.measurement import Measurement
+from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.evaluate.table import write_table
 from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.knobs import Configuration
@@ -52,6 +54,9 @@ PROBLEMS = (
 )
 
 
+OPTIONS = ProtocolOptions(prune=math.inf)
+
+
 def choose(
     template: KernelTemplate,
     device: Device,
@@ -75,13 +80,16 @@ def rows(
     built: Sequence[tuple[Configuration, Artifact | Measurement]],
     library_us: float,
 ) -> Iterator[tuple[Configuration, Problem, Measurement]]:
-    """Measure every configuration on one problem."""
-    options = LiveOptions().protocol
+    """Measure every configuration on one problem; none is pruned, but those that can't be the best get few pairs."""
+    incumbent: float | None = None
     for configuration, artifact in track(built, description=str(problem)):
         if isinstance(artifact, Measurement):
             yield configuration, problem, artifact
         else:
-            measured = measure_artifact(process, template, configuration, artifact, problem, library_us, options)
+            job = make_job(template, configuration, artifact, problem, library_us, OPTIONS)
+            measured = measure_artifact(process, replace(job, incumbent=incumbent), artifact)
+            if measured.timing is not None:
+                incumbent = min(incumbent or math.inf, measured.timing.ratio)
             yield configuration, problem, measured
 
 
@@ -128,7 +136,7 @@ def main() -> None:
         )
         recorded = []
         for problem in problems:
-            library_us = process.prepare(template.workload, str(problem), LiveOptions().protocol)
+            library_us = process.prepare(template.workload, str(problem), OPTIONS)
             baseline = Baseline(template.default(problem, device), library_us)
             card = replace(card, baselines={**card.baselines, problem: baseline})
             recorded += list(rows(template, process, problem, built, library_us))

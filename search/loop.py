@@ -1,7 +1,8 @@
 """The search loop: ask the sampler, try what it proposes, tell it the outcome, until the budget ends."""
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 
 import optuna
@@ -39,6 +40,7 @@ def run(
     budget: Budget,
     library_us: float,
     on_trial: Callable[[TrialRecord], None],
+    in_full: Container[int] = (),
 ) -> None:
     """Search until the budget or the space is exhausted.
 
@@ -54,6 +56,8 @@ def run(
         The study's steady time of the library, in µs: all times of a study are relative to the same one.
     on_trial
         Called with every trial as it finishes.
+    in_full
+        Indices of configurations that are measured in full, however slow they are.
     """
     space = evaluator.space
     knobs: dict[str, BaseDistribution] = {**distributions(space)}
@@ -62,6 +66,7 @@ def run(
     started = time.monotonic()
     in_flight: dict[int, optuna.Trial] = {}
     exhausted = False
+    incumbent = min((t.measurement.timing.ratio for t in before if t.measurement.timing is not None), default=math.inf)
 
     def may_ask() -> bool:
         return (
@@ -82,20 +87,26 @@ def run(
                 break
             index = int(space.find(codes(space, trial.params)))
             in_flight[index] = trial
-            evaluator.submit(index)
+            evaluator.submit(index, None if index in in_full else incumbent)
         if not in_flight:
             return
         for index, measurement in evaluator.wait():
             trial = in_flight.pop(index)
-            record_outcome(study, trial, _relative_to(measurement, library_us))
+            record_outcome(study, trial, _relative_to(measurement, library_us, evaluator.library_us()))
             record = trial_record(study.get_trials(deepcopy=False)[trial.number], space)
             assert record is not None
             finished += 1
             gpu_seconds += measurement.gpu_seconds
+            if measurement.timing is not None:
+                incumbent = min(incumbent, measurement.timing.ratio)
             on_trial(record)
 
 
-def _relative_to(measurement: Measurement, library_us: float) -> Measurement:
-    if measurement.timing is None:
-        return measurement
-    return replace(measurement, timing=replace(measurement.timing, library_us=library_us))
+def _relative_to(measurement: Measurement, library_us: float, measured_against: float) -> Measurement:
+    """The measurement with its times relative to the study's steady time of the library."""
+    timing, pilot_us = measurement.timing, measurement.pilot_us
+    return replace(
+        measurement,
+        timing=replace(timing, library_us=library_us) if timing is not None else None,
+        pilot_us=pilot_us * library_us / measured_against if pilot_us is not None else None,
+    )

@@ -1,12 +1,13 @@
 """What a search leaves behind: frozen records, apart from the live handles that made them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tilescout.costmodel.roofline import Roofline
 from tilescout.search.evaluate.evaluator import Provenance
-from tilescout.search.evaluate.measurement import Measurement
+from tilescout.search.evaluate.measurement import Measurement, Status
+from tilescout.search.race import Race
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
@@ -87,6 +88,10 @@ class StudyResult:
         Every finished trial of the study, in the order of their numbers.
     seconds
         Wall-clock seconds of this run of the search.
+    race
+        The final between the best, where they could be measured anew.
+    not_raced
+        Why a race that was begun has no outcome; empty otherwise. Nothing is proven then, and the default the answer.
     not_tracked
         What the tracker could not deliver, in one line; a resumed search delivers it. Empty if all arrived.
     """
@@ -95,16 +100,35 @@ class StudyResult:
     trials: Sequence[TrialRecord]
     seconds: float
     not_tracked: str = ""
+    race: Race | None = None
+    not_raced: str = ""
 
     @property
     def best(self) -> TrialRecord | None:
-        """The fastest right configuration; None if there is none."""
+        """The answer: that of the race where there was one, else the fastest right configuration; None without one.
+
+        After a race its time and interval are the race's.
+        """
+        if self.race is not None:
+            answer = self.race.answer
+            return self._as_raced(next(trial for trial in self.trials if trial.index == answer))
+        if self.not_raced:
+            return self.default
         return min((t for t in self.trials if t.measurement.ok), key=lambda t: t.measurement.time_us, default=None)
 
     @property
     def default(self) -> TrialRecord | None:
-        """The trial of the default configuration; None if it was not tried."""
-        return next((t for t in self.trials if t.configuration == self.info.default), None)
+        """The trial of the default configuration, with the race's time after one; None if it was not tried."""
+        found = next((trial for trial in self.trials if trial.configuration == self.info.default), None)
+        return self._as_raced(found) if found is not None else None
+
+    def _as_raced(self, trial: TrialRecord) -> TrialRecord:
+        timing = trial.measurement.timing
+        if self.race is None or trial.index not in self.race.ratios or timing is None:
+            return trial
+        raced = self.race.ratios[trial.index]
+        timing = replace(timing, ratio=raced.value, ratio_low=raced.low, ratio_high=raced.high)
+        return replace(trial, measurement=replace(trial.measurement, timing=timing))
 
     @property
     def roofline(self) -> Roofline:
@@ -118,8 +142,9 @@ class StudyResult:
 
     @property
     def gpu_seconds(self) -> float:
-        """Seconds of GPU time, over all trials."""
-        return sum(trial.measurement.gpu_seconds for trial in self.trials)
+        """Seconds of GPU time, over all trials and the race."""
+        raced = self.race.gpu_seconds if self.race is not None else 0.0
+        return raced + sum(trial.measurement.gpu_seconds for trial in self.trials)
 
     def to_dict(self) -> dict[str, Any]:
         """The result as the command line writes it with ``--json``."""
@@ -141,10 +166,14 @@ class StudyResult:
                 "tflops": tflops(info.problem, info.library_us),
             },
             "trials": len(self.trials),
-            "failed_trials": sum(not trial.measurement.ok for trial in self.trials),
+            "failed_trials": sum(trial.measurement.failed for trial in self.trials),
+            "pruned_trials": sum(trial.measurement.status is Status.PRUNED for trial in self.trials),
             "seconds": self.seconds,
             "compile_seconds": self.compile_seconds,
             "gpu_seconds": self.gpu_seconds,
+            "verify_seconds": sum(trial.measurement.verify_seconds for trial in self.trials),
+            "race": _describe_race(self),
+            "not_raced": self.not_raced,
         }
 
 
@@ -162,8 +191,26 @@ def _describe(trial: TrialRecord | None, info: StudyInfo) -> dict[str, Any] | No
         return record | {"status": str(trial.measurement.status), "error": trial.measurement.error}
     return record | {
         "time_us": timing.time_us,
-        "interval_us": [timing.ratio_q25 * timing.library_us, timing.ratio_q75 * timing.library_us],
+        "interval_us": [timing.ratio_low * timing.library_us, timing.ratio_high * timing.library_us],
         "tflops": tflops(info.problem, timing.time_us),
         "speedup_over_library": 1 / timing.ratio,
         "status": str(trial.measurement.status),
+    }
+
+
+def _describe_race(result: StudyResult) -> dict[str, Any] | None:
+    race = result.race
+    if race is None:
+        return None
+    numbers = {trial.index: trial.number for trial in result.trials}
+    return {
+        "winner": numbers[race.winner],
+        "answer": numbers[race.answer],
+        "verdict": race.verdict(),
+        "speedup_over_default": asdict(race.over_default.inverse()),
+        "speedup_over_library": asdict(race.ratios[race.answer].inverse()),
+        "probability_fastest": race.probability,
+        "rounds": race.rounds,
+        "gpu_seconds": race.gpu_seconds,
+        "time_over_library": {str(numbers[index]): asdict(ratio) for index, ratio in race.ratios.items()},
     }

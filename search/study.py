@@ -142,6 +142,10 @@ def record_outcome(study: optuna.Study, trial: int | optuna.Trial, measurement: 
 def _tell(study: optuna.Study, trial: optuna.Trial, measurement: Measurement) -> None:
     if measurement.ok:
         study.tell(trial, measurement.time_us)
+    elif measurement.pilot_us is not None and not measurement.failed:
+        # Of a pruned trial samplers learn the pilot: it is slow, and about how slow.
+        trial.report(measurement.pilot_us, step=0)
+        study.tell(trial, state=TrialState.PRUNED)
     else:
         study.tell(trial, state=TrialState.FAIL)
 

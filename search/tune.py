@@ -2,15 +2,16 @@
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
 import optuna
 
-from tilescout.search.evaluate.evaluator import Evaluator
+from tilescout.search.evaluate.evaluator import CannotMeasureError, Evaluator
 from tilescout.search.loop import Budget, run
+from tilescout.search.race import RaceOptions, run_race
 from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import distributions
@@ -60,6 +61,8 @@ class TuneOptions:
         When to stop.
     studies
         Folder of the studies' journals.
+    race
+        How the best are told apart at the end, where they can be measured anew.
     resume
         Continue the newest study of the same space, problem, device, sampler and seed instead of starting another.
     """
@@ -69,6 +72,7 @@ class TuneOptions:
     budget: Budget
     studies: Path
     resume: bool = False
+    race: RaceOptions = field(default_factory=RaceOptions)
 
 
 class NoTracker:
@@ -155,13 +159,32 @@ def tune(
             tracker.log(trial)
             on_trial(trial)
 
-        run(study, evaluator, options.budget, info.library_us, finished)
+        default = space.index(info.default) if info.default in space else None
+        run(study, evaluator, options.budget, info.library_us, finished, in_full=() if default is None else (default,))
         result = StudyResult(info, finished_trials(study, space), time.monotonic() - started)
+        result = _race(evaluator, result, default, options)
+        result = replace(result, seconds=time.monotonic() - started)
         try:
             tracker.finish(result)
         except StoreError as error:  # the study has every trial: what was found is not lost with the tracker
             result = replace(result, not_tracked=str(error))
     return result
+
+
+def _race(evaluator: Evaluator, result: StudyResult, default: int | None, options: TuneOptions) -> StudyResult:
+    """The result with the final between the best trials, where they can be measured anew and the default is right."""
+    timed = {trial.index: timing for trial in result.trials if (timing := trial.measurement.timing) is not None}
+    if default not in timed or not evaluator.measures_anew:
+        return result
+    best = min(timing.ratio for timing in timed.values())
+    ordered = sorted(timed, key=lambda index: timed[index].ratio)
+    close = [index for index in ordered if timed[index].ratio_low <= best * (1 + options.race.within)]
+    started = time.monotonic()
+    try:
+        race = run_race(close[: options.race.candidates], default, evaluator.race, options.race, options.seed)
+    except CannotMeasureError as error:
+        return replace(result, not_raced=str(error))
+    return replace(result, race=replace(race, gpu_seconds=time.monotonic() - started))
 
 
 def _place(evaluator: Evaluator) -> str:

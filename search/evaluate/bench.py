@@ -1,19 +1,22 @@
-"""Verify and time one kernel on one problem, inside the measuring process.
+"""Verify and time kernels on one problem, inside the measuring process.
 
-The code is the same on a GPU and on a CPU (which the tests use); only the clock differs.
+The code is the same on a GPU and on a CPU (which the tests use); only the machine differs.
 """
 
+import itertools
 import math
-import subprocess
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import median, quantiles
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tilescout.search.evaluate.clusters import max_active_clusters
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.search.evaluate.interval import median_interval
+from tilescout.search.evaluate.machine import Block, Machine
 from tilescout.search.evaluate.measurement import Timing
-from tilescout.search.evaluate.protocol import ProtocolOptions, block_launches, input_sets
+from tilescout.search.evaluate.protocol import ProtocolOptions, block_launches, input_sets, is_settled
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.workloads import Tensors, Workload
 
@@ -21,151 +24,97 @@ if TYPE_CHECKING:
     import torch
 
 Launch = Callable[[Tensors, "torch.Tensor"], None]  # (inputs, output)
-Block = Callable[[], float]  # runs a block of launches, gives µs a launch
+
+_GUARD = 32 * 1024  # elements of guard band on either side of an output: 64 KiB, a row of a large tile and more
+_GUARD_PATTERN = 0x5A5A
+_STRETCHES = 10  # of heating at most
+_SETTLED = 0.005  # relative difference of two stretches
 
 
 class WrongResultError(Exception):
-    """A kernel's result is not the reference's."""
+    """A kernel's result is not the reference's, or differs between runs, or it wrote where it must not."""
 
 
-class Machine(ABC):
-    """What the process measures on, and its clock."""
+@dataclass(frozen=True)
+class Case:
+    """A problem with inputs, the right result, and an output between guard bands."""
 
-    device: "torch.device"
-    l2_bytes: int
+    problem: Problem
+    inputs: Tensors
+    reference: "torch.Tensor"
+    buffer: "torch.Tensor"
+    output: "torch.Tensor"
 
-    @abstractmethod
-    def synchronize(self) -> None:
-        """Wait for all launches; raise if one failed."""
-
-    @abstractmethod
-    def time_once(self, launch: Callable[[], None]) -> float:
-        """Run a launch and return its time in µs."""
-
-    @abstractmethod
-    def block(self, launches: list[Callable[[], None]]) -> Block:
-        """Prepare launches to be run back to back and timed as one."""
-
-    @abstractmethod
-    def max_clusters(self, blocks: int) -> int:
-        """How many clusters of `blocks` blocks run at once."""
-
-    @abstractmethod
-    def versions(self) -> dict[str, str]:
-        """What a reader of the measurements wants to know of this machine's software."""
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """How the device calls itself."""
-
-
-class CudaMachine(Machine):
-    """A GPU; blocks are CUDA graphs between two events."""
-
-    def __init__(self, index: int) -> None:
+    @classmethod
+    def draw(cls, workload: Workload, problem: Problem, generator: "torch.Generator") -> "Case":
+        """A case with fresh random inputs."""
         import torch
 
-        self.device = torch.device("cuda", index)
-        torch.cuda.set_device(self.device)
-        torch.zeros(1, device=self.device)
-        self._properties = torch.cuda.get_device_properties(self.device)
-        self.l2_bytes = self._properties.L2_cache_size
+        inputs = workload.inputs(problem, generator)
+        shape = workload.output(problem, generator.device)
+        buffer = torch.empty(shape.numel() + 2 * _GUARD, dtype=shape.dtype, device=shape.device)
+        output = buffer[_GUARD:-_GUARD].view(shape.shape)
+        return cls(problem, inputs, workload.reference(inputs), buffer, output)
 
-    def max_clusters(self, blocks: int) -> int:
-        return max_active_clusters(blocks)
+    def run(self, machine: Machine, launch: Launch, poison: float) -> float:
+        """Launch over an output full of `poison`, between fresh guard bands; return the time in µs."""
+        for band in self._bands():
+            band.fill_(_GUARD_PATTERN)
+        self.output.fill_(poison)
+        (launch_us,) = machine.times_us([Block(lambda: launch(self.inputs, self.output))])
+        machine.synchronize()
+        return launch_us
 
-    @property
-    def name(self) -> str:
-        return str(self._properties.name)
+    def check(self) -> float:
+        """The relative Frobenius error of the output.
 
-    def synchronize(self) -> None:
+        Raises
+        ------
+        WrongResultError
+            If the result is wrong or the guard bands were written.
+        """
         import torch
 
-        torch.cuda.synchronize(self.device)
+        difference = self.output.float() - self.reference
+        norm = difference.norm() / self.reference.norm()
+        maximum = difference.abs().max() / self.reference.abs().max()
+        error, largest, trespassed = torch.stack(
+            [norm, maximum, self._trespassed().float()]
+        ).tolist()  # one wait for the GPU
+        if trespassed:
+            raise WrongResultError(f"it wrote outside its output on {self.problem}")
+        # Rounding the result is the largest error a right kernel makes: at most the unit roundoff an element (the rest
+        # is fp32's), so less than that in the norm. Written so that NaN fails.
+        limit = self.problem.element.unit_roundoff
+        if not error <= limit:
+            raise WrongResultError(f"relative error {error:.3g} on {self.problem}, at most {limit:.3g} is rounding")
+        if not largest <= 2 * limit:
+            raise WrongResultError(
+                f"an element of {self.problem} is off by {largest:.3g} of the largest, "
+                f"at most {2 * limit:.3g} is rounding"
+            )
+        return float(error)
 
-    def _timed(self, run: Callable[[], None]) -> float:
+    def check_bands(self) -> None:
+        """Refuse a kernel that has written outside its output since the last `run` began.
+
+        Raises
+        ------
+        WrongResultError
+            If the guard bands were written.
+        """
+        if bool(self._trespassed()):
+            raise WrongResultError(f"it wrote outside its output on {self.problem}")
+
+    def _trespassed(self) -> "torch.Tensor":
+        before, behind = self._bands()
+        return (before != _GUARD_PATTERN).any() | (behind != _GUARD_PATTERN).any()
+
+    def _bands(self) -> "tuple[torch.Tensor, torch.Tensor]":
         import torch
 
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        run()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) * 1e3
-
-    def time_once(self, launch: Callable[[], None]) -> float:
-        return self._timed(launch)
-
-    def block(self, launches: list[Callable[[], None]]) -> Block:
-        import torch
-
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for launch in launches:
-                launch()
-        return lambda: self._timed(graph.replay) / len(launches)
-
-    def versions(self) -> dict[str, str]:
-        import torch
-
-        return {"torch": torch.__version__, "cuda": str(torch.version.cuda), "driver": _driver_version()}
-
-
-class HostMachine(Machine):
-    """The CPU, timed by the system's clock; the library has one thread, as the kernels have."""
-
-    l2_bytes = 0
-
-    def __init__(self) -> None:
-        import torch
-
-        torch.set_num_threads(1)
-        self.device = torch.device("cpu")
-
-    @property
-    def name(self) -> str:
-        return "CPU"
-
-    def synchronize(self) -> None:
-        pass
-
-    def time_once(self, launch: Callable[[], None]) -> float:
-        start = time.perf_counter()
-        launch()
-        return (time.perf_counter() - start) * 1e6
-
-    def block(self, launches: list[Callable[[], None]]) -> Block:
-        def run() -> None:
-            for launch in launches:
-                launch()
-
-        return lambda: self.time_once(run) / len(launches)
-
-    def max_clusters(self, blocks: int) -> int:
-        return 1
-
-    def versions(self) -> dict[str, str]:
-        import torch
-
-        return {"torch": torch.__version__}
-
-
-def _driver_version() -> str:
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
-    return answer.split("\n")[0].strip()
-
-
-def make_machine(device: str) -> Machine:
-    """The machine named ``cpu``, ``cuda`` or ``cuda:N``."""
-    import torch
-
-    parsed = torch.device(device)
-    return HostMachine() if parsed.type == "cpu" else CudaMachine(parsed.index or 0)
+        words = self.buffer.view(torch.int16)
+        return words[:_GUARD], words[-_GUARD:]
 
 
 class Bench:
@@ -180,6 +129,13 @@ class Bench:
     library_us
         The library's steady time, if it was taken before (a replaced process goes on with the first one's); None takes
         it now.
+
+    Attributes
+    ----------
+    library_us
+        The library's steady time, in µs.
+    launches
+        Launches in a block, of the library and of every kernel.
     """
 
     def __init__(
@@ -193,89 +149,132 @@ class Bench:
         import torch
 
         self.machine, self.workload, self.problem, self.options = machine, workload, problem, options
-        self.generator = torch.Generator(machine.device)
-        self.generator.seed()  # fresh inputs every time; no global random state
-        first = workload.inputs(problem, self.generator)
-        input_bytes = sum(tensor.nbytes for tensor in first)
-        sets = input_sets(input_bytes, machine.l2_bytes, options)
-        self.inputs = [first, *(workload.inputs(problem, self.generator) for _ in range(sets - 1))]
-        self.output = workload.output(problem, machine.device)
-        self.reference = workload.reference(first)
-        self._library = self._library_block()
+        self._generator = torch.Generator(machine.device)
+        self._generator.seed()  # fresh inputs every time; no global random state
+        self._case = Case.draw(workload, problem, self._generator)
+        input_bytes = sum(tensor.nbytes for tensor in self._case.inputs)
+        more = input_sets(input_bytes, machine.l2_bytes, options) - 1
+        self._inputs = [self._case.inputs, *(workload.inputs(problem, self._generator) for _ in range(more))]
+        # The pilot of a kernel is compared with the library's launches of the same kind, after the same steps.
+        self._library_pilot_us = median(
+            self._case.run(machine, workload.run_library, math.nan) for _ in range(self.options.batch)
+        )
+        self.launches = block_launches(self._library_pilot_us, len(self._inputs), options)
+        self._library = self.make_block(workload.run_library)
         self.library_us = self._steady_library_us() if library_us is None else library_us
 
-    def _library_block(self) -> Block:
-        once = min(self.machine.time_once(lambda: self._run_library(0)) for _ in range(3))
-        self.launches = block_launches(once, len(self.inputs), self.options)
-        return self._block(self._run_library, self.launches)
+    def make_block(self, launch: Launch) -> Block:
+        """`launches` launches of a kernel over the inputs in turn, to be timed as one."""
 
-    def _run_library(self, turn: int) -> None:
-        self.workload.run_library(self.inputs[turn % len(self.inputs)], self.output)
+        def turn(number: int) -> Callable[[], None]:
+            inputs = self._inputs[number % len(self._inputs)]
+            return lambda: launch(inputs, self._case.output)
 
-    def _block(self, launch: Callable[[int], None], count: int) -> Block:
-        return self.machine.block([lambda turn=turn: launch(turn) for turn in range(count)])  # type: ignore[misc]
+        if self.launches > 1:
+            return self.machine.block([turn(number) for number in range(self.launches)])
+        turns = itertools.count()  # single launches rotate from block to block
+        return Block(lambda: turn(next(turns))())
 
     def _steady_library_us(self) -> float:
-        spent, block_us = 0.0, 0.0
-        while spent < self.options.heating_us:
-            block_us = self._library() * self.launches
-            spent += block_us
-        return median(self._library() for _ in range(self.options.pairs))
+        count = max(3, math.ceil(self.options.heating_us / (self._library_pilot_us * self.launches)))
+        before = math.inf
+        for _ in range(_STRETCHES):
+            now = median(self.machine.times_us([self._library] * count)) / self.launches
+            if abs(now / before - 1) < _SETTLED:
+                break
+            before = now
+        return now
 
-    def verify(self, launch: Launch) -> tuple[float, float]:
-        """Run a kernel on an edge problem and on the problem, and compare with the reference.
+    def verify_edge(self, launch: Launch) -> float:
+        """Run a kernel twice on a problem that no tile divides; return the relative error.
 
-        Returns
-        -------
-        relative_error, launch_us
-            The larger relative Frobenius error, and the time of the launch on the problem.
+        The two runs start from different rubbish in the output and must agree to the bit.
 
         Raises
         ------
         WrongResultError
-            If a result is wrong; the message has the figures.
+            If a result is wrong, the two differ, or memory outside the output was written.
         """
-        edge = self.workload.edge_problem(self.problem)
-        inputs = self.workload.inputs(edge, self.generator)
-        output = self.workload.output(edge, self.machine.device)
-        error, _ = self._check(launch, edge, inputs, output, self.workload.reference(inputs))
-        on_problem, launch_us = self._check(launch, self.problem, self.inputs[0], self.output, self.reference)
-        return max(error, on_problem), launch_us
+        import torch
 
-    def _check(
-        self, launch: Launch, problem: Problem, inputs: Tensors, output: "torch.Tensor", reference: "torch.Tensor"
-    ) -> tuple[float, float]:
-        output.fill_(math.nan)  # what the kernel leaves unwritten can't pass
-        launch_us = self.machine.time_once(lambda: launch(inputs, output))
-        self.machine.synchronize()
-        difference = output.float() - reference
-        error = float(difference.norm() / reference.norm())
-        # Rounding the result is the largest error a right kernel makes: at most the unit roundoff an element (the rest
-        # is fp32's), so less than that in the norm. Written so that NaN fails.
-        limit = problem.element.unit_roundoff
-        if not error <= limit:
-            raise WrongResultError(f"relative error {error:.3g} on {problem}, at most {limit:.3g} is rounding")
-        largest = float(difference.abs().max() / reference.abs().max())
-        if not largest <= 2 * limit:
-            raise WrongResultError(
-                f"an element of {problem} is off by {largest:.3g} of the largest, at most {2 * limit:.3g} is rounding"
-            )
-        return error, launch_us
+        case = Case.draw(self.workload, self.workload.edge_problem(self.problem), self._generator)
+        case.run(self.machine, launch, math.nan)
+        error = case.check()
+        first = case.output.clone()
+        case.run(self.machine, launch, 1.0)
+        case.check()
+        if not torch.equal(first, case.output):
+            raise WrongResultError(f"two runs on the same inputs differ on {case.problem}")
+        return error
 
-    def time(self, launch: Launch, pilot_us: float) -> Timing:
-        """Time a kernel in turns with the library; `pilot_us` is the time of its last launch."""
-        sets = len(self.inputs)
-        pairs, count = self.options.pairs, self.launches
-        if pilot_us >= self.options.slow * self.library_us:
-            pairs, count = self.options.slow_pairs, block_launches(pilot_us, sets, self.options)
-        kernel = self._block(lambda turn: launch(self.inputs[turn % sets], self.output), count)
-        kernel(), self._library()  # the first replay of a graph uploads it
-        ratios = [kernel() / self._library() for _ in range(pairs)]
-        self.machine.synchronize()
-        q25, middle, q75 = quantiles(ratios, n=4, method="inclusive")
-        return Timing(middle, q25, q75, self.library_us, pairs)
+    def verify(self, launch: Launch) -> tuple[float, float]:
+        """Run a kernel once on the problem.
 
+        Returns
+        -------
+        relative_error, pilot_ratio
+            The relative Frobenius error, and the time of this launch divided by that of such a launch of the library.
 
-def describe(machine: Machine) -> dict[str, Any]:
-    """What the measuring process tells of itself when it is ready."""
-    return {"name": machine.name, "versions": machine.versions()}
+        Raises
+        ------
+        WrongResultError
+            If the result is wrong or memory outside the output was written.
+        """
+        launch_us = self._case.run(self.machine, launch, math.nan)
+        return self._case.check(), launch_us / self._library_pilot_us
+
+    def time(self, launch: Launch, incumbent: float | None) -> Timing:
+        """Time a kernel in turns with the library, for as long as the decision needs.
+
+        Parameters
+        ----------
+        launch
+            The kernel; it has run before.
+        incumbent
+            The best known ratio, if there is one.
+
+        Raises
+        ------
+        WrongResultError
+            If one of the launches wrote outside the output.
+        """
+        kernel = self.make_block(launch)
+        self.machine.times_us([kernel, self._library])  # the first replay of a graph uploads it
+        ratios: list[float] = []
+        while not ratios or not is_settled(ratios, incumbent, self.options):
+            ratios += self._pairs(kernel, self.options.batch if ratios else self.options.first)
+        self._case.check_bands()
+        middle, low, high = median_interval(ratios)
+        q25, _, q75 = quantiles(ratios, n=4, method="inclusive")
+        return Timing(middle, q25, q75, low, high, self.library_us, len(ratios))
+
+    def _pairs(self, kernel: Block, count: int) -> list[float]:
+        """Times of the kernel over the mean of the library's just before and just after it."""
+        times = self.machine.times_us([self._library, *[kernel, self._library] * count])
+        return [times[at] / ((times[at - 1] + times[at + 1]) / 2) for at in range(1, len(times), 2)]
+
+    def race(self, launches: Sequence[Launch], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
+        """Measure several kernels in rounds, in a new random order each.
+
+        Parameters
+        ----------
+        launches
+            The kernels.
+        rounds, pairs
+            Rounds, and pairs of a kernel and the library in each.
+        seed
+            Of the order.
+
+        Returns
+        -------
+        array
+            Median ratio of each kernel in each round, of shape [rounds, kernels].
+        """
+        generator = np.random.default_rng(seed)
+        blocks = [self.make_block(launch) for launch in launches]
+        self.machine.times_us([*blocks, self._library])
+        ratios = np.empty((rounds, len(blocks)))
+        for row in ratios:
+            for kernel in generator.permutation(len(blocks)):
+                row[kernel] = median(self._pairs(blocks[kernel], pairs))
+        return ratios

@@ -12,7 +12,7 @@ from tilescout.spaces.errors import ProblemError, TableError
 from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.problems import Problem
 
-FORMAT = 1
+FORMAT = 2
 _INT32 = range(-(2**31), 2**31)  # what an integer column holds
 
 

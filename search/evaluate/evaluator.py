@@ -1,13 +1,17 @@
 """The interface between the search and whatever tries configurations for it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tilescout.search.evaluate.measurement import Measurement
 from tilescout.spaces.devices import Device
+from tilescout.spaces.errors import TilescoutError
 from tilescout.spaces.space import SearchSpace
 
 
@@ -30,6 +34,10 @@ class Provenance:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
+class CannotMeasureError(TilescoutError):
+    """An evaluator was asked to measure again what it can't."""
+
+
 class Evaluator(ABC):
     """Tries configurations of one space on one problem.
 
@@ -47,16 +55,28 @@ class Evaluator(ABC):
         Where the measurements come from.
     capacity
         Most configurations in flight.
+    measures_anew
+        Whether it can `race`.
     """
 
     space: SearchSpace
     device: Device
     provenance: Provenance
     capacity: int
+    measures_anew = False
 
     @abstractmethod
-    def submit(self, index: int) -> None:
-        """Start trying the configuration with this index in `space`."""
+    def submit(self, index: int, incumbent: float | None = None) -> None:
+        """Start trying the configuration with this index in `space`.
+
+        Parameters
+        ----------
+        index
+            The configuration.
+        incumbent
+            The best ratio to the library so far, infinite if there is none: a configuration that is clearly slower may
+            be given up early. None tries it in full.
+        """
 
     @abstractmethod
     def wait(self) -> list[tuple[int, Measurement]]:
@@ -65,6 +85,30 @@ class Evaluator(ABC):
     @abstractmethod
     def library_us(self) -> float:
         """The library's steady time on the problem, in µs."""
+
+    def race(self, indices: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
+        """Measure configurations that are right once more, in interleaved rounds; nothing may be in flight.
+
+        Parameters
+        ----------
+        indices
+            The configurations.
+        rounds, pairs
+            Rounds, and pairs of a kernel and the library in each.
+        seed
+            Of the order in the rounds.
+
+        Returns
+        -------
+        array
+            Ratios to the library, of shape [rounds, indices].
+
+        Raises
+        ------
+        CannotMeasureError
+            If the evaluator can't measure anew, or one of the kernels took the measuring process down.
+        """
+        raise CannotMeasureError(f"nothing can be measured anew: {self.provenance.description}")
 
     @abstractmethod
     def close(self) -> None:

@@ -1,22 +1,28 @@
 """The host's side of the measuring process: start it, ask it, kill it, replace it."""
 
 import json
+import logging
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.evaluate.worker import Job, job_request
 from tilescout.spaces.errors import DeviceError
 
+_LOG = logging.getLogger(__name__)
 _START_SECONDS = 120.0  # imports of torch and the first CUDA context; 4 s where files are warm
 
 
@@ -64,7 +70,31 @@ class MeasuringProcess:
             answer = self._ask({**request, "options": asdict(options)})
         except WorkerLostError as lost:
             raise DeviceError(f"can't set {problem} up on {self.device}: {lost}") from lost
+        if answer["other_processes"]:
+            _LOG.warning("%d other processes use %s: times will spread", answer["other_processes"], self.device)
         return float(answer["library_us"])
+
+    def race(self, jobs: Sequence[Job], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
+        """Measure kernels that were measured before in interleaved rounds.
+
+        Returns
+        -------
+        array
+            Ratios to the library, of shape [rounds, jobs].
+
+        Raises
+        ------
+        WorkerLostError
+            If the process died or hung.
+        """
+        request = {
+            "kind": "race",
+            "jobs": [asdict(job) for job in jobs],
+            "rounds": rounds,
+            "pairs": pairs,
+            "seed": seed,
+        }
+        return np.array(self._ask(request)["ratios"])
 
     def measure(self, job: Job) -> Measurement:
         """Measure a kernel; a crash or hang is its measurement."""

@@ -1,18 +1,22 @@
 """Try configurations for real: compile them on the CPU, measure them on the GPU, both at the same time."""
 
+import math
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tilescout.search.evaluate import protocol
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
 from tilescout.search.evaluate.compile import CompileOptions, CompilePool
-from tilescout.search.evaluate.evaluator import Evaluator, Provenance
-from tilescout.search.evaluate.host import MeasuringProcess
+from tilescout.search.evaluate.evaluator import CannotMeasureError, Evaluator, Provenance
+from tilescout.search.evaluate.host import MeasuringProcess, WorkerLostError
 from tilescout.search.evaluate.measurement import Measurement
 from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.evaluate.worker import Job
@@ -42,17 +46,16 @@ class LiveOptions:
     timeout: float = 30.0
 
 
-def measure_artifact(
-    process: MeasuringProcess,
+def make_job(
     template: KernelTemplate,
     configuration: Configuration,
     artifact: Artifact,
     problem: Problem,
     library_us: float,
     options: ProtocolOptions,
-) -> Measurement:
-    """Measure a compiled configuration on a problem; the measurement includes what is known from compiling."""
-    job = Job(
+) -> Job:
+    """The job of measuring a compiled configuration on a problem, in full."""
+    return Job(
         library=str(artifact.path),
         sha256=artifact.sha256,
         function=artifact.function,
@@ -62,8 +65,11 @@ def measure_artifact(
         library_us=library_us,
         options=options,
     )
-    measured = process.measure(job)
-    return replace(measured, resources=artifact.resources, compile_seconds=artifact.compile_seconds)
+
+
+def measure_artifact(process: MeasuringProcess, job: Job, artifact: Artifact) -> Measurement:
+    """Measure a compiled configuration; the measurement includes what is known from compiling."""
+    return replace(process.measure(job), resources=artifact.resources, compile_seconds=artifact.compile_seconds)
 
 
 class LiveEvaluator(Evaluator):
@@ -95,6 +101,8 @@ class LiveEvaluator(Evaluator):
         If the store can't be written.
     """
 
+    measures_anew = True
+
     def __init__(
         self,
         template: KernelTemplate,
@@ -123,17 +131,33 @@ class LiveEvaluator(Evaluator):
         )
         self.capacity = self.options.compile.processes + 2
         self._pool = CompilePool(template, problem.dtype, self.device.arch, artifacts, self.options.compile)
-        self._compiled: queue.SimpleQueue[tuple[int, Future[Artifact | Measurement]] | None] = queue.SimpleQueue()
+        self._compiled: queue.SimpleQueue[tuple[int, bool, Future[Artifact | Measurement]] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[int, Measurement] | BaseException] = queue.SimpleQueue()
         self._closing = False
+        self._incumbent = math.inf
         self._thread = threading.Thread(target=self._measure_all, name="measure", daemon=True)
         self._thread.start()
 
-    def submit(self, index: int) -> None:
-        self._pool.submit(self.space[index]).add_done_callback(self._hand_over(index))
+    def submit(self, index: int, incumbent: float | None = None) -> None:
+        # Compiling takes a while: by the time the kernel is measured, a better incumbent may be known.
+        if incumbent is not None:
+            self._incumbent = min(self._incumbent, incumbent)
+        self._pool.submit(self.space[index]).add_done_callback(self._hand_over(index, incumbent is not None))
 
-    def _hand_over(self, index: int) -> Callable[["Future[Artifact | Measurement]"], None]:
-        return lambda compiled: self._compiled.put((index, compiled))
+    def _hand_over(self, index: int, prunable: bool) -> Callable[["Future[Artifact | Measurement]"], None]:
+        return lambda compiled: self._compiled.put((index, prunable, compiled))
+
+    def race(self, indices: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
+        compiled = [self._pool.submit(self.space[index]).result() for index in indices]
+        jobs = []
+        for index, artifact in zip(indices, compiled, strict=True):
+            if isinstance(artifact, Measurement):
+                raise CannotMeasureError(f"a candidate of the race does not compile any more: {artifact.error}")
+            jobs.append(self._job(index, artifact))
+        try:
+            return self._process.race(jobs, rounds, pairs, seed)
+        except WorkerLostError as lost:
+            raise CannotMeasureError(f"the race ended early: {lost}") from lost
 
     def wait(self) -> list[tuple[int, Measurement]]:
         outcomes = [self._done.get()]
@@ -157,24 +181,26 @@ class LiveEvaluator(Evaluator):
 
     def _measure_all(self) -> None:
         while (task := self._compiled.get()) is not None:
-            index, compiled = task
+            index, prunable, compiled = task
             if self._closing or compiled.cancelled():
                 continue
             try:
                 result = compiled.result()
-                outcome = result if isinstance(result, Measurement) else self._measure(index, result)
+                outcome = result if isinstance(result, Measurement) else self._measure(index, prunable, result)
             except BaseException as error:  # the caller of wait() must hear of it, whatever it is
                 self._done.put(error)
                 return
             self._done.put((index, outcome))
 
-    def _measure(self, index: int, artifact: Artifact) -> Measurement:
-        return measure_artifact(
-            self._process,
-            self.template,
-            self.space[index],
-            artifact,
-            self.problem,
-            self._library_us,
-            self.options.protocol,
-        )
+    def _measure(self, index: int, prunable: bool, artifact: Artifact) -> Measurement:
+        job = self._job(index, artifact)
+        if prunable and math.isfinite(self._incumbent):
+            job = replace(job, incumbent=self._incumbent)
+        measured = measure_artifact(self._process, job, artifact)
+        if measured.timing is not None:
+            self._incumbent = min(self._incumbent, measured.timing.ratio)
+        return measured
+
+    def _job(self, index: int, artifact: Artifact) -> Job:
+        options = self.options.protocol
+        return make_job(self.template, self.space[index], artifact, self.problem, self._library_us, options)

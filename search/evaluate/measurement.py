@@ -9,6 +9,7 @@ class Status(StrEnum):
     """How the trial of a configuration ended."""
 
     OK = "ok"  #: compiled, right, timed
+    PRUNED = "pruned"  #: compiled, right, and after one launch too slow to be the best: its time is censored
     COMPILE_ERROR = "compile_error"  #: the compiler or the linker refused it
     COMPILE_TIMEOUT = "compile_timeout"  #: the compiler did not finish in time
     LOAD_ERROR = "load_error"  #: the artifact is damaged or does not load
@@ -49,6 +50,8 @@ class Timing:
     ----------
     ratio, ratio_q25, ratio_q75
         Median and quartiles, over the pairs, of the kernel's time divided by the library's.
+    ratio_low, ratio_high
+        The 95 % confidence interval of the median.
     library_us
         The library's steady time on the problem, in µs.
     pairs
@@ -58,6 +61,8 @@ class Timing:
     ratio: float
     ratio_q25: float
     ratio_q75: float
+    ratio_low: float
+    ratio_high: float
     library_us: float
     pairs: int
 
@@ -65,6 +70,28 @@ class Timing:
     def time_us(self) -> float:
         """The kernel's time in µs."""
         return self.ratio * self.library_us
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The state of a GPU while a kernel was timed, as NVML tells it.
+
+    Attributes
+    ----------
+    sm_mhz
+        Clock of the multiprocessors, in MHz.
+    power_w
+        Power drawn, in W.
+    temperature_c
+        Temperature of the chip, in °C.
+    throttle
+        Why the clock is below its maximum; empty if it is not.
+    """
+
+    sm_mhz: float
+    power_w: float
+    temperature_c: float
+    throttle: str
 
 
 @dataclass(frozen=True)
@@ -79,23 +106,32 @@ class Measurement:
         Why it failed, in one line; empty if it did not.
     timing
         The times, if `status` is ``ok``.
+    pilot_us
+        The time that the verifying launch suggests, in µs: all that is known of the time of a pruned kernel.
     resources
         What the kernel occupies, if it compiled.
+    clocks
+        The GPU's state at the end of the timing, where NVML answers.
     relative_error
         Largest relative Frobenius error against the fp32 reference over the verified cases, if it ran.
     compile_seconds
         Seconds of one core spent compiling (when the artifact was made, even if that was in an earlier run).
     gpu_seconds
         Seconds for which the GPU (or what stands in for it) was occupied.
+    verify_seconds
+        Those of them that went into loading, verifying and the pilot launch; the rest went into timing.
     """
 
     status: Status
     error: str = ""
     timing: Timing | None = None
+    pilot_us: float | None = None
     resources: Resources | None = None
+    clocks: Clocks | None = None
     relative_error: float | None = None
     compile_seconds: float = 0.0
     gpu_seconds: float = 0.0
+    verify_seconds: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -103,8 +139,13 @@ class Measurement:
         return self.status is Status.OK
 
     @property
+    def failed(self) -> bool:
+        """Whether the configuration is of no use; a pruned one is right, and slow."""
+        return self.status not in (Status.OK, Status.PRUNED)
+
+    @property
     def time_us(self) -> float:
-        """The kernel's time in µs; infinite if it failed."""
+        """The kernel's time in µs; infinite if it was not timed."""
         return self.timing.time_us if self.timing is not None else float("inf")
 
     def to_dict(self) -> dict[str, Any]:
@@ -120,4 +161,6 @@ class Measurement:
             known["timing"] = Timing(**known["timing"])
         if known.get("resources") is not None:
             known["resources"] = Resources(**known["resources"])
+        if known.get("clocks") is not None:
+            known["clocks"] = Clocks(**known["clocks"])
         return cls(**known)

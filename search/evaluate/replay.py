@@ -63,8 +63,8 @@ class ReplayEvaluator(Evaluator):
         self._pending: int | None = None
         self.provenance = _provenance(table, template)
 
-    def submit(self, index: int) -> None:
-        """Ask for the recorded measurement of the configuration with this index in `space`."""
+    def submit(self, index: int, incumbent: float | None = None) -> None:
+        """Ask for the recorded measurement of the configuration with this index in `space`, however slow it is."""
         if self._pending is not None:
             raise RuntimeError("a replay takes one configuration at a time: wait for the last one first")
         if not 0 <= index < len(self.space):

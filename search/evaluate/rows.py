@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.search.evaluate.card import TableCard
-from tilescout.search.evaluate.measurement import Measurement, Resources, Status, Timing
+from tilescout.search.evaluate.measurement import Clocks, Measurement, Resources, Status, Timing
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.knobs import Value
 from tilescout.spaces.problems import Problem
@@ -20,6 +20,8 @@ Row = tuple[Mapping[str, Value], Problem, Measurement]
 
 _TIMING = tuple(field.name for field in fields(Timing))
 _RESOURCES = tuple(field.name for field in fields(Resources))
+_CLOCKS = tuple(field.name for field in fields(Clocks))
+_COSTS = ("compile_seconds", "gpu_seconds", "verify_seconds")
 _INTEGERS = ("pairs", *_RESOURCES)
 
 
@@ -39,11 +41,12 @@ def schema(card: TableCard) -> "pa.Schema":
     knobs = {name: text if isinstance(values[0], str) else pa.int32() for name, values in card.knobs.items()}
     outcome = {"problem": text, "status": text, "error": text}
     outcome |= {name: pa.int32() if name in _INTEGERS else pa.float64() for name in _TIMING + _RESOURCES}
-    outcome |= {name: pa.float64() for name in ("relative_error", "compile_seconds", "gpu_seconds")}
+    outcome |= {name: pa.float64() for name in ("pilot_us", "relative_error", *_COSTS)}
+    outcome |= {name: text if name == "throttle" else pa.float64() for name in _CLOCKS}
     clash = [name for name in knobs if name in outcome]
     if clash:
         raise TableError(f"knob {clash[0]} has the name of another column, the others are {', '.join(outcome)}")
-    absent = {*_TIMING, *_RESOURCES, "relative_error"}
+    absent = {*_TIMING, *_RESOURCES, *_CLOCKS, "pilot_us", "relative_error"}
     return pa.schema([pa.field(name, kind, name in absent) for name, kind in (knobs | outcome).items()])
 
 
@@ -77,9 +80,8 @@ def decode(record: Mapping[str, Any]) -> Measurement:
         error=record["error"],
         timing=None if record["ratio"] is None else Timing(**{name: record[name] for name in _TIMING}),
         resources=None if record["registers"] is None else Resources(**{name: record[name] for name in _RESOURCES}),
-        relative_error=record["relative_error"],
-        compile_seconds=record["compile_seconds"],
-        gpu_seconds=record["gpu_seconds"],
+        clocks=None if record["sm_mhz"] is None else Clocks(**{name: record[name] for name in _CLOCKS}),
+        **{name: record[name] for name in ("pilot_us", "relative_error", *_COSTS)},
     )
 
 
@@ -135,7 +137,9 @@ def check_outcomes(data: "pa.Table") -> None:
         _refuse(held[name] != ok, f"a row has a {name} if, and only if, its status is {Status.OK}")
     for name in _RESOURCES:
         _refuse(held[name] != held[_RESOURCES[0]], f"{name} and {_RESOURCES[0]} are known together or not at all")
-    for name in (*_TIMING, *_RESOURCES, "compile_seconds", "gpu_seconds"):
+    pruned = status == list(Status).index(Status.PRUNED)
+    _refuse(pruned & ~np.asarray(data["pilot_us"].is_valid()), f"a row has a pilot_us if its status is {Status.PRUNED}")
+    for name in (*_TIMING, *_RESOURCES, *_COSTS, "pilot_us"):
         known = np.asarray(data[name].fill_null(1), dtype=np.float64)
         _refuse(~np.isfinite(known) | (known < 0), f"{name} must be a number of at least 0")
         if name in _TIMING:
@@ -173,7 +177,6 @@ def _flatten(card: TableCard, row: Row) -> dict[str, Any]:
         "error": measurement.error.encode("utf-8", "backslashreplace").decode(),
         **{name: getattr(measurement.timing, name, None) for name in _TIMING},
         **{name: getattr(measurement.resources, name, None) for name in _RESOURCES},
-        "relative_error": measurement.relative_error,
-        "compile_seconds": measurement.compile_seconds,
-        "gpu_seconds": measurement.gpu_seconds,
+        **{name: getattr(measurement.clocks, name, None) for name in _CLOCKS},
+        **{name: getattr(measurement, name) for name in ("pilot_us", "relative_error", *_COSTS)},
     }

@@ -14,16 +14,17 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from tilescout.search.evaluate.artifacts import verify_library
-from tilescout.search.evaluate.bench import Bench, Launch, Machine, WrongResultError, describe, make_machine
+from tilescout.search.evaluate.bench import Bench, Launch, WrongResultError
+from tilescout.search.evaluate.machine import Machine, make_machine
 from tilescout.search.evaluate.measurement import Measurement, Status
-from tilescout.search.evaluate.protocol import ProtocolOptions
+from tilescout.search.evaluate.protocol import ProtocolOptions, is_pruned
 from tilescout.search.evaluate.runtime import runtime_libraries
 from tilescout.spaces.errors import ArtifactError, one_line
 from tilescout.spaces.problems import Problem
@@ -46,6 +47,8 @@ class Job:
         The vendor library's steady time on the problem, if known.
     options
         The protocol's numbers.
+    incumbent
+        The best ratio to the library that is known; None measures the kernel in full, however slow it is.
     """
 
     library: str
@@ -56,6 +59,7 @@ class Job:
     blocks_per_cluster: int
     library_us: float | None
     options: ProtocolOptions
+    incumbent: float | None = None
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> "Job":
@@ -71,6 +75,7 @@ class Worker:
         for library in runtime_libraries():
             ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
         self._bench: tuple[tuple[str, str, ProtocolOptions], Bench] | None = None
+        self._edge_errors: dict[str, float] = {}  # of the libraries (by checksum) that passed on the edge problem
 
     def bench(self, workload: str, problem: str, options: ProtocolOptions, library_us: float | None) -> Bench:
         """The problem set up; kept until another, or another protocol, is asked for."""
@@ -87,23 +92,50 @@ class Worker:
         start = time.perf_counter()
 
         def failed(status: Status, error: BaseException) -> Measurement:
-            return Measurement(status, one_line(error), gpu_seconds=time.perf_counter() - start)
+            spent = time.perf_counter() - start
+            return Measurement(status, one_line(error), gpu_seconds=spent, verify_seconds=spent)
 
         try:
-            launch = self._load(job)
+            launch = self.load(job)
         except (ArtifactError, OSError, AttributeError, RuntimeError) as error:
             return failed(Status.LOAD_ERROR, error)
         try:
-            relative_error, pilot_us = bench.verify(launch)
-            timing = bench.time(launch, pilot_us)
+            if job.sha256 not in self._edge_errors:
+                self._edge_errors[job.sha256] = bench.verify_edge(launch)
+            error_here, pilot_ratio = bench.verify(launch)
+            verified = time.perf_counter()
+            pruned = is_pruned(pilot_ratio, job.incumbent, job.options)
+            timing = None if pruned else bench.time(launch, job.incumbent)
+            self.machine.synchronize()
         except WrongResultError as error:
             return failed(Status.WRONG, error)
         except Exception as error:  # whatever TVM FFI and torch make of a failed launch
             return failed(Status.LAUNCH_ERROR, error)
-        spent = time.perf_counter() - start
-        return Measurement(Status.OK, timing=timing, relative_error=relative_error, gpu_seconds=spent)
+        return Measurement(
+            Status.PRUNED if pruned else Status.OK,
+            timing=timing,
+            pilot_us=pilot_ratio * bench.library_us,
+            clocks=self.machine.clocks(),
+            relative_error=max(self._edge_errors[job.sha256], error_here),
+            gpu_seconds=time.perf_counter() - start,
+            verify_seconds=verified - start,
+        )
 
-    def _load(self, job: Job) -> Launch:
+    def race(self, jobs: Sequence[Job], rounds: int, pairs: int, seed: int) -> list[list[float]]:
+        """Ratios to the library, [rounds][jobs], of kernels that were measured before, in interleaved rounds."""
+        first = jobs[0]
+        bench = self.bench(first.workload, first.problem, first.options, first.library_us)
+        ratios: list[list[float]] = bench.race([self.load(job) for job in jobs], rounds, pairs, seed).tolist()
+        return ratios
+
+    def load(self, job: Job) -> Launch:
+        """Load an artifact, once its checksum is right.
+
+        Raises
+        ------
+        ArtifactError, OSError, AttributeError, RuntimeError
+            If it is missing, damaged, or has no such entry point.
+        """
         import tvm_ffi
 
         verify_library(Path(job.library), job.sha256)
@@ -142,7 +174,7 @@ def serve(connection: Connection, device: str) -> None:
     except Exception as error:  # no such device, no driver, a missing library: the host reports it
         send({"kind": "refused", "error": one_line(error)})
         return
-    send({"kind": "ready", **describe(worker.machine)})
+    send({"kind": "ready", "name": worker.machine.name, "versions": worker.machine.versions()})
     while True:
         try:
             request = json.loads(connection.recv_bytes())
@@ -151,10 +183,15 @@ def serve(connection: Connection, device: str) -> None:
         if request["kind"] == "prepare":
             options = ProtocolOptions(**request["options"])
             bench = worker.bench(request["workload"], request["problem"], options, request["library_us"])
-            send({"kind": "prepared", "library_us": bench.library_us})
+            others = worker.machine.other_processes()
+            send({"kind": "prepared", "library_us": bench.library_us, "other_processes": others})
+            continue
+        if request["kind"] == "race":
+            jobs = [Job.from_dict(job) for job in request["jobs"]]
+            send({"kind": "raced", "ratios": worker.race(jobs, request["rounds"], request["pairs"], request["seed"])})
             continue
         measurement = worker.measure(Job.from_dict(request["job"]))
-        usable = measurement.ok or worker.usable()
+        usable = measurement.status in (Status.OK, Status.PRUNED) or worker.usable()
         send({"kind": "measured", "measurement": measurement.to_dict(), "leaving": not usable})
         if not usable:
             os._exit(0)  # destructors would call into the broken context

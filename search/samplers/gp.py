@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optuna._gp.acqf import BaseAcquisitionFunc
 
 STARTUP = 10
-"""Trials that must be complete before a process is fitted; up to then configurations are random."""
+"""Trials that must be timed or pruned before a process is fitted; up to then configurations are random."""
 
 LARGEST_FIT = 256
 """Most trials that a process is fitted to: fitting takes time by the cube of their number."""
@@ -45,7 +45,7 @@ class GPSampler(SpaceSampler):
         import torch
 
         seed = self.seed_of(trial)
-        completed = self.trials(study, TrialState.COMPLETE)
+        completed = [*self.trials(study, TrialState.COMPLETE), *self.trials(study, TrialState.PRUNED)]
         if len(completed) < STARTUP:
             return int(np.random.default_rng(seed).choice(free))
         running = self.trials(study, TrialState.RUNNING)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator
 
 STARTUP = 10
-"""Trials that must be complete before the densities are fitted; up to then configurations are random."""
+"""Trials that must be timed or pruned before the densities are fitted; up to then configurations are random."""
 
 CANDIDATES = 24
 """Draws from the density of fast configurations, of which the best legal one that was not tried is taken."""
@@ -33,7 +33,7 @@ class TPESampler(SpaceSampler):
 
     def propose(self, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
         seed = self.seed_of(trial)
-        if len(self.trials(study, TrialState.COMPLETE)) < STARTUP:
+        if sum(len(self.trials(study, state)) for state in (TrialState.COMPLETE, TrialState.PRUNED)) < STARTUP:
             return int(np.random.default_rng(seed).choice(free))
         chosen = _TPEAmong(self.space, free, seed).sample_relative(study, trial, self.variable_knobs)
         # All draws may have been illegal or tried before.

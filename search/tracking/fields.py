@@ -14,7 +14,7 @@ TAG_LENGTH = 8000  # MLflow's limit for the value of a tag, in characters
 # In a link to MLflow's pages: without it they open on the ones for traces of language models.
 UI_MODE = "workflowType=machine_learning"
 
-_RUN_STATUS = {Status.OK: "FINISHED", Status.INTERRUPTED: "KILLED"}
+_RUN_STATUS = {Status.OK: "FINISHED", Status.PRUNED: "FINISHED", Status.INTERRUPTED: "KILLED"}
 
 
 def milliseconds(seconds: float) -> int:
@@ -115,6 +115,8 @@ def trial_metrics(trial: TrialRecord, info: StudyInfo, default: Timing | None) -
             "time_over_library": timing.ratio,
             "time_over_library_q25": timing.ratio_q25,
             "time_over_library_q75": timing.ratio_q75,
+            "time_over_library_low": timing.ratio_low,
+            "time_over_library_high": timing.ratio_high,
             "library_us": timing.library_us,
             "pairs": float(timing.pairs),
         }
@@ -126,11 +128,15 @@ def trial_metrics(trial: TrialRecord, info: StudyInfo, default: Timing | None) -
             "spill_bytes": float(resources.spill_bytes),
             "shared_memory": float(resources.shared_memory),
         }
-    if measurement.relative_error is not None:
-        metrics["relative_error"] = measurement.relative_error
+    if measurement.clocks is not None:
+        metrics |= {name: getattr(measurement.clocks, name) for name in ("sm_mhz", "power_w", "temperature_c")}
+    for name in ("relative_error", "pilot_us"):
+        if (value := getattr(measurement, name)) is not None:
+            metrics[name] = value
     return metrics | {
         "compile_seconds": measurement.compile_seconds,
         "gpu_seconds": measurement.gpu_seconds,
+        "verify_seconds": measurement.verify_seconds,
         "trial": float(trial.number),
     }
 
@@ -165,7 +171,7 @@ class Progress:
         return replace(
             self,
             trials=self.trials + 1,
-            failed=self.failed + (not measurement.ok),
+            failed=self.failed + measurement.failed,
             best=trial if better else self.best,
             default=measurement.timing if trial.configuration == info.default else self.default,
             compile_seconds=self.compile_seconds + measurement.compile_seconds,

@@ -4,6 +4,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tilescout.search.evaluate.measurement import Status
 from tilescout.search.records import StudyResult, tflops
 
 if TYPE_CHECKING:
@@ -43,10 +44,15 @@ def draw_convergence(result: StudyResult, path: Path) -> None:
 
 def _draw_trials(axes: "Axes", result: StudyResult) -> None:
     right = [trial for trial in result.trials if trial.measurement.ok]
-    wrong = [trial.number for trial in result.trials if not trial.measurement.ok]
+    wrong = [trial.number for trial in result.trials if trial.measurement.failed]
+    censored = [trial for trial in result.trials if trial.measurement.status is Status.PRUNED]
+    pruned = {trial.number: trial.measurement.pilot_us or 0.0 for trial in censored}
     numbers = [trial.number for trial in right]
     times = [trial.measurement.time_us for trial in right]
     axes.scatter(numbers, times, s=20, color=_TRIAL, alpha=0.85, linewidths=0, label="trial", zorder=2)
+    if pruned:
+        axes.scatter(list(pruned), list(pruned.values()), s=20, facecolors="none", edgecolors=_TRIAL, linewidths=0.8,
+                     label=f"pruned after one launch ({len(pruned)})", zorder=2)  # fmt: skip
     if wrong:
         edge = [0.985] * len(wrong)  # of the height of the axes
         across = axes.get_xaxis_transform()
@@ -76,7 +82,8 @@ def _scale(axes: "Axes", result: StudyResult) -> None:
     from matplotlib.ticker import AutoLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     problem = result.info.problem
-    times = [trial.measurement.time_us for trial in result.trials if trial.measurement.ok] + [result.info.library_us]
+    known = (t.measurement.time_us if t.measurement.ok else t.measurement.pilot_us for t in result.trials)
+    times = [time_us for time_us in known if time_us is not None] + [result.info.library_us]
     wide = max(times) > _WIDE * min(times)
     axes.set_yscale("log" if wide else "linear")
     rate = axes.twinx()

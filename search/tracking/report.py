@@ -4,7 +4,7 @@ import csv
 from collections.abc import Mapping
 from pathlib import Path
 
-from tilescout.search.evaluate.measurement import Timing
+from tilescout.search.evaluate.measurement import Status, Timing
 from tilescout.search.records import StudyInfo, StudyResult, TrialRecord, tflops
 from tilescout.search.tracking import fields
 
@@ -38,7 +38,8 @@ def describe(result: StudyResult, run_id: str, experiment_id: str, children: Map
     reference = default.measurement.timing if default is not None else None
     over_default = f"{reference.ratio:.3f}" if reference is not None else "–"
     library_rate = tflops(info.problem, info.library_us)
-    failed = sum(not trial.measurement.ok for trial in result.trials)
+    failed = sum(trial.measurement.failed for trial in result.trials)
+    pruned = sum(trial.measurement.status is Status.PRUNED for trial in result.trials)
     tail = "\n".join(
         [
             "",
@@ -52,8 +53,10 @@ def describe(result: StudyResult, run_id: str, experiment_id: str, children: Map
             "",
             f"- best configuration: {best.configuration if best is not None else 'none'}",
             f"- default configuration: {info.default}",
-            f"- {len(result.trials)} trials, {failed} of them failed; {result.compile_seconds:.1f} s of compiling, "
-            f"{result.gpu_seconds:.1f} s of GPU, {result.seconds:.1f} s in the last run of the search",
+            f"- {len(result.trials)} trials, {failed} of them failed, {pruned} pruned; "
+            f"{result.compile_seconds:.1f} s of compiling, {result.gpu_seconds:.1f} s of GPU, "
+            f"{result.seconds:.1f} s in the last run of the search",
+            *([f"- race: {result.race.verdict()}"] if result.race is not None else []),
             "",
             f"![convergence](get-artifact?path=convergence.png&run_uuid={run_id})",
         ]

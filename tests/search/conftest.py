@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +13,7 @@ import pytest
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactKey, ArtifactStore
 from tilescout.search.evaluate.card import Baseline, TableCard
 from tilescout.search.evaluate.compile import CompileOptions, build, compile_pool
-from tilescout.search.evaluate.measurement import Measurement, Resources, Status, Timing
+from tilescout.search.evaluate.measurement import Clocks, Measurement, Resources, Status, Timing
 from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.evaluate.rows import Row
 from tilescout.search.evaluate.table import Table, write_table
@@ -32,17 +33,37 @@ LIBRARY_US = {
 
 
 def invent_measurement(rng: np.random.Generator, library_us: float) -> Measurement:
-    """Three of four are ok; the others fail before or after compiling."""
+    """Five of eight are ok; the others fail before or after compiling, or are pruned."""
     resources = Resources(int(rng.integers(32, 256)), int(rng.integers(2) * 16), int(rng.integers(2**10, 2**17)))
     compiling, measuring = rng.uniform(0.3, 2), rng.uniform(0.01, 0.1)
     match rng.integers(8):
         case 0:
             return Measurement(Status.COMPILE_ERROR, "ptxas: too many registers", compile_seconds=compiling)
         case 1:
-            return Measurement(Status.WRONG, "relative error 0.7", None, resources, 0.7, compiling, measuring)
+            return Measurement(
+                Status.WRONG,
+                "relative error 0.7",
+                resources=resources,
+                relative_error=0.7,
+                compile_seconds=compiling,
+                gpu_seconds=measuring,
+                verify_seconds=measuring,
+            )
     ratio = float(0.9 + rng.gamma(2.0))
-    timing = Timing(ratio, ratio * 0.99, ratio * 1.02, library_us, 7)
-    return Measurement(Status.OK, "", timing, resources, rng.uniform(0, 3e-3), compiling, measuring)
+    outcome = Measurement(
+        Status.OK,
+        timing=Timing(ratio, ratio * 0.99, ratio * 1.02, ratio * 0.995, ratio * 1.01, library_us, 7),
+        pilot_us=ratio * library_us * rng.uniform(0.9, 1.2),
+        resources=resources,
+        clocks=Clocks(float(rng.integers(1200, 1981)), rng.uniform(300, 700), float(rng.integers(30, 80)), "power cap"),
+        relative_error=rng.uniform(0, 3e-3),
+        compile_seconds=compiling,
+        gpu_seconds=measuring,
+        verify_seconds=measuring / 3,
+    )
+    if ratio > 4:
+        return replace(outcome, status=Status.PRUNED, timing=None, gpu_seconds=outcome.verify_seconds)
+    return outcome
 
 
 def invent_rows(configurations: int, seed: int) -> list[Row]:
@@ -145,9 +166,18 @@ def build_plain(plain_gemm: ModuleType, tmp_path_factory: pytest.TempPathFactory
 def job_of() -> Callable[..., Job]:
     """A function: the job of measuring an artifact on a problem, with little time spent on heating."""
 
-    def job_of(artifact: Artifact, problem: str = "64x64x64", **options: float) -> Job:
-        protocol = ProtocolOptions(**{"heating_us": 1000.0, **options})
-        return Job(str(artifact.path), artifact.sha256, artifact.function, "gemm", problem, 1, None, protocol)
+    def job_of(artifact: Artifact, problem: str = "64x64x64", incumbent: float | None = None, **options: float) -> Job:
+        return Job(
+            library=str(artifact.path),
+            sha256=artifact.sha256,
+            function=artifact.function,
+            workload="gemm",
+            problem=problem,
+            blocks_per_cluster=1,
+            library_us=None,
+            options=ProtocolOptions(**{"heating_us": 1000.0, **options}),
+            incumbent=incumbent,
+        )
 
     return job_of
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +15,7 @@ import pytest
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
 from tilescout.search.evaluate.compile import CompileOptions, compile_pool
 from tilescout.search.evaluate.host import MeasuringProcess
-from tilescout.search.evaluate.live import LiveEvaluator, measure_artifact
+from tilescout.search.evaluate.live import LiveEvaluator, make_job, measure_artifact
 from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.evaluate.worker import Job
@@ -73,6 +74,12 @@ def test_a_right_kernel_is_verified_and_timed(
         ("corner", {Status.WRONG}, "is off by"),
         ("unwritten", {Status.WRONG}, "relative error nan"),
         ("not_a_number", {Status.WRONG}, "relative error nan"),
+        ("before_output", {Status.WRONG}, "it wrote outside its output on 64x64x64:bf16"),
+        ("behind_output", {Status.WRONG}, "it wrote outside its output on 389x584x328x2:bf16"),
+        ("behind_output_later", {Status.WRONG}, "it wrote outside its output on 64x64x64:bf16"),
+        ("unstable", {Status.WRONG}, "two runs on the same inputs differ"),
+        ("stale", {Status.WRONG}, "on 389x584x328x2:bf16"),
+        ("stale_not_nan", {Status.WRONG}, "on 389x584x328x2:bf16"),
         ("exception", {Status.LAUNCH_ERROR}, "this kernel always raises"),
         ("bad_address", {Status.LAUNCH_ERROR, Status.CRASH}, ""),
         ("abort", {Status.LAUNCH_ERROR, Status.CRASH}, ""),
@@ -100,12 +107,40 @@ def test_a_bad_kernel_is_named_and_the_next_one_measured(
     assert process.starts == starts + lost_the_device
 
 
+def test_the_clocks_are_sampled_where_nvml_answers(
+    process: MeasuringProcess, plain_kernel: BuildPlain, job_of: JobOf
+) -> None:
+    clocks = process.measure(job_of(plain_kernel(), "512x512x512")).clocks
+
+    assert clocks is not None
+    assert 200 < clocks.sm_mhz < 3000
+    assert 50 < clocks.power_w < 1000
+    assert 15 < clocks.temperature_c < 100
+
+
+@pytest.mark.parametrize("problem", ["256x256x256", "2048x2048x64"], ids=["in graphs", "longer"])
+def test_a_slow_kernel_is_pruned_and_loses_the_race(
+    process: MeasuringProcess, plain_kernel: BuildPlain, job_of: JobOf, problem: str
+) -> None:
+    # The pilot is a single launch and includes its latency: what it prunes is far slower.
+    fast, slow = (job_of(plain_kernel(repeats=repeats), problem) for repeats in (1, 40))
+    first = process.measure(fast)
+    assert first.timing is not None, first.error
+
+    pruned = process.measure(replace(slow, incumbent=first.timing.ratio))
+    ratios = process.race([fast, slow], rounds=3, pairs=3, seed=0)
+
+    assert pruned.status is Status.PRUNED, pruned.error
+    assert pruned.verify_seconds <= pruned.gpu_seconds < first.gpu_seconds
+    assert (ratios[:, 1] > 1.5 * ratios[:, 0]).all()
+
+
 def test_twice_the_work_takes_about_twice_the_time(
     process: MeasuringProcess, plain_kernel: BuildPlain, job_of: JobOf
 ) -> None:
     ratios = []
     for repeats in (1, 2):
-        measurement = process.measure(job_of(plain_kernel(repeats=repeats), "512x512x2048", slow=1e9))
+        measurement = process.measure(job_of(plain_kernel(repeats=repeats), "512x512x2048"))
         assert measurement.timing is not None, measurement.error
         ratios.append(measurement.timing.ratio)
 
@@ -136,14 +171,15 @@ def test_the_real_kernel_is_right_on_odd_sizes(
     space = TEMPLATE.space(Problem(8, 8, 8, dtype=dtype), H200)
     drawn = [space[int(index)] for index in space.sample(8, np.random.default_rng(90))]
     artifacts = compile_all([TEMPLATE.default(space.problem, H200), *drawn], dtype)
-    options = ProtocolOptions(pairs=2, slow_pairs=2, heating_us=1000.0)
+    options = ProtocolOptions(first=2, max_pairs=2, heating_us=1000.0)
 
     failures = []
     for m, n, k, batch in ODD_SIZES:
         problem = Problem(m, n, k, batch, dtype)
         library_us = process.prepare(TEMPLATE.workload, str(problem), options)
         for configuration, artifact in artifacts.items():
-            measured = measure_artifact(process, TEMPLATE, configuration, artifact, problem, library_us, options)
+            job = make_job(TEMPLATE, configuration, artifact, problem, library_us, options)
+            measured = measure_artifact(process, job, artifact)
             if not measured.ok:
                 failures.append(f"{problem}: {configuration}: {measured.status}: {measured.error}")
 
@@ -163,7 +199,7 @@ def test_a_launch_that_asks_for_too_much_shared_memory_fails_and_is_survived(
     library_us = process.prepare(TEMPLATE.workload, str(problem), options)
 
     refused, accepted = (
-        measure_artifact(process, TEMPLATE, configuration, artifacts[configuration], problem, library_us, options)
+        process.measure(make_job(TEMPLATE, configuration, artifacts[configuration], problem, library_us, options))
         for configuration in (greedy, default)
     )
 
@@ -198,7 +234,7 @@ def test_a_live_search_finds_a_kernel_in_the_librarys_range(tmp_path: Path) -> N
         assert evaluator.provenance.kind == "live"
 
     assert len(result.trials) == 12
-    failed = [trial.measurement.error for trial in result.trials if not trial.measurement.ok]
+    failed = [trial.measurement.error for trial in result.trials if trial.measurement.failed]
     assert not failed
     assert result.default is not None
     assert result.best is not None

@@ -96,11 +96,11 @@ def test_as_many_as_the_capacity_are_in_flight_and_each_comes_back_once(
     in_flight: set[int] = set()
     most = 0
 
-    def watched_submit(tried: int) -> None:
+    def watched_submit(tried: int, incumbent: float | None = None) -> None:
         nonlocal most
         in_flight.add(tried)
         most = max(most, len(in_flight))
-        submit(tried)
+        submit(tried, incumbent)
 
     def watched_wait() -> list[tuple[int, Measurement]]:
         done = wait()
@@ -146,7 +146,36 @@ def test_a_search_that_meets_failures_ends_with_the_best_of_the_rest(live: LiveE
     assert result.best is not None
     assert dict(result.best.configuration) == {"fault": "nothing", "repeats": 1}
     for trial in result.trials:
-        assert trial.measurement.ok == (trial.configuration["fault"] == "nothing"), trial.measurement.error
+        assert trial.measurement.failed == (trial.configuration["fault"] != "nothing"), trial.measurement.error
+    assert result.default.measurement.ok
+    assert result.race is not None
+    assert result.race.answer == result.default.index
+    assert result.gpu_seconds > sum(trial.measurement.gpu_seconds for trial in result.trials)
+
+
+@pytest.mark.slow
+def test_the_best_known_prunes_what_is_slower_but_not_what_is_to_be_measured_in_full(open_live: Open) -> None:
+    with open_live() as evaluator:
+        default, slow = index(evaluator), index(evaluator, repeats=4)
+
+        def outcome(tried: int, incumbent: float | None) -> Measurement:
+            evaluator.submit(tried, incumbent)
+            [(returned, measurement)] = evaluator.wait()
+            assert returned == tried
+            return measurement
+
+        first = outcome(default, None)
+        assert first.timing is not None
+        pruned = outcome(slow, 1e-6)  # far below anything that a kernel reaches: noise of the machine decides nothing
+        assert pruned.status is Status.PRUNED
+        assert pruned.pilot_us is not None
+        assert pruned.resources == first.resources
+        assert pruned.compile_seconds > 0
+        assert outcome(slow, None).status is Status.OK
+        assert outcome(default, None).status is Status.OK
+        ratios = evaluator.race([default, slow], rounds=3, pairs=3, seed=0)
+        assert ratios.shape == (3, 2)
+        assert (ratios[:, 1] > ratios[:, 0]).all()
 
 
 @pytest.fixture

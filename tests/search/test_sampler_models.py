@@ -72,6 +72,31 @@ def test_models_find_far_better_configurations_than_chance(name: str, trials: in
     assert regret < (chance - TIMES.min()) / 2
 
 
+@pytest.mark.parametrize(("name", "trials", "seeds"), [("tpe", 60, 6), ("gp", 25, 4)])
+def test_models_learn_from_pruned_trials_too(name: str, trials: int, seeds: int) -> None:
+    """Whatever takes one and a half times the best so far is pruned; its value is a pilot, off by up to a fifth."""
+    rng = np.random.default_rng(0)
+
+    def best(seed: int) -> float:
+        study, least, asked = study_of(name, seed), np.inf, []
+        for _ in range(trials):
+            trial = study.ask(KNOBS)
+            asked.append(int(BOWL.find([trial.params[knob] for knob in KNOBS])))
+            time = bowl(asked[-1])
+            if time > 1.5 * least:
+                trial.report(time * rng.uniform(1.0, 1.2), step=0)
+                study.tell(trial, state=TrialState.PRUNED)
+            else:
+                study.tell(trial, time)
+                least = min(least, time)
+        assert sum(trial.state is TrialState.PRUNED for trial in study.trials) >= trials / 4
+        return float(TIMES[asked].min())
+
+    chance = np.mean([rng.choice(TIMES, trials, replace=False).min() for _ in range(1000)])
+    regret = np.mean([best(seed) for seed in range(seeds)]) - TIMES.min()
+    assert regret < (chance - TIMES.min()) / 2
+
+
 def test_tpe_chooses_among_those_of_its_draws_that_are_free() -> None:
     study = study_of("tpe")
     search(study, 12, bowl)

@@ -37,7 +37,7 @@ def space() -> SearchSpace:
 
 
 def measured(ratio: float) -> Measurement:
-    return Measurement(Status.OK, timing=Timing(ratio, ratio, ratio, library_us=10.0, pairs=3), gpu_seconds=0.5)
+    return Measurement(Status.OK, timing=Timing(*[ratio] * 5, library_us=10.0, pairs=3), gpu_seconds=0.5)
 
 
 def ask(study: optuna.Study, space: SearchSpace, index: int) -> optuna.Trial:
@@ -66,6 +66,35 @@ def test_the_value_of_a_trial_is_its_time_and_a_failure_has_none(tmp_path: Path,
     record_outcome(study, ask(study, space, 1), Measurement(Status.CRASH, "died"))
     assert study.trials[0].value == pytest.approx(15.0)
     assert study.trials[1].state is TrialState.FAIL
+
+
+def test_a_pruned_trial_is_pruned_for_optuna_too_and_its_value_is_the_pilot(tmp_path: Path, space: SearchSpace) -> None:
+    path = tmp_path / "study.journal"
+    study = open_study(path, RandomSampler(seed=0))
+    record_outcome(study, ask(study, space, 0), measured(1.5))
+    pruned = Measurement(Status.PRUNED, pilot_us=42.5, gpu_seconds=0.1, verify_seconds=0.1)
+    record_outcome(study, ask(study, space, 1), pruned)
+
+    again = open_study(path, RandomSampler(seed=0))
+
+    assert [trial.state for trial in again.trials] == [TrialState.COMPLETE, TrialState.PRUNED]
+    assert again.trials[1].value == 42.5
+    assert again.best_trial.number == 0
+    assert [trial.measurement for trial in finished_trials(again, space)] == [measured(1.5), pruned]
+    assert not pruned.failed
+
+
+def test_a_pruned_trial_whose_outcome_was_stored_is_finished_as_pruned(tmp_path: Path, space: SearchSpace) -> None:
+    path = tmp_path / "study.journal"
+    study = open_study(path, RandomSampler(seed=0))
+    pruned = Measurement(Status.PRUNED, pilot_us=42.5)
+    ask(study, space, 0).set_user_attr(MEASUREMENT, pruned.to_dict())
+
+    again = open_study(path, RandomSampler(seed=0))
+
+    assert recover(again, space) == 0
+    assert again.trials[0].state is TrialState.PRUNED
+    assert again.trials[0].value == 42.5
 
 
 def test_a_record_cut_off_at_the_end_is_dropped_and_the_rest_kept(tmp_path: Path, space: SearchSpace) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilescout.search.evaluate.card import Baseline, TableCard
-from tilescout.search.evaluate.measurement import Measurement, Resources, Status, Timing
+from tilescout.search.evaluate.measurement import Clocks, Measurement, Resources, Status, Timing
 from tilescout.search.evaluate.rows import Row
 from tilescout.search.evaluate.table import Table, find_tables, write_table
 from tilescout.spaces.devices import DEVICES
@@ -27,23 +27,32 @@ TEMPLATE = find_template("gemm_sm90")
 positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
 costs = st.floats(min_value=0, allow_infinity=False)
 counts = st.integers(0, 2**31 - 1)
+readings = st.floats(allow_nan=False, allow_infinity=False)
+clocks = st.builds(Clocks, readings, readings, readings, st.text(st.characters(codec="utf-8")))
 failures = st.builds(
     Measurement,
-    status=st.sampled_from([status for status in Status if status is not Status.OK]),
+    status=st.sampled_from([status for status in Status if status not in (Status.OK, Status.PRUNED)]),
     error=st.text(),
+    pilot_us=st.none() | positive,
     resources=st.none() | st.builds(Resources, counts, counts, counts),
+    clocks=st.none() | clocks,
     relative_error=st.none() | st.floats(),
     compile_seconds=costs,
     gpu_seconds=costs,
+    verify_seconds=costs,
 )
+pruned = st.builds(replace, failures, status=st.just(Status.PRUNED), pilot_us=positive)
 successes = st.builds(
     Measurement,
     status=st.just(Status.OK),
-    timing=st.builds(Timing, positive, positive, positive, positive, st.integers(1, 2**31 - 1)),
+    timing=st.builds(Timing, *[positive] * 6, st.integers(1, 2**31 - 1)),
+    pilot_us=st.none() | positive,
     resources=st.none() | st.builds(Resources, counts, counts, counts),
+    clocks=st.none() | clocks,
     relative_error=st.none() | st.floats(min_value=0, allow_infinity=False),
     compile_seconds=costs,
     gpu_seconds=costs,
+    verify_seconds=costs,
 )
 
 
@@ -51,7 +60,7 @@ successes = st.builds(
 
 
 @settings(max_examples=60, deadline=None)
-@given(measurements=st.lists(failures | successes, min_size=1, max_size=12))
+@given(measurements=st.lists(failures | pruned | successes, min_size=1, max_size=12))
 def test_what_is_read_is_exactly_what_was_written(
     measurements: list[Measurement], invented_card: TableCard, invented_rows: list[Row]
 ) -> None:
@@ -156,13 +165,20 @@ def test_tables_are_found_damaged_or_not(tmp_path: Path, invented_table: Table) 
     ("measurement", "fault"),
     [
         (Measurement(Status.OK), "has a ratio if, and only if, its status is ok"),
-        (Measurement(Status.WRONG, timing=Timing(1, 1, 1, 1, 7)), "has a ratio if, and only if, its status is ok"),
-        (Measurement(Status.OK, timing=Timing(nan, 1, 1, 1, 7)), "ratio must be a number"),
-        (Measurement(Status.OK, timing=Timing(0, 1, 1, 1, 7)), "ratio must be more than 0"),
-        (Measurement(Status.OK, timing=Timing(1, 1, inf, 1, 7)), "ratio_q75 must be a number"),
-        (Measurement(Status.OK, timing=Timing(1, 1, 1, 1, 0)), "pairs must be more than 0"),
+        (Measurement(Status.PRUNED), "has a pilot_us if its status is pruned"),
+        (Measurement(Status.PRUNED, pilot_us=inf), "pilot_us must be a number"),
+        (
+            Measurement(Status.WRONG, timing=Timing(1, 1, 1, 1, 1, 1, 7)),
+            "has a ratio if, and only if, its status is ok",
+        ),
+        (Measurement(Status.OK, timing=Timing(nan, 1, 1, 1, 1, 1, 7)), "ratio must be a number"),
+        (Measurement(Status.OK, timing=Timing(0, 1, 1, 1, 1, 1, 7)), "ratio must be more than 0"),
+        (Measurement(Status.OK, timing=Timing(1, 1, inf, 1, 1, 1, 7)), "ratio_q75 must be a number"),
+        (Measurement(Status.OK, timing=Timing(1, 1, 1, 1, 1, 1, 0)), "pairs must be more than 0"),
         (Measurement(Status.WRONG, resources=Resources(2**31, 0, 0)), "column registers: "),
         (Measurement(Status.WRONG, resources=Resources(-1, 0, 0)), "registers must be a number of at least 0"),
+        (Measurement(Status.OK, timing=Timing(1, 1, 1, 1, inf, 1, 7)), "ratio_high must be a number"),
+        (Measurement(Status.WRONG, verify_seconds=-1), "verify_seconds must be a number of at least 0"),
         (Measurement(Status.WRONG, gpu_seconds=nan), "gpu_seconds must be a number"),
         (Measurement(Status.WRONG, gpu_seconds=None), "column gpu_seconds has missing values"),  # type: ignore[arg-type]
     ],

@@ -100,7 +100,7 @@ def test_any_flipped_bit_is_noticed(invented_table: Table) -> None:
             lambda data: with_entry(data, "problem", "8x8x8:bf16"),
             "row 0: problem is 8x8x8:bf16, which the card does not",
         ),
-        (lambda data: with_entry(data, "status", "fine"), "row 0: unknown status, known are ok, compile_error"),
+        (lambda data: with_entry(data, "status", "fine"), "row 0: unknown status, known are ok, pruned, compile_error"),
         (lambda data: with_entry(data, "gpu_seconds", -1.0), "row 0: gpu_seconds must be a number of at least 0"),
         (lambda data: with_entry(data, "compile_seconds", nan), "row 0: compile_seconds must be a number"),
         (

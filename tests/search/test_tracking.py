@@ -36,11 +36,19 @@ def trial(number: int, ratio: float | None, *, default: bool = False, status: St
     configuration = DEFAULT if default else Configuration.of({"tile_m": 64, "stages": number + 5, "raster": "n"})
     resources = Resources(168, 0, 196_608)
     if ratio is None:
-        measurement = Measurement(status, "result is off by 3.1", None, resources, 0.9, 1.5, 0.25)
+        outcome = Measurement(status, "result is off by 3.1", relative_error=0.9)
     else:
-        timing = Timing(ratio, ratio * 0.99, ratio * 1.02, INFO.library_us, 40)
-        measurement = Measurement(Status.OK, "", timing, resources, 0.0021, 1.5, 0.25)
+        timing = Timing(ratio, ratio * 0.99, ratio * 1.02, ratio * 0.995, ratio * 1.01, INFO.library_us, 40)
+        outcome = Measurement(Status.OK, timing=timing, pilot_us=timing.time_us * 1.1, relative_error=0.0021)
+    measurement = replace(outcome, resources=resources, compile_seconds=1.5, gpu_seconds=0.25, verify_seconds=0.125)
     return TrialRecord(number, 1000 + number, configuration, measurement, 1e9 + number, 1e9 + number + 0.5)
+
+
+def pruned(number: int, pilot_us: float) -> TrialRecord:
+    """A trial that ended after its pilot launch."""
+    record = trial(number, None, status=Status.PRUNED)
+    measurement = replace(record.measurement, error="", pilot_us=pilot_us, relative_error=0.0021)
+    return replace(record, measurement=measurement)
 
 
 def a_search(trials: int) -> list[TrialRecord]:
@@ -125,6 +133,32 @@ def test_a_study_is_a_parent_run_with_a_child_for_each_trial(store: str) -> None
     assert metrics["tflops"] == pytest.approx(2 * 4096**3 / (metrics["time_us"] * 1e-6) / 1e12)
     assert metrics["speedup_over_library"] == pytest.approx(200 / metrics["time_us"])
     assert metrics["speedup_over_default"] == pytest.approx(250 / metrics["time_us"])
+
+
+def test_a_pruned_trial_shows_its_pilot_and_is_no_failure(store: str, tmp_path: Path) -> None:
+    trials = [trial(0, 1.25, default=True), pruned(1, 900.0), trial(2, None), trial(3, 1.0)]
+    with tracker(store) as log:
+        for record in trials:
+            log.log(record)
+        log.finish(StudyResult(INFO, trials, 12.5))
+    run = children(store, log.run_id)[1]
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["status"] == "pruned"
+    assert "error" not in run.data.tags
+    assert run.data.metrics["pilot_us"] == 900
+    assert run.data.metrics["verify_seconds"] == 0.125
+    assert not {"time_us", "speedup_over_default"} & set(run.data.metrics)
+    assert history(store, log.run_id, "failed_trials") == [(1, 0), (2, 0), (3, 1), (4, 1)]
+    assert history(store, log.run_id, "best_time_us")[-1] == (4, 200)
+    note = client(store).get_run(log.run_id).data.tags["mlflow.note.content"]
+    assert "4 trials, 1 of them failed, 1 pruned" in note
+    folder = Path(client(store).download_artifacts(log.run_id, "", str(tmp_path)))
+    with (folder / "trials.csv").open() as file:
+        row = list(csv.DictReader(file))[1]
+    assert (row["status"], row["time_us"], float(row["pilot_us"])) == ("pruned", "", 900)
+    described = json.loads((folder / "best_configuration.json").read_text())
+    assert (described["failed_trials"], described["pruned_trials"]) == (1, 1)
+    assert described["verify_seconds"] == 0.5
 
 
 def test_the_parent_shows_the_best_so_far_at_every_trial(store: str) -> None:

@@ -1,5 +1,6 @@
 """The measuring process, driven with shared objects that are built here: right ones, wrong ones, deadly ones."""
 
+import ctypes
 import json
 import os
 import signal
@@ -14,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from tilescout.search.evaluate.artifacts import Artifact
-from tilescout.search.evaluate.host import MeasuringProcess
+from tilescout.search.evaluate.host import MeasuringProcess, WorkerLostError
 from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.evaluate.protocol import ProtocolOptions
-from tilescout.search.evaluate.worker import Job
+from tilescout.search.evaluate.worker import Job, Worker
 from tilescout.spaces.errors import DeviceError
 
 ROUNDOFF = 2.0**-8  # of bf16
@@ -40,7 +41,10 @@ def check_ok(measurement: Measurement) -> None:
     assert measurement.timing is not None
     assert 0 < measurement.timing.ratio_q25 <= measurement.timing.ratio <= measurement.timing.ratio_q75
     assert measurement.time_us == measurement.timing.ratio * measurement.timing.library_us
-    assert measurement.gpu_seconds > 0
+    assert 0 < measurement.timing.ratio_low <= measurement.timing.ratio <= measurement.timing.ratio_high
+    assert measurement.pilot_us is not None
+    assert measurement.pilot_us > 0
+    assert 0 < measurement.verify_seconds < measurement.gpu_seconds
 
 
 @pytest.mark.parametrize("problem", ["64x64x64", "1x8x8", "65x24x40x3"])
@@ -56,6 +60,12 @@ def test_a_right_kernel_is_verified_and_timed(
         ("corner", Status.WRONG, "an element of 389x584x328x2:bf16 is off"),
         ("unwritten", Status.WRONG, "relative error nan"),
         ("not_a_number", Status.WRONG, "relative error nan"),
+        ("before_output", Status.WRONG, "it wrote outside its output on 64x64x64:bf16"),
+        ("behind_output", Status.WRONG, "it wrote outside its output on 389x584x328x2:bf16"),
+        ("behind_output_later", Status.WRONG, "it wrote outside its output on 64x64x64:bf16"),
+        ("unstable", Status.WRONG, "two runs on the same inputs differ on 389x584x328x2:bf16"),
+        ("stale", Status.WRONG, "relative error nan on 389x584x328x2:bf16"),
+        ("stale_not_nan", Status.WRONG, "on 389x584x328x2:bf16"),
         ("exception", Status.LAUNCH_ERROR, "this kernel always raises"),
     ],
 )
@@ -67,7 +77,7 @@ def test_a_faulty_kernel_fails_with_its_reason_and_the_process_stays(
 
     measurement = process.measure(job_of(build_plain(fault)))
 
-    assert measurement.status is status
+    assert measurement.status is status, measurement.error
     assert reason in measurement.error
     assert measurement.timing is None
     assert measurement.time_us == float("inf")
@@ -149,7 +159,7 @@ def test_twice_the_work_takes_about_twice_the_time(
     process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf
 ) -> None:
     # Blocks far shorter than the system's time slices: on a busy machine too, most of them are not interrupted.
-    options = {"pairs": 51, "slow": 1e9, "block_us": 100.0}
+    options = {"first": 51, "max_pairs": 51, "block_us": 100.0}
     ratios = []
     for repeats in (1, 2, 4):
         timing = process.measure(job_of(build_plain(repeats=repeats), "64x64x256", **options)).timing
@@ -161,18 +171,74 @@ def test_twice_the_work_takes_about_twice_the_time(
     assert 1.4 < ratios[2] / ratios[1] < 2.6
 
 
-def test_far_slower_kernels_get_fewer_pairs(process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf) -> None:
-    timing = process.measure(job_of(build_plain(), pairs=5, slow_pairs=2, slow=0.0)).timing
+def test_a_kernel_whose_pilot_rules_it_out_is_pruned_and_not_timed(
+    process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf
+) -> None:
+    measurement = process.measure(job_of(build_plain(), incumbent=1e-6))
+
+    assert measurement.status is Status.PRUNED
+    assert not measurement.failed
+    assert not measurement.ok
+    assert measurement.timing is None
+    assert measurement.pilot_us is not None
+    assert measurement.pilot_us > 0
+    assert measurement.relative_error is not None
+    assert measurement.relative_error <= ROUNDOFF
+    assert 0 < measurement.verify_seconds <= measurement.gpu_seconds < measurement.verify_seconds * 1.5
+
+
+def test_a_kernel_that_can_not_win_gets_the_first_pairs_only(
+    process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf
+) -> None:
+    timing = process.measure(job_of(build_plain(), incumbent=1e-6, prune=1e9)).timing
 
     assert timing is not None
-    assert timing.pairs == 2
+    assert timing.pairs == ProtocolOptions().first
+
+
+def test_an_artifact_is_verified_on_the_edge_problem_once(build_plain: BuildPlain, job_of: JobOf) -> None:
+    artifact = build_plain()
+    worker, counts = Worker("cpu"), []
+    assert worker.measure(job_of(build_plain(repeats=2), incumbent=1e-6)).status is Status.PRUNED  # loads what all need
+    calls = ctypes.c_int64.in_dll(ctypes.CDLL(str(artifact.path)), "calls")
+    for problem in ("64x64x64", "64x64x64", "72x64x64"):
+        before = calls.value
+        assert worker.measure(job_of(artifact, problem, incumbent=1e-6)).status is Status.PRUNED
+        counts.append(calls.value - before)
+
+    assert counts == [3, 1, 1]
+
+
+def test_measurements_survive_json(process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf) -> None:
+    for incumbent in (None, 1e-6):
+        measurement = process.measure(job_of(build_plain(), incumbent=incumbent))
+        assert Measurement.from_dict(json.loads(json.dumps(measurement.to_dict()))) == measurement
+
+
+def test_kernels_race_in_rounds_and_the_slower_one_is_seen(
+    process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf
+) -> None:
+    jobs = [job_of(build_plain(repeats=repeats), "64x64x256", block_us=100.0) for repeats in (1, 4)]
+
+    ratios = process.race(jobs, rounds=4, pairs=5, seed=0)
+
+    assert ratios.shape == (4, 2)
+    assert (ratios[:, 1] > 2 * ratios[:, 0]).all()
+
+
+def test_a_kernel_that_kills_the_process_in_a_race_is_reported_and_the_process_replaced(
+    process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf
+) -> None:
+    with pytest.raises(WorkerLostError, match="exit code 3"):
+        process.race([job_of(build_plain()), job_of(build_plain("exit"))], rounds=2, pairs=2, seed=0)
+    check_ok(process.measure(job_of(build_plain())))
 
 
 def test_the_protocol_is_the_jobs_even_if_the_problem_is_set_up_already(
     process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf
 ) -> None:
     for pairs in (3, 5):
-        timing = process.measure(job_of(build_plain(), pairs=pairs, slow=1e9)).timing
+        timing = process.measure(job_of(build_plain(), first=pairs, max_pairs=pairs)).timing
         assert timing is not None
         assert timing.pairs == pairs
 
@@ -214,8 +280,8 @@ def test_a_device_that_is_not_there_is_refused_and_nothing_is_left_running(child
 HOST_THAT_DIES = """
 import json, os, signal, sys, threading, time
 from pathlib import Path
-from tilescout.search.evaluate.host import MeasuringProcess
-from tilescout.search.evaluate.worker import Job
+from tilescout.search.evaluate.host import MeasuringProcess, WorkerLostError
+from tilescout.search.evaluate.worker import Job, Worker
 process = MeasuringProcess("cpu", 600)
 process.describe()
 print(Path(f"/proc/self/task/{os.getpid()}/children").read_text(), flush=True)

@@ -31,6 +31,12 @@ KERNEL_FAULTS = (
     "exit",
     "endless",
     "exception",
+    "before_output",
+    "behind_output",
+    "behind_output_later",
+    "unstable",
+    "stale",
+    "stale_not_nan",
 )  # the enumerators of gemm.c
 COMPILER_FAULTS = ("compiler_refuses", "compiler_aborts", "compiler_hangs")
 

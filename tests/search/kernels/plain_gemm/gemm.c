@@ -5,12 +5,20 @@
 
 #include <stdint.h>
 
-enum { NOTHING, CORNER, UNWRITTEN, NOT_A_NUMBER, BAD_ADDRESS, ABORT, EXIT, ENDLESS, EXCEPTION };
+enum {
+    NOTHING, CORNER, UNWRITTEN, NOT_A_NUMBER, BAD_ADDRESS, ABORT, EXIT, ENDLESS, EXCEPTION,
+    BEFORE_OUTPUT,       /* one element, on problems whose rows are a multiple of 8: not on the edge problem */
+    BEHIND_OUTPUT,       /* one element */
+    BEHIND_OUTPUT_LATER, /* one element, on such problems, from the sixth call on: after verification */
+    UNSTABLE,            /* the last bit of an element changes from call to call, within the tolerance */
+    STALE,               /* adds to what the output holds */
+    STALE_NOT_NAN        /* the same, unless that is NaN */
+};
 
 typedef struct {
     const uint16_t *a, *b;
     uint16_t *d;
-    int64_t batch, m, n, k;
+    int64_t batch, m, n, k, call; /* the number of this call, from 1 */
 } Gemm;
 
 #ifdef __CUDACC__
@@ -54,7 +62,14 @@ ON_DEVICE void element(Gemm g, int64_t batch, int64_t row, int64_t column) {
     if (FAULT == ABORT && last) __trap();
 #endif
     if (FAULT == UNWRITTEN && last) return;
-    g.d[(batch * g.m + row) * g.n + column] = bits;
+    int64_t at = (batch * g.m + row) * g.n + column;
+    if (FAULT == UNSTABLE && last) bits ^= g.call & 1;
+    /* compared as bits: -ffast-math takes NaN for impossible */
+    if (FAULT == STALE || (FAULT == STALE_NOT_NAN && (g.d[at] & 0x7fff) <= 0x7f80)) bits = narrow(sum + widen(g.d[at]));
+    if (FAULT == BEFORE_OUTPUT && at == 0 && g.m % 8 == 0) g.d[-1] = bits;
+    if (FAULT == BEHIND_OUTPUT && last) g.d[at + 1] = bits;
+    if (FAULT == BEHIND_OUTPUT_LATER && last && g.m % 8 == 0 && g.call > 5) g.d[at + 1] = bits;
+    g.d[at] = bits;
 }
 
 #ifdef __CUDACC__
@@ -117,10 +132,11 @@ static const DLTensor *tensor(TVMFFIAny argument) {
     return argument.type_index == kTVMFFIDLTensorPtr ? argument.v_ptr : (const DLTensor *)(argument.v_obj + 1);
 }
 
+TVM_FFI_DLL_EXPORT int64_t calls = 0;
+
 TVM_FFI_DLL_EXPORT int __tvm_ffi_plain_gemm(void *self, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
     if (count != 4 || arguments[3].type_index != kTVMFFIInt) return raise("plain_gemm takes a, b, d, max_clusters");
     const DLTensor *a = tensor(arguments[0]), *b = tensor(arguments[1]), *d = tensor(arguments[2]);
-    if (FAULT == EXCEPTION) return raise("this kernel always raises");
     if (FAULT == EXIT) exit(3);
 #ifndef CUBIN
     if (FAULT == ABORT) {
@@ -128,7 +144,13 @@ TVM_FFI_DLL_EXPORT int __tvm_ffi_plain_gemm(void *self, const TVMFFIAny *argumen
         abort();
     }
 #endif
-    Gemm g = {a->data, b->data, d->data, d->shape[0], d->shape[1], d->shape[2], a->shape[2]};
+    Gemm g = {a->data, b->data, d->data, d->shape[0], d->shape[1], d->shape[2], a->shape[2], ++calls};
+    if (FAULT == EXCEPTION && g.m % 8 == 0) { /* on the problem, which the next kernel is checked on too */
+#ifndef CUBIN
+        g.d[-1] = 0; /* before it raises, it spoils the guard band */
+#endif
+        return raise("this kernel always raises");
+    }
     return compute(g, TVMFFIEnvGetStream(d->device.device_type, d->device.device_id));
 }
 
