@@ -1,0 +1,252 @@
+"""How good the measuring protocol is: its cost, its spread, and whether it ever prunes the best.
+
+    tilescout compile gemm_sm90 --sample 500 --seed 0        # anywhere, ahead
+    python -m tilescout.experiments.measurement_study --out study.json
+
+On this machine's GPU, with configurations of ``gemm_sm90`` and their compiled kernels from the store:
+
+- **pruning**: the same random configurations by the protocol as a search runs it (the best so far is the incumbent),
+  by the protocol without pruning, and by 20 launches each; GPU seconds, and what became of the best.
+- **spread**: the best configurations re-measured in rounds, in random order, by the protocol and by the usual ones;
+- **tunings** (``--tunings N``): N whole searches from different seeds, each ended by its race; the winners re-measured
+  in one more race, with the default.
+
+Results go to ``--out`` as JSON, and to MLflow with plots if ``--mlflow`` names a store.
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from rich.progress import track
+
+from tilescout.experiments.studies import log_study, spread_of
+from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
+from tilescout.search.evaluate.bench import Bench, Launch
+from tilescout.search.evaluate.compile import CompileOptions, compile_pool
+from tilescout.search.evaluate.live import LiveEvaluator, make_job
+from tilescout.search.evaluate.measurement import Measurement, Status
+from tilescout.search.evaluate.protocol import VERSION, ProtocolOptions
+from tilescout.search.evaluate.worker import Job, Worker
+from tilescout.search.loop import Budget
+from tilescout.search.race import RaceOptions
+from tilescout.search.tune import TuneOptions, tune
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import find_template
+
+PROBLEMS = ("1024x1024x1024", "2048x2048x2048", "4096x4096x4096", "8192x8192x8192", "16x4096x4096", "64x8192x8192")
+TEMPLATE = find_template("gemm_sm90")
+OPTIONS = ProtocolOptions()
+FIXED_LAUNCHES = 20
+
+
+@dataclass(frozen=True)
+class Usual:
+    """A protocol without a reference: `launches` in a CUDA graph, after `heating_us` of heating, some of them kept.
+
+    Attributes
+    ----------
+    launches
+        Replays of a graph of one launch.
+    keep
+        The last of them that count.
+    heating_us
+        The library runs that long first.
+    """
+
+    launches: int
+    keep: int
+    heating_us: float = 0.0
+
+    def time_us(self, bench: Bench, launch: Launch) -> float:
+        """The median time of the replays that count."""
+        if self.heating_us:
+            library = bench.make_block(bench.workload.run_library)
+            bench.machine.times_us([library] * math.ceil(self.heating_us / (bench.library_us * bench.launches)))
+        kernel = bench.make_block(launch)
+        times = bench.machine.times_us([kernel] * (self.launches + 1))[1:]
+        return median(times[-self.keep :]) / bench.launches
+
+
+USUAL = {
+    "median of 5": Usual(5, 5),
+    "median of 5 after 50 ms of heating": Usual(5, 5, heating_us=50_000),
+    "8 back to back, the last 4": Usual(8, 4),
+}
+
+
+def study_pruning(worker: Worker, jobs: Sequence[Job]) -> dict[str, Any]:
+    """The same configurations with pruning, without, and by a fixed number of launches."""
+    bench = worker.bench(jobs[0].workload, jobs[0].problem, OPTIONS, None)
+
+    def search() -> list[Measurement]:
+        incumbent: float | None = None
+        outcomes = []
+        for job in track(jobs, f"{jobs[0].problem} pruned"):
+            outcomes.append(worker.measure(replace(job, incumbent=incumbent)))
+            if (timing := outcomes[-1].timing) is not None:
+                incumbent = min(incumbent or math.inf, timing.ratio)
+        return outcomes
+
+    def fixed(job: Job) -> None:
+        launch = worker.load(job)
+        bench.verify(launch)
+        Usual(FIXED_LAUNCHES, FIXED_LAUNCHES).time_us(bench, launch)
+
+    full = [worker.measure(job) for job in track(jobs, f"{jobs[0].problem} in full")]
+    pruned = search()
+    started = time.perf_counter()
+    for job in track(jobs, f"{jobs[0].problem} fixed"):
+        fixed(job)
+    fixed_seconds = time.perf_counter() - started
+    ratios = np.array([m.timing.ratio if m.timing is not None else math.inf for m in full])
+    pilots = np.array([m.pilot_us / bench.library_us if m.pilot_us is not None else math.nan for m in full])
+    good = ratios <= 1.1 * ratios.min()
+    best = int(ratios.argmin())
+    ends = [outcome.status for outcome in pruned]
+    found = min(m.timing.ratio for m in pruned if m.timing is not None)
+    spent = sum(outcome.gpu_seconds for outcome in pruned)
+    timing_spent = spent - sum(outcome.verify_seconds for outcome in pruned)
+    return {
+        "configurations": len(jobs),
+        "failed": sum(m.failed for m in full),
+        "pruned": ends.count(Status.PRUNED),
+        "best_ratio": float(ratios.min()),
+        "best_was_pruned": ends[best] is Status.PRUNED,
+        "best_of_the_pruned_search": found,
+        "largest_pilot_over_ratio_of_the_best_tenth": float((pilots[good] / ratios[good]).max()),
+        "gpu_seconds": {"pruned": spent, "in full": sum(m.gpu_seconds for m in full), "fixed": fixed_seconds},
+        "timing_seconds_pruned": timing_spent,
+    }
+
+
+def study_spread(worker: Worker, jobs: Sequence[Job], rounds: int, seed: int) -> dict[str, Any]:
+    """Re-measure good configurations in rounds of random order, by every protocol."""
+    bench = worker.bench(jobs[0].workload, jobs[0].problem, OPTIONS, None)
+    launches = [worker.load(job) for job in jobs]
+    protocols: dict[str, Callable[[Launch], float]] = {
+        **{name: partial(usual.time_us, bench) for name, usual in USUAL.items()},
+        VERSION: lambda launch: bench.time(launch, None).ratio,
+    }
+    generator = np.random.default_rng(seed)
+    results = {}
+    for name, protocol in protocols.items():
+        times, started = np.empty((rounds, len(jobs))), time.perf_counter()
+        for row in track(range(rounds), f"{jobs[0].problem} {name}"):
+            for at in generator.permutation(len(jobs)):
+                times[row, at] = protocol(launches[at])
+        each = (time.perf_counter() - started) / times.size
+        results[name] = {**spread_of(times), "milliseconds_each": 1e3 * each}
+    return results
+
+
+def study_tunings(problem: Problem, device: str, store: Path, count: int, trials: int) -> dict[str, Any]:
+    """Whole searches from different seeds, and how far their answers are from the best of them."""
+    answers: list[int] = []
+    searches = []
+    options = RaceOptions()
+    with TemporaryDirectory() as studies:
+        for seed in range(count):
+            with LiveEvaluator(TEMPLATE, problem, store, device) as evaluator:
+                asked = TuneOptions("tpe", seed, Budget(trials=trials), Path(studies), race=options)
+                result = tune(TEMPLATE, evaluator, asked)
+                assert result.race is not None
+                answers.append(result.race.answer)
+                searches.append({"gpu_seconds": result.gpu_seconds, "verdict": result.race.verdict()})
+        with LiveEvaluator(TEMPLATE, problem, store, device) as evaluator:
+            default = evaluator.space.index(TEMPLATE.default(problem, evaluator.device))
+            runners = list(dict.fromkeys([*answers, default]))
+            logs = np.log(evaluator.race(runners, 20, options.pairs, count))
+            means = dict(zip(runners, np.exp(logs.mean(axis=0)).tolist(), strict=True))
+    best = min(means[answer] for answer in answers)
+    behind = [means[answer] / best - 1 for answer in answers]
+    return {
+        "searches": searches,
+        "behind_the_best_winner": behind,
+        "within_1_percent": sum(value <= 0.01 for value in behind),
+        "time_over_default": [means[answer] / means[default] for answer in answers],
+        "gpu_seconds_each": float(np.mean([search["gpu_seconds"] for search in searches])),
+    }
+
+
+def main() -> None:
+    """Command line of the script."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problem", action="append", help=f"repeatable; without it: {', '.join(PROBLEMS)}")
+    parser.add_argument("--sample", type=int, default=500)
+    parser.add_argument("--good", type=int, default=20, help="configurations that are re-measured")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--tunings", type=int, default=0, help="whole searches a problem")
+    parser.add_argument("--trials", type=int, default=64, help="trials of each")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--store", type=Path, default=Path(".tilescout/artifacts"))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--mlflow", help="MLflow store to log to")
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+
+    worker = Worker(arguments.device)
+    device = find_device(worker.machine.name)
+    result: dict[str, Any] = {"device": worker.machine.name, "protocol": VERSION, "problems": {}}
+    for text in arguments.problem or PROBLEMS:
+        problem = Problem.parse(text)
+        space = TEMPLATE.space(problem, device)
+        drawn = space.sample(arguments.sample, np.random.default_rng(arguments.seed)).tolist()
+        configurations = [TEMPLATE.default(problem, device), *(space[index] for index in drawn)]
+        with compile_pool(
+            TEMPLATE, problem.dtype, device.arch, ArtifactStore(arguments.store), CompileOptions()
+        ) as pool:
+            built = [(configuration, pool.submit(configuration).result()) for configuration in configurations]
+        library_us = worker.bench(TEMPLATE.workload, str(problem), OPTIONS, None).library_us
+        jobs = [
+            make_job(TEMPLATE, configuration, artifact, problem, library_us, OPTIONS)
+            for configuration, artifact in dict(built).items()
+            if isinstance(artifact, Artifact)
+        ]
+        pruning = study_pruning(worker, jobs)
+        ranked = sorted(jobs, key=lambda job: worker.measure(replace(job, incumbent=0.5)).pilot_us or math.inf)
+        spread = study_spread(worker, ranked[: arguments.good], arguments.rounds, arguments.seed)
+        figures = {"library_us": library_us, "pruning": pruning, "spread": spread}
+        _print(str(problem), pruning, spread)
+        if arguments.tunings:
+            tunings = study_tunings(problem, arguments.device, arguments.store, arguments.tunings, arguments.trials)
+            figures["tunings"] = tunings
+            print(
+                f"  {arguments.tunings} tunings: {tunings['within_1_percent']} within 1 % of the best winner, "
+                f"slowest {max(tunings['time_over_default']):.4f} of the default's time, "
+                f"{tunings['gpu_seconds_each']:.2f} GPU s each"
+            )
+        result["problems"][str(problem)] = figures
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    if arguments.mlflow:
+        log_study(arguments.mlflow, "measurement", result)
+
+
+def _print(problem: str, pruning: dict[str, Any], spread: dict[str, Any]) -> None:
+    seconds = pruning["gpu_seconds"]
+    print(
+        f"{problem}: {pruning['configurations']} configurations, {pruning['pruned']} pruned, best pruned: "
+        f"{pruning['best_was_pruned']}; pilot/ratio of the best tenth <= "
+        f"{pruning['largest_pilot_over_ratio_of_the_best_tenth']:.2f}; GPU s: pruned {seconds['pruned']:.2f} "
+        f"(timing {pruning['timing_seconds_pruned']:.2f}), in full {seconds['in full']:.2f}, "
+        f"fixed {seconds['fixed']:.2f}"
+    )
+    for name, figures in spread.items():
+        print(
+            f"  {name:36s} spread {figures['spread']:.2%}, winner within 1 %: {figures['winner_within']:.0%}, "
+            f"{figures['milliseconds_each']:.1f} ms"
+        )
+
+
+if __name__ == "__main__":
+    main()

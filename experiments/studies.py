@@ -1,0 +1,79 @@
+"""What the study scripts share: figures of repeated measurements, and their way to MLflow."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def spread_of(times: NDArray[np.float64]) -> dict[str, float]:
+    """How well repeated measurements of several configurations agree.
+
+    Parameters
+    ----------
+    times
+        Of shape [rounds, configurations].
+
+    Returns
+    -------
+    dict
+        ``spread``: (largest - smallest) / median over the rounds, the median over the configurations.
+        ``winner_within``: in what share of the rounds its fastest configuration is within 1 % of the one that is
+        fastest by the mean of all rounds.
+    """
+    spread = (times.max(axis=0) - times.min(axis=0)) / np.median(times, axis=0)
+    true = times.mean(axis=0)
+    return {
+        "spread": float(np.median(spread)),
+        "winner_within": float((true[times.argmin(axis=1)] <= 1.01 * true.min()).mean()),
+    }
+
+
+def log_study(uri: str, name: str, result: Mapping[str, Any]) -> None:
+    """Log a study's figures to MLflow: a run with a metric for every number, the figures as a file, and a plot."""
+    from tilescout.search.tracking.store import manners
+
+    with manners():
+        import mlflow
+
+        client = mlflow.MlflowClient(uri)
+        experiment = f"tilescout/{name}"
+        found = client.get_experiment_by_name(experiment)
+        run = client.create_run(found.experiment_id if found else client.create_experiment(experiment), run_name=name)
+        for key, value in _numbers("", result):
+            client.log_metric(run.info.run_id, key, value)
+        client.log_dict(run.info.run_id, dict(result), "result.json")
+        with TemporaryDirectory() as folder:
+            path = Path(folder, "spread.png")
+            _draw_spread(result, path)
+            client.log_artifact(run.info.run_id, str(path))
+        client.set_terminated(run.info.run_id)
+
+
+def _numbers(prefix: str, value: Any) -> Iterator[tuple[str, float]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _numbers(f"{prefix}/{key}".strip("/").replace(":", "-").replace(",", ""), inner)
+    elif isinstance(value, int | float):
+        yield prefix, float(value)
+
+
+def _draw_spread(result: Mapping[str, Any], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.5), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    problems = result["problems"]
+    names = list(next(iter(problems.values()))["spread"])
+    for at, name in enumerate(names):
+        heights = [100 * problem["spread"][name]["spread"] for problem in problems.values()]
+        places = np.arange(len(problems)) + (at - len(names) / 2) * 0.8 / len(names)
+        axes.bar(places, heights, width=0.8 / len(names), label=name, align="edge")
+    axes.set_xticks(range(len(problems)), list(problems), rotation=15)
+    axes.set_ylabel("spread over re-measurements, %")
+    axes.set_title(f"{result['device']}: the same configurations measured again", loc="left")
+    axes.legend()
+    figure.savefig(path)
