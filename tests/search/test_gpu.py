@@ -123,7 +123,7 @@ def test_a_slow_kernel_is_pruned_and_loses_the_race(
     process: MeasuringProcess, plain_kernel: BuildPlain, job_of: JobOf, problem: str
 ) -> None:
     # The pilot is a single launch and includes its latency: what it prunes is far slower.
-    fast, slow = (job_of(plain_kernel(repeats=repeats), problem) for repeats in (1, 40))
+    fast, slow = (job_of(plain_kernel(repeats=repeats), problem) for repeats in (1, 20))
     first = process.measure(fast)
     assert first.timing is not None, first.error
 
@@ -131,7 +131,8 @@ def test_a_slow_kernel_is_pruned_and_loses_the_race(
     ratios = process.race([fast, slow], rounds=3, pairs=3, seed=0)
 
     assert pruned.status is Status.PRUNED, pruned.error
-    assert pruned.verify_seconds <= pruned.gpu_seconds < first.gpu_seconds
+    assert pruned.timing is None
+    assert pruned.gpu_seconds - pruned.verify_seconds < 0.01
     assert (ratios[:, 1] > 1.5 * ratios[:, 0]).all()
 
 
