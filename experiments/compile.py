@@ -11,7 +11,7 @@ from rich.table import Table
 
 from tilescout.experiments.options import artifacts, chosen, seed_option, set_option, store_option, target_option
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactKey, ArtifactStore, verify_library
-from tilescout.search.evaluate.compile import CompileOptions, compile_pool
+from tilescout.search.evaluate.compile import CompileOptions, CompilePool
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.problems import DTYPES, Problem
 from tilescout.spaces.templates import find_template
@@ -52,7 +52,7 @@ def compile_sample(
 
     started = time.perf_counter()
     options = CompileOptions(processes) if processes else CompileOptions()
-    with compile_pool(template, dtype, device.arch, kernels, options) as pool:
+    with CompilePool(template, dtype, device.arch, kernels, options) as pool:
         futures = [pool.submit(configuration) for configuration in configurations]
         outcomes = [future.result() for future in track(futures, "compile", console=Console(stderr=True))]
     seconds = time.perf_counter() - started

@@ -29,10 +29,11 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
+from tilescout.experiments.options import STORE, artifacts
 from tilescout.experiments.studies import log_study, spread_of
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
 from tilescout.search.evaluate.bench import Bench, Launch
-from tilescout.search.evaluate.compile import CompileOptions, compile_pool
+from tilescout.search.evaluate.compile import CompileOptions, CompilePool
 from tilescout.search.evaluate.live import LiveEvaluator, make_job
 from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.evaluate.protocol import VERSION, ProtocolOptions
@@ -189,7 +190,7 @@ def main() -> None:
     parser.add_argument("--tunings", type=int, default=0, help="whole searches a problem")
     parser.add_argument("--trials", type=int, default=64, help="trials of each")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--store", type=Path, default=Path(".tilescout/artifacts"))
+    parser.add_argument("--store", type=Path, default=artifacts(STORE))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--mlflow", help="MLflow store to log to")
     parser.add_argument("--out", type=Path, required=True)
@@ -203,7 +204,7 @@ def main() -> None:
         space = TEMPLATE.space(problem, device)
         drawn = space.sample(arguments.sample, np.random.default_rng(arguments.seed)).tolist()
         configurations = [TEMPLATE.default(problem, device), *(space[index] for index in drawn)]
-        with compile_pool(
+        with CompilePool(
             TEMPLATE, problem.dtype, device.arch, ArtifactStore(arguments.store), CompileOptions()
         ) as pool:
             built = [(configuration, pool.submit(configuration).result()) for configuration in configurations]

@@ -20,10 +20,11 @@ from pathlib import Path
 import numpy as np
 from rich.progress import track
 
+from tilescout.experiments.options import STORE, artifacts
 from tilescout.search.evaluate import protocol
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
 from tilescout.search.evaluate.card import Baseline, TableCard
-from tilescout.search.evaluate.compile import CompileOptions, compile_pool
+from tilescout.search.evaluate.compile import CompileOptions, CompilePool
 from tilescout.search.evaluate.host import MeasuringProcess
 from tilescout.search.evaluate.live import LiveOptions, make_job, measure_artifact
 from tilescout.search.evaluate.measurement import Measurement
@@ -102,7 +103,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=1000, help="random configurations")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--also", type=Path, help="JSON file with a list of configurations to measure too")
-    parser.add_argument("--store", type=Path, default=Path(".tilescout/artifacts"), help="folder of compiled kernels")
+    parser.add_argument("--store", type=Path, default=artifacts(STORE), help="folder of compiled kernels")
     parser.add_argument("--gpu", default="cuda")
     parser.add_argument("--out", type=Path, required=True, help="the .parquet file to write, its card beside it")
     arguments = parser.parse_args()
@@ -116,7 +117,7 @@ def main() -> None:
         also = [Configuration.of(values) for values in picked]
         configurations = choose(template, device, problems, also, arguments.sample, arguments.seed)
         store = ArtifactStore(arguments.store)
-        with compile_pool(template, arguments.dtype, device.arch, store, CompileOptions()) as pool:
+        with CompilePool(template, arguments.dtype, device.arch, store, CompileOptions()) as pool:
             compiled = [(configuration, pool.submit(configuration)) for configuration in configurations]
             built = [(configuration, future.result()) for configuration, future in track(compiled, "compile")]
 

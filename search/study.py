@@ -5,7 +5,8 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from types import TracebackType
+from typing import IO, Any, Self
 
 import optuna
 from optuna.samplers import BaseSampler
@@ -39,6 +40,15 @@ class _FileLock(JournalFileOpenLock):
             self._file.close()
             self._file = None
 
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
 
 class _Journal(JournalFileBackend):
     """A journal that waits for the disk once a trial, when it ends; optuna's own waits for each of 13 records.
@@ -54,14 +64,10 @@ class _Journal(JournalFileBackend):
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         content = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
-        self._held.acquire()
-        try:
-            with self._path.open("ab", buffering=0) as file:
-                file.write(content.encode())
-                if any("datetime_complete" in log for log in logs):
-                    os.fsync(file.fileno())
-        finally:
-            self._held.release()
+        with self._held, self._path.open("ab", buffering=0) as file:
+            file.write(content.encode())
+            if any("datetime_complete" in log for log in logs):
+                os.fsync(file.fileno())
 
 
 def open_storage(path: Path) -> JournalStorage:
@@ -77,11 +83,8 @@ def open_storage(path: Path) -> JournalStorage:
     lock = _FileLock(path.with_name(path.name + ".lock"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-        try:
+        with lock:
             _drop_torn_record(path)
-        finally:
-            lock.release()
         return JournalStorage(_Journal(path, lock))
     except OSError as error:
         raise StoreError(

@@ -4,10 +4,8 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from multiprocessing import get_context
@@ -17,6 +15,7 @@ from pebble import ProcessExpired, ProcessPool
 
 from tilescout.search.evaluate.artifacts import LIBRARY, Artifact, ArtifactKey, ArtifactStore
 from tilescout.search.evaluate.binary import find_cuobjdump, resource_usage
+from tilescout.search.evaluate.closing import Closing
 from tilescout.search.evaluate.measurement import Measurement, Resources, Status
 from tilescout.search.evaluate.runtime import runtime_libraries
 from tilescout.spaces.errors import BuildError, one_line
@@ -100,7 +99,7 @@ def _resources(built: Built, obj: Path) -> Resources | None:
     return Resources(registers, spilled, static + built.shared_memory)
 
 
-class CompilePool:
+class CompilePool(Closing):
     """Compiler processes for one template, type and target, with a store behind them.
 
     Parameters
@@ -179,18 +178,6 @@ class CompilePool:
             self._pool.stop()
             self._pool.join()
             self._pool = None
-
-
-@contextmanager
-def compile_pool(
-    template: KernelTemplate, dtype: str, arch: str, store: ArtifactStore, options: CompileOptions
-) -> Iterator[CompilePool]:
-    """A `CompilePool` that is closed at the end."""
-    pool = CompilePool(template, dtype, arch, store, options)
-    try:
-        yield pool
-    finally:
-        pool.close()
 
 
 def _outcome(artifact: Artifact) -> Artifact | Measurement:

@@ -1,14 +1,13 @@
 """The interface between the search and whatever tries configurations for it."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilescout.search.evaluate.closing import Closing
 from tilescout.search.evaluate.measurement import Measurement
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import TilescoutError
@@ -38,7 +37,7 @@ class CannotMeasureError(TilescoutError):
     """An evaluator was asked to measure again what it can't."""
 
 
-class Evaluator(ABC):
+class Evaluator(Closing):
     """Tries configurations of one space on one problem.
 
     `submit` hands a configuration over, `wait` gives outcomes back in the order in which they finish. An evaluator may
@@ -113,14 +112,6 @@ class Evaluator(ABC):
     @abstractmethod
     def close(self) -> None:
         """Stop everything; unfinished configurations are dropped."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def evaluate(evaluator: Evaluator, indices: Iterable[int]) -> Iterator[tuple[int, Measurement]]:

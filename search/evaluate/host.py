@@ -11,12 +11,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from multiprocessing.connection import Connection
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilescout.search.evaluate.closing import Closing
 from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.evaluate.worker import Job, job_request
@@ -34,7 +34,7 @@ class WorkerLostError(Exception):
         self.measurement = measurement
 
 
-class MeasuringProcess:
+class MeasuringProcess(Closing):
     """A process that measures on one device, replaced whenever a kernel takes it down.
 
     Parameters
@@ -118,14 +118,6 @@ class MeasuringProcess:
         """Kill the process."""
         self._reap()
         self._log.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _ensure(self) -> Connection:
         if self._connection is not None:

@@ -8,11 +8,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tilescout.spaces.errors import StoreError
+from tilescout.spaces.errors import StoreError, one_line
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+ERROR_LENGTH = 300  # of what MLflow says, in characters
 _SQLITE = "sqlite:///"
 _LOCK_SECONDS = 5.0  # how long opening a store waits for another process that is writing to it
 
@@ -38,7 +39,9 @@ def default_store(root: Path) -> tuple[str, Path]:
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreError(f"can't create the folder {root} for the MLflow store: {one_line(error)}") from error
+        raise StoreError(
+            f"can't create the folder {root} for the MLflow store: {one_line(error, ERROR_LENGTH)}"
+        ) from error
     if not os.access(root, os.W_OK | os.X_OK):
         raise StoreError(f"can't write to the folder {root} of the MLflow store: choose another, or change its mode")
     path = root / "mlflow.db"
@@ -113,7 +116,7 @@ def translated(uri: str, hint: str = "") -> Iterator[None]:
     try:
         yield
     except (MlflowException, SQLAlchemyError, OSError) as error:
-        raise StoreError(f"can't use the MLflow store {uri}: {one_line(error)}{hint}") from error
+        raise StoreError(f"can't use the MLflow store {uri}: {one_line(error, ERROR_LENGTH)}{hint}") from error
 
 
 def is_passing(error: Exception) -> bool:
@@ -123,13 +126,6 @@ def is_passing(error: Exception) -> bool:
     if isinstance(error, MlflowException):
         return error.error_code not in {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"}
     return isinstance(error, OSError)  # includes every error of `requests`
-
-
-def one_line(error: BaseException, length: int = 300) -> str:
-    """What an error says, as one line of at most `length` characters."""
-    text = str(error).split("[SQL:")[0]  # SQLAlchemy goes on with the statement and its values
-    text = " ".join(text.split()) or type(error).__name__
-    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def _artifacts_beside(path: Path) -> Path:
@@ -144,6 +140,6 @@ def _check_sqlite(path: Path) -> None:
             connection.execute("ROLLBACK")
     except (OSError, sqlite3.Error) as error:
         raise StoreError(
-            f"can't write the MLflow store {path}: {one_line(error)}; "
+            f"can't write the MLflow store {path}: {one_line(error, ERROR_LENGTH)}; "
             "it has to be a SQLite file, or a new one in a folder that can be written"
         ) from error

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from tilescout.search.tracking.store import one_line
-from tilescout.spaces.errors import StoreError
+from tilescout.search.tracking.store import ERROR_LENGTH
+from tilescout.spaces.errors import StoreError, one_line
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 5.0  # seconds between attempts; doubles each time
 _NAMED = 10  # how many undelivered items a message names
@@ -123,7 +123,7 @@ class Writer:
                 job.action()
                 return False
             except Exception as error:  # whatever it is, it must not end the thread
-                self._reason = one_line(error)
+                self._reason = one_line(error, ERROR_LENGTH)
                 if not self._is_passing(error):
                     return True
             with self._changed:

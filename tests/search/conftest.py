@@ -12,7 +12,7 @@ import pytest
 
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactKey, ArtifactStore
 from tilescout.search.evaluate.card import Baseline, TableCard
-from tilescout.search.evaluate.compile import CompileOptions, build, compile_pool
+from tilescout.search.evaluate.compile import CompileOptions, CompilePool, build
 from tilescout.search.evaluate.measurement import Clocks, Measurement, Resources, Status, Timing
 from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.evaluate.rows import Row
@@ -187,7 +187,7 @@ def compiled_gemm(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     """The default configuration of the real template, compiled for bf16."""
     store = ArtifactStore(tmp_path_factory.mktemp("gemm"))
     default = TEMPLATE.default(Problem(4096, 4096, 4096), DEVICE)
-    with compile_pool(TEMPLATE, "bf16", DEVICE.arch, store, CompileOptions(processes=1)) as pool:
+    with CompilePool(TEMPLATE, "bf16", DEVICE.arch, store, CompileOptions(processes=1)) as pool:
         artifact = pool.submit(default).result()
     assert isinstance(artifact, Artifact), artifact.error
     return artifact

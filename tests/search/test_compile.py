@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactKey, ArtifactStore, verify_library
-from tilescout.search.evaluate.compile import CompileOptions, CompilePool, build, compile_pool
+from tilescout.search.evaluate.compile import CompileOptions, CompilePool, build
 from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.spaces.errors import BuildError, StoreError
 from tilescout.spaces.knobs import Configuration
@@ -33,7 +33,7 @@ def open_pool(plain_gemm: ModuleType, store: ArtifactStore) -> Callable[..., Com
     """A function: a pool for the plain GEMM on the store, to be closed by its user."""
 
     def open_pool(options: CompileOptions = TWO) -> CompilePool:
-        return compile_pool(plain_gemm.TEMPLATE, "bf16", "host", store, options)
+        return CompilePool(plain_gemm.TEMPLATE, "bf16", "host", store, options)
 
     return open_pool
 

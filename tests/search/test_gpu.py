@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
-from tilescout.search.evaluate.compile import CompileOptions, compile_pool
+from tilescout.search.evaluate.compile import CompileOptions, CompilePool
 from tilescout.search.evaluate.host import MeasuringProcess
 from tilescout.search.evaluate.live import LiveEvaluator, make_job, measure_artifact
 from tilescout.search.evaluate.measurement import Measurement, Status
@@ -154,7 +154,7 @@ def compile_all(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[
     store = ArtifactStore(tmp_path_factory.mktemp("store"))
 
     def compile_all(configurations: list[Configuration], dtype: str) -> dict[Configuration, Artifact]:
-        with compile_pool(TEMPLATE, dtype, H200.arch, store, CompileOptions()) as pool:
+        with CompilePool(TEMPLATE, dtype, H200.arch, store, CompileOptions()) as pool:
             futures: dict[Configuration, Future[Artifact | Measurement]] = {}
             for configuration in configurations:
                 futures[configuration] = pool.submit(configuration)

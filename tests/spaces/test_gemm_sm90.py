@@ -12,7 +12,7 @@ import pytest
 
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
 from tilescout.search.evaluate.binary import device_code
-from tilescout.search.evaluate.compile import CompileOptions, compile_pool
+from tilescout.search.evaluate.compile import CompileOptions, CompilePool
 from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.knobs import Configuration, Value
@@ -46,8 +46,8 @@ def submit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Submit]:
     store = ArtifactStore(tmp_path_factory.mktemp("store"))
     options = CompileOptions(processes=2, timeout=120)
     with (
-        compile_pool(TEMPLATE, "bf16", H200.arch, store, options) as bf16,
-        compile_pool(TEMPLATE, "fp16", H200.arch, store, CompileOptions(processes=1)) as fp16,
+        CompilePool(TEMPLATE, "bf16", H200.arch, store, options) as bf16,
+        CompilePool(TEMPLATE, "fp16", H200.arch, store, CompileOptions(processes=1)) as fp16,
     ):
         pools = {"bf16": bf16, "fp16": fp16}
         yield lambda configuration, dtype="bf16": pools[dtype].submit(configuration)
