@@ -72,7 +72,7 @@ class Usual:
     def time_us(self, bench: Bench, launch: Launch) -> float:
         """The median time of the replays that count."""
         if self.heating_us:
-            library = bench.make_block(bench.workload.run_library)
+            library = bench.make_block(bench.run_library)
             bench.machine.times_us([library] * math.ceil(self.heating_us / (bench.library_us * bench.launches)))
         kernel = bench.make_block(launch)
         times = bench.machine.times_us([kernel] * (self.launches + 1))[1:]
@@ -200,12 +200,12 @@ def main() -> None:
     device = find_device(worker.machine.name)
     result: dict[str, Any] = {"device": worker.machine.name, "protocol": VERSION, "problems": {}}
     for text in arguments.problem or PROBLEMS:
-        problem = Problem.parse(text)
+        problem = TEMPLATE.parse(text)
         space = TEMPLATE.space(problem, device)
         drawn = space.sample(arguments.sample, np.random.default_rng(arguments.seed)).tolist()
         configurations = [TEMPLATE.default(problem, device), *(space[index] for index in drawn)]
         with CompilePool(
-            TEMPLATE, problem.dtype, device.arch, ArtifactStore(arguments.store), CompileOptions()
+            TEMPLATE, problem.signature, device.arch, ArtifactStore(arguments.store), CompileOptions()
         ) as pool:
             built = [(configuration, pool.submit(configuration).result()) for configuration in configurations]
         library_us = worker.bench(TEMPLATE.workload, str(problem), OPTIONS, None).library_us

@@ -25,7 +25,7 @@ LIBRARY = "kernel.so"  # its name in a folder of the store
 
 @dataclass(frozen=True)
 class ArtifactKey:
-    """All that a compiled kernel depends on; it holds for every m, n, k and batch.
+    """All that a compiled kernel depends on; it holds for every size.
 
     Attributes
     ----------
@@ -33,8 +33,8 @@ class ArtifactKey:
         The template and the hash of its source.
     configuration
         The knob values.
-    dtype, arch
-        Element type and compiler target.
+    signature, arch
+        What of the problem is compiled in, and compiler target.
     compiler
         Version of nvidia-cutlass-dsl.
     """
@@ -42,15 +42,15 @@ class ArtifactKey:
     space: str
     source_hash: str
     configuration: Configuration
-    dtype: str
+    signature: str
     arch: str
     compiler: str
 
     @classmethod
-    def of(cls, template: KernelTemplate, configuration: Configuration, dtype: str, arch: str) -> "ArtifactKey":
+    def of(cls, template: KernelTemplate, configuration: Configuration, signature: str, arch: str) -> "ArtifactKey":
         """The key under which the installed compiler's artifact is stored."""
         compiler = version("nvidia-cutlass-dsl")
-        return cls(template.name, template.source_hash, configuration, dtype, arch, compiler)
+        return cls(template.name, template.source_hash, configuration, signature, arch, compiler)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready mapping."""

@@ -69,7 +69,7 @@ def build(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -> A
     with store.scratch() as scratch:
         library, obj = scratch / LIBRARY, scratch / "kernel.o"
         try:
-            built = template.build(key.configuration, key.dtype, key.arch, obj)
+            built = template.build(key.configuration, key.signature, key.arch, obj)
             # No run path: the host that loads it may keep the libraries elsewhere. It loads them first, and the
             # dynamic linker then finds them by name.
             command = [linker, "-shared", "-o", str(library), str(obj), *map(str, libraries)]
@@ -100,11 +100,11 @@ def _resources(built: Built, obj: Path) -> Resources | None:
 
 
 class CompilePool(Closing):
-    """Compiler processes for one template, type and target, with a store behind them.
+    """Compiler processes for one template, signature and target, with a store behind them.
 
     Parameters
     ----------
-    template, dtype, arch
+    template, signature, arch
         What is compiled.
     store
         Where artifacts are looked up first, and kept.
@@ -113,9 +113,9 @@ class CompilePool(Closing):
     """
 
     def __init__(
-        self, template: KernelTemplate, dtype: str, arch: str, store: ArtifactStore, options: CompileOptions
+        self, template: KernelTemplate, signature: str, arch: str, store: ArtifactStore, options: CompileOptions
     ) -> None:
-        self.template, self.dtype, self.arch, self.store, self.options = template, dtype, arch, store, options
+        self.template, self.signature, self.arch, self.store, self.options = template, signature, arch, store, options
         self._pool: ProcessPool | None = None
 
     def submit(self, configuration: Configuration) -> "Future[Artifact | Measurement]":
@@ -128,7 +128,7 @@ class CompilePool(Closing):
             not the configuration's, such as a store that can't be written.
         """
         result: Future[Artifact | Measurement] = Future()
-        key = ArtifactKey.of(self.template, configuration, self.dtype, self.arch)
+        key = ArtifactKey.of(self.template, configuration, self.signature, self.arch)
         if (stored := self.store.find(key)) is not None:
             result.set_result(_outcome(stored))
             return result
@@ -147,7 +147,7 @@ class CompilePool(Closing):
             else:
                 result.set_exception(error)
 
-        arguments = (self.template, configuration, self.dtype, self.arch, self.store.root)
+        arguments = (self.template, key, self.store.root)
         self._processes().schedule(_build_task, args=arguments, timeout=self.options.timeout).add_done_callback(finish)
         return result
 
@@ -191,5 +191,5 @@ def _prepare_process(arch: str) -> None:
     os.environ["CUTE_DSL_ARCH"] = arch
 
 
-def _build_task(template: KernelTemplate, configuration: Configuration, dtype: str, arch: str, root: Path) -> Artifact:
-    return build(template, ArtifactKey.of(template, configuration, dtype, arch), ArtifactStore(root))
+def _build_task(template: KernelTemplate, key: ArtifactKey, root: Path) -> Artifact:
+    return build(template, key, ArtifactStore(root))

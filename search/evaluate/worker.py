@@ -27,7 +27,6 @@ from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.evaluate.protocol import ProtocolOptions, is_pruned
 from tilescout.search.evaluate.runtime import runtime_libraries
 from tilescout.spaces.errors import ArtifactError, one_line
-from tilescout.spaces.problems import Problem
 from tilescout.spaces.workloads import find_workload
 
 
@@ -82,7 +81,8 @@ class Worker:
         asked = (workload, problem, options)
         if self._bench is None or self._bench[0] != asked:
             self._bench = None  # frees the old operands before the new ones are made
-            made = Bench(self.machine, find_workload(workload), Problem.parse(problem), options, library_us)
+            found = find_workload(workload)
+            made = Bench(self.machine, found, found.problem.parse(problem), options, library_us)
             self._bench = (asked, made)
         return self._bench[1]
 

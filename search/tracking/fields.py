@@ -43,7 +43,7 @@ def common_tags(info: StudyInfo) -> dict[str, str]:
         "space": info.space,
         "space_hash": info.space_hash,
         "problem": str(info.problem),
-        "dtype": info.problem.dtype,
+        "signature": info.problem.signature,
         "device": info.device,
         "library": info.library,
         "sampler": info.sampler,
@@ -59,11 +59,8 @@ def study_params(info: StudyInfo) -> dict[str, str]:
     problem = info.problem
     return {
         "problem": str(problem),
-        "m": str(problem.m),
-        "n": str(problem.n),
-        "k": str(problem.k),
-        "batch": str(problem.batch),
-        "dtype": problem.dtype,
+        **{name: str(size) for name, size in problem.sizes.items()},
+        "signature": problem.signature,
         "device": info.device,
         "space": info.space,
         "sampler": info.sampler,

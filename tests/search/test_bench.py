@@ -20,13 +20,13 @@ from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.evaluate.worker import Job, Worker
 from tilescout.search.race import Race, RaceOptions, run_race
-from tilescout.spaces.problems import Problem
-from tilescout.spaces.workloads import WORKLOADS, Gemm, Tensors
+from tilescout.spaces.gemm import Gemm, GemmProblem
+from tilescout.spaces.workloads import Tensors
 
 if TYPE_CHECKING:
     import torch
 
-PROBLEM = Problem(8, 8, 8)
+PROBLEM = GemmProblem(8, 8, 8)
 OPTIONS = ProtocolOptions(cold_bytes=1, heating_us=10_000.0)  # one set of inputs: there is no cache to get past
 MAX_KERNELS = 64
 NUMBERS = ("library_us", "now_us", "drift", "period_us", "phase", "noise", "hiccups")
@@ -87,11 +87,11 @@ class TimedGemm(Gemm):
 
         self.entry: Callable[..., None] = tvm_ffi.load_module(str(timed.path)).library
 
-    def run_library(self, inputs: Tensors, output: "torch.Tensor") -> None:
+    def run_library(self, problem: GemmProblem, inputs: Tensors, output: "torch.Tensor") -> None:
         self.entry(*inputs, output)
 
-    def edge_problem(self, problem: Problem) -> Problem:
-        return Problem(5, 8, 16, batch=2)
+    def edge_problem(self, problem: GemmProblem) -> GemmProblem:
+        return GemmProblem(5, 8, 16, batch=2)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def timed(tmp_path_factory: pytest.TempPathFactory) -> Timed:
 
 @pytest.fixture
 def worker(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> Worker:
-    monkeypatch.setitem(WORKLOADS, "timed", TimedGemm(timed))
+    monkeypatch.setattr("tilescout.search.evaluate.worker.find_workload", lambda _: TimedGemm(timed))
     worker = Worker("cpu")
     worker.machine = TimedMachine(timed)
     return worker

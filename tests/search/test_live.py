@@ -15,9 +15,9 @@ from tilescout.search.evaluate.protocol import VERSION, ProtocolOptions
 from tilescout.search.loop import Budget
 from tilescout.search.tune import TuneOptions, tune
 from tilescout.spaces.errors import DeviceError, ProblemError, SpaceError, StoreError
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.gemm import GemmProblem
 
-PROBLEM = Problem(64, 64, 64)
+PROBLEM = GemmProblem(64, 64, 64)
 OPTIONS = LiveOptions(CompileOptions(processes=2, timeout=4), ProtocolOptions(heating_us=1000.0), timeout=4)
 
 Open = Callable[..., LiveEvaluator]
@@ -221,7 +221,7 @@ def test_a_problem_or_device_that_is_not_the_templates_is_refused(plain_gemm: Mo
     from tilescout.spaces.devices import find_device
 
     with pytest.raises(ProblemError, match="computes in bf16"):
-        LiveEvaluator(plain_gemm.TEMPLATE, Problem(8, 8, 8, dtype="fp16"), tmp_path, "cpu", plain_gemm.HOST)
+        LiveEvaluator(plain_gemm.TEMPLATE, GemmProblem(8, 8, 8, dtype="fp16"), tmp_path, "cpu", plain_gemm.HOST)
     with pytest.raises(SpaceError, match="builds for host, sm_90a, not for sm_100a"):
         LiveEvaluator(plain_gemm.TEMPLATE, PROBLEM, tmp_path, "cpu", find_device("b200"))
 
