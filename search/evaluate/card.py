@@ -49,7 +49,7 @@ class TableCard:
         Versions of torch, CUDA, the compiler and what else matters.
     protocol, protocol_text
         Name and version of the protocol by which every row was measured (times of different protocols are not
-        comparable), and what it does, in prose.
+        comparable), and what it does, in prose. It need not be today's: an older protocol's rows replay as they are.
     recorded
         The day on which the recording ended.
     library
