@@ -1,5 +1,6 @@
 """Compile configurations in a pool of processes, with no GPU."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from tilescout.search.evaluate.binary import find_cuobjdump, resource_usage
 from tilescout.search.evaluate.closing import Closing
 from tilescout.search.evaluate.measurement import Measurement, Resources, Status
 from tilescout.search.evaluate.runtime import runtime_libraries
-from tilescout.spaces.errors import BuildError, one_line
+from tilescout.spaces.errors import BuildError, StoreError, one_line
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import Built, KernelTemplate
 
@@ -60,6 +61,8 @@ def build(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -> A
     ------
     ArtifactError, BuildError
         If a tool or library that every configuration needs is missing: that is nothing to store.
+    MemoryError
+        If there was not enough memory, which says nothing of the configuration either.
     StoreError
         If the store can't be written.
     """
@@ -74,6 +77,8 @@ def build(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -> A
             # dynamic linker then finds them by name.
             command = [linker, "-shared", "-o", str(library), str(obj), *map(str, libraries)]
             linked = subprocess.run(command, capture_output=True, text=True, check=False)
+            if linked.returncode < 0:
+                raise MemoryError(f"the linker was killed by signal {-linked.returncode}")
             if linked.returncode:
                 raise BuildError(f"linking failed: {linked.stderr}")
             resources = _resources(built, obj)
@@ -85,11 +90,32 @@ def build(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -> A
                 resources=resources,
                 compile_seconds=time.perf_counter() - start,
             )
+        except OSError as error:
+            raise StoreError(f"can't build in the artifact store {store.root}: {error.strerror}") from error
         except BuildError as error:
+            _refuse_passing(error, store)
             artifact = Artifact(library, "", "", None, time.perf_counter() - start, one_line(error))
             for left in scratch.iterdir():
                 left.unlink()
         return store.publish(key, artifact, scratch)
+
+
+_SHORTAGES = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+
+
+def _refuse_passing(error: BuildError, store: ArtifactStore) -> None:
+    """Raise if a build failed for want of memory or room, and not because of its configuration."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemoryError):
+            raise MemoryError(one_line(error)) from error
+        if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
+            raise StoreError(f"can't build in the artifact store {store.root}: {cause.strerror}") from error
+        cause = cause.__cause__ or cause.__context__
+    if os.strerror(errno.ENOSPC) in str(error):  # what compilers and linkers print
+        raise StoreError(f"can't build in the artifact store {store.root}: {os.strerror(errno.ENOSPC)}") from error
+    if os.strerror(errno.ENOMEM) in str(error):
+        raise MemoryError(one_line(error)) from error
 
 
 def _resources(built: Built, obj: Path) -> Resources | None:
@@ -153,6 +179,7 @@ class CompilePool(Closing):
 
     def _processes(self) -> ProcessPool:
         if self._pool is None:
+            self.store.sweep()
             self._pool = ProcessPool(
                 max_workers=self.options.processes,
                 initializer=_prepare_process,
@@ -169,6 +196,9 @@ class CompilePool(Closing):
             return Measurement(Status.COMPILE_TIMEOUT, message, compile_seconds=seconds)
         if isinstance(error, ProcessExpired):
             message = f"the compiler died with exit code {error.exitcode}"
+            return Measurement(Status.COMPILE_ERROR, message, compile_seconds=seconds)
+        if isinstance(error, MemoryError):
+            message = f"not enough memory to compile ({one_line(error)}); it is not recorded and can be tried again"
             return Measurement(Status.COMPILE_ERROR, message, compile_seconds=seconds)
         return None
 

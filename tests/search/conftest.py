@@ -60,9 +60,11 @@ def invent_measurement(rng: np.random.Generator, library_us: float) -> Measureme
         compile_seconds=compiling,
         gpu_seconds=measuring,
         verify_seconds=measuring / 3,
+        pilot_seconds=measuring / 16,
     )
     if ratio > 4:
-        return replace(outcome, status=Status.PRUNED, timing=None, gpu_seconds=outcome.verify_seconds)
+        spent = outcome.verify_seconds + outcome.pilot_seconds
+        return replace(outcome, status=Status.PRUNED, timing=None, gpu_seconds=spent)
     return outcome
 
 

@@ -117,11 +117,10 @@ def test_the_clocks_are_sampled_where_nvml_answers(
     assert 15 < clocks.temperature_c < 100
 
 
-@pytest.mark.parametrize("problem", ["256x256x256", "2048x2048x64"], ids=["in graphs", "longer"])
+@pytest.mark.parametrize("problem", ["256x256x256", "4096x4096x8"], ids=["in graphs", "longer"])
 def test_a_slow_kernel_is_pruned_and_loses_the_race(
     process: MeasuringProcess, plain_kernel: BuildPlain, job_of: JobOf, problem: str
 ) -> None:
-    # The pilot is a single launch and includes its latency: what it prunes is far slower.
     fast, slow = (job_of(plain_kernel(repeats=repeats), problem) for repeats in (1, 20))
     first = process.measure(fast)
     assert first.timing is not None, first.error
@@ -131,7 +130,7 @@ def test_a_slow_kernel_is_pruned_and_loses_the_race(
 
     assert pruned.status is Status.PRUNED, pruned.error
     assert pruned.timing is None
-    assert pruned.gpu_seconds - pruned.verify_seconds < 0.01
+    assert pruned.timing_seconds < 0.01
     assert (ratios[:, 1] > 1.5 * ratios[:, 0]).all()
 
 

@@ -18,7 +18,7 @@ from tilescout.spaces.errors import DeviceError, ProblemError, SpaceError, Store
 from tilescout.spaces.gemm import GemmProblem
 
 PROBLEM = GemmProblem(64, 64, 64)
-OPTIONS = LiveOptions(CompileOptions(processes=2, timeout=4), ProtocolOptions(heating_us=1000.0), timeout=4)
+OPTIONS = LiveOptions(CompileOptions(processes=2, timeout=4), ProtocolOptions(heating_us=1000.0), timeout=8)
 
 Open = Callable[..., LiveEvaluator]
 
@@ -126,7 +126,7 @@ def test_what_the_store_holds_is_not_compiled_again(
     before = children()
     with LiveEvaluator(live.template, PROBLEM, store, "cpu", live.device, OPTIONS) as again:
         [(_, second)] = evaluate(again, [index(again)])
-        assert len(children() - before) == 1  # the measuring process, and no compiler
+        assert len(children() - before) == 2  # the measuring process and its spare, and no compiler
 
     assert first.ok
     assert second.ok

@@ -72,7 +72,7 @@ class PruningEvaluator(ReplayEvaluator):
     def wait(self) -> list[tuple[int, Measurement]]:
         [(index, measurement)] = super().wait()
         incumbent = self.asked[-1][1]
-        if measurement.timing is not None and is_pruned(measurement.timing.ratio, incumbent, ProtocolOptions()):
+        if measurement.timing is not None and is_pruned([measurement.timing.ratio], incumbent, ProtocolOptions()):
             measurement = replace(measurement, status=Status.PRUNED, timing=None, gpu_seconds=0.001)
         return [(index, measurement)]
 

@@ -158,7 +158,7 @@ def test_a_pruned_trial_shows_its_pilot_and_is_no_failure(store: str, tmp_path: 
     assert (row["status"], row["time_us"], float(row["pilot_us"])) == ("pruned", "", 900)
     described = json.loads((folder / "best_configuration.json").read_text())
     assert (described["failed_trials"], described["pruned_trials"]) == (1, 1)
-    assert described["verify_seconds"] == 0.5
+    assert described["account"]["verify"] == 0.5
 
 
 def test_the_parent_shows_the_best_so_far_at_every_trial(store: str) -> None:
