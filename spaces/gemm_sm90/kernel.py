@@ -28,6 +28,7 @@ from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_sm90.epilogue import Epilogue, register_copy
 from tilescout.spaces.gemm_sm90.exchange import Exchange
 from tilescout.spaces.gemm_sm90.layout import EPILOGUE_STAGES, MMA_ROWS, WARP_GROUP, GemmShape
+from tilescout.spaces.gemm_sm90.mainloop import multiply, multiply_promoted
 from tilescout.spaces.gemm_sm90.scheduler import TileOrder
 
 WARPS = 4  # in a warp group
@@ -431,9 +432,10 @@ class GemmSm90:
             if cutlass.const_expr(shape.pingpong):
                 cute.arch.barrier(barrier_id=TURN_BARRIER + group, number_of_threads=2 * WARP_GROUP)
             if cutlass.const_expr(self.promotes):
-                read = self.multiply_promoted(fragments, accumulators, ring, read, place.k_tiles)
+                step = (shape.groups * MMA_ROWS, shape.tile_n)
+                read = multiply_promoted(mma, step, fragments, accumulators, ring, read, place.k_tiles)
             else:
-                read, release = self.multiply(mma, fragments, accumulators, ring, read, release, place.k_tiles)
+                read, release = multiply(mma, fragments, accumulators, ring, read, release, place.k_tiles)
             if cutlass.const_expr(shape.pingpong):
                 cute.arch.barrier_arrive(barrier_id=TURN_BARRIER + 1 - group, number_of_threads=2 * WARP_GROUP)
             if cutlass.const_expr(not self.promotes):
@@ -467,84 +469,6 @@ class GemmSm90:
                 phase ^= 1
             work += stride
         epilogue.drain()
-
-    @cute.jit
-    def multiply(
-        self,
-        mma: cute.TiledMma,
-        fragments: tuple[cute.Tensor, cute.Tensor],
-        accumulators: cute.Tensor,
-        ring: pipeline.PipelineTmaAsync,
-        read: pipeline.PipelineState,
-        release: pipeline.PipelineState,
-        k_tiles: Int32,
-    ) -> tuple[pipeline.PipelineState, pipeline.PipelineState]:
-        """Multiply all stages of a tile; the last product stays in flight, and its stage is not released."""
-        a, b = fragments
-        # The first product of a tile overwrites the accumulators, so nothing has to be cleared.
-        mma.set(warpgroup.Field.ACCUMULATE, False)
-        ring.consumer_wait(read)
-        warpgroup.fence()
-        for block in cutlass.range_constexpr(cute.size(a, mode=[2])):
-            at = (None, None, block, read.index)
-            cute.gemm(mma, accumulators, a[at], b[at], accumulators)
-            mma.set(warpgroup.Field.ACCUMULATE, True)
-        warpgroup.commit_group()
-        read.advance()
-        # One product stays in flight while the next is issued; a stage is released when its product is done.
-        for _ in cutlass.range(1, k_tiles, unroll=1):
-            ring.consumer_wait(read)
-            warpgroup.fence()
-            for block in cutlass.range_constexpr(cute.size(a, mode=[2])):
-                at = (None, None, block, read.index)
-                cute.gemm(mma, accumulators, a[at], b[at], accumulators)
-            warpgroup.commit_group()
-            warpgroup.wait_group(1)
-            ring.consumer_release(release)
-            read.advance()
-            release.advance()
-        return read, release
-
-    @cute.jit
-    def multiply_promoted(
-        self,
-        fragments: tuple[cute.Tensor, cute.Tensor],
-        accumulators: cute.Tensor,
-        ring: pipeline.PipelineTmaAsync,
-        read: pipeline.PipelineState,
-        k_tiles: Int32,
-    ) -> pipeline.PipelineState:
-        """Multiply all stages of a tile, each from zero: its product is added to the accumulators in fp32.
-
-        That is done 64 rows of a warp group at a time, which leaves registers for larger tiles; the tensor cores
-        meanwhile work for the other warp groups. (Two products held in turn, so that one is added while the next is
-        computed, took 1.25 times as long at 4096x4096x4096 on an H200.)
-        """
-        mma = self.mma(self.shape.groups)
-        a, b = fragments
-        one = (self.shape.groups * MMA_ROWS, self.shape.tile_n)
-        product = cute.make_rmem_tensor(mma.partition_shape_C(one), Float32)
-        by_rows = cute.make_tensor(
-            accumulators.iterator, cute.make_layout((cute.size(product), cute.size(a, mode=[1])))
-        )
-        accumulators.fill(0.0)
-        for _ in cutlass.range(k_tiles, unroll=1):
-            ring.consumer_wait(read)
-            for rows in cutlass.range_constexpr(cute.size(a, mode=[1])):
-                mma.set(warpgroup.Field.ACCUMULATE, False)
-                warpgroup.fence()
-                for block in cutlass.range_constexpr(cute.size(a, mode=[2])):
-                    a_rows = cute.append_ones(a[(None, rows, block, read.index)], up_to_rank=2)
-                    cute.gemm(mma, product, a_rows, b[(None, None, block, read.index)], product)
-                    mma.set(warpgroup.Field.ACCUMULATE, True)
-                warpgroup.commit_group()
-                warpgroup.wait_group(0)
-                if cutlass.const_expr(rows == cute.size(a, mode=[1]) - 1):
-                    ring.consumer_release(read)
-                flat = cute.make_tensor(product.iterator, cute.make_layout(cute.size(product)))
-                by_rows[(None, rows)].store(by_rows[(None, rows)].load() + flat.load())
-            read.advance()
-        return read
 
 
 def swizzled(dtype: Any, tile: tuple[int, int], stages: int, row_major: bool) -> cute.ComposedLayout:

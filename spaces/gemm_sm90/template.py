@@ -232,7 +232,7 @@ class GemmSm90Template(KernelTemplate):
 
     name = "gemm_sm90"
     package = "tilescout.spaces.gemm_sm90"
-    sources = ("build.py", "epilogue.py", "exchange.py", "kernel.py", "layout.py", "scheduler.py")
+    sources = ("build.py", "epilogue.py", "exchange.py", "kernel.py", "layout.py", "mainloop.py", "scheduler.py")
     workload = "tilescout.spaces.gemm:Gemm"
     archs = ("sm_90a",)
     knobs = KNOBS
