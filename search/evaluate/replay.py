@@ -29,6 +29,8 @@ class ReplayEvaluator(Evaluator):
 
     Attributes
     ----------
+    rows
+        The table's row of each configuration of `space`, of shape [configurations].
     dropped
         Rows that are left out because their configuration is no longer legal.
 
@@ -57,7 +59,7 @@ class ReplayEvaluator(Evaluator):
                 f"{template.name} now; record it again"
             )
         self.space = whole.subset(found[legal])
-        self._rows = rows[legal][np.argsort(found[legal])]  # of each configuration in `space`, which is in this order
+        self.rows = rows[legal][np.argsort(found[legal])]  # the order of `space`
         self._table = table
         self._problem = problem
         self._pending: int | None = None
@@ -76,7 +78,7 @@ class ReplayEvaluator(Evaluator):
         if self._pending is None:
             raise RuntimeError("there is nothing to wait for: submit a configuration first")
         index, self._pending = self._pending, None
-        return [(index, self._table.measurement(int(self._rows[index])))]
+        return [(index, self._table.measurement(int(self.rows[index])))]
 
     def library_us(self) -> float:
         """The library's steady time on the problem, in µs, as it was recorded."""
