@@ -10,7 +10,7 @@ from tilescout.search.evaluate.table import Table, find_tables
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import DeviceError, TableError
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.templates import KernelTemplate, find_template
 
 
 def shipped_tables() -> list[Path]:
@@ -37,6 +37,17 @@ def default_table(template: KernelTemplate, problem: Problem) -> Table:
     if not held:
         raise TableError(f"no table of {template.name} is shipped; name one with --table, or measure on a GPU")
     raise TableError(f"no shipped table of {template.name} holds {problem}, held are {', '.join(held)}")
+
+
+def template_of(table: Table) -> KernelTemplate:
+    """What the rows of a table are configurations of.
+
+    Raises
+    ------
+    SpaceError
+        If there is no such template.
+    """
+    return find_template(table.card.space)
 
 
 def usable_gpus(template: KernelTemplate) -> Sequence[str]:

@@ -1,14 +1,21 @@
 """``tilescout tune``: search for the fastest configuration."""
 
 import json
-import os
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tilescout.experiments.options import artifacts, json_option, problem_option, seed_option, store_option, studies
+from tilescout.experiments.options import (
+    artifacts,
+    check_writable,
+    json_option,
+    problem_option,
+    seed_option,
+    store_option,
+    studies,
+)
 from tilescout.experiments.printing import print_result
 from tilescout.experiments.sources import make_evaluator
 from tilescout.search.loop import Budget
@@ -64,7 +71,7 @@ def tune(
     if device not in ("auto", "cuda", "replay") and not (device.startswith("cuda:") and device[5:].isdigit()):
         raise DeviceError(f"unknown device {device!r}, allowed are auto, cuda, cuda:N and replay")
     if json_path is not None:
-        _check_writable(json_path)
+        check_writable(json_path)
     if trials is None and gpu_seconds is None and seconds is None:
         trials = DEFAULT_TRIALS
     template = find_template(space)
@@ -101,9 +108,3 @@ def tune(
 def _progress(console: Console) -> Progress:
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     return Progress(*columns, console=console)
-
-
-def _check_writable(path: Path) -> None:
-    folder = path.parent
-    if not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise StoreError(f"can't write {path}: choose a file in a folder that exists and can be written")

@@ -29,6 +29,8 @@ class ReplayEvaluator(Evaluator):
 
     Attributes
     ----------
+    table
+        The recorded measurements.
     rows
         The table's row of each configuration of `space`, of shape [configurations].
     dropped
@@ -60,7 +62,7 @@ class ReplayEvaluator(Evaluator):
             )
         self.space = whole.subset(found[legal])
         self.rows = rows[legal][np.argsort(found[legal])]  # the order of `space`
-        self._table = table
+        self.table = table
         self._problem = problem
         self._pending: int | None = None
         self.provenance = _provenance(table, template)
@@ -78,11 +80,11 @@ class ReplayEvaluator(Evaluator):
         if self._pending is None:
             raise RuntimeError("there is nothing to wait for: submit a configuration first")
         index, self._pending = self._pending, None
-        return [(index, self._table.measurement(int(self.rows[index])))]
+        return [(index, self.table.measurement(int(self.rows[index])))]
 
     def library_us(self) -> float:
         """The library's steady time on the problem, in µs, as it was recorded."""
-        return self._table.card.baselines[self._problem].library_us
+        return self.table.card.baselines[self._problem].library_us
 
     def close(self) -> None:
         """Forget a configuration that was submitted."""

@@ -1,0 +1,103 @@
+"""Kernel Tuner's cache files: a table's rows of one problem to the JSON that its simulation mode runs on.
+
+A cache is a JSON object with the tunable parameters and, for each configuration, what was measured: ``time`` in ms, or
+the name of a failure in its place, and ``compile_time``, ``verification_time`` and ``benchmark_time`` in ms. A
+configuration's key is its values as text, joined by commas (Kernel Tuner 1.x, `util.process_cache`).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilescout.search.evaluate.measurement import Measurement, Status
+from tilescout.search.evaluate.table import Table
+from tilescout.spaces.knobs import Value
+from tilescout.spaces.problems import Problem
+
+INVALID, COMPILATION, RUNTIME = "InvalidConfig", "CompilationFailedConfig", "RuntimeFailedConfig"
+FAILURES = (INVALID, COMPILATION, RUNTIME, "ErrorConfig")
+"""What stands in place of a time."""
+
+_FAILURE_OF = {Status.COMPILE_ERROR: COMPILATION, Status.COMPILE_TIMEOUT: COMPILATION}
+
+CacheValue = int | float | bool | str
+
+
+def cache_of(table: Table, problem: Problem, rows: Sequence[int] | None = None) -> dict[str, Any]:
+    """The cache of a problem.
+
+    A pruned configuration has no time; what its one launch suggests stands for it, and it is marked ``censored``, which
+    Kernel Tuner does not read. Times other than the median are not recorded and so not in the cache.
+
+    Parameters
+    ----------
+    table
+        The table.
+    problem
+        One of its problems.
+    rows
+        Numbers of the rows to take; None takes all of the problem.
+
+    Raises
+    ------
+    TableError
+        If the table lacks the problem.
+    """
+    chosen = list(table.rows(problem)) if rows is None else rows
+    values = {name: restored(listed) for name, listed in table.card.knobs.items()}
+    entries = {}
+    for row in chosen:
+        configuration = {
+            name: values[name][table.card.knobs[name].index(value)]
+            for name, value in table.configuration(int(row)).items()
+        }
+        entries[key_of(configuration.values())] = configuration | _outcome(table.measurement(int(row)))
+    return {
+        "device_name": table.card.product,
+        "kernel_name": table.card.space,
+        "problem_size": _size(str(problem)),
+        "tune_params_keys": list(values),
+        "tune_params": {name: list(listed) for name, listed in values.items()},
+        "objective": "time",
+        "cache": entries,
+    }
+
+
+def key_of(values: Any) -> str:
+    """The key of a configuration, given the values of its parameters in order."""
+    return ",".join(map(str, values))
+
+
+def restored(values: Sequence[Value]) -> tuple[CacheValue, ...]:
+    """A knob's values as Kernel Tuner had them, where `stored` made text of them because no knob can be so."""
+    for kind in (_boolean, int, float):
+        try:
+            read: tuple[CacheValue, ...] = tuple(kind(value) for value in values)
+        except (ValueError, KeyError):
+            continue
+        if all(str(found) == str(value) for found, value in zip(read, values, strict=True)):
+            return read
+    return tuple(values)
+
+
+def _boolean(value: Value) -> bool:
+    return {"True": True, "False": False}[str(value)]
+
+
+def _outcome(measurement: Measurement) -> dict[str, Any]:
+    costs = {
+        "compile_time": measurement.compile_seconds * 1e3,
+        "verification_time": measurement.verify_seconds * 1e3,
+        "benchmark_time": (measurement.gpu_seconds - measurement.verify_seconds) * 1e3,
+    }
+    if measurement.timing is not None:
+        return {"time": measurement.time_us / 1e3, "times": [measurement.time_us / 1e3], **costs}
+    if measurement.status is Status.PRUNED and measurement.pilot_us is not None:
+        return {"time": measurement.pilot_us / 1e3, "censored": True, **costs}
+    named = measurement.error.split(":")[0]
+    return {"time": named if named in FAILURES else _FAILURE_OF.get(measurement.status, RUNTIME), **costs}
+
+
+def _size(problem: str) -> list[int] | str:
+    """A problem's size where its name is nothing else, as Kernel Tuner writes it; else its name."""
+    parts = problem.split("x")
+    return [int(part) for part in parts] if all(part.isdigit() for part in parts) else problem
