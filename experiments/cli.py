@@ -14,6 +14,7 @@ _COMMANDS = {
     "compile": "tilescout.experiments.compile:compile_sample",
     "measure": "tilescout.experiments.measure:measure",
     "compare": "tilescout.experiments.compare.command:compare",
+    "table": "tilescout.experiments.table:table",
     "tables": "tilescout.experiments.tables:tables",
     "ui": "tilescout.experiments.ui:ui",
     "doctor": "tilescout.experiments.doctor:doctor",

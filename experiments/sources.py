@@ -10,7 +10,7 @@ from tilescout.search.evaluate.table import Table, find_tables
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import DeviceError, TableError
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import KernelTemplate, find_template
+from tilescout.spaces.templates import KernelTemplate, find_template, template_names
 
 
 def shipped_tables() -> list[Path]:
@@ -40,14 +40,27 @@ def default_table(template: KernelTemplate, problem: Problem) -> Table:
 
 
 def template_of(table: Table) -> KernelTemplate:
-    """What the rows of a table are configurations of.
+    """What the rows of a table are configurations of: our template of that name, or one made from the table."""
+    from tilescout.search.evaluate.recorded import RecordedTemplate
+
+    return find_template(table.card.space) if table.card.space in template_names() else RecordedTemplate(table)
+
+
+def named_template(space: str, table: Path | None) -> KernelTemplate:
+    """The template of this name; if a table is named, one that is known by that table only will do.
 
     Raises
     ------
     SpaceError
-        If there is no such template.
+        If there is none.
+    TableError
+        If the table can't be read.
     """
-    return find_template(table.card.space)
+    if table is not None and space not in template_names():
+        recorded = template_of(Table.read(table))
+        if recorded.name == space:
+            return recorded
+    return find_template(space)
 
 
 def usable_gpus(template: KernelTemplate) -> Sequence[str]:

@@ -17,15 +17,13 @@ from tilescout.experiments.options import (
     studies,
 )
 from tilescout.experiments.printing import print_result
-from tilescout.experiments.sources import make_evaluator
+from tilescout.experiments.sources import make_evaluator, named_template
 from tilescout.search.loop import Budget
 from tilescout.search.records import StudyInfo, TrialRecord
 from tilescout.search.samplers import SAMPLERS, check_sampler
 from tilescout.search.tune import TuneOptions
 from tilescout.search.tune import tune as run_tune
 from tilescout.spaces.errors import DeviceError, StoreError
-from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import find_template
 
 DEFAULT_TRIALS = 64
 
@@ -74,13 +72,13 @@ def tune(
         check_writable(json_path)
     if trials is None and gpu_seconds is None and seconds is None:
         trials = DEFAULT_TRIALS
-    template = find_template(space)
+    template = named_template(space, table)
     check_sampler(sampler)
     options = TuneOptions(sampler, seed, Budget(trials, gpu_seconds, seconds), studies(store), resume)
     uri, root = (mlflow_uri, None) if mlflow_uri else default_store(store)
     console = Console(stderr=True)
 
-    with make_evaluator(template, Problem.parse(problem), device, table, artifacts(store)) as evaluator:
+    with make_evaluator(template, template.parse(problem), device, table, artifacts(store)) as evaluator:
         console.print(evaluator.provenance.description, highlight=False, soft_wrap=True)
         with _progress(console) as progress:
             task = progress.add_task("", total=trials)

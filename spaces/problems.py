@@ -1,6 +1,7 @@
 """What is computed: the shape and types of one matrix product."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from reprlib import repr as short
 
@@ -91,6 +92,16 @@ class Problem:
             raise ProblemError(f"malformed problem {short(text)}: expected {_FORM}")
         m, n, k = (int(match[name]) for name in ("m", "n", "k"))
         return cls(m, n, k, int(match["batch"] or cls.batch), match["dtype"] or cls.dtype)
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The sizes by name, in elements."""
+        return {"m": self.m, "n": self.n, "k": self.k, "batch": self.batch}
+
+    @property
+    def signature(self) -> str:
+        """All but the sizes, as it is printed."""
+        return self.dtype
 
     @property
     def element(self) -> DType:

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from tilescout.spaces.constraints import Constraint
-from tilescout.spaces.devices import Device
+from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.problems import Problem
@@ -79,6 +79,26 @@ class KernelTemplate(ABC):
         BuildError
             If the configuration does not compile.
         """
+
+    def parse(self, text: str) -> Problem:
+        """The problem that a text describes.
+
+        Raises
+        ------
+        ProblemError
+            If the text is malformed or the problem impossible.
+        """
+        return Problem.parse(text)
+
+    def device(self, name: str) -> Device:
+        """The device of this name that kernels were measured on.
+
+        Raises
+        ------
+        DeviceError
+            If it is unknown.
+        """
+        return find_device(name)
 
     def space(self, problem: Problem, device: Device) -> SearchSpace:
         """The legal configurations for a problem on a device.

@@ -7,6 +7,7 @@ import json
 import random
 import warnings
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -55,7 +56,7 @@ class KernelTunerStrategy(Contender):
         from kernel_tuner import tune_kernel
         from kernel_tuner.interface import strategy_map
 
-        cache = cache_of(evaluator.table, evaluator.space.problem, evaluator.rows.tolist())
+        cache = _cache(evaluator)
         index_of = {key: index for index, key in enumerate(cache["cache"])}
         legal = {tuple(entry[name] for name in cache["tune_params_keys"]) for entry in cache["cache"].values()}
         recorded = _Recorded(strategy_map[self.strategy], trials)
@@ -79,6 +80,12 @@ class KernelTunerStrategy(Contender):
                     quiet=True,
                 )
         return [index_of[key] for key in recorded.tried]
+
+
+@lru_cache(maxsize=4)
+def _cache(evaluator: ReplayEvaluator) -> dict[str, Any]:
+    """What an evaluator can answer, in the order of its space."""
+    return cache_of(evaluator.table, evaluator.space.problem, evaluator.rows.tolist())
 
 
 class _Recorded:

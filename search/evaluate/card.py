@@ -10,7 +10,9 @@ from typing import Any
 
 from tilescout.spaces.errors import ProblemError, TableError
 from tilescout.spaces.knobs import Configuration, Value
+from tilescout.spaces.named import NamedProblem
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import find_template, template_names
 
 FORMAT = 2
 _INT32 = range(-(2**31), 2**31)  # what an integer column holds
@@ -121,7 +123,7 @@ class TableCard:
             versions={name: _take(versions, name, str) for name in versions},
             recorded=_day(_take(record, "recorded", str)),
             baselines={
-                _problem(name): _baseline(name, baseline, knobs)
+                _problem(name, record["space"]): _baseline(name, baseline, knobs)
                 for name, baseline in _take(record, "baselines", dict).items()
             },
         )
@@ -153,9 +155,10 @@ def _day(text: str) -> date:
         raise _malformed("recorded", f"expected a day as YYYY-MM-DD, found {short(text)}") from error
 
 
-def _problem(name: str) -> Problem:
+def _problem(name: str, space: str) -> Problem:
+    """The problem of this name; of a space that no template is here for, names are all that is known."""
     try:
-        problem = Problem.parse(name)
+        problem = find_template(space).parse(name) if space in template_names() else NamedProblem.parse(name)
     except ProblemError as error:
         raise _malformed("baselines", str(error)) from error
     if str(problem) != name:

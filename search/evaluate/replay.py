@@ -5,7 +5,6 @@ import numpy as np
 from tilescout.search.evaluate.evaluator import Evaluator, Provenance
 from tilescout.search.evaluate.measurement import Measurement
 from tilescout.search.evaluate.table import Table
-from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import DeviceError, TableError
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate
@@ -48,9 +47,10 @@ class ReplayEvaluator(Evaluator):
         table.check_space(template)
         rows = table.rows(problem)
         try:
-            self.device = find_device(table.card.device)
+            self.device = template.device(table.card.device)
         except DeviceError as error:
             raise TableError(f"table {table.path}: recorded on an {error}") from error
+        self.library = table.card.library
         whole = template.space(problem, self.device)
         found = whole.find(table.codes(whole.knobs)[rows])
         legal = found >= 0

@@ -43,7 +43,7 @@ def common_tags(info: StudyInfo) -> dict[str, str]:
         "space": info.space,
         "space_hash": info.space_hash,
         "problem": str(info.problem),
-        "dtype": info.problem.dtype,
+        "signature": info.problem.signature,
         "device": info.device,
         "library": info.library,
         "sampler": info.sampler,
@@ -59,11 +59,8 @@ def study_params(info: StudyInfo) -> dict[str, str]:
     problem = info.problem
     return {
         "problem": str(problem),
-        "m": str(problem.m),
-        "n": str(problem.n),
-        "k": str(problem.k),
-        "batch": str(problem.batch),
-        "dtype": problem.dtype,
+        **{name: str(size) for name, size in problem.sizes.items()},
+        "signature": problem.signature,
         "device": info.device,
         "space": info.space,
         "sampler": info.sampler,
@@ -110,7 +107,7 @@ def trial_metrics(trial: TrialRecord, info: StudyInfo, default: Timing | None) -
     if timing is not None:
         metrics |= {
             "time_us": timing.time_us,
-            "tflops": tflops(info.problem, timing.time_us),
+            **_rate("tflops", info, timing),
             "speedup_over_library": 1 / timing.ratio,
             "time_over_library": timing.ratio,
             "time_over_library_q25": timing.ratio_q25,
@@ -139,6 +136,11 @@ def trial_metrics(trial: TrialRecord, info: StudyInfo, default: Timing | None) -
         "verify_seconds": measurement.verify_seconds,
         "trial": float(trial.number),
     }
+
+
+def _rate(name: str, info: StudyInfo, timing: Timing) -> dict[str, float]:
+    """The rate, where the operations are known."""
+    return {name: tflops(info.problem, timing.time_us)} if info.problem.flops else {}
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ class Progress:
         if timing is not None:
             metrics |= {
                 "best_time_us": timing.time_us,
-                "best_tflops": tflops(info.problem, timing.time_us),
+                **_rate("best_tflops", info, timing),
                 "best_speedup_over_library": 1 / timing.ratio,
             }
             if self.default is not None:
