@@ -16,6 +16,8 @@ _COMMANDS = {
     "compare": "tilescout.experiments.compare.command:compare",
     "table": "tilescout.experiments.table:table",
     "tables": "tilescout.experiments.tables:tables",
+    "suites": "tilescout.experiments.suites:suites",
+    "suite": "tilescout.experiments.suites:suite",
     "ui": "tilescout.experiments.ui:ui",
     "doctor": "tilescout.experiments.doctor:doctor",
 }
