@@ -19,7 +19,7 @@ from tilescout.search.evaluate.table import Table
 from tilescout.spaces.errors import TableError
 
 DEFAULT_SAMPLERS = "random,tpe,gp,lfbo"
-WIDTH = 120
+WIDTH = 140
 """Characters a line where the output is not a terminal."""
 
 
