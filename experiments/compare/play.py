@@ -109,8 +109,6 @@ def run_one(run: Run) -> Trace:
     try:
         with evaluator:
             indices = tuple(map(int, contender.play(evaluator, default, run.trials, run.seed)))
-    except TilescoutError:
-        raise
     except Exception as error:
         return Trace(run, (), time.perf_counter() - started, one_line(f"{type(error).__name__}: {error}"))
     return Trace(run, indices, time.perf_counter() - started)

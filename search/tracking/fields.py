@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from tilescout.search.evaluate.measurement import Status, Timing
 from tilescout.search.records import StudyInfo, TrialRecord, tflops
+from tilescout.spaces.problems import Problem
 
 TRIAL_TAG = "tilescout.trial"  # number of the trial that a child run holds
 STUDY_TAG = "tilescout.study"
@@ -136,6 +137,11 @@ def trial_metrics(trial: TrialRecord, info: StudyInfo, default: Timing | None) -
         "verify_seconds": measurement.verify_seconds,
         "trial": float(trial.number),
     }
+
+
+def rate(problem: Problem, time_us: float) -> str:
+    """The rate in TFLOP/s for people; a dash where the operations are not known."""
+    return f"{tflops(problem, time_us):.1f}" if problem.flops else "–"
 
 
 def _rate(name: str, info: StudyInfo, timing: Timing) -> dict[str, float]:

@@ -26,6 +26,7 @@ def case() -> Case:
     return Case(str(path), Table.read(path).card.sha256, PROBLEM)
 
 
+@pytest.mark.slow
 def test_a_comparison_ends_in_figures_plots_and_mlflow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -63,6 +64,7 @@ def test_a_comparison_ends_in_figures_plots_and_mlflow(
     assert {file.path for file in client.list_artifacts(runs[parent].info.run_id)} >= {"convergence.png", "runs.jsonl"}
 
 
+@pytest.mark.slow
 def test_the_same_searches_give_the_same_figures_and_are_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +83,7 @@ def test_the_same_searches_give_the_same_figures_and_are_not_run_again(
     assert first == second
 
 
+@pytest.mark.slow
 def test_a_search_that_fails_or_hangs_is_an_outcome() -> None:
     runs = [Run("kernel_tuner.genetic_algorithm:popsize=many", case(), 10, 0), Run("random", case(), 10, 0)]
     traces = {trace.run: trace for trace in run_all(runs, 1, timeout=120)}
