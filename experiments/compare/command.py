@@ -18,7 +18,7 @@ from tilescout.experiments.sources import shipped_tables
 from tilescout.search.evaluate.table import Table
 from tilescout.spaces.errors import TableError
 
-DEFAULT_SAMPLERS = "random,tpe,gp,lfbo"
+DEFAULT_SAMPLERS = "random,tpe,lfbo"
 WIDTH = 140
 """Characters a line where the output is not a terminal."""
 

@@ -6,7 +6,7 @@ import io
 import json
 import random
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -52,13 +52,11 @@ class KernelTunerStrategy(Contender):
             )
 
     def play(self, evaluator: ReplayEvaluator, default: Configuration, trials: int, seed: int) -> Sequence[int]:
-        from constraint import FunctionConstraint
         from kernel_tuner import tune_kernel
         from kernel_tuner.interface import strategy_map
 
         cache = _cache(evaluator)
         index_of = {key: index for index, key in enumerate(cache["cache"])}
-        legal = {tuple(entry[name] for name in cache["tune_params_keys"]) for entry in cache["cache"].values()}
         recorded = _Recorded(strategy_map[self.strategy], trials)
         random.seed(seed)  # Kernel Tuner draws from the global generators; this process is only ours
         np.random.seed(seed)  # noqa: NPY002
@@ -72,7 +70,7 @@ class KernelTunerStrategy(Contender):
                     cache["problem_size"],
                     [],
                     cache["tune_params"],
-                    restrictions=[FunctionConstraint(lambda *values: values in legal)],
+                    restrictions=[listed(cache)],
                     strategy=recorded,
                     strategy_options={"max_fevals": trials, **{k: _number(v) for k, v in self.options.items()}},
                     cache=str(path),
@@ -80,6 +78,32 @@ class KernelTunerStrategy(Contender):
                     quiet=True,
                 )
         return [index_of[key] for key in recorded.tried]
+
+
+def listed(cache: Mapping[str, Any]) -> Any:
+    """A restriction, as Kernel Tuner takes them, to the configurations of a cache.
+
+    It refuses a configuration as soon as no entry begins like it, in whatever order values are chosen: a plain function
+    would be asked for every combination of all values (20,000 of a grid of 10 million: 2 s against 12 s).
+    """
+    from constraint import Constraint
+
+    names = list(cache["tune_params_keys"])
+    legal = [tuple(entry[name] for name in names) for entry in cache["cache"].values()]
+    begun: dict[tuple[str, ...], set[tuple[Any, ...]]] = {}
+
+    class Listed(Constraint):  # type: ignore[misc]
+        def __deepcopy__(self, memo: Any) -> "Listed":
+            return self  # nothing in it changes
+
+        def __call__(self, variables: Any, domains: Any, assignments: Mapping[str, Any], *_: Any, **__: Any) -> bool:
+            known = tuple(name for name in names if name in assignments)
+            if known not in begun:
+                places = [names.index(name) for name in known]
+                begun[known] = {tuple(values[place] for place in places) for values in legal}
+            return tuple(assignments[name] for name in known) in begun[known]
+
+    return Listed()
 
 
 @lru_cache(maxsize=4)

@@ -3,8 +3,12 @@
 import sys
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_tuner.searchspace import Searchspace
 
 from tilescout.experiments.compare.contenders import parse_contender
+from tilescout.experiments.compare.kernel_tuner import listed
 from tilescout.experiments.sources import default_table
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.spaces.errors import SamplerError
@@ -70,3 +74,13 @@ def test_without_kernel_tuner_people_are_told_what_to_install(monkeypatch: pytes
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SamplerError, match="pip install 'tilescout"):
         parse_contender("kernel_tuner.bayes_opt").check()
+
+
+@settings(max_examples=30)
+@given(rows=st.sets(st.tuples(*(st.integers(0, 3) for _ in range(4))), min_size=1, max_size=40))
+def test_kernel_tuner_searches_just_what_is_listed(rows: set[tuple[int, ...]]) -> None:
+    names = ["a", "b", "c", "d"]
+    cache = {"tune_params_keys": names, "cache": {str(row): dict(zip(names, row, strict=True)) for row in rows}}
+    space = Searchspace({name: [0, 1, 2, 3] for name in names}, [listed(cache)], 10**9)
+    assert sorted(map(tuple, space.list)) == sorted(rows)
+    assert all(space.is_param_config_valid(row) for row in rows)
