@@ -9,6 +9,9 @@ from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from zlib import crc32
+
+import numpy as np
 
 from tilescout.experiments.compare.contenders import parse_contender
 from tilescout.experiments.compare.truth import Truth
@@ -55,13 +58,24 @@ class Run:
     trials
         Most trials.
     seed
-        Its seed.
+        The number of the search among those of the strategy on the case.
     """
 
     contender: str
     case: Case
     trials: int
     seed: int
+
+    @property
+    def entropy(self) -> int:
+        """The seed of all its randomness.
+
+        It differs from problem to problem: problems of a table have mostly the same configurations, and with the same
+        seed strategies would draw the same ones on all of them. Luck would then not average out over the problems, and
+        intervals be too narrow. It is the same for every strategy.
+        """
+        case = crc32(f"{self.case.sha256} {self.case.problem}".encode())
+        return int(np.random.SeedSequence([self.seed, case]).generate_state(1)[0])
 
 
 @dataclass(frozen=True)
@@ -108,7 +122,7 @@ def run_one(run: Run) -> Trace:
     started = time.perf_counter()
     try:
         with evaluator:
-            indices = tuple(map(int, contender.play(evaluator, default, run.trials, run.seed)))
+            indices = tuple(map(int, contender.play(evaluator, default, run.trials, run.entropy)))
     except Exception as error:
         return Trace(run, (), time.perf_counter() - started, one_line(f"{type(error).__name__}: {error}"))
     return Trace(run, indices, time.perf_counter() - started)

@@ -2,12 +2,13 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tilescout.experiments.cli import main
-from tilescout.experiments.compare.play import Case, Journal, Run, Trace, run_all
+from tilescout.experiments.compare.play import Case, Journal, Run, Trace, run_all, run_one
 from tilescout.experiments.sources import shipped_tables
 from tilescout.search.evaluate.table import Table
 
@@ -104,3 +105,12 @@ def test_a_journal_keeps_what_is_finished_and_forgets_what_failed(tmp_path: Path
     assert again.traces[0] == Trace(runs[0], (1, 2), 0.5)
     assert again.left(runs) == runs[1:]
     assert Journal(path, resume=False).left(runs) == runs
+
+
+def test_the_luck_of_a_search_is_its_problem_s_own() -> None:
+    other = replace(case(), problem="4096x4096x4096:bf16")
+    traces = {(c.problem, s): run_one(Run("random", c, 30, s)).indices for c in (case(), other) for s in (0, 1)}
+    assert len(set(traces.values())) == 4
+    again = run_one(Run("random", case(), 30, 1))
+    assert again.indices == traces[PROBLEM, 1]
+    assert Run("tpe", other, 5, 1).entropy == Run("random", other, 9, 1).entropy
