@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tilescout.spaces.errors import ProblemError, TilescoutError, one_line
+from tilescout.spaces.gemm import INPUTS, GemmProblem
 from tilescout.spaces.problems import DTYPES, Problem
 from tilescout.spaces.suite import Entry
 
@@ -27,6 +28,8 @@ class Product:
         Its sizes.
     dtype
         The element type, as torch calls it.
+    layout
+        Along which dimension each operand is contiguous, as in problems.
     label
         The module that computes it; "backward" for one of a gradient.
     """
@@ -36,6 +39,7 @@ class Product:
     k: int
     batch: int
     dtype: str
+    layout: str
     label: str
 
 
@@ -196,7 +200,8 @@ def _product(function: Any, args: Any, label: str) -> Product | None:
         return None
     a, b = args[operands[packet] :][:2]
     batch = a.shape[0] if a.dim() == 3 else 1
-    return Product(a.shape[-2], b.shape[-1], a.shape[-1], batch, str(a.dtype).removeprefix("torch."), label)
+    layout = ("m" if a.stride(-1) != 1 else "k") + ("n" if b.stride(-2) != 1 else "k")
+    return Product(a.shape[-2], b.shape[-1], a.shape[-1], batch, str(a.dtype).removeprefix("torch."), layout, label)
 
 
 def _module_of(node: "fx.Node") -> str:
@@ -207,7 +212,7 @@ def _module_of(node: "fx.Node") -> str:
 
 
 def _summarise(products: list[Product], graphs: int) -> Recording:
-    names = {dtype.torch_name: dtype.name for dtype in DTYPES.values()}
+    names = {DTYPES[name].torch_name: name for name in INPUTS}
     counts: Counter[Problem] = Counter()
     labels: dict[Problem, str] = {}
     skipped: Counter[str] = Counter()
@@ -218,7 +223,7 @@ def _summarise(products: list[Product], graphs: int) -> Recording:
             continue
         try:
             batch = f"x{product.batch}" if product.batch != 1 else ""
-            problem = Problem.parse(f"{sizes}{batch}:{names[product.dtype]}")
+            problem = GemmProblem.parse(f"{sizes}{batch}:{names[product.dtype]}:{product.layout}")
         except ProblemError as error:
             skipped[one_line(error)] += 1
             continue

@@ -9,7 +9,7 @@ from rich.table import Table as Grid
 from tilescout.experiments.from_model import load_factory, record
 from tilescout.experiments.options import check_writable
 from tilescout.spaces.errors import ProblemError
-from tilescout.spaces.problems import DTYPES
+from tilescout.spaces.gemm import INPUTS
 from tilescout.spaces.suite import Entry, find_suite, suite_names, write_suite
 
 
@@ -39,7 +39,7 @@ def suite() -> None:
 
 @suite.command()
 @click.argument("factory", metavar="MODULE:FACTORY")
-@click.option("--dtype", type=click.Choice(list(DTYPES)), help="Convert the model to this type. [default: as it is]")
+@click.option("--dtype", type=click.Choice(INPUTS), help="Convert the model to this type. [default: as it is]")
 @click.option("--training", is_flag=True, help="Record the products of the gradients too.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the suite to this .toml file.")
 def from_model(factory: str, dtype: str | None, training: bool, out: Path | None) -> None:

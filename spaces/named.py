@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from reprlib import repr as short
+from typing import NoReturn
 
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.problems import DType, Problem
@@ -10,6 +12,7 @@ from tilescout.spaces.problems import DType, Problem
 _TEXT = re.compile(r"[\w.+:-]{1,200}")
 
 
+@dataclass(frozen=True, order=True)
 class NamedProblem(Problem):
     """A problem that a recording names.
 
@@ -29,32 +32,20 @@ class NamedProblem(Problem):
 
     name: str
 
-    def __init__(self, name: str) -> None:
-        if not _TEXT.fullmatch(name):
-            raise ProblemError(f"malformed problem {short(name)}: expected letters, digits and _ . + : -")
-        object.__setattr__(self, "name", name)
+    def __post_init__(self) -> None:
+        if not _TEXT.fullmatch(self.name):
+            raise ProblemError(f"malformed problem {short(self.name)}: expected letters, digits and _ . + : -")
 
     def __str__(self) -> str:
         return self.name
 
-    def __repr__(self) -> str:
-        return f"NamedProblem({self.name!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, NamedProblem) and self.name == other.name
-
-    def __lt__(self, other: object) -> bool:
-        return isinstance(other, NamedProblem) and self.name < other.name
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-    def __reduce__(self) -> tuple[type["NamedProblem"], tuple[str]]:
-        return NamedProblem, (self.name,)
-
     @classmethod
     def parse(cls, text: str) -> "NamedProblem":
         return cls(text.strip())
+
+    @classmethod
+    def small(cls, signature: str) -> "NamedProblem":
+        raise ProblemError(f"a problem that is known by its name only has no signature, and so not {signature!r}")
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -66,7 +57,15 @@ class NamedProblem(Problem):
 
     @property
     def element(self) -> DType:
-        raise ProblemError(f"problem {self} is known by its name only: its types are not recorded")
+        self._refuse()
+
+    @property
+    def result(self) -> DType:
+        self._refuse()
+
+    @property
+    def tolerance(self) -> float:
+        self._refuse()
 
     @property
     def flops(self) -> int:
@@ -75,3 +74,6 @@ class NamedProblem(Problem):
     @property
     def bytes(self) -> int:
         return 0
+
+    def _refuse(self) -> NoReturn:
+        raise ProblemError(f"problem {self} is known by its name only: its types are not recorded")

@@ -3,8 +3,8 @@
 A file names problems outright (``problems``), or the products of a model's layers (``[[product]]``) and the numbers of
 tokens with which they are computed (``[tokens]``), by phase. A product of `n` outputs and `k` inputs with t tokens is
 the problem t x n x k. Of a mixture of experts with ``experts = [A, E]``, A of E a token, each expert sees t * A / E of
-the tokens, evenly. The phase ``training`` has the products of the gradients too: of the inputs (t x k x n) and of the
-weights (n x k x t).
+the tokens, evenly. The phase ``training`` has the products of the gradients too, in the layouts in which the tensors
+lie: of the inputs (t x k x n, layout kn) and of the weights (n x k x t, layout mn).
 """
 
 import math
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescout.spaces.errors import ProblemError
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.problems import Problem
 
 PHASES = ("decode", "prefill", "training")
@@ -146,10 +147,10 @@ def write_suite(title: str, source: str, entries: Sequence[Entry]) -> str:
 def _listed(record: Mapping[str, Any]) -> Iterator[Entry]:
     for given in record.get("problems", []):
         if isinstance(given, str):
-            yield Entry(Problem.parse(given))
+            yield Entry(GemmProblem.parse(given))
         else:
             _check_keys(given, {"problem", "label", "count"})
-            yield Entry(Problem.parse(given["problem"]), given.get("label", ""), "", _count(given.get("count", 1)))
+            yield Entry(GemmProblem.parse(given["problem"]), given.get("label", ""), "", _count(given.get("count", 1)))
 
 
 def _products(record: Mapping[str, Any]) -> Iterator[Entry]:
@@ -162,11 +163,12 @@ def _products(record: Mapping[str, Any]) -> Iterator[Entry]:
                 _check_keys(product, _PRODUCT_KEYS)
                 chosen, of = product.get("experts", [1, 1])
                 rows, n, k = max(math.ceil(count * chosen / of), 1), product["n"], product["k"]
-                shapes = {"": (rows, n, k)}
+                shapes = {"": f"{rows}x{n}x{k}:{dtype}"}
                 if phase == "training":
-                    shapes |= {", gradient of the input": (rows, k, n), ", gradient of the weight": (n, k, rows)}
-                for suffix, (m, columns, depth) in shapes.items():
-                    problem = Problem.parse(f"{m}x{columns}x{depth}:{dtype}")
+                    shapes[", gradient of the input"] = f"{rows}x{k}x{n}:{dtype}:kn"
+                    shapes[", gradient of the weight"] = f"{n}x{k}x{rows}:{dtype}:mn"
+                for suffix, text in shapes.items():
+                    problem = GemmProblem.parse(text)
                     yield Entry(problem, product["name"] + suffix, phase, _count(product.get("count", 1)))
 
 

@@ -14,7 +14,8 @@ from tilescout.spaces.named import NamedProblem
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import find_template, template_names
 
-FORMAT = 2
+FORMAT = 3
+_OLDEST = 2  # without pilot_seconds
 _INT32 = range(-(2**31), 2**31)  # what an integer column holds
 
 
@@ -50,7 +51,7 @@ class TableCard:
         Versions of torch, CUDA, the compiler and what else matters.
     protocol, protocol_text
         Name and version of the protocol by which every row was measured (times of different protocols are not
-        comparable), and what it does, in prose.
+        comparable), and what it does, in prose. It need not be today's: an older protocol's rows replay as they are.
     recorded
         The day on which the recording ended.
     library
@@ -59,6 +60,8 @@ class TableCard:
         The problems, in order, with what their configurations are compared with.
     rows, size, sha256
         Number of rows, and bytes and checksum of the Parquet file; `write_table` fills them in.
+    format
+        Version of the files' format: since 3 a row says what its pilot cost (before, verifying included it).
     """
 
     space: str
@@ -76,11 +79,12 @@ class TableCard:
     rows: int = 0
     size: int = 0
     sha256: str = ""
+    format: int = FORMAT
 
     def to_json(self) -> str:
         """The text of the card's file."""
         record = {
-            "format": FORMAT,
+            "format": self.format,
             **vars(self),
             "knobs": dict(self.knobs),
             "versions": dict(self.versions),
@@ -110,8 +114,8 @@ class TableCard:
         version = _take(record, "format", int)
         if version > FORMAT:
             raise TableError(f"format {version} is newer than {FORMAT}, which this tilescout reads: upgrade tilescout")
-        if version != FORMAT:
-            raise _malformed("format", f"expected {FORMAT}, found {version}")
+        if version < _OLDEST:
+            raise _malformed("format", f"expected {_OLDEST} to {FORMAT}, found {version}")
         versions = _take(record, "versions", dict)
         knobs = {name: _values(name, values) for name, values in _take(record, "knobs", dict).items()}
         if not knobs:
@@ -119,6 +123,7 @@ class TableCard:
         return cls(
             **{name: _take(record, name, str) for name in _STRINGS},
             **{name: _take(record, name, int) for name in _COUNTS},
+            format=version,
             knobs=knobs,
             versions={name: _take(versions, name, str) for name in versions},
             recorded=_day(_take(record, "recorded", str)),

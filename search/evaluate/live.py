@@ -122,7 +122,7 @@ class LiveEvaluator(Evaluator):
             described = self._process.describe()
             self.device = device or find_device(described["name"])
             self.space = template.space(problem, self.device)
-            self.library = find_workload(template.workload).library
+            self.library = find_workload(template.workload).library(problem)
             self._library_us = self._process.prepare(template.workload, str(problem), self.options.protocol)
         except BaseException:
             self._process.close()
@@ -132,7 +132,7 @@ class LiveEvaluator(Evaluator):
             "live", f"measured on {described['name']}", {**versions, "protocol": protocol.VERSION}
         )
         self.capacity = self.options.compile.processes + 2
-        self._pool = CompilePool(template, problem.dtype, self.device.arch, artifacts, self.options.compile)
+        self._pool = CompilePool(template, problem.signature, self.device.arch, artifacts, self.options.compile)
         self._compiled: queue.SimpleQueue[tuple[int, bool, Future[Artifact | Measurement]] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[int, Measurement] | BaseException] = queue.SimpleQueue()
         self._closing = False

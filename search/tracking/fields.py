@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from tilescout.search.evaluate.measurement import Status, Timing
-from tilescout.search.records import StudyInfo, TrialRecord, tflops
+from tilescout.search.records import StudyInfo, StudyResult, TrialRecord, tflops
 from tilescout.spaces.problems import Problem
 
 TRIAL_TAG = "tilescout.trial"  # number of the trial that a child run holds
@@ -135,6 +135,8 @@ def trial_metrics(trial: TrialRecord, info: StudyInfo, default: Timing | None) -
         "compile_seconds": measurement.compile_seconds,
         "gpu_seconds": measurement.gpu_seconds,
         "verify_seconds": measurement.verify_seconds,
+        "pilot_seconds": measurement.pilot_seconds,
+        "timing_seconds": measurement.timing_seconds,
         "trial": float(trial.number),
     }
 
@@ -147,6 +149,44 @@ def rate(problem: Problem, time_us: float) -> str:
 def _rate(name: str, info: StudyInfo, timing: Timing) -> dict[str, float]:
     """The rate, where the operations are known."""
     return {name: tflops(info.problem, timing.time_us)} if info.problem.flops else {}
+
+
+def result_metrics(result: StudyResult) -> dict[str, float]:
+    """Metrics of the parent run that only the finished study knows: its account, and what the race found."""
+    metrics = {
+        "trials": float(len(result.trials)),
+        "search_seconds": result.seconds,
+        "cost_gpu_seconds": result.gpu_seconds,
+        **{f"cost_{name}_seconds": seconds for name, seconds in result.account.items()},
+    }
+    race = result.race
+    if race is None:
+        return metrics
+    for name, speed in (
+        ("over_default", race.over_default.inverse()),
+        ("over_library", race.ratios[race.answer].inverse()),
+    ):
+        metrics |= {
+            f"race_speedup_{name}": speed.value,
+            f"race_speedup_{name}_low": speed.low,
+            f"race_speedup_{name}_high": speed.high,
+        }
+    return metrics | {"race_probability_fastest": race.probability, "race_rounds": float(race.rounds)}
+
+
+def result_tags(result: StudyResult) -> dict[str, str]:
+    """Tags of the parent run that only the finished study knows."""
+    tags = {}
+    if result.best is not None:
+        tags["best_configuration"] = str(result.best.configuration)
+    if result.not_raced:
+        tags["race"] = f"not finished: {result.not_raced}"
+    if result.race is not None:
+        tags["race"] = result.race.verdict()
+        found = {trial.index: trial for trial in result.trials}
+        for name, index in (("race_winner", result.race.winner), ("race_answer", result.race.answer)):
+            tags[name] = f"trial {found[index].number}: {found[index].configuration}"
+    return tags
 
 
 @dataclass(frozen=True)

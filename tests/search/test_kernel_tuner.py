@@ -17,8 +17,8 @@ from tilescout.search.evaluate.recorded import RecordedTemplate
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.evaluate.table import Table, write_table
 from tilescout.spaces.errors import BuildError, TableError
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.named import NamedProblem
-from tilescout.spaces.problems import Problem
 
 CACHE: dict[str, Any] = {
     "device_name": "NVIDIA A100-PCIE-40GB",
@@ -186,7 +186,7 @@ def test_kernel_tuner_runs_an_exported_table(invented_table: Table, tmp_path: Pa
     from kernel_tuner import tune_kernel
     from kernel_tuner.util import ErrorConfig
 
-    problem = Problem(16, 4096, 4096)
+    problem = GemmProblem(16, 4096, 4096)
     cache = cache_of(invented_table, problem)
     path = tmp_path / "cache.json"
     path.write_text(json.dumps(cache))

@@ -15,8 +15,8 @@ from tilescout.search.samplers.base import distributions
 from tilescout.search.samplers.lfbo import OPTIONS, PLAN, LFBOSampler
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SamplerError
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Knob
-from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
 
 SPACE = SearchSpace(
@@ -28,7 +28,7 @@ SPACE = SearchSpace(
         Knob("one", (7,), "for tests"),
     ],
     [],
-    Problem(512, 512, 512),
+    GemmProblem(512, 512, 512),
     DEVICES["h200"],
 )
 KNOBS = dict(distributions(SPACE))

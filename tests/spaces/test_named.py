@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilescout.spaces.errors import ProblemError
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.named import NamedProblem
-from tilescout.spaces.problems import Problem
 
 
 @given(name=st.from_regex(r"[\w.+:-]{1,40}", fullmatch=True))
@@ -21,8 +21,8 @@ def test_a_name_prints_and_parses(name: str) -> None:
 
 
 def test_a_name_is_no_product_of_that_size() -> None:
-    assert NamedProblem("16x16x16:bf16") != Problem(16, 16, 16)
-    assert Problem(16, 16, 16) != NamedProblem("16x16x16:bf16")
+    assert NamedProblem("16x16x16:bf16") != GemmProblem(16, 16, 16)
+    assert GemmProblem(16, 16, 16) != NamedProblem("16x16x16:bf16")
 
 
 def test_nothing_is_known_of_what_it_computes() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilescout.spaces.errors import ProblemError
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.suite import PHASES, Entry, find_suite, parse_suite, suite_names, write_suite
 from tilescout.spaces.templates import find_template
 
@@ -74,11 +74,11 @@ def test_products_become_problems_phase_by_phase() -> None:
     training = {entry.label: str(entry.problem) for entry in suite.entries if entry.phase == "training"}
     assert training == {
         "in": "4096x6144x2048:bf16",
-        "in, gradient of the input": "4096x2048x6144:bf16",
-        "in, gradient of the weight": "6144x2048x4096:bf16",
+        "in, gradient of the input": "4096x2048x6144:bf16:kn",
+        "in, gradient of the weight": "6144x2048x4096:bf16:mn",
         "expert": "1024x768x2048:bf16",
-        "expert, gradient of the input": "1024x2048x768:bf16",
-        "expert, gradient of the weight": "768x2048x1024:bf16",
+        "expert, gradient of the input": "1024x2048x768:bf16:kn",
+        "expert, gradient of the weight": "768x2048x1024:bf16:mn",
     }
     assert suite.phases == ["decode", "training"]
 
@@ -91,7 +91,7 @@ SIZE = st.integers(1, 10**6)
     text=st.text(max_size=20),
 )
 def test_what_is_written_is_read(sizes: list[tuple[int, int, int, int, int]], text: str) -> None:
-    entries = [Entry(Problem(m, n, k, batch), text, "", count) for m, n, k, batch, count in sizes]
+    entries = [Entry(GemmProblem(m, n, k, batch), text, "", count) for m, n, k, batch, count in sizes]
     read = parse_suite("x", write_suite(text, text, entries))
     assert [(entry.problem, entry.count) for entry in read.entries] == [
         (entry.problem, entry.count) for entry in entries

@@ -9,15 +9,15 @@ from kernel_tuner.searchspace import Searchspace
 
 from tilescout.experiments.compare.contenders import parse_contender
 from tilescout.experiments.compare.kernel_tuner import listed
-from tilescout.experiments.sources import default_table
+from tilescout.experiments.sources import shipped_tables, template_of
 from tilescout.search.evaluate.replay import ReplayEvaluator
+from tilescout.search.evaluate.table import Table
 from tilescout.spaces.errors import SamplerError
-from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.gemm import GemmProblem
 
-TEMPLATE = find_template("gemm_sm90")
-PROBLEM = Problem(512, 512, 512)
-TABLE = default_table(TEMPLATE, PROBLEM)
+PROBLEM = GemmProblem(512, 512, 512)
+TABLE = Table.read(shipped_tables()[0])
+TEMPLATE = template_of(TABLE)
 DEFAULT = TABLE.card.baselines[PROBLEM].default
 STRATEGIES = tuple(
     f"kernel_tuner.{name}"
