@@ -40,10 +40,17 @@ def default_table(template: KernelTemplate, problem: Problem) -> Table:
 
 
 def template_of(table: Table) -> KernelTemplate:
-    """What the rows of a table are configurations of: our template of that name, or one made from the table."""
+    """What the rows of a table are configurations of: our template of that name, or one made from the table.
+
+    The latter also if our template has other knobs by now: searches of the table can be compared as before.
+    """
     from tilescout.search.evaluate.recorded import RecordedTemplate
 
-    return find_template(table.card.space) if table.card.space in template_names() else RecordedTemplate(table)
+    if table.card.space in template_names():
+        template = find_template(table.card.space)
+        if table.fits(template):
+            return template
+    return RecordedTemplate(table)
 
 
 def named_template(space: str, table: Path | None) -> KernelTemplate:

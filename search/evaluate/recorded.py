@@ -44,7 +44,8 @@ class RecordedTemplate(KernelTemplate):
         return self._table.card.source_hash
 
     def parse(self, text: str) -> Problem:
-        return NamedProblem.parse(text)
+        named = {str(problem): problem for problem in self._table.problems}
+        return named.get(text.strip()) or NamedProblem.parse(text)
 
     def device(self, name: str) -> Device:
         """The device of this name; one that is not among ours has no facts: its numbers are 0."""
