@@ -2,8 +2,8 @@
 
 Quack lists 11 tiles, each with a cluster along m or along n, each with the operands as they are or swapped: 44, with
 two consumer warp groups and bands of at most 8 clusters. All of it has a knob here. What Quack does not choose
-(``tile_k``, ``stages``, ``raster``) is left to `rankings.places`, as is what the rules or a table do not have; different
-ones may then stand for the same configuration, and fewer than 44 are measured.
+(``tile_k``, ``stages``, ``raster``) is left to `rankings.places`, as is what the rules or a table do not have. Then
+different ones may stand for the same configuration, and fewer than 44 are measured.
 """
 
 from collections.abc import Sequence

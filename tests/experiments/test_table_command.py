@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from tilescout.experiments.cli import main
-from tilescout.experiments.sources import shipped_tables
+from tilescout.experiments.sources import shipped_tables, template_of
+from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.evaluate.table import Table
+from tilescout.spaces.templates import find_template
 
 SIZES = (8, 16, 32, 64)
 
@@ -100,3 +102,14 @@ def test_bad_input_is_one_line(
     run(monkeypatch, *(str(shipped_tables()[0]) if text == "SHIPPED" else text for text in arguments), code=2)
     (line,) = capsys.readouterr().err.splitlines()
     assert answer in line
+
+
+def test_a_table_of_a_space_that_has_changed_is_replayed_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table.read(shipped_tables()[0])
+    ours = find_template("gemm_sm90")
+    monkeypatch.setattr(type(ours), "knobs", ours.knobs[1:])
+    template = template_of(table)
+    problem = table.problems[0]
+    assert template.parse(str(problem)) == problem
+    with ReplayEvaluator(table, template, problem) as evaluator:
+        assert len(evaluator.space) == len(table.rows(problem))
