@@ -13,7 +13,11 @@ _COMMANDS = {
     "tune": "tilescout.experiments.tune:tune",
     "compile": "tilescout.experiments.compile:compile_sample",
     "measure": "tilescout.experiments.measure:measure",
+    "compare": "tilescout.experiments.compare.command:compare",
+    "table": "tilescout.experiments.table:table",
     "tables": "tilescout.experiments.tables:tables",
+    "suites": "tilescout.experiments.suites:suites",
+    "suite": "tilescout.experiments.suites:suite",
     "ui": "tilescout.experiments.ui:ui",
     "doctor": "tilescout.experiments.doctor:doctor",
 }

@@ -1,5 +1,6 @@
 """Options that several commands take, and what they mean."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import click
 import numpy as np
 
 from tilescout.spaces.devices import DEVICES
-from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.errors import SpaceError, StoreError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate
@@ -77,3 +78,16 @@ def chosen(
     first = space.index(changed_default(template, space, settings))
     drawn = space.sample(sample, np.random.default_rng(seed)).tolist()
     return [space[index] for index in dict.fromkeys([first, *drawn])]
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that can't be written, before the work that is to be written there.
+
+    Raises
+    ------
+    StoreError
+        If it can't.
+    """
+    folder = path.parent
+    if not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise StoreError(f"can't write {path}: choose a file in a folder that exists and can be written")

@@ -20,8 +20,9 @@ def print_result(result: StudyResult, console: Console) -> None:
         if trial is not None:
             table.add_row(name, *_cells(info.problem, trial.measurement))
     _add_library(table, info.problem, info.library, info.library_us)
-    rate, against = tflops(info.problem, result.roofline.time_us), info.library_us / result.roofline.time_us
-    table.add_row("roofline", f"{result.roofline.time_us:.2f}", "", f"{rate:.1f}", f"{against:.3f}")
+    if (roofline := result.roofline) is not None:
+        against = f"{info.library_us / roofline.time_us:.3f}"
+        table.add_row("roofline", f"{roofline.time_us:.2f}", "", _rate(info.problem, roofline.time_us), against)
     console.print(table)
     for name, trial in shown.items():
         if trial is not None:
@@ -69,7 +70,7 @@ def _table(title: str) -> Table:
 
 
 def _add_library(table: Table, problem: Problem, library: str, library_us: float) -> None:
-    table.add_row(library, f"{library_us:.2f}", "", f"{tflops(problem, library_us):.1f}", "1.000")
+    table.add_row(library, f"{library_us:.2f}", "", _rate(problem, library_us), "1.000")
 
 
 def _cells(problem: Problem, measurement: Measurement) -> tuple[str, ...]:
@@ -77,7 +78,11 @@ def _cells(problem: Problem, measurement: Measurement) -> tuple[str, ...]:
     if timing is None:
         return (str(measurement.status), "", "", "")
     interval = f"{timing.ratio_low * timing.library_us:.2f}-{timing.ratio_high * timing.library_us:.2f}"
-    return f"{timing.time_us:.2f}", interval, f"{tflops(problem, timing.time_us):.1f}", f"{1 / timing.ratio:.3f}"
+    return f"{timing.time_us:.2f}", interval, _rate(problem, timing.time_us), f"{1 / timing.ratio:.3f}"
+
+
+def _rate(problem: Problem, time_us: float) -> str:
+    return f"{tflops(problem, time_us):.1f}" if problem.flops else ""
 
 
 def _described(configuration: Configuration, measurement: Measurement) -> str:

@@ -10,7 +10,7 @@ from tilescout.search.evaluate.table import Table, find_tables
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import DeviceError, TableError
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.templates import KernelTemplate, find_template, template_names
 
 
 def shipped_tables() -> list[Path]:
@@ -37,6 +37,37 @@ def default_table(template: KernelTemplate, problem: Problem) -> Table:
     if not held:
         raise TableError(f"no table of {template.name} is shipped; name one with --table, or measure on a GPU")
     raise TableError(f"no shipped table of {template.name} holds {problem}, held are {', '.join(held)}")
+
+
+def template_of(table: Table) -> KernelTemplate:
+    """What the rows of a table are configurations of: our template of that name, or one made from the table.
+
+    The latter also if our template has other knobs by now: searches of the table can be compared as before.
+    """
+    from tilescout.search.evaluate.recorded import RecordedTemplate
+
+    if table.card.space in template_names():
+        template = find_template(table.card.space)
+        if table.fits(template):
+            return template
+    return RecordedTemplate(table)
+
+
+def named_template(space: str, table: Path | None) -> KernelTemplate:
+    """The template of this name; if a table is named, one that is known by that table only will do.
+
+    Raises
+    ------
+    SpaceError
+        If there is none.
+    TableError
+        If the table can't be read.
+    """
+    if table is not None and space not in template_names():
+        recorded = template_of(Table.read(table))
+        if recorded.name == space:
+            return recorded
+    return find_template(space)
 
 
 def usable_gpus(template: KernelTemplate) -> Sequence[str]:

@@ -31,9 +31,9 @@ def tables(paths: tuple[Path, ...]) -> None:
 def _show(table: Table, console: Console) -> None:
     card = table.card
     console.print(f"[bold]{table.path}[/bold]", highlight=False, soft_wrap=True)
-    versions = ", ".join(f"{name} {value}" for name, value in card.versions.items())
+    versions = ", ".join(f"{name} {value}" for name, value in {"driver": card.driver, **card.versions}.items())
     console.print(
-        f"{card.space} on {card.product}, recorded {card.recorded}, driver {card.driver}, {versions}; "
+        f"{card.space} on {card.product}, recorded {card.recorded}, {versions}; "
         f"protocol {card.protocol}{_staleness(table)}",
         highlight=False,
         soft_wrap=True,

@@ -1,23 +1,29 @@
 """``tilescout tune``: search for the fastest configuration."""
 
 import json
-import os
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tilescout.experiments.options import artifacts, json_option, problem_option, seed_option, store_option, studies
+from tilescout.experiments.options import (
+    artifacts,
+    check_writable,
+    json_option,
+    problem_option,
+    seed_option,
+    store_option,
+    studies,
+)
 from tilescout.experiments.printing import print_result
-from tilescout.experiments.sources import make_evaluator
+from tilescout.experiments.sources import make_evaluator, named_template
 from tilescout.search.loop import Budget
 from tilescout.search.records import StudyInfo, TrialRecord
 from tilescout.search.samplers import SAMPLERS, check_sampler
 from tilescout.search.tune import TuneOptions
 from tilescout.search.tune import tune as run_tune
 from tilescout.spaces.errors import DeviceError, StoreError
-from tilescout.spaces.templates import find_template
 
 DEFAULT_TRIALS = 64
 
@@ -63,10 +69,10 @@ def tune(
     if device not in ("auto", "cuda", "replay") and not (device.startswith("cuda:") and device[5:].isdigit()):
         raise DeviceError(f"unknown device {device!r}, allowed are auto, cuda, cuda:N and replay")
     if json_path is not None:
-        _check_writable(json_path)
+        check_writable(json_path)
     if trials is None and gpu_seconds is None and seconds is None:
         trials = DEFAULT_TRIALS
-    template = find_template(space)
+    template = named_template(space, table)
     check_sampler(sampler)
     options = TuneOptions(sampler, seed, Budget(trials, gpu_seconds, seconds), studies(store), resume)
     uri, root = (mlflow_uri, None) if mlflow_uri else default_store(store)
@@ -100,9 +106,3 @@ def tune(
 def _progress(console: Console) -> Progress:
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     return Progress(*columns, console=console)
-
-
-def _check_writable(path: Path) -> None:
-    folder = path.parent
-    if not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise StoreError(f"can't write {path}: choose a file in a folder that exists and can be written")

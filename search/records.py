@@ -131,8 +131,10 @@ class StudyResult:
         return replace(trial, measurement=replace(trial.measurement, timing=timing))
 
     @property
-    def roofline(self) -> Roofline:
-        """The time that no kernel can beat."""
+    def roofline(self) -> Roofline | None:
+        """The time that no kernel can beat; None for a problem that is known by its name only."""
+        if not self.info.problem.flops:
+            return None
         return Roofline.of(self.info.problem, find_device(self.info.device))
 
     @property
@@ -168,7 +170,7 @@ class StudyResult:
             "seed": info.seed,
             "best": _describe(self.best, info),
             "default": _describe(self.default, info),
-            "roofline_us": self.roofline.time_us,
+            "roofline_us": self.roofline.time_us if self.roofline is not None else None,
             "library": {
                 "name": info.library,
                 "time_us": info.library_us,
@@ -187,7 +189,7 @@ class StudyResult:
 
 
 def tflops(problem: Problem, time_us: float) -> float:
-    """The rate of a problem solved in `time_us` µs, in 10**12 operations a second."""
+    """The rate of a problem solved in `time_us` µs, in 10**12 operations a second; 0 if they are not known."""
     return problem.flops / time_us / 1e6
 
 

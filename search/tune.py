@@ -18,7 +18,6 @@ from tilescout.search.samplers.base import distributions
 from tilescout.search.study import finished_trials, free_name, latest_name, open_study, recover
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.templates import KernelTemplate
-from tilescout.spaces.workloads import find_workload
 
 _ABOUT = "about"  # the user attribute of a study that says what it is about
 _TRACKING_RUN = "tracking_run"
@@ -216,6 +215,6 @@ def _about(study: optuna.Study, template: KernelTemplate, evaluator: Evaluator, 
         seed=options.seed,
         provenance=evaluator.provenance,
         default=default,
-        library=find_workload(template.workload).library(space.problem),
+        library=evaluator.library,
         library_us=stored["library_us"],
     )

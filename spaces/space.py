@@ -65,6 +65,22 @@ class SearchSpace:
             raise SpaceError(f"{self.name}: rule {waiting[0].name} looks at knobs that there are not: {unknown}")
         return codes
 
+    @classmethod
+    def of_codes(
+        cls, name: str, knobs: Sequence[Knob], codes: ArrayLike, problem: Problem, device: Device
+    ) -> "SearchSpace":
+        """The space of given configurations, of shape [configurations, knobs], with no rules and no grid enumerated.
+
+        The rows are put in lexicographic order; equal ones count once.
+        """
+        space = object.__new__(cls)
+        space.name, space.knobs, space.constraints = name, tuple(knobs), ()
+        space.problem, space.device = problem, device
+        space.shape = tuple(len(knob.values) for knob in space.knobs)
+        rows = np.unique(np.asarray(codes, dtype=np.int16).reshape(-1, len(space.knobs)), axis=0)
+        space._keep(rows, np.ravel_multi_index(tuple(rows.T), space.shape).astype(np.int64))
+        return space
+
     def __len__(self) -> int:
         return len(self.codes)
 

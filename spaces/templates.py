@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescout.spaces.constraints import Constraint
-from tilescout.spaces.devices import Device
+from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.problems import Problem
@@ -91,6 +91,16 @@ class KernelTemplate(ABC):
             If the text is malformed or the problem impossible.
         """
         return find_workload(self.workload).problem.parse(text)
+
+    def device(self, name: str) -> Device:
+        """The device of this name that kernels were measured on.
+
+        Raises
+        ------
+        DeviceError
+            If it is unknown.
+        """
+        return find_device(name)
 
     def space(self, problem: Problem, device: Device) -> SearchSpace:
         """The legal configurations for a problem on a device.

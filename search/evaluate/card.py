@@ -8,10 +8,11 @@ from reprlib import repr as short
 from sys import float_info
 from typing import Any
 
-from tilescout.spaces.errors import ProblemError, SpaceError, TableError
+from tilescout.spaces.errors import ProblemError, TableError
 from tilescout.spaces.knobs import Configuration, Value
+from tilescout.spaces.named import NamedProblem
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.templates import find_template, template_names
 
 FORMAT = 3
 _OLDEST = 2  # without pilot_seconds
@@ -160,9 +161,10 @@ def _day(text: str) -> date:
 
 
 def _problem(name: str, space: str) -> Problem:
+    """The problem of this name; of a space that no template is here for, names are all that is known."""
     try:
-        problem = find_template(space).parse(name)
-    except (ProblemError, SpaceError) as error:
+        problem = find_template(space).parse(name) if space in template_names() else NamedProblem.parse(name)
+    except ProblemError as error:
         raise _malformed("baselines", str(error)) from error
     if str(problem) != name:
         raise _malformed("baselines", f"{name!r} must be written {problem}")

@@ -54,6 +54,8 @@ class Evaluator(Closing):
         Where the measurements come from.
     capacity
         Most configurations in flight.
+    library
+        What the library's kernel is called through, which times are relative to.
     measures_anew
         Whether it can `race`.
     """
@@ -62,6 +64,7 @@ class Evaluator(Closing):
     device: Device
     provenance: Provenance
     capacity: int
+    library: str
     measures_anew = False
 
     @abstractmethod

@@ -24,6 +24,7 @@ from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.workloads import find_workload
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ class LiveEvaluator(Evaluator):
             described = self._process.describe()
             self.device = device or find_device(described["name"])
             self.space = template.space(problem, self.device)
+            self.library = find_workload(template.workload).library(problem)
             self._library_us = self._process.prepare(template.workload, str(problem), self.options.protocol)
         except BaseException:
             self._process.close()

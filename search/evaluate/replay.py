@@ -5,7 +5,6 @@ import numpy as np
 from tilescout.search.evaluate.evaluator import Evaluator, Provenance
 from tilescout.search.evaluate.measurement import Measurement
 from tilescout.search.evaluate.table import Table
-from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import DeviceError, TableError
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate
@@ -29,6 +28,10 @@ class ReplayEvaluator(Evaluator):
 
     Attributes
     ----------
+    table
+        The recorded measurements.
+    rows
+        The table's row of each configuration of `space`, of shape [configurations].
     dropped
         Rows that are left out because their configuration is no longer legal.
 
@@ -44,9 +47,10 @@ class ReplayEvaluator(Evaluator):
         table.check_space(template)
         rows = table.rows(problem)
         try:
-            self.device = find_device(table.card.device)
+            self.device = template.device(table.card.device)
         except DeviceError as error:
             raise TableError(f"table {table.path}: recorded on an {error}") from error
+        self.library = table.card.library
         whole = template.space(problem, self.device)
         found = whole.find(table.codes(whole.knobs)[rows])
         legal = found >= 0
@@ -57,8 +61,8 @@ class ReplayEvaluator(Evaluator):
                 f"{template.name} now; record it again"
             )
         self.space = whole.subset(found[legal])
-        self._rows = rows[legal][np.argsort(found[legal])]  # of each configuration in `space`, which is in this order
-        self._table = table
+        self.rows = rows[legal][np.argsort(found[legal])]  # the order of `space`
+        self.table = table
         self._problem = problem
         self._pending: int | None = None
         self.provenance = _provenance(table, template)
@@ -76,11 +80,11 @@ class ReplayEvaluator(Evaluator):
         if self._pending is None:
             raise RuntimeError("there is nothing to wait for: submit a configuration first")
         index, self._pending = self._pending, None
-        return [(index, self._table.measurement(int(self._rows[index])))]
+        return [(index, self.table.measurement(int(self.rows[index])))]
 
     def library_us(self) -> float:
         """The library's steady time on the problem, in µs, as it was recorded."""
-        return self._table.card.baselines[self._problem].library_us
+        return self.table.card.baselines[self._problem].library_us
 
     def close(self) -> None:
         """Forget a configuration that was submitted."""

@@ -216,6 +216,14 @@ class Table:
         if missing:
             raise self._error(f"it lacks the knob {missing[0]} of {template.name}")
 
+    def fits(self, template: KernelTemplate) -> bool:
+        """Whether `check_space` accepts a template."""
+        try:
+            self.check_space(template)
+        except TableError:
+            return False
+        return True
+
     def stale_for(self, template: KernelTemplate) -> bool:
         """Whether the template's source has changed since the table was recorded."""
         return template.source_hash != self.card.source_hash

@@ -11,6 +11,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from tilescout.search.samplers.ledger import CLAIM, Ledger, all_trials, distributions, queued, seen
+from tilescout.search.samplers.options import Option
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.space import Indices, SearchSpace
 
@@ -52,12 +53,16 @@ class SpaceSampler(BaseSampler, ABC):
         What to ask a study for; empty without a space.
     variable_knobs
         Those of them that have more than one value.
+    options
+        What can be given to strategies of this kind by name.
 
     Raises
     ------
     SamplerError
         If the seed is negative.
     """
+
+    options: tuple[Option, ...] = ()
 
     def __init__(self, space: SearchSpace | None = None, seed: int | None = None) -> None:
         if seed is not None and seed < 0:

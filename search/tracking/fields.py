@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from tilescout.search.evaluate.measurement import Status, Timing
 from tilescout.search.records import StudyInfo, StudyResult, TrialRecord, tflops
+from tilescout.spaces.problems import Problem
 
 TRIAL_TAG = "tilescout.trial"  # number of the trial that a child run holds
 STUDY_TAG = "tilescout.study"
@@ -107,7 +108,7 @@ def trial_metrics(trial: TrialRecord, info: StudyInfo, default: Timing | None) -
     if timing is not None:
         metrics |= {
             "time_us": timing.time_us,
-            "tflops": tflops(info.problem, timing.time_us),
+            **_rate("tflops", info, timing),
             "speedup_over_library": 1 / timing.ratio,
             "time_over_library": timing.ratio,
             "time_over_library_q25": timing.ratio_q25,
@@ -138,6 +139,16 @@ def trial_metrics(trial: TrialRecord, info: StudyInfo, default: Timing | None) -
         "timing_seconds": measurement.timing_seconds,
         "trial": float(trial.number),
     }
+
+
+def rate(problem: Problem, time_us: float) -> str:
+    """The rate in TFLOP/s for people; a dash where the operations are not known."""
+    return f"{tflops(problem, time_us):.1f}" if problem.flops else "–"
+
+
+def _rate(name: str, info: StudyInfo, timing: Timing) -> dict[str, float]:
+    """The rate, where the operations are known."""
+    return {name: tflops(info.problem, timing.time_us)} if info.problem.flops else {}
 
 
 def result_metrics(result: StudyResult) -> dict[str, float]:
@@ -222,7 +233,7 @@ class Progress:
         if timing is not None:
             metrics |= {
                 "best_time_us": timing.time_us,
-                "best_tflops": tflops(info.problem, timing.time_us),
+                **_rate("best_tflops", info, timing),
                 "best_speedup_over_library": 1 / timing.ratio,
             }
             if self.default is not None:

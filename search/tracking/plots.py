@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tilescout.search.evaluate.measurement import Status
 from tilescout.search.records import StudyResult, tflops
+from tilescout.search.tracking.fields import rate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +65,7 @@ def _draw_trials(axes: "Axes", result: StudyResult) -> None:
         last = max(trial.number for trial in result.trials)
         steps = [*accumulate(times, min), time_us]
         axes.step([*numbers, last], steps, where="post", color=_BEST, linewidth=1.8, label="best so far", zorder=4)
-        label = f"best: {time_us:.4g} µs, {tflops(result.info.problem, time_us):.4g} TFLOP/s (trial {best.number})"
+        label = f"best: {time_us:.4g} µs, {rate(result.info.problem, time_us)} TFLOP/s (trial {best.number})"
         axes.scatter([best.number], [time_us], s=170, marker="*", color=_BEST, edgecolors="white", linewidths=0.8,
                      label=label, zorder=5)  # fmt: skip
 
@@ -86,15 +87,16 @@ def _scale(axes: "Axes", result: StudyResult) -> None:
     times = [time_us for time_us in known if time_us is not None] + [result.info.library_us]
     wide = max(times) > _WIDE * min(times)
     axes.set_yscale("log" if wide else "linear")
-    rate = axes.twinx()
-    rate.set_yscale(axes.get_yscale())
-    rate.set_ylim(axes.get_ylim())
-    rate.set_ylabel("TFLOP/s")
-    rate.spines[["top", "right"]].set_visible(False)
-    for axis in (axes.yaxis, rate.yaxis):
+    opposite = axes.twinx()
+    opposite.set_visible(bool(problem.flops))
+    opposite.set_yscale(axes.get_yscale())
+    opposite.set_ylim(axes.get_ylim())
+    opposite.set_ylabel("TFLOP/s")
+    opposite.spines[["top", "right"]].set_visible(False)
+    for axis in (axes.yaxis, opposite.yaxis):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)) if wide else AutoLocator())
         axis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda time_us, _: f"{time_us:g}"))
-    rate.yaxis.set_major_formatter(FuncFormatter(lambda time_us, _: f"{tflops(problem, time_us):.3g}"))
-    rate.tick_params(which="both", length=0)
+    opposite.yaxis.set_major_formatter(FuncFormatter(lambda time_us, _: f"{tflops(problem, time_us):.3g}"))
+    opposite.tick_params(which="both", length=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tilescout.search.evaluate.measurement import Status, Timing
-from tilescout.search.records import StudyInfo, StudyResult, TrialRecord, tflops
+from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking import fields
 
 _FIRST_COLUMNS = ("time_us", "tflops", "speedup_over_library", "speedup_over_default")
@@ -37,7 +37,7 @@ def describe(result: StudyResult, run_id: str, experiment_id: str, children: Map
     info, best, default = result.info, result.best, result.default
     reference = default.measurement.timing if default is not None else None
     over_default = f"{reference.ratio:.3f}" if reference is not None else "–"
-    library_rate = tflops(info.problem, info.library_us)
+    library_rate = fields.rate(info.problem, info.library_us)
     failed = sum(trial.measurement.failed for trial in result.trials)
     pruned = sum(trial.measurement.status is Status.PRUNED for trial in result.trials)
     tail = "\n".join(
@@ -49,7 +49,7 @@ def describe(result: StudyResult, run_id: str, experiment_id: str, children: Map
             "| --- | ---: | ---: | ---: | ---: |",
             _row("best", best, info, reference),
             _row("default", default, info, reference),
-            f"| library | {info.library_us:.2f} | {library_rate:.1f} | 1.000 | {over_default} |",
+            f"| library | {info.library_us:.2f} | {library_rate} | 1.000 | {over_default} |",
             "",
             f"- best configuration: {best.configuration if best is not None else 'none'}",
             f"- default configuration: {info.default}",
@@ -101,8 +101,8 @@ def _row(title: str, trial: TrialRecord | None, info: StudyInfo, default: Timing
     if timing is None:
         return f"| {title} | {trial.measurement.status} | | | |"
     over_default = f"{fields.speedup(timing, default):.3f}" if default is not None else "–"
-    rate = tflops(info.problem, timing.time_us)
-    return f"| {title} | {timing.time_us:.2f} | {rate:.1f} | {1 / timing.ratio:.3f} | {over_default} |"
+    rate = fields.rate(info.problem, timing.time_us)
+    return f"| {title} | {timing.time_us:.2f} | {rate} | {1 / timing.ratio:.3f} | {over_default} |"
 
 
 def _link(result: StudyResult, experiment_id: str, children: Mapping[int, str], room: int) -> str:

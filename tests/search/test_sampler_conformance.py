@@ -52,6 +52,10 @@ class TestGP(Conformance):
     name = "gp"
 
 
+class TestLFBO(Conformance):
+    name = "lfbo"
+
+
 class EagerTPESampler(TPESampler):
     """Models from the first trial on, as the relative cases need it: optuna tests its own samplers so."""
 

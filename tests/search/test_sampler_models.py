@@ -63,7 +63,7 @@ def search(study: optuna.Study, trials: int, time_of: Callable[[int], float | No
     return asked
 
 
-@pytest.mark.parametrize(("name", "trials", "seeds"), [("tpe", 60, 6), ("gp", 25, 4)])
+@pytest.mark.parametrize(("name", "trials", "seeds"), [("tpe", 60, 6), ("gp", 25, 4), ("lfbo", 80, 6)])
 @pytest.mark.parametrize("sign", [1, -1], ids=["minimize", "maximize"])
 def test_models_find_far_better_configurations_than_chance(name: str, trials: int, seeds: int, sign: int) -> None:
     def best(seed: int) -> float:
@@ -76,7 +76,7 @@ def test_models_find_far_better_configurations_than_chance(name: str, trials: in
     assert regret < (chance - TIMES.min()) / 2
 
 
-@pytest.mark.parametrize(("name", "trials", "seeds"), [("tpe", 60, 6), ("gp", 25, 4)])
+@pytest.mark.parametrize(("name", "trials", "seeds"), [("tpe", 60, 6), ("gp", 25, 4), ("lfbo", 80, 6)])
 def test_models_learn_from_pruned_trials_too(name: str, trials: int, seeds: int) -> None:
     """Whatever takes one and a half times the best so far is pruned; its value is a pilot, off by up to a fifth."""
     rng = np.random.default_rng(0)
@@ -180,7 +180,7 @@ def test_gp_does_not_hold_an_interruption_against_a_configuration_that_is_tried_
 
 
 def test_a_space_of_other_parameters_in_the_same_study_is_not_learnt_from() -> None:
-    for name in ("tpe", "gp"):
+    for name in ("tpe", "gp", "lfbo"):
         study = study_of(name)
         for value in range(12):
             study.tell(study.ask({"x": IntDistribution(0, 99)}), float(value))

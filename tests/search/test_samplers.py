@@ -345,7 +345,7 @@ def test_random_prefers_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["simulated-annealing", "TPE", ""])
 def test_an_unknown_strategy_is_refused_with_the_known_names(name: str) -> None:
-    with pytest.raises(SamplerError, match="known are exhaustive, random, tpe, gp"):
+    with pytest.raises(SamplerError, match="known are exhaustive, random, tpe, gp, lfbo"):
         make_sampler(name)
 
 

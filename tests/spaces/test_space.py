@@ -347,3 +347,14 @@ def test_a_malformed_configuration_is_refused_with_what_is_allowed(
     assert configuration not in gemm
     with pytest.raises(SpaceError, match=reason):
         gemm.index(configuration)
+
+
+def test_a_space_of_given_codes_holds_just_those() -> None:
+    whole = find_template("gemm_sm90").space(PROBLEM, H200)
+    chosen = np.random.default_rng(0).choice(len(whole), 50, replace=False)
+    listed = SearchSpace.of_codes("part", whole.knobs, whole.codes[np.repeat(chosen, 2)], PROBLEM, H200)
+    part = whole.subset(chosen)
+    np.testing.assert_array_equal(listed.codes, part.codes)
+    assert [listed.index(part[index]) for index in range(50)] == list(range(50))
+    outside = next(index for index in range(len(whole)) if index not in chosen)
+    assert whole[outside] not in listed

@@ -1,0 +1,124 @@
+"""What can be compared: the house's samplers, Kernel Tuner's strategies, and rankings, by their names.
+
+- ``NAME`` or ``NAME:OPTION=VALUE:...``: a sampler of `tilescout.search.samplers`;
+- ``kernel_tuner.STRATEGY[:OPTION=VALUE...]``: a strategy of Kernel Tuner, run by Kernel Tuner;
+- ``ranking.NAME[:top=K]`` or ``ranking.FILE.json[:top=K]``: the first K of a list, measured in order.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import optuna
+
+from tilescout.experiments.compare.rankings import find_ranking, places
+from tilescout.search.evaluate.replay import ReplayEvaluator
+from tilescout.search.loop import Budget, run
+from tilescout.search.samplers import make_sampler
+from tilescout.search.samplers.options import Option, read_options
+from tilescout.spaces.errors import SamplerError
+from tilescout.spaces.knobs import Configuration
+
+_TOP = Option("top", 10**6, 1, 10**6, "how many configurations of the list are measured")
+
+
+@dataclass(frozen=True)
+class Contender(ABC):
+    """A strategy with its options.
+
+    Attributes
+    ----------
+    name
+        As it was asked for, options included.
+    options
+        Its options, as text.
+    """
+
+    name: str
+    options: Mapping[str, str]
+
+    @abstractmethod
+    def check(self) -> None:
+        """Refuse what can't be run here, before anything is.
+
+        Raises
+        ------
+        SamplerError
+            With what is wrong or what to install.
+        """
+
+    @abstractmethod
+    def play(self, evaluator: ReplayEvaluator, default: Configuration, trials: int, seed: int) -> Sequence[int]:
+        """Search a replayed table.
+
+        Parameters
+        ----------
+        evaluator
+            The table.
+        default
+            What is run without any search.
+        trials
+            Most trials.
+        seed
+            Seed of all randomness.
+
+        Returns
+        -------
+        sequence of int
+            The configurations, as indices of the evaluator's space, in the order in which they were tried; none twice.
+        """
+
+
+class HouseSampler(Contender):
+    """A sampler of tilescout's, in the loop that `tilescout tune` runs, but for the default as trial 0."""
+
+    def check(self) -> None:
+        make_sampler(self.name.split(":")[0], None, 0, self.options)
+
+    def play(self, evaluator: ReplayEvaluator, default: Configuration, trials: int, seed: int) -> Sequence[int]:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        sampler = make_sampler(self.name.split(":")[0], evaluator.space, seed, self.options)
+        study = optuna.create_study(sampler=sampler, direction="minimize")
+        tried: list[int] = []
+        run(study, evaluator, Budget(trials), evaluator.library_us(), lambda trial: tried.append(trial.index))
+        return tried
+
+
+class RankedList(Contender):
+    """The first of a ranking, measured in order; the seed changes nothing."""
+
+    def check(self) -> None:
+        self._top()
+        find_ranking(self._ranking())
+
+    def play(self, evaluator: ReplayEvaluator, default: Configuration, trials: int, seed: int) -> Sequence[int]:
+        space = evaluator.space
+        wishes = find_ranking(self._ranking())(space, default)
+        found: list[int] = places(space, default, wishes)[: min(self._top(), trials)].tolist()
+        return found
+
+    def _ranking(self) -> str:
+        return self.name.removeprefix("ranking.").split(":")[0]
+
+    def _top(self) -> int:
+        return int(read_options(self.name, (_TOP,), self.options)["top"])
+
+
+def parse_contender(text: str) -> Contender:
+    """The contender that is written as `text`; see the module.
+
+    Raises
+    ------
+    SamplerError
+        If it is malformed; an unknown one is refused by `Contender.check`.
+    """
+    name, *settings = text.split(":")
+    pairs = [setting.partition("=") for setting in settings]
+    if not name or not all(key and equals and value for key, equals, value in pairs):
+        raise SamplerError(f"malformed strategy {text!r}: expected NAME or NAME:OPTION=VALUE:OPTION=VALUE...")
+    options = {key: value for key, _, value in pairs}
+    if name.startswith("kernel_tuner."):
+        from tilescout.experiments.compare.kernel_tuner import KernelTunerStrategy
+
+        return KernelTunerStrategy(text, options)
+    return (RankedList if name.startswith("ranking.") else HouseSampler)(text, options)

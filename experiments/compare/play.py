@@ -1,0 +1,262 @@
+"""Running searches on replayed tables: on all cores, each finished one kept on disk."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import asdict, dataclass
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from tilescout.experiments.compare.contenders import parse_contender
+from tilescout.experiments.compare.truth import Truth
+from tilescout.experiments.sources import template_of
+from tilescout.search.evaluate.replay import ReplayEvaluator
+from tilescout.search.evaluate.table import Table
+from tilescout.spaces.errors import SamplerError, StoreError, TilescoutError, one_line
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem of a table.
+
+    Attributes
+    ----------
+    table
+        The table's file.
+    sha256
+        The checksum of its rows.
+    problem
+        The problem, as it is printed.
+    """
+
+    table: str
+    sha256: str
+    problem: str
+
+    @property
+    def label(self) -> str:
+        """For people: the table and the problem."""
+        return f"{Path(self.table).stem} {self.problem}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One search that is to be run.
+
+    Attributes
+    ----------
+    contender
+        The strategy, as it is asked for.
+    case
+        What it searches.
+    trials
+        Most trials.
+    seed
+        The number of the search among those of the strategy on the case.
+    """
+
+    contender: str
+    case: Case
+    trials: int
+    seed: int
+
+    @property
+    def entropy(self) -> int:
+        """The seed of all its randomness.
+
+        It differs from problem to problem: problems of a table have mostly the same configurations, and with the same
+        seed strategies would draw the same ones on all of them. Luck would then not average out over the problems, and
+        intervals be too narrow. It is the same for every strategy.
+        """
+        case = crc32(f"{self.case.sha256} {self.case.problem}".encode())
+        return int(np.random.SeedSequence([self.seed, case]).generate_state(1)[0])
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A search that was run.
+
+    Attributes
+    ----------
+    run
+        Which one.
+    indices
+        The configurations that it tried, in order, as indices of the replay's space.
+    seconds
+        Wall-clock seconds of the search; replaying costs next to nothing of them, so they are the strategy's own.
+    error
+        Why it failed, in one line; empty if it did not.
+    """
+
+    run: Run
+    indices: tuple[int, ...]
+    seconds: float
+    error: str = ""
+
+
+def open_case(case: Case) -> tuple[Truth, ReplayEvaluator, Table]:
+    """The truth about a case, and what answers for it.
+
+    Raises
+    ------
+    TilescoutError
+        If the table can't be read, or holds nothing that can be replayed.
+    """
+    table = _table(case.table)
+    problem = next(problem for problem in table.problems if str(problem) == case.problem)
+    evaluator = ReplayEvaluator(table, template_of(table), problem)
+    return Truth.of(table, evaluator), evaluator, table
+
+
+def run_one(run: Run) -> Trace:
+    """Run one search. A strategy that raises is an outcome, as a configuration that fails is."""
+    _, evaluator, table = _opened(run.case)
+    default = table.card.baselines[evaluator.space.problem].default
+    contender = parse_contender(run.contender)
+    started = time.perf_counter()
+    try:
+        with evaluator:
+            indices = tuple(map(int, contender.play(evaluator, default, run.trials, run.entropy)))
+    except Exception as error:
+        return Trace(run, (), time.perf_counter() - started, one_line(f"{type(error).__name__}: {error}"))
+    return Trace(run, indices, time.perf_counter() - started)
+
+
+def run_all(runs: Sequence[Run], processes: int, timeout: float) -> Iterator[Trace]:
+    """Run searches in processes of their own; yield each as it ends.
+
+    Parameters
+    ----------
+    runs
+        The searches.
+    processes
+        How many at a time.
+    timeout
+        Seconds after which a search is killed and counts as failed.
+    """
+    from pebble import ProcessPool
+
+    pool = ProcessPool(max_workers=processes, context=get_context("spawn"), initializer=_one_thread)
+    with pool:
+        pending: dict[Future[Trace], Run] = {}
+        queue = iter(runs)
+        try:
+            while True:
+                # A few more than there are processes: no process waits, and what is not started can be forgotten.
+                for run in queue:
+                    pending[pool.schedule(run_one, args=(run,), timeout=timeout)] = run
+                    if len(pending) >= 2 * processes:
+                        break
+                if not pending:
+                    return
+                done, _ = wait(pending, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield _outcome(future, pending.pop(future), timeout)
+        finally:
+            if pending:
+                pool.stop()
+
+
+def _outcome(future: "Future[Trace]", run: Run, timeout: float) -> Trace:
+    try:
+        return future.result()
+    except TilescoutError:
+        raise
+    except TimeoutError:
+        return Trace(run, (), timeout, f"not done after {timeout:g} s")
+    except Exception as error:  # the process died
+        return Trace(run, (), 0.0, one_line(f"{type(error).__name__}: {error}"))
+
+
+class Journal:
+    """Finished searches in a file, one a line, so that a comparison that was killed goes on where it was.
+
+    Parameters
+    ----------
+    path
+        The file; its folder is made if it does not exist.
+    resume
+        Keep what is there; otherwise it is replaced.
+
+    Raises
+    ------
+    StoreError
+        If the file can't be read or written.
+    """
+
+    def __init__(self, path: Path, resume: bool) -> None:
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not resume:
+                path.write_text("")
+            self.traces = list(_read(path)) if path.exists() else []
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"can't use {path}: {one_line(error)}; choose another folder with --out") from error
+
+    def left(self, runs: Iterable[Run]) -> list[Run]:
+        """Those of `runs` that have not succeeded yet."""
+        done = {trace.run for trace in self.traces if not trace.error}
+        return [run for run in runs if run not in done]
+
+    def take(self, traces: Iterable[Trace], on_trace: Callable[[Trace], None]) -> None:
+        """Append searches as they end."""
+        with self._path.open("a") as file:
+            for trace in traces:
+                file.write(json.dumps(asdict(trace)) + "\n")
+                file.flush()
+                self.traces.append(trace)
+                on_trace(trace)
+
+
+def check_contenders(names: Sequence[str]) -> None:
+    """Refuse contenders that can't be run here.
+
+    Raises
+    ------
+    SamplerError
+        With the first that can't, or that is named twice.
+    """
+    for name in names:
+        if names.count(name) > 1:
+            raise SamplerError(f"{name} is named twice")
+        parse_contender(name).check()
+
+
+@cache
+def _table(path: str) -> Table:
+    return Table.read(Path(path))
+
+
+@cache
+def _opened(case: Case) -> tuple[Truth, ReplayEvaluator, Table]:
+    return open_case(case)
+
+
+def _one_thread() -> None:
+    """Give each process one core: numerical libraries would take all of them, each."""
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(1)
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _read(path: Path) -> Iterator[Trace]:
+    for line in path.read_text().splitlines(keepends=True):
+        if line.endswith("\n"):  # the last one may be cut off
+            record: dict[str, Any] = json.loads(line)
+            run = record["run"]
+            yield Trace(
+                Run(**{**run, "case": Case(**run["case"])}),
+                tuple(record["indices"]),
+                record["seconds"],
+                record["error"],
+            )

@@ -1,0 +1,37 @@
+"""The configurations among which Dao-AILab/quack's autotuner measures every one on Hopper, in the knobs of gemm_sm90.
+
+Quack lists 11 tiles, each with a cluster along m or along n, each with the operands as they are or swapped: 44, with
+two consumer warp groups and bands of at most 8 clusters. All of it has a knob here. What Quack does not choose
+(``tile_k``, ``stages``, ``raster``) is left to `rankings.places`, as is what the rules or a table do not have. Then
+different ones may stand for the same configuration, and fewer than 44 are measured.
+"""
+
+from collections.abc import Sequence
+from itertools import product
+
+from tilescout.experiments.compare.rankings import Wish
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.space import SearchSpace
+
+COOPERATIVE = ((256, 128), (256, 160), (256, 192), (256, 208), (128, 224), (128, 256))
+PINGPONG = ((128, 128), (128, 160), (128, 192), (128, 208), (192, 128))
+CLUSTERS = ((1, 2), (2, 1))
+
+
+def ranking(space: SearchSpace, default: Configuration) -> Sequence[Wish]:
+    """All 44, in the order in which the autotuner measures them."""
+    tiles = [(tile, "cooperative") for tile in COOPERATIVE] + [(tile, "pingpong") for tile in PINGPONG]
+    return [
+        {
+            "schedule": schedule,
+            "warp_groups": 2,
+            "swap_ab": int(swapped),
+            "tile_m": tile[0],
+            "tile_n": tile[1],
+            "split_k": 1,
+            "cluster_m": cluster[0],
+            "cluster_n": cluster[1],
+            "swizzle": 8,
+        }
+        for (tile, schedule), cluster, swapped in product(tiles, CLUSTERS, (False, True))
+    ]

@@ -1,0 +1,85 @@
+"""Lists that are measured from the top: what to try in which order, known before the first measurement.
+
+A ranking is a function of a problem's space and its default configuration; it returns configurations, the most
+promising first. They may leave knobs open and name values that the space does not have: what is measured is the nearest
+legal configuration, see `places`.
+"""
+
+import importlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tilescout.spaces.errors import SamplerError
+from tilescout.spaces.knobs import Configuration, Knob, Value
+from tilescout.spaces.space import Indices, SearchSpace
+
+Wish = Mapping[str, Value]
+Ranking = Callable[[SearchSpace, Configuration], Sequence[Wish]]
+
+RANKINGS: Mapping[str, str] = {"quack": "tilescout.experiments.compare.quack:ranking"}
+"""Rankings by name, as module:function, imported when they are used."""
+
+_OPEN = 1e-3  # weight of the knobs that a wish leaves open: they only choose between equally near configurations
+
+
+def find_ranking(name: str) -> Ranking:
+    """The ranking of this name, or of the configurations in a JSON file if the name ends in ``.json``.
+
+    Raises
+    ------
+    SamplerError
+        If there is none, or the file is not a list of configurations.
+    """
+    if name.endswith(".json"):
+        wishes = _read(Path(name))
+        return lambda space, default: wishes
+    if name not in RANKINGS:
+        raise SamplerError(f"unknown ranking {name!r}, known are {', '.join(RANKINGS)} and files that end in .json")
+    module, function = RANKINGS[name].split(":")
+    ranking: Ranking = getattr(importlib.import_module(module), function)
+    return ranking
+
+
+def places(space: SearchSpace, default: Configuration, wishes: Sequence[Wish]) -> Indices:
+    """The configurations that wishes stand for, in their order and without repeats.
+
+    A wish stands for the configuration of the space that is nearest in the knobs that it names, by the sum of the
+    distances of their codes, each scaled to [0, 1]. A number between two values of a knob lies between their codes. Of
+    equally near ones it is the one nearest to the default in the knobs that the wish leaves open.
+
+    Raises
+    ------
+    SamplerError
+        If a wish names a knob that the space does not have.
+    """
+    found = []
+    for wish in wishes:
+        unknown = [name for name in wish if name not in default]
+        if unknown:
+            raise SamplerError(f"a ranking names the knob {unknown[0]!r}, {space.name} has {', '.join(default)}")
+        target = space.scale([_position(knob, wish.get(knob.name, default[knob.name])) for knob in space.knobs])
+        weights = np.array([1.0 if knob.name in wish else _OPEN for knob in space.knobs])
+        found.append(int((np.abs(space.features - target) @ weights).argmin()))
+    return np.array(list(dict.fromkeys(found)), dtype=np.int64)
+
+
+def _position(knob: Knob, value: Value) -> float:
+    """Where a value lies among a knob's codes; between two for a number between two values."""
+    if value in knob.values or isinstance(value, str):
+        return float(knob.code(value))
+    order = np.argsort(np.array(knob.values))
+    return float(np.interp(value, np.array(knob.values)[order], order))
+
+
+def _read(path: Path) -> Sequence[Wish]:
+    try:
+        wishes = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise SamplerError(f"can't read the ranking {path}: {error}") from error
+    shaped = isinstance(wishes, list) and all(isinstance(wish, dict) for wish in wishes)
+    if not shaped or not all(isinstance(value, int | str) for wish in wishes for value in wish.values()):
+        raise SamplerError(f"the ranking {path} is not a list of configurations, objects of integers and strings")
+    return list(wishes)

@@ -1,0 +1,147 @@
+"""A comparison on the terminal, on disk and in MLflow."""
+
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table as Grid
+
+from tilescout.experiments.compare.plots import draw_convergence, draw_scores
+from tilescout.experiments.compare.result import SCORES, Comparison, Standing
+
+EXPERIMENT = "tilescout/compare"
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """The strategies by score, what each needed, and which differences are proven."""
+    grid = Grid(
+        title=(
+            f"{len(comparison.cases)} problems, {comparison.trials} trials, {comparison.seeds} seeds; "
+            "pairs are the median and the 90th percentile of the searches"
+        ),
+        caption="score: 0 is random search, 1 the best at once; by GPU s: over GPU time; to 5 %, to 1 %: trials until "
+        "within; found: share of the searches within 1 %; ms: to propose a trial",
+        box=SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+    )
+    grid.add_column("strategy", no_wrap=True)
+    for heading in ("score", "95 %", "by GPU s", "to 5 %", "to 1 %", "GPU s to 1 %", "found", "ms"):
+        grid.add_column(heading, justify="right", no_wrap=True)
+    for standing in comparison.standings:
+        grid.add_row(standing.name, *_cells(standing))
+    console.print(grid)
+    for standing in comparison.standings:
+        for failure in standing.failed[:3]:
+            console.print(f"{standing.name} failed on {failure}", highlight=False, markup=False, soft_wrap=True)
+        if len(standing.failed) > 3:
+            console.print(f"{standing.name} failed {len(standing.failed)} times in all", highlight=False)
+    best, *others = [standing.name for standing in comparison.standings]
+    close = [t.second for t in comparison.tests if t.first == best and t.p_corrected >= 0.05]
+    if others:
+        proven = "every other" if not close else f"all but {', '.join(close)}"
+        beaten = "no other" if len(close) == len(others) else proven
+        pairs = next((t for t in comparison.tests if t.first == best), None)
+        how = f" (Wilcoxon's test over {pairs.pairs} {pairs.unit}s, Holm's correction)" if pairs else ""
+        console.print(f"{best} scored higher than {beaten} at the 5 % level{how}", highlight=False, soft_wrap=True)
+
+
+def write_comparison(comparison: Comparison, folder: Path) -> None:
+    """Write ``comparison.json``, ``scores.csv``, ``tests.csv`` and two plots into an existing folder."""
+    (folder / "comparison.json").write_text(json.dumps(comparison.to_dict(), indent=1) + "\n")
+    with (folder / "scores.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["contender", "problem", *SCORES])
+        for standing in comparison.standings:
+            rows.writerows([standing.name, case, *scores.values()] for case, scores in standing.by_case.items())
+    with (folder / "tests.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["first", "second", "difference", "wins", "pairs", "unit", "p", "p_corrected"])
+        rows.writerows(list(vars(test).values()) for test in comparison.tests)
+    draw_convergence(comparison, folder / "convergence.png")
+    draw_scores(comparison, folder / "scores.png")
+
+
+def log_comparison(
+    comparison: Comparison, folder: Path, about: Mapping[str, str], uri: str, artifacts: Path | None
+) -> None:
+    """Log a comparison to MLflow: a parent run with the files of `folder`, a nested run a strategy with its curve.
+
+    Raises
+    ------
+    StoreError
+        If the store can't be opened or written.
+    """
+    from tilescout.search.tracking.fields import PARENT_TAG
+    from tilescout.search.tracking.store import artifact_folder, manners, open_client, translated
+
+    with manners():
+        client = open_client(uri)
+        with translated(uri):
+            root = artifacts or artifact_folder(uri)
+            found = client.get_experiment_by_name(EXPERIMENT)
+            location = root.absolute().as_uri() if root else None
+            experiment = found.experiment_id if found else client.create_experiment(EXPERIMENT, location)
+            parent = client.create_run(experiment, run_name=about["name"], tags={"mlflow.source.name": "tilescout"})
+            for name, value in about.items():
+                client.log_param(parent.info.run_id, name, value[:6000])
+            client.log_artifacts(parent.info.run_id, str(folder))
+            for standing in comparison.standings:
+                child = client.create_run(experiment, run_name=standing.name, tags={PARENT_TAG: parent.info.run_id})
+                _log_standing(client, child.info.run_id, standing)
+                client.set_terminated(child.info.run_id, "FINISHED" if standing.runs else "FAILED")
+            client.set_terminated(parent.info.run_id)
+
+
+def _log_standing(client: Any, run_id: str, standing: Standing) -> None:
+    import math
+    import time
+
+    from mlflow.entities import Metric, Param
+
+    stamp = round(time.time() * 1000)
+    metrics = {name: values[0] for name, values in standing.scores.items()}
+    metrics |= {f"{name}_low": values[1] for name, values in standing.scores.items()}
+    metrics |= {f"{name}_high": values[2] for name, values in standing.scores.items()}
+    for tolerance, figures in standing.within.items():
+        metrics |= {f"within_{tolerance.rstrip('%')}_percent/{name}": value for name, value in figures.items()}
+    known = [Metric(name, value, stamp, 0) for name, value in metrics.items() if math.isfinite(value)]
+    steps = range(1, standing.curve.shape[1] + 1)
+    curve = [
+        Metric("time_over_best", float(value), stamp, step)
+        for step, value in zip(steps, standing.curve[0], strict=True)
+        if math.isfinite(value)
+    ]
+    client.log_batch(run_id, known, [Param("contender", standing.name)])
+    for start in range(0, len(curve), 1000):  # MLflow's limit of metrics a batch
+        client.log_batch(run_id, curve[start : start + 1000])
+
+
+def _cells(standing: Standing) -> tuple[str, ...]:
+    if not standing.runs:
+        return ("failed",) + ("",) * 7
+    score, low, high = standing.scores["score"]
+    close, closest = standing.within["5%"], standing.within["1%"]
+    return (
+        f"{score:.3f}",
+        f"{low:.3f}-{high:.3f}",
+        _figure(standing.scores["score_gpu_seconds"][0], ".3f"),
+        _pair(close, "trials", ".0f"),
+        _pair(closest, "trials", ".0f"),
+        _pair(closest, "gpu_seconds", ".3g"),
+        f"{closest['share']:.0%}",
+        f"{standing.seconds_per_trial * 1e3:.1f}",
+    )
+
+
+def _pair(figures: Mapping[str, float], name: str, form: str) -> str:
+    """Median and 90th percentile."""
+    return f"{_figure(figures[f'{name}_median'], form)}, {_figure(figures[f'{name}_p90'], form)}"
+
+
+def _figure(value: float, form: str) -> str:
+    return f"{value:{form}}" if abs(value) < float("inf") else "-"

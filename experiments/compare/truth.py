@@ -1,0 +1,67 @@
+"""What a table knows of every configuration of a problem: what searches are scored against."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.search.evaluate.replay import ReplayEvaluator
+from tilescout.search.evaluate.table import Table
+from tilescout.spaces.errors import TableError
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """The recorded outcome and cost of every configuration that a replay can answer for.
+
+    A configuration without a time (failed, or pruned after one launch) counts as slow as the slowest that was timed: so
+    the best so far is defined from the first trial on, for random search in expectation as for every other strategy.
+
+    Attributes
+    ----------
+    times_us
+        Time of each configuration in µs, of shape [configurations].
+    timed
+        Which of them were timed, of the same shape.
+    gpu_seconds, compile_seconds
+        What trying each cost when it was recorded, of the same shape.
+    """
+
+    times_us: Floats
+    timed: NDArray[np.bool_]
+    gpu_seconds: Floats
+    compile_seconds: Floats
+
+    @classmethod
+    def of(cls, table: Table, evaluator: ReplayEvaluator) -> Self:
+        """What `table` says of the configurations of `evaluator`, in the order of its space.
+
+        Raises
+        ------
+        TableError
+            If none was timed.
+        """
+        times = table.times_us[evaluator.rows]
+        timed = np.isfinite(times)
+        if not timed.any():
+            raise TableError(f"table {table.path}: nothing was timed for {evaluator.space.problem}")
+        costs = {
+            name: np.asarray(table.data[name], dtype=np.float64)[evaluator.rows]
+            for name in ("gpu_seconds", "compile_seconds")
+        }
+        return cls(np.where(timed, times, times[timed].max()), timed, **costs)
+
+    def __len__(self) -> int:
+        return len(self.times_us)
+
+    @property
+    def best_us(self) -> float:
+        """The time of the fastest configuration, in µs."""
+        return float(self.times_us.min())
+
+    def within(self, tolerance: float) -> NDArray[np.bool_]:
+        """Which configurations are at most this much slower than the fastest, relative; of shape [configurations]."""
+        return self.timed & (self.times_us <= (1 + tolerance) * self.best_us)

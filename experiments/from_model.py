@@ -1,0 +1,232 @@
+"""The matrix products of a model, as torch.compile sees them, without a GPU and without memory for its weights."""
+
+import importlib
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tilescout.spaces.errors import ProblemError, TilescoutError, one_line
+from tilescout.spaces.gemm import INPUTS, GemmProblem
+from tilescout.spaces.problems import DTYPES, Problem
+from tilescout.spaces.suite import Entry
+
+if TYPE_CHECKING:
+    import torch
+    from torch import fx
+
+
+@dataclass(frozen=True)
+class Product:
+    """One matrix product in a model.
+
+    Attributes
+    ----------
+    m, n, k, batch
+        Its sizes.
+    dtype
+        The element type, as torch calls it.
+    layout
+        Along which dimension each operand is contiguous, as in problems.
+    label
+        The module that computes it; "backward" for one of a gradient.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    dtype: str
+    layout: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What was seen in one call of a model.
+
+    Attributes
+    ----------
+    entries
+        The problems, with the modules that compute them first and how often they are computed.
+    skipped
+        How often each product was seen that can't be a problem, and why.
+    graphs
+        How many graphs torch.compile made of the call: more than one means that something broke it.
+    """
+
+    entries: tuple[Entry, ...]
+    skipped: Mapping[str, int]
+    graphs: int
+
+
+def load_factory(text: str) -> Callable[[], Any]:
+    """The function that ``MODULE:FUNCTION`` names; modules of the current folder are found too.
+
+    Raises
+    ------
+    ProblemError
+        If there is none.
+    """
+    module, colon, name = text.partition(":")
+    if not colon or not module or not name:
+        raise ProblemError(f"malformed factory {text!r}: expected MODULE:FUNCTION")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        factory: Callable[[], Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ProblemError(f"can't import {text}: {one_line(error)}") from error
+    return factory
+
+
+def record(factory: Callable[[], Any], dtype: str | None, training: bool) -> Recording:
+    """The matrix products of one call of a model.
+
+    Everything happens on torch's meta device: shapes are computed, numbers are not. Attention that is one operator
+    (``scaled_dot_product_attention``) is one kernel on a GPU, so the products in it do not count.
+
+    Parameters
+    ----------
+    factory
+        Returns the model and the arguments of the call: ``(module, (argument, ...))``.
+    dtype
+        The type that the model and its inputs are converted to, as in problems; None leaves them.
+    training
+        Whether the products of the gradients are recorded too.
+
+    Raises
+    ------
+    ProblemError
+        If the factory returns something else, or the call fails.
+    """
+    import torch
+    from torch.utils._pytree import tree_leaves, tree_map
+
+    wanted = getattr(torch, DTYPES[dtype].torch_name) if dtype is not None else None
+
+    def move(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.to("meta", wanted if value.is_floating_point() else None)
+
+    with torch.device("meta"):
+        made = factory()
+    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
+        raise ProblemError(f"the factory returned {type(made).__name__}: expected (module, (argument, ...))")
+    model, arguments = made[0].to(device="meta", dtype=wanted), tree_map(move, made[1])
+    model.train(training)
+    watch = _Watch()
+    torch._dynamo.reset()  # or a graph that was compiled for an earlier recording would not be seen
+    try:
+        with torch.set_grad_enabled(training):
+            output = torch.compile(model, backend=watch.backend, dynamic=False)(*arguments)
+            if training:
+                loss = sum(leaf.float().sum() for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor))
+                with watch.recording("backward"):
+                    loss.backward()  # type: ignore[union-attr]
+    except TilescoutError:
+        raise
+    except Exception as error:
+        raise ProblemError(f"the call failed: {one_line(f'{type(error).__name__}: {error}')}") from error
+    finally:
+        torch._dynamo.reset()
+    return _summarise(watch.products, watch.graphs)
+
+
+class _Watch:
+    """Notes the matrix products of the graphs that torch.compile hands it."""
+
+    def __init__(self) -> None:
+        self.products: list[Product] = []
+        self.graphs = 0
+
+    def backend(self, graph: "fx.GraphModule", inputs: list[Any]) -> Callable[..., Any]:
+        """A backend for torch.compile that runs the graph node by node."""
+        import torch
+        from torch.fx import Interpreter
+
+        self.graphs += 1
+        watch = self
+        attention = torch.nn.functional.scaled_dot_product_attention
+
+        class Runner(Interpreter):
+            def run_node(self, node: "fx.Node") -> Any:
+                if node.target is attention:
+                    args, kwargs = self.fetch_args_kwargs_from_env(node)
+                    return _stand_in(*args, **kwargs)
+                with watch.recording(_module_of(node)):
+                    return super().run_node(node)
+
+        def run(*given: Any) -> Any:
+            return Runner(graph).run(*given)
+
+        return run
+
+    @contextmanager
+    def recording(self, label: str) -> Iterator[None]:
+        """Note what is computed in the context as computed by `label`."""
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        products = self.products
+
+        class Mode(TorchDispatchMode):
+            def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                found = _product(function, args, label)
+                if found is not None:
+                    products.append(found)
+                return function(*args, **(kwargs or {}))
+
+        with Mode():  # type: ignore[no-untyped-call]
+            yield
+
+
+def _stand_in(query: "torch.Tensor", key: "torch.Tensor", value: "torch.Tensor", *_: Any, **__: Any) -> "torch.Tensor":
+    """What has the shape of attention's result and depends on what it depends on, without a product in its gradient."""
+    mixed = query.sum(-1, keepdim=True) + key.sum() + value.sum()
+    return mixed.expand(*query.shape[:-1], value.shape[-1]).contiguous()
+
+
+def _product(function: Any, args: Any, label: str) -> Product | None:
+    """The product that an operator of torch is; None if it is none."""
+    import torch
+
+    aten = torch.ops.aten
+    operands = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1}
+    packet = getattr(function, "overloadpacket", None)
+    if packet not in operands:
+        return None
+    a, b = args[operands[packet] :][:2]
+    batch = a.shape[0] if a.dim() == 3 else 1
+    layout = ("m" if a.stride(-1) != 1 else "k") + ("n" if b.stride(-2) != 1 else "k")
+    return Product(a.shape[-2], b.shape[-1], a.shape[-1], batch, str(a.dtype).removeprefix("torch."), layout, label)
+
+
+def _module_of(node: "fx.Node") -> str:
+    """The innermost module that a node stems from, as a path of attributes."""
+    stack: Mapping[str, Any] = node.meta.get("nn_module_stack") or {}
+    path = next(reversed([entry[0] for entry in stack.values()]), "") if stack else ""
+    return str(path).replace("L['self'].", "").replace("L['self']", "") or str(node.name)
+
+
+def _summarise(products: list[Product], graphs: int) -> Recording:
+    names = {DTYPES[name].torch_name: name for name in INPUTS}
+    counts: Counter[Problem] = Counter()
+    labels: dict[Problem, str] = {}
+    skipped: Counter[str] = Counter()
+    for product in products:
+        sizes = f"{product.m}x{product.n}x{product.k}"
+        if product.dtype not in names:
+            skipped[f"{sizes} in {product.dtype}"] += 1
+            continue
+        try:
+            batch = f"x{product.batch}" if product.batch != 1 else ""
+            problem = GemmProblem.parse(f"{sizes}{batch}:{names[product.dtype]}:{product.layout}")
+        except ProblemError as error:
+            skipped[one_line(error)] += 1
+            continue
+        counts[problem] += 1
+        labels.setdefault(problem, product.label)
+    return Recording(tuple(Entry(p, labels[p], "", count) for p, count in counts.items()), dict(skipped), graphs)

@@ -1,0 +1,79 @@
+"""Problems of kernels that are known only by what was recorded of them: a name, and nothing else."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from reprlib import repr as short
+from typing import NoReturn
+
+from tilescout.spaces.errors import ProblemError
+from tilescout.spaces.problems import DType, Problem
+
+_TEXT = re.compile(r"[\w.+:-]{1,200}")
+
+
+@dataclass(frozen=True, order=True)
+class NamedProblem(Problem):
+    """A problem that a recording names.
+
+    What it computes is not known: it has no sizes, and its operations and bytes are 0, from which neither a rate nor a
+    bound on the time follows.
+
+    Parameters
+    ----------
+    name
+        Letters, digits and ``_ . + : -``.
+
+    Raises
+    ------
+    ProblemError
+        If it is no such name.
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if not _TEXT.fullmatch(self.name):
+            raise ProblemError(f"malformed problem {short(self.name)}: expected letters, digits and _ . + : -")
+
+    def __str__(self) -> str:
+        return self.name
+
+    @classmethod
+    def parse(cls, text: str) -> "NamedProblem":
+        return cls(text.strip())
+
+    @classmethod
+    def small(cls, signature: str) -> "NamedProblem":
+        raise ProblemError(f"a problem that is known by its name only has no signature, and so not {signature!r}")
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        return {}
+
+    @property
+    def signature(self) -> str:
+        return ""
+
+    @property
+    def element(self) -> DType:
+        self._refuse()
+
+    @property
+    def result(self) -> DType:
+        self._refuse()
+
+    @property
+    def tolerance(self) -> float:
+        self._refuse()
+
+    @property
+    def flops(self) -> int:
+        return 0
+
+    @property
+    def bytes(self) -> int:
+        return 0
+
+    def _refuse(self) -> NoReturn:
+        raise ProblemError(f"problem {self} is known by its name only: its types are not recorded")

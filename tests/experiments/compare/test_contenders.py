@@ -1,0 +1,86 @@
+"""Every kind of contender searches a recorded table: within its budget, nothing twice, the same for the same seed."""
+
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_tuner.searchspace import Searchspace
+
+from tilescout.experiments.compare.contenders import parse_contender
+from tilescout.experiments.compare.kernel_tuner import listed
+from tilescout.experiments.sources import shipped_tables, template_of
+from tilescout.search.evaluate.replay import ReplayEvaluator
+from tilescout.search.evaluate.table import Table
+from tilescout.spaces.errors import SamplerError
+from tilescout.spaces.gemm import GemmProblem
+
+PROBLEM = GemmProblem(512, 512, 512)
+TABLE = Table.read(shipped_tables()[0])
+TEMPLATE = template_of(TABLE)
+DEFAULT = TABLE.card.baselines[PROBLEM].default
+STRATEGIES = tuple(
+    f"kernel_tuner.{name}"
+    for name in ("genetic_algorithm", "bayes_opt", "adaptive_tabu_greywolf", "hybrid_vndx", "random_sample")
+)
+
+
+def play(name: str, trials: int, seed: int) -> list[int]:
+    contender = parse_contender(name)
+    contender.check()
+    with ReplayEvaluator(TABLE, TEMPLATE, PROBLEM) as evaluator:
+        return list(contender.play(evaluator, DEFAULT, trials, seed))
+
+
+@pytest.mark.parametrize("name", ["random", "tpe", "lfbo:initial=5:copies=1", *STRATEGIES])
+def test_a_search_keeps_its_budget_and_follows_from_its_seed(name: str) -> None:
+    tried = play(name, 40, seed=1)
+    assert len(set(tried)) == len(tried) == 40
+    same = 20 if name == "kernel_tuner.bayes_opt" else 40  # behind its first sample, the clock decides when it learns
+    assert play(name, 40, seed=1)[:same] == tried[:same]
+    assert play(name, 40, seed=2) != tried
+
+
+def test_options_reach_kernel_tuner() -> None:
+    assert play("kernel_tuner.genetic_algorithm:popsize=4", 30, 0) != play("kernel_tuner.genetic_algorithm", 30, 0)
+
+
+def test_kernel_tuner_has_to_find_out_what_fails() -> None:
+    with ReplayEvaluator(TABLE, TEMPLATE, PROBLEM) as evaluator:
+        failed = {i for i in range(len(evaluator.space)) if not TABLE.measurement(int(evaluator.rows[i])).ok}
+    tried = play("kernel_tuner.random_sample", len(evaluator.space), 0)
+    assert len(tried) == len(evaluator.space)
+    assert failed <= set(tried)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("magic", "unknown sampler 'magic', known are"),
+        ("lfbo:copies", "malformed strategy 'lfbo:copies': expected NAME"),
+        ("lfbo:width=3", "lfbo: unknown option 'width'"),
+        ("ranking.magic", "unknown ranking 'magic', known are quack"),
+        ("ranking.quack:top=0", "option top can't be 0"),
+        ("kernel_tuner.magic", "Kernel Tuner has no strategy 'magic', it has"),
+    ],
+)
+def test_what_can_not_be_run_is_refused_at_once(name: str, answer: str) -> None:
+    with pytest.raises(SamplerError, match=answer):
+        parse_contender(name).check()
+
+
+def test_without_kernel_tuner_people_are_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kernel_tuner", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SamplerError, match="pip install 'tilescout"):
+        parse_contender("kernel_tuner.bayes_opt").check()
+
+
+@settings(max_examples=30)
+@given(rows=st.sets(st.tuples(*(st.integers(0, 3) for _ in range(4))), min_size=1, max_size=40))
+def test_kernel_tuner_searches_just_what_is_listed(rows: set[tuple[int, ...]]) -> None:
+    names = ["a", "b", "c", "d"]
+    cache = {"tune_params_keys": names, "cache": {str(row): dict(zip(names, row, strict=True)) for row in rows}}
+    space = Searchspace({name: [0, 1, 2, 3] for name in names}, [listed(cache)], 10**9)
+    assert sorted(map(tuple, space.list)) == sorted(rows)
+    assert all(space.is_param_config_valid(row) for row in rows)

@@ -1,0 +1,137 @@
+"""Suites: the shipped ones, and what a file may say."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilescout.spaces.errors import ProblemError
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.suite import PHASES, Entry, find_suite, parse_suite, suite_names, write_suite
+from tilescout.spaces.templates import find_template
+
+MODEL = """
+title = "A model"
+source = "invented"
+[tokens]
+decode = [1, 64]
+training = [4096]
+[[product]]
+name = "in"
+n = 6144
+k = 2048
+count = 3
+[[product]]
+name = "expert"
+n = 768
+k = 2048
+experts = [2, 8]
+"""
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_a_shipped_suite_is_one_that_the_gemm_can_compute(name: str) -> None:
+    suite = find_suite(name)
+    assert suite.title
+    assert suite.source
+    template = find_template("gemm_sm90")
+    for problem in suite.problems:
+        template.check(problem)
+        assert template.parse(str(problem)) == problem
+    for phase in suite.phases:
+        assert {entry.phase for entry in find_suite(f"{name}:{phase}").entries} == {phase}
+
+
+def test_the_models_and_the_others_are_there() -> None:
+    models = {"deepseek-v3", "llama3-8b", "llama3-70b", "mixtral-8x7b", "qwen3-8b", "qwen3-30b-a3b"}
+    assert models | {"squares", "odd", "recorded"} <= set(suite_names())
+    for name in models:
+        assert find_suite(name).phases == list(PHASES)
+
+
+def test_the_parameters_of_the_models_add_up() -> None:
+    """Products of the layers, and the embedding: what is missing are norms, well below 1 %."""
+    billions = {"llama3-8b": 8.03, "llama3-70b": 70.55, "qwen3-8b": 8.19, "qwen3-32b": 32.76, "mixtral-8x7b": 46.7,
+                "qwen3-30b-a3b": 30.5, "deepseek-v3": 671.0}  # fmt: skip
+    for name, parameters in billions.items():
+        one = [entry for entry in find_suite(f"{name}:decode").entries if entry.problem.m == 1]
+        first = {entry.label: entry for entry in one}
+        layers = sum(entry.count * entry.problem.n * entry.problem.k for entry in first.values())
+        (vocabulary,) = [entry for entry in first.values() if entry.label == "vocabulary"]
+        total = layers + vocabulary.problem.n * vocabulary.problem.k  # the embedding is as large
+        assert total / 1e9 == pytest.approx(parameters, rel=0.01), name
+
+
+def test_products_become_problems_phase_by_phase() -> None:
+    suite = parse_suite("model", MODEL)
+    decode = [(str(entry.problem), entry.label, entry.count) for entry in suite.entries if entry.phase == "decode"]
+    assert decode == [
+        ("1x6144x2048:bf16", "in", 3), ("1x768x2048:bf16", "expert", 1),
+        ("64x6144x2048:bf16", "in", 3), ("16x768x2048:bf16", "expert", 1),
+    ]  # fmt: skip
+    training = {entry.label: str(entry.problem) for entry in suite.entries if entry.phase == "training"}
+    assert training == {
+        "in": "4096x6144x2048:bf16",
+        "in, gradient of the input": "4096x2048x6144:bf16:kn",
+        "in, gradient of the weight": "6144x2048x4096:bf16:mn",
+        "expert": "1024x768x2048:bf16",
+        "expert, gradient of the input": "1024x2048x768:bf16:kn",
+        "expert, gradient of the weight": "768x2048x1024:bf16:mn",
+    }
+    assert suite.phases == ["decode", "training"]
+
+
+SIZE = st.integers(1, 10**6)
+
+
+@given(
+    sizes=st.lists(st.tuples(SIZE, SIZE, SIZE, SIZE, st.integers(1, 99)), min_size=1, max_size=5),
+    text=st.text(max_size=20),
+)
+def test_what_is_written_is_read(sizes: list[tuple[int, int, int, int, int]], text: str) -> None:
+    entries = [Entry(GemmProblem(m, n, k, batch), text, "", count) for m, n, k, batch, count in sizes]
+    read = parse_suite("x", write_suite(text, text, entries))
+    assert [(entry.problem, entry.count) for entry in read.entries] == [
+        (entry.problem, entry.count) for entry in entries
+    ]
+    if text.isprintable():
+        assert (read.title, read.entries[0].label) == (text, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("", "it has no problems"),
+        ("problems = 3", "malformed suite"),
+        ("problems = [3]", "malformed suite"),
+        ('problems = ["8x8"]', "malformed problem '8x8'"),
+        ('problem = ["8x8x8"]', "unknown key 'problem', known are dtype, problems"),
+        ('problems = [{ problem = "8x8x8", count = 0 }]', "a count is an integer of at least 1, not 0"),
+        ("[tokens]\nverify = [1]", "unknown key 'verify', known are decode, prefill, training"),
+        ("[tokens]\ndecode = [1]\n[[product]]\nn = 8\nk = 8\nm = 3", "unknown key 'm'"),
+        ("[tokens]\ndecode = [1]\n[[product]]\nn = 8\nk = 8", "malformed suite"),
+        ("= 3", "malformed suite"),
+    ],
+)
+def test_a_malformed_suite_is_refused(text: str, answer: str) -> None:
+    with pytest.raises(ProblemError, match=answer):
+        parse_suite("bad", text)
+
+
+def test_unknown_suites_and_phases_are_told_what_there_is(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError, match="unknown suite 'llama', known are deepseek-v3, llama3-70b"):
+        find_suite("llama")
+    with pytest.raises(ProblemError, match="suite squares has nothing of decode, it has no phases"):
+        find_suite("squares:decode")
+    with pytest.raises(ProblemError, match="can't read the suite"):
+        find_suite(str(tmp_path / "none.toml"))
+    (tmp_path / "own.toml").write_text(MODEL)
+    assert len(find_suite(f"{tmp_path / 'own.toml'}:decode").entries) == 4
+
+
+def test_the_shipped_files_are_toml_with_a_title() -> None:
+    for path in (Path(__file__).resolve().parents[2] / "spaces" / "suites").iterdir():
+        assert path.suffix == ".toml"
+        assert tomllib.loads(path.read_text())["title"]
