@@ -9,12 +9,13 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from tilescout.spaces.constraints import Constraint
+from tilescout.spaces.constraints import Columns, Constraint
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.tiling import Tiling
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,14 @@ class KernelTemplate(ABC):
         BuildError
             If the configuration does not compile.
         """
+
+    def tiling(self, columns: Columns, problem: Problem) -> Tiling | None:
+        """How configurations, given as columns of knob values, divide the work; None if that can't be said.
+
+        Cost models need it: of a template that says nothing they see the knobs only. Knobs that the columns lack have
+        their neutral value.
+        """
+        return None
 
     def space(self, problem: Problem, device: Device) -> SearchSpace:
         """The legal configurations for a problem on a device.

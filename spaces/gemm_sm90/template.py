@@ -13,6 +13,7 @@ from tilescout.spaces.gemm_sm90.layout import MAX_ACCUMULATORS, MMA_ROWS, GemmSh
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import Built, KernelTemplate
+from tilescout.spaces.tiling import Tiling, column_or
 
 KNOBS = (
     Knob("tile_m", (64, 128, 192, 256), "rows of D that a block computes at a time"),
@@ -116,6 +117,30 @@ class GemmSm90Template(KernelTemplate):
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         return int(configuration["cluster_m"]) * int(configuration["cluster_n"])
+
+    def tiling(self, columns: Columns, problem: Problem) -> Tiling:
+        tile_m, tile_n, groups = columns["tile_m"], columns["tile_n"], columns["warp_groups"]
+        swap, ping_pong = column_or(columns, "swap_ab", 0) == 1, column_or(columns, "schedule", "") == "pingpong"
+        sharing = np.where(ping_pong, 1, groups)  # groups that hold one tile's accumulators
+        return Tiling(
+            rows=np.where(swap, tile_n, tile_m),
+            columns=np.where(swap, tile_m, tile_n),
+            depth=columns["tile_k"],
+            cluster_m=np.where(swap, columns["cluster_n"], columns["cluster_m"]),
+            cluster_n=np.where(swap, columns["cluster_m"], columns["cluster_n"]),
+            split_k=column_or(columns, "split_k", 1),
+            stages=columns["stages"],
+            swizzle=columns["swizzle"],
+            along_m=np.asarray((columns["raster"] == "m") != swap),
+            warp_groups=groups,
+            ping_pong=np.asarray(ping_pong),
+            mma_columns=tile_n,
+            accumulators=accumulators(tile_m, tile_n, sharing),
+            shared_memory=shared_memory(
+                tile_m, tile_n, columns["tile_k"], columns["stages"], groups, problem.element.bytes
+            ),
+            early_launch=np.asarray(column_or(columns, "pdl", 0) == 1),
+        )
 
     def build(self, configuration: Mapping[str, Value], dtype: str, arch: str, path: Path) -> Built:
         from tilescout.spaces.gemm_sm90.build import build_object
