@@ -160,8 +160,9 @@ def tune(
             on_trial(trial)
 
         default = space.index(info.default) if info.default in space else None
-        run(study, evaluator, options.budget, info.library_us, finished, in_full=() if default is None else (default,))
-        result = StudyResult(info, finished_trials(study, space), time.monotonic() - started)
+        in_full = () if default is None else (default,)
+        stopped = run(study, evaluator, options.budget, info.library_us, finished, in_full)
+        result = StudyResult(info, finished_trials(study, space), time.monotonic() - started, stopped=stopped or "")
         result = _race(evaluator, result, default, options)
         result = replace(result, seconds=time.monotonic() - started)
         try:
