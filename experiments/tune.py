@@ -34,6 +34,7 @@ DEFAULT_TRIALS = 64
 )
 @click.option("--gpu-seconds", type=click.FloatRange(min=0, min_open=True), help="GPU seconds of the study.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Seconds of this run.")
+@click.option("--whole-budget", is_flag=True, help="Go on even when the sampler finds that it is not worth it.")
 @seed_option
 @click.option("--resume", is_flag=True, help="Go on with the newest study of the same kind.")
 @store_option
@@ -48,6 +49,7 @@ def tune(
     trials: int | None,
     gpu_seconds: float | None,
     seconds: float | None,
+    whole_budget: bool,
     seed: int,
     resume: bool,
     store: Path,
@@ -69,7 +71,7 @@ def tune(
         trials = DEFAULT_TRIALS
     template = find_template(space)
     check_sampler(sampler)
-    options = TuneOptions(sampler, seed, Budget(trials, gpu_seconds, seconds), studies(store), resume)
+    options = TuneOptions(sampler, seed, Budget(trials, gpu_seconds, seconds, whole_budget), studies(store), resume)
     uri, root = (mlflow_uri, None) if mlflow_uri else default_store(store)
     console = Console(stderr=True)
 
