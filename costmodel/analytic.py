@@ -178,6 +178,27 @@ class AnalyticModel(CostModel):
         return Prediction(mean, np.full(len(mean), self.calibration.spread), self.calibration.shift)
 
 
+def calibrate_from(samples: Sequence[Sample], handful: int, seed: int) -> Constants | None:
+    """Constants from some random measurements of each problem; None if there is none, or the features are of no tiling.
+
+    Parameters
+    ----------
+    samples
+        Measurements; not all of them are censored.
+    handful
+        Measurements a problem to calibrate with.
+    seed
+        Of which they are.
+    """
+    if not is_tiled(samples[0].features.names):
+        return None
+    generator = np.random.default_rng(seed)
+    exact = [sample.take(np.flatnonzero(~sample.censored)) for sample in samples]
+    few = [s.take(generator.choice(len(s), min(handful, len(s)), replace=False)) for s in exact if len(s)]
+    calibration = AnalyticModel().fit(few).calibration if few else None
+    return calibration.constants if calibration is not None else None
+
+
 def is_tiled(names: tuple[str, ...]) -> bool:
     """Whether features of these names are enough for the analytic model."""
     return set(_FEATURES) <= set(names)

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.costmodel.analytic import AnalyticModel, Constants, is_tiled, time_us
+from tilescout.costmodel.analytic import Constants, calibrate_from, time_us
 from tilescout.costmodel.estimator import CostModel, Prediction, Sample
 from tilescout.costmodel.features import Features, Floats
 from tilescout.costmodel.trees import Forest
+from tilescout.costmodel.uncertainty import Errors, estimate_errors
 from tilescout.spaces.errors import ModelError
 
 
@@ -50,25 +51,6 @@ class ForestOptions:
     imputations: int = 2
     handful: int = 24
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class Errors:
-    """How wrong a forest is on problems that it has not seen.
-
-    Attributes
-    ----------
-    floor
-        Variance of a configuration's own error where all trees agree.
-    slope
-        What it grows by with the variance between trees.
-    shift
-        Standard deviation of the error that all configurations of a problem share.
-    """
-
-    floor: float
-    slope: float
-    shift: float
 
 
 @dataclass(frozen=True)
@@ -132,7 +114,8 @@ class ForestModel(CostModel):
             raise ModelError("every measurement was given up early: there is no time to learn from")
         for sample in samples:
             _check(sample.features, samples[0].features.names)
-        self.errors = self._validate(samples)
+        few = self.options.validation_trees
+        self.errors = estimate_errors(samples, lambda rest: self._learn(rest, few), self.options.seed)
         self.fitted = self._learn(samples, self.options.trees)
         return self
 
@@ -141,17 +124,11 @@ class ForestModel(CostModel):
             raise ModelError("the model was not fitted: call fit first, or load a fitted one")
         _check(features, self.fitted.names)
         mean, between = self.fitted.predict(features)
-        return Prediction(mean, np.sqrt(self.errors.floor + self.errors.slope * between), self.errors.shift)
+        return Prediction(mean, self.errors.spread(between), self.errors.shift)
 
     def _learn(self, samples: Sequence[Sample], trees: int) -> Fitted:
         options, names = self.options, samples[0].features.names
-        generator = np.random.default_rng(options.seed)
-        constants = None
-        if is_tiled(names) and not all(sample.censored.all() for sample in samples):
-            few = [s.take(generator.choice(len(s), min(options.handful, len(s)), replace=False)) for s in samples]
-            if not all(sample.censored.all() for sample in few):
-                calibration = AnalyticModel().fit(few).calibration
-                constants = calibration.constants if calibration is not None else None
+        constants = calibrate_from(samples, options.handful, options.seed)
         empty = Fitted(names, Forest.constant(0.0), constants)
         values = np.concatenate([sample.features.values for sample in samples]).astype(np.float32)
         target = np.concatenate([sample.log_time - empty.base(sample.features) for sample in samples])
@@ -183,29 +160,6 @@ class ForestModel(CostModel):
             filled[censored] = np.maximum(truncated_mean(mean, spread, target[censored]), target[censored])
         return filled
 
-    def _validate(self, samples: Sequence[Sample]) -> Errors:
-        parts = [[sample] for sample in samples]
-        one_problem = len(samples) == 1
-        if one_problem:  # fifths of the configurations are left out instead
-            order = np.random.default_rng(self.options.seed).permutation(len(samples[0]))
-            parts = [[samples[0].take(rows)] for rows in np.array_split(order, 5) if len(rows)]
-        errors, between, shifts = [np.empty(0)], [np.empty(0)], [0.0]
-        for out in parts:
-            rest = [sample for part in parts if part is not out for sample in part]
-            exact = out[0].take(np.flatnonzero(~out[0].censored))
-            if not len(exact) or all(sample.censored.all() for sample in rest):
-                continue
-            mean, variance = self._learn(rest, self.options.validation_trees).predict(exact.features)
-            error = exact.log_time - mean
-            shift = 0.0 if one_problem else float(np.median(error))
-            errors.append(error - shift)
-            between.append(variance)
-            shifts.append(shift)
-        if len(errors) == 1:
-            raise ModelError("there are too few measurements to tell how wrong a model of them is: record more")
-        floor, slope = _variance_line(np.concatenate(between), np.concatenate(errors))
-        return Errors(floor, slope, float(np.sqrt(np.mean(np.square(shifts[1:])))))
-
 
 def truncated_mean(mean: Floats, spread: Floats, above: Floats) -> Floats:
     """The mean of normal variables, given that each is larger than `above`."""
@@ -223,19 +177,3 @@ def _check(features: Features, names: tuple[str, ...]) -> None:
             f"the model was made for {len(names)} features, these are {len(features.names)}"
             f"{', only one has ' + ', '.join(other[:3]) if other else ''}; train a model anew with `tilescout train`"
         )
-
-
-def _variance_line(between: Floats, errors: Floats) -> tuple[float, float]:
-    """Floor and slope of the variance of `errors` against the variance between trees, both at least a millionth.
-
-    A robust fit: in ten bins of equal size the standard deviation is read off the 68 % quantile of the absolute
-    errors, so that single wild errors do not widen every interval.
-    """
-    from scipy.optimize import nnls
-
-    bins = [rows for rows in np.array_split(np.argsort(between), 10) if len(rows)]
-    x = np.array([between[rows].mean() for rows in bins])
-    y = np.array([np.quantile(np.abs(errors[rows]), 0.683) ** 2 for rows in bins])
-    weights = 1 / np.maximum(y, 1e-8)  # relative errors of a variance count
-    (floor, slope), _ = nnls(np.stack([np.ones_like(x), x], axis=1) * weights[:, None], y * weights)
-    return max(float(floor), 1e-6), max(float(slope), 1e-6)

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from tilescout.costmodel.analytic import Constants
-from tilescout.costmodel.learned import Errors, Fitted, ForestModel
+from tilescout.costmodel.learned import Fitted, ForestModel
 from tilescout.costmodel.trees import LEAF, Forest
+from tilescout.costmodel.uncertainty import Errors
 from tilescout.spaces.errors import ModelError
 
 FORMAT = 1

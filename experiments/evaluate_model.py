@@ -25,6 +25,7 @@ from tilescout.costmodel.evaluation import (
 )
 from tilescout.costmodel.heuristics import is_installed, matches, suggest
 from tilescout.costmodel.learned import ForestModel, ForestOptions
+from tilescout.costmodel.ranking import RankingModel, RankingOptions
 from tilescout.experiments.options import json_option, seed_option
 from tilescout.experiments.sources import largest_table
 from tilescout.search.evaluate.table import Table
@@ -38,6 +39,7 @@ LEFT_OUT = ("problem", "family")
 @click.command("evaluate-model")
 @click.argument("space")
 @click.option("--table", type=click.Path(path_type=Path), help="Table to test on. [default: the largest shipped one]")
+@click.option("--ranking", is_flag=True, help="Evaluate the ranking network too; it takes longest.")
 @click.option("--trees", type=click.IntRange(min=1), default=ForestOptions.trees, show_default=True)
 @seed_option
 @json_option
@@ -46,6 +48,7 @@ LEFT_OUT = ("problem", "family")
 def evaluate_model(
     space: str,
     table: Path | None,
+    ranking: bool,
     trees: int,
     seed: int,
     json_path: Path | None,
@@ -67,6 +70,9 @@ def evaluate_model(
     }
     if is_tiled(samples[0].features.names):
         makers["analytic"] = AnalyticModel
+    if ranking:
+        makers["ranking"] = lambda: RankingModel(RankingOptions(seed=seed))
+    result["models"] = list(makers)
     for what in LEFT_OUT:
         groups = [s.problem if what == "problem" else family_of(Problem.parse(s.problem)) for s in samples]
         rows: dict[str, Sequence[Quality]] = {}

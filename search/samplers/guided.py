@@ -45,8 +45,9 @@ class GuidedOptions:
     candidates
         Configurations that are looked at for a proposal, besides the neighbours of the best; every one in a small
         space.
-    tops
-        Best trials whose neighbours are looked at: all that differ in one knob.
+    tops, radius
+        Best trials whose neighbours are looked at: all that differ in at most so many knobs. Without a prior, on
+        recorded spaces of other kernels, 2 scored 0.73 and 1 scored 0.69.
     length
         Distance over which a prior's errors are alike, in units of a knob's whole range.
     noise
@@ -70,6 +71,7 @@ class GuidedOptions:
     startup: int = 10
     candidates: int = 1024
     tops: int = 3
+    radius: int = 2
     length: float = 1.5
     noise: float = 0.005
     pilot_noise: float = 0.3
@@ -224,7 +226,7 @@ class GuidedSampler(SpaceSampler):
             kept = rng.choice(free, options.candidates, replace=False)
         order = np.argsort(seen.values, kind="stable")[: options.tops]
         codes = self.space.codes[free]
-        near = [free[(codes != self.space.codes[index]).sum(axis=1) <= 1] for index in seen.settled[order]]
+        near = [free[(codes != self.space.codes[index]).sum(axis=1) <= options.radius] for index in seen.settled[order]]
         return np.unique(np.concatenate([kept, *near]))
 
     def _posterior(self, seen: "_Seen", candidates: Indices) -> tuple[Floats, Floats]:
@@ -307,8 +309,9 @@ class ColdSampler(GuidedSampler):
         super().__init__(space, seed, model=None, options=options)
 
 
-SLOW = 0.75
-"""Without a prior, values above this quantile count as that quantile."""
+SLOW = 0.9
+"""Without a prior, values above this quantile count as that quantile: on recorded spaces of other kernels 0.5 scored
+0.58, 0.75 and 0.9 scored 0.73 and no limit 0.71 (means of 8 seeds of 200 trials on 6 spaces)."""
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
 from tilescout.costmodel.analytic import AnalyticModel, Calibration, Constants, shipped_calibration, time_us
 from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.features import Features, space_features
 from tilescout.costmodel.learned import ForestModel, ForestOptions, truncated_mean
 from tilescout.costmodel.persistence import ModelCard, load_model, save_model, shipped_model
+from tilescout.costmodel.ranking import RankingModel, RankingOptions
 from tilescout.costmodel.trees import Forest
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import ModelError
@@ -80,6 +82,25 @@ def test_intervals_of_a_problem_left_out_hold_what_they_promise(samples: list[Sa
     low, high = model.predict(left_out.features).interval_us()
     inside = (np.exp(left_out.log_time) >= low) & (np.exp(left_out.log_time) <= high)
     assert inside.mean() > 0.85
+
+
+def test_the_network_ranks_what_the_analytic_model_can_not(samples: list[Sample]) -> None:
+    left_out = samples[-1]
+    model = RankingModel(RankingOptions(members=1, steps=80, width=16)).fit(samples[:-1])
+    prediction = model.predict(left_out.features)
+    alone = AnalyticModel().fit([sample.take(np.arange(24)) for sample in samples[:-1]]).predict(left_out.features)
+    assert spearmanr(prediction.mean, left_out.log_time).statistic > 0.98
+    assert (prediction.std > 0).all()
+    better, worse = (np.std(left_out.log_time - p.mean) for p in (prediction, alone))
+    assert better < worse
+
+
+def test_the_network_knows_of_a_censored_time_only_that_it_is_longer(samples: list[Sample]) -> None:
+    exact = samples[0]
+    censored = exact.log_time > np.median(exact.log_time)
+    given_up = Sample(exact.problem, exact.features, np.minimum(exact.log_time, np.median(exact.log_time)), censored)
+    prediction = RankingModel(RankingOptions(members=1, steps=80, width=16)).fit([given_up]).predict(exact.features)
+    assert prediction.mean[censored].mean() > prediction.mean[~censored].mean() + 0.1
 
 
 def test_one_problem_is_enough_to_learn_from(samples: list[Sample]) -> None:
