@@ -2,12 +2,14 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.experiments.options import artifacts, json_option, problem_option, seed_option, store_option, studies
 from tilescout.experiments.printing import print_result
 from tilescout.experiments.sources import make_evaluator
@@ -29,6 +31,7 @@ DEFAULT_TRIALS = 64
 @click.option("--device", default="auto", show_default=True, metavar="auto|cuda[:N]|replay", help="Measure or replay.")
 @click.option("--table", type=click.Path(path_type=Path), help="Table to replay. [default: the shipped one]")
 @click.option("--sampler", default="tpe", show_default=True, metavar="NAME", help=f"One of {', '.join(SAMPLERS)}.")
+@click.option("--model", type=click.Path(path_type=Path), help="Cost model of guided. [default: the shipped one]")
 @click.option(
     "--trials", type=click.IntRange(min=1), help=f"Trials of the study. [default: {DEFAULT_TRIALS} if no other limit]"
 )
@@ -46,6 +49,7 @@ def tune(
     device: str,
     table: Path | None,
     sampler: str,
+    model: Path | None,
     trials: int | None,
     gpu_seconds: float | None,
     seconds: float | None,
@@ -72,11 +76,15 @@ def tune(
     template = find_template(space)
     check_sampler(sampler)
     options = TuneOptions(sampler, seed, Budget(trials, gpu_seconds, seconds, whole_budget), studies(store), resume)
+    if model is not None:
+        options = replace(options, settings={"model": model})
     uri, root = (mlflow_uri, None) if mlflow_uri else default_store(store)
     console = Console(stderr=True)
 
     with make_evaluator(template, Problem.parse(problem), device, table, artifacts(store)) as evaluator:
         console.print(evaluator.provenance.description, highlight=False, soft_wrap=True)
+        if sampler == "guided" and evaluator.provenance.kind == "replay":
+            _warn_of_hindsight(model or shipped_model(space, evaluator.device.name), problem, console)
         with _progress(console) as progress:
             task = progress.add_task("", total=trials)
             best = float("inf")
@@ -98,6 +106,17 @@ def tune(
         json_path.write_text(json.dumps(result.to_dict(), indent=2) + "\n")
     if result.not_tracked:
         raise StoreError(f"{result.not_tracked}; tune --resume delivers the rest")
+
+
+def _warn_of_hindsight(model: Path | None, problem: str, console: Console) -> None:
+    """Say so if the model was trained on what is replayed."""
+    if model is not None and str(Problem.parse(problem)) in load_model(model)[1].problems:
+        console.print(
+            "the cost model was trained on measurements of this very problem: what it finds here says nothing of how "
+            "well it searches; `tilescout train --without` and --model make a fair test",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _progress(console: Console) -> Progress:

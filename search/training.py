@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.features import space_features
+from tilescout.costmodel.learned import ForestModel, ForestOptions
 from tilescout.search.evaluate.measurement import Status
 from tilescout.search.evaluate.table import Table
 from tilescout.spaces.devices import find_device
@@ -36,6 +37,21 @@ def samples_of(table: Table, template: KernelTemplate, without: Collection[Probl
         If the table is of another space.
     """
     return [problem_sample(table, template, problem) for problem in table.problems if problem not in without]
+
+
+def train_model(
+    table: Table, template: KernelTemplate, without: Collection[Problem] = (), options: ForestOptions | None = None
+) -> ForestModel:
+    """The learned model of a table, of a few seconds a problem; see `samples_of`.
+
+    To judge a search on a problem, give it a model that was trained without it.
+
+    Raises
+    ------
+    TableError, ModelError
+        If the table is of another space, or nothing in it can be learned from.
+    """
+    return ForestModel(options).fit(samples_of(table, template, without))
 
 
 def problem_sample(table: Table, template: KernelTemplate, problem: Problem) -> Sample:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import optuna
@@ -102,8 +103,8 @@ class GuidedSampler(SpaceSampler):
     space, seed
         See `SpaceSampler`.
     model
-        The prior: a fitted cost model of the template that is named like the space; None for a search without; by
-        default the one that comes with the package.
+        The prior: a fitted cost model of the template that is named like the space, or the file of one; None for a
+        search without; by default the one that comes with the package, where there is one.
     options
         See `GuidedOptions`.
     """
@@ -112,7 +113,7 @@ class GuidedSampler(SpaceSampler):
         self,
         space: SearchSpace | None = None,
         seed: int | None = None,
-        model: CostModel | str | None = SHIPPED,
+        model: CostModel | Path | str | None = SHIPPED,
         options: GuidedOptions | None = None,
     ) -> None:
         super().__init__(space, seed)
@@ -141,8 +142,8 @@ class GuidedSampler(SpaceSampler):
                 return None
             raise
         model = self._model
-        if isinstance(model, str):
-            path = shipped_model(self.space.name, self.space.device.name)
+        if not isinstance(model, CostModel):
+            path = shipped_model(self.space.name, self.space.device.name) if model == SHIPPED else Path(model)
             if path is None:
                 return None
             model, _ = load_model(path)
