@@ -161,9 +161,12 @@ class GuidedSampler(SpaceSampler):
             return int(rng.choice(free))
         candidates = self._candidates(seen, free, rng)
         mean, std = self._posterior(seen, candidates)
-        if seen.best is None:
+        best = seen.best
+        if best is None and seen.prior is not None and len(seen.running):
+            best = float(seen.prior.mean[seen.running].min())  # asked for before anything is known: spread out
+        if best is None:
             return int(candidates[mean.argmin()])
-        return int(candidates[expected_improvement(mean, std, seen.best).argmax()])
+        return int(candidates[expected_improvement(mean, std, best).argmax()])
 
     def done(self, study: optuna.Study) -> str | None:
         seen, options = self._seen(study), self.options
@@ -239,7 +242,7 @@ class GuidedSampler(SpaceSampler):
     def _corrected(self, seen: "_Seen", prior: Prediction, candidates: Indices) -> tuple[Floats, Floats]:
         options = self.options
         kernel = Kernel.even(self.points.shape[1], options.length, options.noise)
-        if not len(seen.settled) + len(seen.failed):
+        if not len(seen.settled) + len(seen.failed) + len(seen.running):
             return prior.mean[candidates], prior.std[candidates]
         indices = np.concatenate([seen.settled, seen.failed])
         spread = prior.spread[indices]
@@ -292,12 +295,14 @@ class GuidedSampler(SpaceSampler):
         if not len(running):
             return observed
         points = self.points[running]
-        believed, _ = condition(kernel, shift, observed, points, spread)
+        believed = np.zeros(len(running))
+        if len(observed.errors):
+            believed, _ = condition(kernel, shift, observed, points, spread)
         return Observed(
             np.concatenate([observed.points, points]),
             np.concatenate([observed.errors, believed]),
             np.concatenate([observed.spread, spread]),
-            np.concatenate([observed.noise, np.full(len(running), observed.noise.min())]),
+            np.concatenate([observed.noise, np.full(len(running), self.options.noise)]),
         )
 
 

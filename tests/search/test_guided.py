@@ -162,6 +162,16 @@ def test_trials_in_flight_are_not_asked_for_in_other_words() -> None:
     assert len(set(indices)) == 8
 
 
+def test_a_first_batch_spreads_over_more_than_the_neighbours_of_what_looks_best() -> None:
+    # By the model alone, the first eight differ in next to nothing.
+    smooth = 2 * np.abs(SPACE.features - 0.5).sum(axis=1)
+    study = study_of(SPACE, Expectation(smooth, 0.5, 0.1))
+    asked = SPACE.features[[ask(study, SPACE)[1] for _ in range(8)]]
+    likeliest = SPACE.features[np.argsort(smooth)[:8]]
+    spread, usual = (np.abs(points[:, None] - points[None]).sum() for points in (asked, likeliest))
+    assert spread > 1.2 * usual
+
+
 @pytest.mark.parametrize("model", [Expectation(truth_of(SPACE)), None], ids=["model", "no model"])
 def test_pruned_and_failed_trials_are_learned_from(model: CostModel | None) -> None:
     truth = truth_of(SPACE)
