@@ -31,6 +31,8 @@ def print_result(result: StudyResult, console: Console) -> None:
         _line(console, f"no race, and so the default is the answer: {result.not_raced}")
     if result.race is not None:
         _line(console, f"race: {result.race.verdict()}")
+    if result.stopped:
+        _line(console, f"stopped by itself: {result.stopped}")
     failed = sum(trial.measurement.failed for trial in result.trials)
     pruned = sum(trial.measurement.status is Status.PRUNED for trial in result.trials)
     _line(

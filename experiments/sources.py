@@ -70,6 +70,21 @@ def named_template(space: str, table: Path | None) -> KernelTemplate:
     return find_template(space)
 
 
+def largest_table(template: KernelTemplate) -> Table:
+    """The shipped table of a template with the most rows.
+
+    Raises
+    ------
+    TableError
+        If there is none.
+    """
+    tables = [Table.read(path) for path in shipped_tables()]
+    fitting = [table for table in tables if table.card.space == template.name]
+    if not fitting:
+        raise TableError(f"no table of {template.name} is shipped; name one with --table")
+    return max(fitting, key=len)
+
+
 def usable_gpus(template: KernelTemplate) -> Sequence[str]:
     """Product names of this machine's GPUs that the template builds for."""
     usable = []

@@ -1,12 +1,14 @@
 """``tilescout tune``: search for the fastest configuration."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.experiments.options import (
     artifacts,
     check_writable,
@@ -24,6 +26,7 @@ from tilescout.search.samplers import SAMPLERS, check_sampler
 from tilescout.search.tune import TuneOptions
 from tilescout.search.tune import tune as run_tune
 from tilescout.spaces.errors import DeviceError, StoreError
+from tilescout.spaces.problems import Problem
 
 DEFAULT_TRIALS = 64
 
@@ -34,11 +37,13 @@ DEFAULT_TRIALS = 64
 @click.option("--device", default="auto", show_default=True, metavar="auto|cuda[:N]|replay", help="Measure or replay.")
 @click.option("--table", type=click.Path(path_type=Path), help="Table to replay. [default: the shipped one]")
 @click.option("--sampler", default="tpe", show_default=True, metavar="NAME", help=f"One of {', '.join(SAMPLERS)}.")
+@click.option("--model", type=click.Path(path_type=Path), help="Cost model of guided. [default: the shipped one]")
 @click.option(
     "--trials", type=click.IntRange(min=1), help=f"Trials of the study. [default: {DEFAULT_TRIALS} if no other limit]"
 )
 @click.option("--gpu-seconds", type=click.FloatRange(min=0, min_open=True), help="GPU seconds of the study.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Seconds of this run.")
+@click.option("--whole-budget", is_flag=True, help="Go on even when the sampler finds that it is not worth it.")
 @seed_option
 @click.option("--resume", is_flag=True, help="Go on with the newest study of the same kind.")
 @store_option
@@ -50,9 +55,11 @@ def tune(
     device: str,
     table: Path | None,
     sampler: str,
+    model: Path | None,
     trials: int | None,
     gpu_seconds: float | None,
     seconds: float | None,
+    whole_budget: bool,
     seed: int,
     resume: bool,
     store: Path,
@@ -74,12 +81,16 @@ def tune(
         trials = DEFAULT_TRIALS
     template = named_template(space, table)
     check_sampler(sampler)
-    options = TuneOptions(sampler, seed, Budget(trials, gpu_seconds, seconds), studies(store), resume)
+    options = TuneOptions(sampler, seed, Budget(trials, gpu_seconds, seconds, whole_budget), studies(store), resume)
+    if model is not None:
+        options = replace(options, settings={"model": model})
     uri, root = (mlflow_uri, None) if mlflow_uri else default_store(store)
     console = Console(stderr=True)
 
     with make_evaluator(template, template.parse(problem), device, table, artifacts(store)) as evaluator:
         console.print(evaluator.provenance.description, highlight=False, soft_wrap=True)
+        if sampler == "guided" and evaluator.provenance.kind == "replay":
+            _warn_of_hindsight(model or shipped_model(space, evaluator.device.name), evaluator.space.problem, console)
         with _progress(console) as progress:
             task = progress.add_task("", total=trials)
             best = float("inf")
@@ -101,6 +112,17 @@ def tune(
         json_path.write_text(json.dumps(result.to_dict(), indent=2) + "\n")
     if result.not_tracked:
         raise StoreError(f"{result.not_tracked}; tune --resume delivers the rest")
+
+
+def _warn_of_hindsight(model: Path | None, problem: Problem, console: Console) -> None:
+    """Say so if the model was trained on what is replayed."""
+    if model is not None and str(problem) in load_model(model)[1].problems:
+        console.print(
+            "the cost model was trained on measurements of this very problem: what it finds here says nothing of how "
+            "well it searches; `tilescout train --without` and --model make a fair test",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _progress(console: Console) -> Progress:

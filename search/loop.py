@@ -11,7 +11,7 @@ from optuna.distributions import BaseDistribution
 from tilescout.search.evaluate.evaluator import Evaluator
 from tilescout.search.evaluate.measurement import Measurement
 from tilescout.search.records import TrialRecord
-from tilescout.search.samplers.base import SpaceExhaustedError, distributions
+from tilescout.search.samplers.base import SpaceExhaustedError, SpaceSampler, distributions
 from tilescout.search.study import codes, finished_trials, record_outcome, trial_record
 
 
@@ -27,11 +27,14 @@ class Budget:
         Seconds of GPU time of the study.
     seconds
         Wall-clock seconds of this run.
+    whole
+        Use it up, also where the sampler finds that it is not worth going on.
     """
 
     trials: int | None = None
     gpu_seconds: float | None = None
     seconds: float | None = None
+    whole: bool = False
 
 
 def run(
@@ -41,8 +44,8 @@ def run(
     library_us: float,
     on_trial: Callable[[TrialRecord], None],
     in_full: Container[int] = (),
-) -> None:
-    """Search until the budget or the space is exhausted.
+) -> str | None:
+    """Search until the budget or the space is exhausted, or the sampler finds that it is not worth going on.
 
     Parameters
     ----------
@@ -58,6 +61,11 @@ def run(
         Called with every trial as it finishes.
     in_full
         Indices of configurations that are measured in full, however slow they are.
+
+    Returns
+    -------
+    str or None
+        Why the sampler ended the search; None if it did not.
     """
     space = evaluator.space
     knobs: dict[str, BaseDistribution] = {**distributions(space)}
@@ -65,7 +73,7 @@ def run(
     finished, gpu_seconds = len(before), sum(trial.measurement.gpu_seconds for trial in before)
     started = time.monotonic()
     in_flight: dict[int, optuna.Trial] = {}
-    exhausted = False
+    exhausted, done = False, None
     incumbent = min((t.measurement.timing.ratio for t in before if t.measurement.timing is not None), default=math.inf)
 
     def may_ask() -> bool:
@@ -79,7 +87,11 @@ def run(
         )
 
     while True:
-        while may_ask():
+        while done is None and may_ask():
+            if not budget.whole and isinstance(study.sampler, SpaceSampler):
+                done = study.sampler.done(study)
+            if done is not None:
+                break
             try:
                 trial = study.ask(knobs)
             except SpaceExhaustedError:  # other processes that share the study have the rest
@@ -89,7 +101,7 @@ def run(
             in_flight[index] = trial
             evaluator.submit(index, None if index in in_full else incumbent)
         if not in_flight:
-            return
+            return done
         for index, measurement in evaluator.wait():
             trial = in_flight.pop(index)
             record_outcome(study, trial, _relative_to(measurement, library_us, evaluator.library_us()))

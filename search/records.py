@@ -94,6 +94,8 @@ class StudyResult:
         Why a race that was begun has no outcome; empty otherwise. Nothing is proven then, and the default the answer.
     not_tracked
         What the tracker could not deliver, in one line; a resumed search delivers it. Empty if all arrived.
+    stopped
+        Why the sampler found that it was not worth going on; empty if the budget or the space ended the search.
     """
 
     info: StudyInfo
@@ -102,6 +104,7 @@ class StudyResult:
     not_tracked: str = ""
     race: Race | None = None
     not_raced: str = ""
+    stopped: str = ""
 
     @property
     def best(self) -> TrialRecord | None:
@@ -185,6 +188,7 @@ class StudyResult:
             "account": self.account,
             "race": _describe_race(self),
             "not_raced": self.not_raced,
+            "stopped": self.stopped,
         }
 
 

@@ -1,11 +1,11 @@
 """Tune a kernel for a problem: a study from its first trial to its result."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import optuna
 
@@ -62,6 +62,8 @@ class TuneOptions:
         Folder of the studies' journals.
     race
         How the best are told apart at the end, where they can be measured anew.
+    settings
+        What else the strategy takes; see `make_sampler`.
     resume
         Continue the newest study of the same space, problem, device, sampler and seed instead of starting another.
     """
@@ -72,6 +74,7 @@ class TuneOptions:
     studies: Path
     resume: bool = False
     race: RaceOptions = field(default_factory=RaceOptions)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 class NoTracker:
@@ -136,7 +139,7 @@ def tune(
     """
     started = time.monotonic()
     space = evaluator.space
-    sampler = make_sampler(options.sampler, space, options.seed)
+    sampler = make_sampler(options.sampler, space, options.seed, **options.settings)
     base = (
         f"{template.name}-{str(space.problem).replace(':', '-')}-{_place(evaluator)}-{options.sampler}-s{options.seed}"
     )
@@ -159,8 +162,9 @@ def tune(
             on_trial(trial)
 
         default = space.index(info.default) if info.default in space else None
-        run(study, evaluator, options.budget, info.library_us, finished, in_full=() if default is None else (default,))
-        result = StudyResult(info, finished_trials(study, space), time.monotonic() - started)
+        in_full = () if default is None else (default,)
+        stopped = run(study, evaluator, options.budget, info.library_us, finished, in_full)
+        result = StudyResult(info, finished_trials(study, space), time.monotonic() - started, stopped=stopped or "")
         result = _race(evaluator, result, default, options)
         result = replace(result, seconds=time.monotonic() - started)
         try:

@@ -41,6 +41,10 @@ class TableError(TilescoutError):
     """A table of measurements is missing, damaged or belongs to another space."""
 
 
+class ModelError(TilescoutError):
+    """A cost model is missing, damaged, not fitted or not made for what it is asked."""
+
+
 class StoreError(TilescoutError):
     """A store, study file or tracking server can't be opened or written."""
 

@@ -10,12 +10,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from tilescout.spaces.constraints import Constraint
+from tilescout.spaces.constraints import Columns, Constraint
 from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.tiling import Tiling
 from tilescout.spaces.workloads import find_workload
 
 
@@ -101,6 +102,13 @@ class KernelTemplate(ABC):
             If it is unknown.
         """
         return find_device(name)
+
+    def tiling(self, columns: Columns, problem: Any) -> Tiling | None:
+        """How configurations, given as columns of knob values, divide the work; None if that can't be said.
+
+        Cost models need it: of a template that says nothing they see the knobs only.
+        """
+        return None
 
     def space(self, problem: Problem, device: Device) -> SearchSpace:
         """The legal configurations for a problem on a device.

@@ -92,6 +92,13 @@ class SpaceSampler(BaseSampler, ABC):
             Indices to choose from, in order; never empty.
         """
 
+    def done(self, study: optuna.Study) -> str | None:
+        """Why it is not worth going on; None if it is. Most strategies never say so.
+
+        What is in flight then is still to be told. Asking on is allowed.
+        """
+        return None
+
     @property
     def space(self) -> SearchSpace:
         """The configurations that are searched.

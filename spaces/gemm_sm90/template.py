@@ -23,6 +23,7 @@ from tilescout.spaces.gemm_sm90.layout import (
 )
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.templates import Built, KernelTemplate
+from tilescout.spaces.tiling import Tiling
 
 KNOBS = (
     Knob("schedule", ("cooperative", "pingpong"), "whether the warp groups share a tile or take tiles in turn"),
@@ -258,6 +259,37 @@ class GemmSm90Template(KernelTemplate):
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         return math.prod(int(configuration[name]) for name in ("cluster_m", "cluster_n", "split_k"))
+
+    def tiling(self, columns: Columns, problem: GemmProblem) -> Tiling:
+        tile_m, tile_n, groups = columns["tile_m"], columns["tile_n"], columns["warp_groups"]
+        swap, sharing, split_k = columns["swap_ab"] == 1, _groups(columns), columns["split_k"]
+        return Tiling(
+            rows=np.where(swap, tile_n, tile_m),
+            columns=np.where(swap, tile_m, tile_n),
+            depth=columns["tile_k"],
+            cluster_m=np.where(swap, columns["cluster_n"], columns["cluster_m"]),
+            cluster_n=np.where(swap, columns["cluster_m"], columns["cluster_n"]),
+            split_k=split_k,
+            stages=columns["stages"],
+            swizzle=columns["swizzle"],
+            along_m=np.asarray((columns["raster"] == "m") != swap),
+            warp_groups=groups,
+            ping_pong=np.asarray(columns["schedule"] == "pingpong"),
+            mma_columns=tile_n,
+            accumulators=held(tile_m, tile_n, sharing, problem.element.bytes),
+            shared_memory=shared_memory(
+                tile_m,
+                tile_n,
+                columns["tile_k"],
+                columns["stages"],
+                groups,
+                sharing,
+                split_k,
+                problem.element.bytes,
+                problem.result.bytes,
+            ),
+            early_launch=np.ones(len(tile_m), dtype=np.bool_),
+        )
 
     def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
         from tilescout.spaces.gemm_sm90.build import build_object

@@ -97,7 +97,7 @@ def search(table: Table, tmp_path: Path) -> Search:
         sampler: str, trials: int = 40, seed: int = 0, resume: bool = False, folder: str = "studies"
     ) -> tuple[StudyResult, PruningEvaluator]:
         with PruningEvaluator(table) as evaluator:
-            options = TuneOptions(sampler, seed, Budget(trials=trials), tmp_path / folder, resume)
+            options = TuneOptions(sampler, seed, Budget(trials=trials, whole=True), tmp_path / folder, resume)
             return tune(TEMPLATE, evaluator, options), evaluator
 
     return search

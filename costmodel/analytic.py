@@ -1,0 +1,277 @@
+"""A roofline with latency terms for tiled products, whose constants a few dozen measurements of a device settle.
+
+The time of a configuration is that of its busiest multiprocessor or of device memory, whichever is longer:
+
+    time  = launch + (processor^p + memory^p)^(1/p)
+    processor = waves * (fill + steps * step + store)
+    step  = (multiply^p + shared^p + l2^p + latency^p)^(1/p) + overhead
+
+with p = 4, a maximum with its corner rounded: two limits that are level slow each other down. ``multiply`` and
+``shared`` are the cycles of a ring stage on the tensor cores and for their operands, ``l2`` its bytes at the rate that
+the busy multiprocessors share. A stage is asked for, waited for, filled and multiplied before it is free again:
+``latency`` is the time of all that over the stages in flight.
+The counts come from `tilescout.costmodel.features`, the constants from `AnalyticModel.fit`.
+
+After S. Williams, A. Waterman, D. Patterson: Roofline, CACM 52(4), 2009, and J. Little's law for the latency term.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from tilescout.costmodel.estimator import CostModel, Prediction, Sample
+from tilescout.costmodel.features import Features, Floats
+from tilescout.spaces.errors import ModelError
+
+_POWER = 4
+_FEATURES = (
+    "waves", "steps", "stages", "stage_cycles", "smem_intensity", "l2_intensity", "rows", "columns", "depth", "area",
+    "busy", "cluster", "warp_groups", "time_memory",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What a device adds to the counts; the defaults are where a calibration starts from.
+
+    Attributes
+    ----------
+    launch_us
+        From the launch to the first load, and from the last store to the end, in µs.
+    clock_ghz
+        Clock under load.
+    multiply
+        Cycles of a stage on the tensor cores, over their ideal number.
+    lone_group
+        The same again with one multiplying warp group, which waits for its own instructions.
+    shared
+        Cycles to read operands from shared memory, over their ideal number.
+    l2_bytes
+        Bytes a cycle that one multiprocessor reads of the L2.
+    l2_total
+        Bytes a cycle that all of them together read, over the number of multiprocessors.
+    latency_us
+        From asking for a stage to its first bytes.
+    held
+        Stages that are in nobody's hands: released, but not asked for yet.
+    overhead_us
+        Of each stage: barriers.
+    cluster_us
+        Of each stage, for every doubling of the cluster.
+    fill_us
+        Of each tile: until the first stage is there.
+    store_bytes
+        Bytes of D a cycle that one multiprocessor writes.
+    memory
+        Time of device memory over that at the datasheet's bandwidth.
+    """
+
+    launch_us: float = 2.0
+    clock_ghz: float = 1.7
+    multiply: float = 1.05
+    lone_group: float = 1.2
+    shared: float = 1.0
+    l2_bytes: float = 60.0
+    l2_total: float = 30.0
+    latency_us: float = 0.6
+    held: float = 0.3
+    overhead_us: float = 0.01
+    cluster_us: float = 0.01
+    fill_us: float = 0.7
+    store_bytes: float = 32.0
+    memory: float = 1.1
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Constants with what is known of them.
+
+    Attributes
+    ----------
+    constants
+        The constants.
+    spread, shift
+        Standard deviations of the log error of a configuration, and of a problem as a whole.
+    measurements
+        How many measurements they rest on.
+    source
+        Where those come from.
+    """
+
+    constants: Constants
+    spread: float
+    shift: float
+    measurements: int
+    source: str = ""
+
+    def to_json(self) -> str:
+        """A text that `from_json` reads back."""
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Calibration":
+        """Read what `to_json` wrote.
+
+        Raises
+        ------
+        ModelError
+            If it is something else.
+        """
+        try:
+            record = json.loads(text)
+            return cls(**{**record, "constants": Constants(**record["constants"])})
+        except (ValueError, KeyError, TypeError) as error:
+            raise ModelError("not a calibration; make one with `tilescout train`") from error
+
+
+class AnalyticModel(CostModel):
+    """See the module.
+
+    Parameters
+    ----------
+    calibration
+        Constants that were fitted before; without them, call `fit`.
+    """
+
+    def __init__(self, calibration: Calibration | None = None) -> None:
+        self.calibration = calibration
+
+    def fit(self, samples: Sequence[Sample]) -> "AnalyticModel":
+        """Settle the constants by least squares of log times, without regard for censored measurements."""
+        from scipy.optimize import least_squares
+
+        exact = [sample.take(np.flatnonzero(~sample.censored)) for sample in samples]
+        exact = [sample for sample in exact if len(sample)]
+        if not exact:
+            raise ModelError("there are no measurements to calibrate with")
+        counts = [_Counts.of(sample.features) for sample in exact]
+        start = np.log([getattr(Constants(), field.name) for field in fields(Constants)])
+
+        def errors(logs: Floats) -> Floats:
+            constants = _constants(logs)
+            misses = [
+                s.log_time - np.log(_time_us(c, constants)) for s, c in zip(exact, counts, strict=True)
+            ]  # fmt: skip
+            # A weak pull to the start settles what the measurements leave open.
+            return np.concatenate([*misses, 0.1 * (logs - start)])
+
+        fitted = least_squares(errors, start, loss="soft_l1", f_scale=0.1, max_nfev=60)
+        constants = _constants(fitted.x)
+        misses = [s.log_time - np.log(_time_us(c, constants)) for s, c in zip(exact, counts, strict=True)]
+        own = np.concatenate([miss - np.median(miss) for miss in misses])
+        self.calibration = Calibration(
+            constants=constants,
+            spread=max(float(np.quantile(np.abs(own), 0.683)), 1e-3),
+            shift=float(np.sqrt(np.mean([np.median(miss) ** 2 for miss in misses]))),
+            measurements=sum(map(len, exact)),
+        )
+        return self
+
+    def predict(self, features: Features) -> Prediction:
+        if self.calibration is None:
+            raise ModelError("the analytic model is not calibrated: call fit first")
+        mean = np.log(time_us(features, self.calibration.constants))
+        return Prediction(mean, np.full(len(mean), self.calibration.spread), self.calibration.shift)
+
+
+def calibrate_from(samples: Sequence[Sample], handful: int, seed: int) -> Constants | None:
+    """Constants from some random measurements of each problem; None if there is none, or the features are of no tiling.
+
+    Parameters
+    ----------
+    samples
+        Measurements; not all of them are censored.
+    handful
+        Measurements a problem to calibrate with.
+    seed
+        Of which they are.
+    """
+    if not is_tiled(samples[0].features.names):
+        return None
+    generator = np.random.default_rng(seed)
+    exact = [sample.take(np.flatnonzero(~sample.censored)) for sample in samples]
+    few = [s.take(generator.choice(len(s), min(handful, len(s)), replace=False)) for s in exact if len(s)]
+    calibration = AnalyticModel().fit(few).calibration if few else None
+    return calibration.constants if calibration is not None else None
+
+
+def is_tiled(names: tuple[str, ...]) -> bool:
+    """Whether features of these names are enough for the analytic model."""
+    return set(_FEATURES) <= set(names)
+
+
+def time_us(features: Features, constants: Constants) -> Floats:
+    """The model's time of each configuration in µs, of shape [configurations]."""
+    return _time_us(_Counts.of(features), constants)
+
+
+def shipped_calibration(device: str) -> Calibration | None:
+    """The calibration of a device that comes with the package; None if there is none."""
+    path = Path(str(files("tilescout.costmodel").joinpath("pretrained", f"analytic-{device}.json")))
+    return Calibration.from_json(path.read_text()) if path.is_file() else None
+
+
+@dataclass(frozen=True)
+class _Counts:
+    waves: Floats
+    steps: Floats
+    stages: Floats
+    multiply: Floats  # cycles of a stage
+    shared: Floats  # cycles of a stage
+    l2_bytes: Floats  # of a stage
+    tile_bytes: Floats
+    busy: Floats  # share of multiprocessors
+    doublings: Floats  # of the cluster
+    lone: Floats  # 1 with one warp group
+    memory_us: Floats
+
+    @classmethod
+    def of(cls, features: Features) -> "_Counts":
+        missing = [name for name in _FEATURES if name not in features.names]
+        if missing:
+            raise ModelError(
+                f"the analytic model needs the features of a tiled product, {missing[0]} is missing: "
+                "the template must describe its tiling"
+            )
+        logs = {name: features.values[:, features.names.index(name)] for name in _FEATURES}
+        operations = logs["rows"] + logs["columns"] + logs["depth"] + 1
+        return cls(
+            waves=2 ** logs["waves"],
+            steps=2 ** logs["steps"],
+            stages=2 ** logs["stages"],
+            multiply=2 ** logs["stage_cycles"],
+            shared=2 ** (logs["stage_cycles"] - logs["smem_intensity"]),
+            l2_bytes=2 ** (operations - logs["l2_intensity"]),
+            tile_bytes=2 ** (logs["area"] + 1),
+            busy=2 ** logs["busy"],
+            doublings=logs["cluster"],
+            lone=np.asarray(logs["warp_groups"] == 0, dtype=np.float64),
+            memory_us=2 ** logs["time_memory"],
+        )
+
+
+def _constants(logs: Floats) -> Constants:
+    return Constants(**{field.name: float(value) for field, value in zip(fields(Constants), np.exp(logs), strict=True)})
+
+
+def _time_us(work: _Counts, c: Constants) -> Floats:
+    cycle_us = 1e-3 / c.clock_ghz
+    multiply = work.multiply * c.multiply * c.lone_group**work.lone * cycle_us
+    shared = work.shared * c.shared * cycle_us
+    l2 = work.l2_bytes / np.minimum(c.l2_bytes, c.l2_total / work.busy) * cycle_us
+    latency = (c.latency_us + l2 + np.maximum(multiply, shared)) / (work.stages - min(c.held, 1.5))
+    step = _level(multiply, shared, l2, latency)
+    step = step + c.overhead_us + c.cluster_us * work.doublings
+    store = work.tile_bytes / c.store_bytes * cycle_us
+    processor = work.waves * (c.fill_us + work.steps * step + store)
+    return c.launch_us + _level(processor, work.memory_us * c.memory)
+
+
+def _level(*times: Floats) -> Floats:
+    """The largest time, with the corner rounded where two are level."""
+    total: Floats = sum((time**_POWER for time in times), start=np.zeros(1))
+    return np.asarray(total ** (1 / _POWER))

@@ -1,0 +1,105 @@
+"""What every cost model takes and gives: measurements of problems, and predictions with their uncertainty."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.costmodel.features import Features, Floats
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Measurements of configurations on one problem.
+
+    Attributes
+    ----------
+    problem
+        The problem, as text: what is left out together in a validation.
+    features
+        Of the configurations that ran.
+    log_time
+        Natural logarithm of the time in µs, of shape [configurations]; of a censored one, what is known of it.
+    censored
+        Mask: the configuration was given up, and takes at least about `log_time`.
+    """
+
+    problem: str
+    features: Features
+    log_time: Floats
+    censored: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.log_time)
+
+    def take(self, rows: NDArray[np.int64]) -> "Sample":
+        """Some of the measurements."""
+        return Sample(self.problem, self.features.take(rows), self.log_time[rows], self.censored[rows])
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Log times that a model expects of configurations of one problem.
+
+    Attributes
+    ----------
+    mean
+        Expected natural logarithm of the time in µs, of shape [configurations].
+    spread
+        Standard deviation of a configuration's own error, of the same shape: what a ranking is uncertain by.
+    shift
+        Standard deviation of the error that all configurations of the problem share.
+    """
+
+    mean: Floats
+    spread: Floats
+    shift: float
+
+    @property
+    def std(self) -> Floats:
+        """Standard deviation of the whole error of each, of shape [configurations]."""
+        return np.asarray(np.hypot(self.spread, self.shift))
+
+    def interval_us(self, z: float = 1.96) -> tuple[Floats, Floats]:
+        """Lower and upper end of each time's interval in µs; `z` standard deviations each way (95 % by default)."""
+        return np.exp(self.mean - z * self.std), np.exp(self.mean + z * self.std)
+
+
+class CostModel(ABC):
+    """Predicts log times of configurations without running them."""
+
+    @abstractmethod
+    def fit(self, samples: Sequence[Sample]) -> "CostModel":
+        """Learn from measurements of some problems; return the model.
+
+        Raises
+        ------
+        ModelError
+            If there is nothing to learn from, or the samples have different features.
+        """
+
+    @abstractmethod
+    def predict(self, features: Features) -> Prediction:
+        """Log times of configurations of one problem.
+
+        Raises
+        ------
+        ModelError
+            If the model was not fitted, or to other features.
+        """
+
+    def score(self, samples: Sequence[Sample]) -> float:
+        """Coefficient of determination R² of the log times within their problems, over what is not censored.
+
+        The mean error of each problem is left out of it: a model that ranks well scores well.
+        """
+        errors, spreads = [], []
+        for sample in samples:
+            exact = sample.take(np.flatnonzero(~sample.censored))
+            error = exact.log_time - self.predict(exact.features).mean
+            errors.append(error - error.mean())
+            spreads.append(exact.log_time - exact.log_time.mean())
+        total = float(np.square(np.concatenate(spreads)).sum())
+        return 1 - float(np.square(np.concatenate(errors)).sum()) / total

@@ -1,0 +1,165 @@
+"""How good predictions are where nothing was measured: each problem, or family of problems, left out in turn."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.costmodel.estimator import CostModel, Prediction, Sample
+from tilescout.costmodel.features import Floats
+from tilescout.spaces.errors import ProblemError
+from tilescout.spaces.gemm import GemmProblem
+
+TOPS = (1, 5, 10)
+"""How many of the first-ranked are looked at."""
+
+BEST_SHARE = 0.1
+"""Share of the configurations, the fastest ones, within which ranks are correlated."""
+
+SMALL_FLOPS = 2 * 1024**3  # at most a 1024-cube: bound by latencies
+SKINNY = 8  # times longer than wide, and so few rows or columns that memory bounds it:
+SKINNY_SIZE = 256
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How good a prediction for one problem is.
+
+    Attributes
+    ----------
+    problem, family
+        The problem and its family.
+    regret
+        For each of `TOPS`: the fastest of the first-ranked, relative to the fastest of all, less 1.
+    rank_correlation
+        Spearman's, within the fastest tenth.
+    error
+        Root mean square of the log error, that of the problem as a whole taken out.
+    shift
+        Log error of the problem as a whole, its median.
+    covered
+        Share of the configurations whose time is in the 95 % interval.
+    """
+
+    problem: str
+    family: str
+    regret: Mapping[int, float]
+    rank_correlation: float
+    error: float
+    shift: float
+    covered: float
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A median over problems with the 95 % confidence interval of its bootstrap."""
+
+    value: float
+    low: float
+    high: float
+
+
+def family_of(text: str) -> str:
+    """``small``, ``skinny`` or ``large``: what tends to bound a product on a large GPU; ``other`` if it is none."""
+    try:
+        problem = GemmProblem.parse(text)
+    except ProblemError:
+        return "other"
+    narrow, wide = sorted((problem.m, problem.n))
+    if narrow <= SKINNY_SIZE and wide >= SKINNY * narrow:
+        return "skinny"
+    return "small" if problem.flops <= SMALL_FLOPS else "large"
+
+
+def leave_out(
+    samples: Sequence[Sample], groups: Sequence[str], make: Callable[[], CostModel]
+) -> list[tuple[Sample, Prediction]]:
+    """Predictions for every sample by a model that saw no sample of its group.
+
+    Parameters
+    ----------
+    samples
+        Measurements, a sample a problem.
+    groups
+        A label for each: equal ones are left out together.
+    make
+        Makes a model to fit.
+    """
+    found: dict[int, Prediction] = {}
+    for group in dict.fromkeys(groups):
+        model = make().fit([s for s, label in zip(samples, groups, strict=True) if label != group])
+        for at, label in enumerate(groups):
+            if label == group:
+                found[at] = model.predict(samples[at].features)
+    return [(sample, found[at]) for at, sample in enumerate(samples)]
+
+
+def quality(sample: Sample, prediction: Prediction) -> Quality:
+    """How good a prediction is, over the measurements that are not censored."""
+    exact = ~sample.censored
+    truth, mean = sample.log_time[exact], prediction.mean[exact]
+    error = truth - mean
+    shift = float(np.median(error))
+    low, high = prediction.interval_us()
+    inside = (np.exp(truth) >= low[exact]) & (np.exp(truth) <= high[exact])
+    return Quality(
+        problem=sample.problem,
+        family=family_of(sample.problem),
+        regret=regret_of_order(truth, np.argsort(mean, kind="stable")),
+        rank_correlation=rank_correlation(truth, mean),
+        error=float(np.sqrt(np.mean(np.square(error - shift)))),
+        shift=shift,
+        covered=float(inside.mean()),
+    )
+
+
+def regret_of_order(truth: Floats, order: NDArray[np.int64]) -> dict[int, float]:
+    """For each of `TOPS`: the fastest of the first configurations of an order over the fastest of all, less 1.
+
+    Parameters
+    ----------
+    truth
+        Log times of all configurations.
+    order
+        Indices, the first-ranked first; at least one, perhaps not all.
+    """
+    return {top: float(np.expm1(truth[order[:top]].min() - truth.min())) for top in TOPS}
+
+
+def regret_of_groups(truth: Floats, groups: Sequence[NDArray[np.int64]]) -> dict[int, float]:
+    """The same for an order of groups of configurations, each at its best; empty if there is no group."""
+    if not groups:
+        return {}
+    best = np.array([truth[group].min() for group in groups])
+    return {top: float(np.expm1(best[:top].min() - truth.min())) for top in TOPS}
+
+
+def rank_correlation(truth: Floats, mean: Floats) -> float:
+    """Spearman's rank correlation within the fastest `BEST_SHARE`; NaN for fewer than three."""
+    from scipy.stats import spearmanr
+
+    best = np.argsort(truth, kind="stable")[: int(np.ceil(BEST_SHARE * len(truth)))]
+    if len(best) < 3 or np.ptp(mean[best]) == 0:
+        return float("nan")
+    return float(spearmanr(truth[best], mean[best]).statistic)
+
+
+def median_interval(values: Sequence[float], seed: int = 0, draws: int = 10_000) -> Interval:
+    """The median with a 95 % percentile-bootstrap interval over the values; NaNs are left out."""
+    kept = np.array([value for value in values if not np.isnan(value)])
+    if not len(kept):
+        return Interval(float("nan"), float("nan"), float("nan"))
+    drawn = np.random.default_rng(seed).choice(kept, size=(draws, len(kept)))
+    low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
+    return Interval(float(np.median(kept)), float(low), float(high))
+
+
+def summarise(qualities: Sequence[Quality]) -> dict[str, Interval]:
+    """Medians over problems, with confidence intervals, by the name of the figure."""
+    figures = {f"regret_top{top}": [q.regret[top] for q in qualities] for top in TOPS}
+    figures["rank_correlation"] = [q.rank_correlation for q in qualities]
+    figures["error"] = [q.error for q in qualities]
+    figures["shift"] = [abs(q.shift) for q in qualities]
+    figures["covered"] = [q.covered for q in qualities]
+    return {name: median_interval(values) for name, values in figures.items()}

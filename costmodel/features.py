@@ -1,0 +1,301 @@
+"""What a model sees of configurations, computed for a whole space at once.
+
+Two levels. The generic features are the knobs themselves, under their names: any space has them. The features of a
+tiled matrix product say what the hardware must do for a configuration; they exist where its template describes a
+`Tiling`, and make different problems and releases of a kernel comparable.
+
+Features of a tiled product, all dimensionless or with the unit named, those of wide range as binary logarithms:
+
+======================  ==================================================================================
+``m n k batch``         log2 of the problem's sizes
+``intensity``           log2 of operations a byte of compulsory traffic, over the device's balance
+``rows columns depth``  log2 of the block's tile, in elements; ``area`` of rows x columns; ``aspect`` rows / columns
+``pad_m pad_n pad_k``   log2 of padded size / size: tile, cluster and stage quantisation
+``units``               log2 of units of work (a tile for every block of a cluster) / clusters that run at once
+``waves``               log2 of the rounds of the persistent grid; ``tail`` log2 of rounds / ``units`` (>= 0)
+``busy``                log2 of the share of multiprocessors that have any work
+``steps``               log2 of ring stages that a block consumes for one tile
+``stage_bytes``         log2 of bytes of a stage; ``ring_bytes`` of all stages
+``stage_cycles``        log2 of cycles of tensor core for a stage; ``ring_cycles`` of all stages
+``ring_steps``          log2 of steps / stages: how often the ring is filled for a tile
+``l2_intensity``        log2 of operations a byte read from L2, with multicast
+``smem_intensity``      log2 of operations a byte read from shared memory by the matrix instructions
+``multicast_a _b``      log2 of blocks that share a load of A, of B
+``cluster split``       log2 of blocks a cluster, of blocks that share a tile along k
+``wave_bytes``          log2 of bytes of distinct A and B that one round of blocks reads, over the L2's size
+``traffic``             log2 of bytes through device memory, re-reads of A and B included, / the compulsory ones
+``warp_groups``         log2; ``accumulators`` log2 of fp32 accumulators a thread; ``mma_columns`` log2
+``free_shared``         share of the block's shared memory that is left over
+``ping_pong``, ``early_launch``, ``along_m``   0 or 1;  ``swizzle`` log2
+``time_mma time_l2 time_memory time_latency time_store``  log2 of lower bounds in µs, the parts of the analytic model
+``bound``               log2 of the largest of them; ``second`` of the next
+======================  ==================================================================================
+
+Sources: a multiprocessor of compute capability 9.0 multiplies 4096 16-bit operations a cycle (NVIDIA H100 Tensor Core
+GPU Architecture, 2022) and reads 128 B a cycle of shared memory (CUDA C++ programming guide); an m64nNk16 instruction
+reads its operands from there. The reach of a round of blocks follows from the order in which the kernel walks tiles.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.spaces.constraints import Columns
+from tilescout.spaces.devices import Device
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Knob
+from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.tiling import Tiling
+
+Floats = NDArray[np.float64]
+
+OPERATION_BYTES_A_CYCLE = 8192  # 4096 16-bit matrix operations of a multiprocessor (sm_90), or 8192 8-bit ones
+SHARED_BYTES_A_CYCLE = 128  # that a multiprocessor reads of its shared memory
+MMA_ROWS, MMA_BYTES = 64, 32  # of one matrix instruction: rows, and bytes along k of each row
+PROCESSING_CLUSTERS = 8  # of a Hopper GPU; a thread-block cluster stays within one
+
+
+@dataclass(frozen=True)
+class Features:
+    """Named columns.
+
+    Attributes
+    ----------
+    names
+        What each column is.
+    values
+        Of shape [configurations, features].
+    """
+
+    names: tuple[str, ...]
+    values: Floats
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, rows: NDArray[np.int64]) -> "Features":
+        """The features of some configurations."""
+        return Features(self.names, self.values[rows])
+
+    @classmethod
+    def of(cls, columns: dict[str, Floats]) -> "Features":
+        """Features from columns by name."""
+        return cls(tuple(columns), np.stack(list(columns.values()), axis=1))
+
+
+def knob_features(knobs: tuple[Knob, ...], columns: Columns) -> dict[str, Floats]:
+    """The knobs as numbers: log2 of a positive number's value, else the position of the value.
+
+    Parameters
+    ----------
+    knobs
+        The space's knobs.
+    columns
+        Their values, each of shape [configurations].
+    """
+    found = {}
+    for knob in knobs:
+        column = columns[knob.name]
+        if all(isinstance(value, int) and value > 0 for value in knob.values):
+            found[f"knob:{knob.name}"] = np.log2(column.astype(np.float64))
+        else:
+            order = np.argsort([str(value) for value in knob.values])
+            ranked = np.array([str(value) for value in knob.values])[order]
+            found[f"knob:{knob.name}"] = order[np.searchsorted(ranked, column.astype(str))].astype(np.float64)
+    return found
+
+
+def space_features(space: SearchSpace, template: KernelTemplate | None = None) -> Features:
+    """The features of every configuration of a space.
+
+    Parameters
+    ----------
+    space
+        The configurations.
+    template
+        Describes how they divide the work; without one, or if it can't say, the features are the knobs.
+    """
+    tiling = template.tiling(space.columns, space.problem) if template is not None else None
+    if tiling is None:
+        return Features.of(knob_features(space.knobs, space.columns))
+    assert isinstance(space.problem, GemmProblem)  # nothing else is tiled so
+    return Features.of(tiling_features(tiling, space.problem, space.device))
+
+
+def clusters_at_once(size: NDArray[np.int64], device: Device) -> NDArray[np.int64]:
+    """How many clusters of `size` blocks run at the same time, one block a multiprocessor.
+
+    Larger clusters leave multiprocessors of each processing cluster unused.
+    """
+    each = np.maximum(device.sms / PROCESSING_CLUSTERS / size, 1).astype(np.int64) * PROCESSING_CLUSTERS
+    return np.asarray(np.where(size <= 2, device.sms // size, np.minimum(each, device.sms // size)))
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the hardware must do for each configuration; every field of shape [configurations].
+
+    Attributes
+    ----------
+    units, at_once, waves
+        Units of work of the persistent grid, clusters that run at once, rounds.
+    blocks
+        Blocks a cluster.
+    busy
+        Multiprocessors that have work in the first round.
+    steps
+        Stages that a block consumes for one tile.
+    mma_cycles, smem_cycles
+        Cycles of a stage on the tensor cores, and to read its operands from shared memory.
+    stage_bytes, l2_bytes
+        Bytes that a stage fills, and those of them that this block's share of the loads reads from L2.
+    tile_bytes
+        Bytes of a tile of D.
+    wave_bytes
+        Bytes of distinct A and B that one round of blocks reads.
+    memory_bytes
+        Bytes through device memory, re-reads included.
+    """
+
+    units: Floats
+    at_once: Floats
+    waves: Floats
+    blocks: Floats
+    busy: Floats
+    steps: Floats
+    mma_cycles: Floats
+    smem_cycles: Floats
+    stage_bytes: Floats
+    l2_bytes: Floats
+    tile_bytes: Floats
+    wave_bytes: Floats
+    memory_bytes: Floats
+
+
+def work_of(tiling: Tiling, problem: GemmProblem, device: Device) -> Work:
+    """Count the work of configurations on a problem."""
+    t, size, result = tiling, problem.element.bytes, problem.result.bytes
+    clusters_m = _ceil(problem.m, t.rows * t.cluster_m)
+    clusters_n = _ceil(problem.n, t.columns * t.cluster_n)
+    units = clusters_m * clusters_n * problem.batch
+    blocks = t.cluster_m * t.cluster_n * t.split_k
+    at_once = clusters_at_once(blocks, device)
+    running = np.minimum(units, at_once)
+    waves = _ceil(units, at_once)
+    steps = _ceil(_ceil(problem.k, t.split_k), t.depth)
+
+    instructions = t.rows * t.columns * t.depth * size / (MMA_ROWS * t.mma_columns * MMA_BYTES)
+    cycles = 2 * MMA_ROWS * MMA_BYTES * t.mma_columns / OPERATION_BYTES_A_CYCLE
+    operand_bytes = (MMA_ROWS + t.mma_columns) * MMA_BYTES
+    l2_elements = t.depth * (t.rows / t.cluster_n + t.columns / t.cluster_m)
+
+    # Distinct tiles of A and B that the clusters of one round touch, walking bands `swizzle` wide.
+    along = np.where(t.along_m, clusters_m, clusters_n)
+    across = np.where(t.along_m, clusters_n, clusters_m)
+    width = np.minimum(t.swizzle, across)
+    length = np.minimum(along, _ceil(running, width))
+    lanes = np.minimum(across, width * _ceil(running, width * along))
+    reach_m = np.where(t.along_m, length, lanes) * t.cluster_m * t.rows
+    reach_n = np.where(t.along_m, lanes, length) * t.cluster_n * t.columns
+    reach_m, reach_n = np.minimum(reach_m, problem.m), np.minimum(reach_n, problem.n)
+    wave_bytes = (reach_m + reach_n) * float(problem.k) * size
+    inputs = (problem.m + problem.n) * float(problem.k) * size * problem.batch
+    # What exceeds the L2 is read again in every round; a round that fits finds the last one's tiles still there.
+    evicted = np.clip(inputs / device.l2 - 0.5, 0.0, 1.0)
+    read = inputs + evicted * np.maximum(wave_bytes * (units / at_once) - inputs, 0.0)
+    written = float(problem.batch * problem.m * problem.n * result)
+    return Work(
+        units=units.astype(np.float64),
+        at_once=at_once.astype(np.float64),
+        waves=waves.astype(np.float64),
+        blocks=blocks.astype(np.float64),
+        busy=(running * blocks).astype(np.float64),
+        steps=steps.astype(np.float64),
+        mma_cycles=instructions * cycles,
+        smem_cycles=instructions * operand_bytes / SHARED_BYTES_A_CYCLE,
+        stage_bytes=np.asarray((t.rows + t.columns) * t.depth * size, dtype=np.float64),
+        l2_bytes=l2_elements * float(size),
+        tile_bytes=np.asarray(t.rows * t.columns * result, dtype=np.float64),
+        wave_bytes=wave_bytes,
+        memory_bytes=read + written,
+    )
+
+
+def tiling_features(tiling: Tiling, problem: GemmProblem, device: Device) -> dict[str, Floats]:
+    """The features of a tiled product, by name; see the module's table."""
+    t, work = tiling, work_of(tiling, problem, device)
+    ones = np.ones(len(t))
+    clock = device.peak / (device.sms * OPERATION_BYTES_A_CYCLE / 2)  # Hz, at which the datasheet's peak holds
+    per_us = clock * 1e-6  # cycles
+    stage_operations = 2.0 * t.rows * t.columns * t.depth
+    # A stage is asked for, waited for, filled and multiplied before it can be asked for again.
+    multiply_us = np.maximum(work.mma_cycles, work.smem_cycles) / per_us
+    fill_us = work.l2_bytes / (L2_BYTES_A_CYCLE * per_us)
+    round_trip = LATENCY_US + fill_us + multiply_us
+    times = {
+        "mma": work.waves * work.steps * multiply_us,
+        "l2": work.waves * work.steps * fill_us,
+        "memory": work.memory_bytes / device.bandwidth * 1e6,
+        "latency": work.waves * (work.steps * round_trip / t.stages + LATENCY_US),
+        "store": work.waves * work.tile_bytes / (STORE_BYTES_A_CYCLE * per_us),
+    }
+    ordered = np.sort(np.stack(list(times.values())), axis=0)
+    balance = device.peak * 2 / problem.element.bytes / device.bandwidth
+    logs = {
+        "m": problem.m * ones,
+        "n": problem.n * ones,
+        "k": problem.k * ones,
+        "batch": problem.batch * ones,
+        "intensity": problem.flops / problem.bytes / balance * ones,
+        "rows": t.rows,
+        "columns": t.columns,
+        "depth": t.depth,
+        "area": t.rows * t.columns,
+        "aspect": t.rows / t.columns,
+        "pad_m": _ceil(problem.m, t.rows * t.cluster_m) * t.rows * t.cluster_m / problem.m,
+        "pad_n": _ceil(problem.n, t.columns * t.cluster_n) * t.columns * t.cluster_n / problem.n,
+        "pad_k": work.steps * t.depth * t.split_k / problem.k,
+        "units": work.units / work.at_once,
+        "waves": work.waves,
+        "tail": work.waves * work.at_once / work.units,
+        "busy": work.busy / device.sms,
+        "steps": work.steps,
+        "stage_bytes": work.stage_bytes,
+        "ring_bytes": work.stage_bytes * t.stages,
+        "stage_cycles": work.mma_cycles,
+        "ring_cycles": work.mma_cycles * t.stages,
+        "ring_steps": work.steps / t.stages,
+        "stages": t.stages,
+        "l2_intensity": stage_operations / work.l2_bytes,
+        "smem_intensity": work.mma_cycles / work.smem_cycles,
+        "multicast_a": t.cluster_n,
+        "multicast_b": t.cluster_m,
+        "cluster": work.blocks,
+        "split": t.split_k,
+        "wave_bytes": work.wave_bytes / device.l2,
+        "traffic": work.memory_bytes / problem.bytes,
+        "warp_groups": t.warp_groups,
+        "accumulators": t.accumulators,
+        "mma_columns": t.mma_columns,
+        "swizzle": t.swizzle,
+        **{f"time_{name}": time for name, time in times.items()},
+        "bound": ordered[-1],
+        "second": ordered[-2],
+    }
+    features = {name: np.log2(np.asarray(column, dtype=np.float64)) for name, column in logs.items()}
+    features["free_shared"] = 1 - t.shared_memory / device.shared_memory
+    for name, flag in {"along_m": t.along_m, "ping_pong": t.ping_pong, "early_launch": t.early_launch}.items():
+        features[name] = np.asarray(flag, dtype=np.float64)
+    return features
+
+
+# Round figures to compare parts of a time by, not to predict one: the analytic model calibrates its own.
+L2_BYTES_A_CYCLE = 32  # that a multiprocessor reads of the L2
+STORE_BYTES_A_CYCLE = 32  # that it writes
+LATENCY_US = 0.8  # from asking for a stage to its first bytes
+
+
+def _ceil(numerator: int | NDArray[np.int64], denominator: NDArray[np.int64]) -> NDArray[np.int64]:
+    return -(-np.asarray(numerator, dtype=np.int64) // denominator)

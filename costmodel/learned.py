@@ -1,0 +1,179 @@
+"""An ensemble of extremely randomised trees that learns what the analytic model misses.
+
+P. Geurts, D. Ernst, L. Wehenkel: Extremely randomized trees. Machine Learning 63, 2006.
+
+The trees predict the log time less that of the analytic model, calibrated on the same measurements: that difference is
+alike for problems of different size, the time is not. On the shipped table, with each problem left out in turn, the
+error within a problem was 9.7 % this way and 11.5 % with a plain lower bound in the model's place. On a space whose
+template does not describe its tiling the trees predict the log time from the knobs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.costmodel.analytic import Constants, calibrate_from, time_us
+from tilescout.costmodel.estimator import CostModel, Prediction, Sample
+from tilescout.costmodel.features import Features, Floats
+from tilescout.costmodel.trees import Forest
+from tilescout.costmodel.uncertainty import Errors, estimate_errors
+from tilescout.spaces.errors import ModelError
+
+
+@dataclass(frozen=True)
+class ForestOptions:
+    """How a forest is grown.
+
+    Attributes
+    ----------
+    trees
+        Trees of the ensemble; its size on disk goes with it.
+    validation_trees
+        Trees of those that are grown, without a problem each, to see how wrong the ensemble is on a new one.
+    leaf
+        Fewest measurements in a leaf.
+    share
+        Of the features, tried at each split.
+    imputations
+        Times that censored measurements are filled in and the forest grown again.
+    handful
+        Random measurements a problem that the analytic model is calibrated with.
+    seed
+        Of all randomness.
+    """
+
+    trees: int = 48
+    validation_trees: int = 12
+    leaf: int = 2
+    share: float = 1.0
+    imputations: int = 2
+    handful: int = 24
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a forest learned.
+
+    Attributes
+    ----------
+    names
+        The features that it was fitted to.
+    forest
+        The trees.
+    constants
+        Of the analytic model that they correct; None if they predict the log time.
+    """
+
+    names: tuple[str, ...]
+    forest: Forest
+    constants: Constants | None
+
+    def base(self, features: Features) -> Floats:
+        """The log time that the trees correct, of shape [configurations]."""
+        if self.constants is None:
+            return np.zeros(len(features))
+        return np.log(time_us(features, self.constants))
+
+    def predict(self, features: Features) -> tuple[Floats, Floats]:
+        """The mean log time, and the variance between trees, each of shape [configurations]."""
+        said = self.forest.each(features.values)
+        return self.base(features) + said.mean(axis=0, dtype=np.float64), said.var(axis=0, dtype=np.float64)
+
+
+class ForestModel(CostModel):
+    """See the module; `fit`, `predict`, `score`.
+
+    Attributes
+    ----------
+    fitted
+        What was learned; None before.
+    errors
+        The errors on new problems, estimated by leaving out each problem of the training in turn.
+    """
+
+    def __init__(self, options: ForestOptions | None = None) -> None:
+        self.options = options if options is not None else ForestOptions()
+        self.fitted: Fitted | None = None
+        self.errors: Errors | None = None
+
+    @classmethod
+    def of(cls, fitted: Fitted, errors: Errors) -> "ForestModel":
+        """A model that was fitted before."""
+        model = cls()
+        model.fitted, model.errors = fitted, errors
+        return model
+
+    def fit(self, samples: Sequence[Sample]) -> "ForestModel":
+        samples = [sample for sample in samples if len(sample)]
+        if not samples:
+            raise ModelError("there are no measurements to learn from")
+        if all(sample.censored.all() for sample in samples):
+            raise ModelError("every measurement was given up early: there is no time to learn from")
+        for sample in samples:
+            _check(sample.features, samples[0].features.names)
+        few = self.options.validation_trees
+        self.errors = estimate_errors(samples, lambda rest: self._learn(rest, few), self.options.seed)
+        self.fitted = self._learn(samples, self.options.trees)
+        return self
+
+    def predict(self, features: Features) -> Prediction:
+        if self.fitted is None or self.errors is None:
+            raise ModelError("the model was not fitted: call fit first, or load a fitted one")
+        _check(features, self.fitted.names)
+        mean, between = self.fitted.predict(features)
+        return Prediction(mean, self.errors.spread(between), self.errors.shift)
+
+    def _learn(self, samples: Sequence[Sample], trees: int) -> Fitted:
+        options, names = self.options, samples[0].features.names
+        constants = calibrate_from(samples, options.handful, options.seed)
+        empty = Fitted(names, Forest.constant(0.0), constants)
+        values = np.concatenate([sample.features.values for sample in samples]).astype(np.float32)
+        target = np.concatenate([sample.log_time - empty.base(sample.features) for sample in samples])
+        target = self._impute(values, target, np.concatenate([sample.censored for sample in samples]))
+        return Fitted(names, self._grow(values, target, trees), constants)
+
+    def _grow(self, values: NDArray[np.float32], target: Floats, trees: int) -> Forest:
+        from sklearn.ensemble import ExtraTreesRegressor
+
+        options = self.options
+        ensemble = ExtraTreesRegressor(
+            trees, min_samples_leaf=options.leaf, max_features=options.share, random_state=options.seed
+        )
+        return Forest.of(ensemble.fit(values, target))
+
+    def _impute(self, values: NDArray[np.float32], target: Floats, censored: NDArray[np.bool_]) -> Floats:
+        """Censored targets replaced by what they are expected to be, given that they are larger.
+
+        F. Hutter, H. Hoos, K. Leyton-Brown: Bayesian optimization with censored response data, 2011 (after J. Schmee
+        and G. Hahn: A simple method for regression analysis with censored data, Technometrics 21, 1979).
+        """
+        if not censored.any():
+            return target
+        filled = target.copy()
+        for number in range(self.options.imputations):
+            known = ~censored if number == 0 else np.ones(len(target), dtype=np.bool_)
+            said = self._grow(values[known], filled[known], self.options.validation_trees).each(values[censored])
+            mean, spread = said.mean(axis=0, dtype=np.float64), np.maximum(said.std(axis=0, dtype=np.float64), 1e-3)
+            filled[censored] = np.maximum(truncated_mean(mean, spread, target[censored]), target[censored])
+        return filled
+
+
+def truncated_mean(mean: Floats, spread: Floats, above: Floats) -> Floats:
+    """The mean of normal variables, given that each is larger than `above`."""
+    from scipy.stats import norm
+
+    z = (above - mean) / spread
+    # As logarithms the ratio keeps its precision far out in the tail.
+    return np.asarray(mean + spread * np.exp(norm.logpdf(z) - norm.logsf(z)))
+
+
+def _check(features: Features, names: tuple[str, ...]) -> None:
+    if features.names != names:
+        other = sorted(set(features.names) ^ set(names))
+        raise ModelError(
+            f"the model was made for {len(names)} features, these are {len(features.names)}"
+            f"{', only one has ' + ', '.join(other[:3]) if other else ''}; train a model anew with `tilescout train`"
+        )

@@ -1,0 +1,200 @@
+"""A Gaussian process over configurations: what measurements of a problem say of those that were not measured.
+
+C. Rasmussen, C. Williams: Gaussian processes for machine learning. MIT Press, 2006. The covariance is Matérn's with
+smoothness 5/2 over distances in which every coordinate has its own length.
+
+Where a cost model gives a prior, the process models its error: a shift that all configurations share, and an error of
+each one's own that is alike for similar ones. Without a prior it models the values themselves.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.costmodel.features import Floats
+
+JITTER = 1e-8
+"""Added to variances, in units of the signal's, so that covariance matrices keep a Cholesky factor."""
+
+FIT_ITERATIONS = 25
+LARGEST_FIT = 100
+"""Most values that a kernel is fitted to: fitting takes time by the cube of their number."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """How alike configurations are.
+
+    Attributes
+    ----------
+    lengths
+        Distance of every coordinate over which values change, of shape [coordinates].
+    noise
+        Standard deviation of a value's own error, over that of the values.
+    """
+
+    lengths: Floats
+    noise: float
+
+    @classmethod
+    def even(cls, coordinates: int, length: float, noise: float) -> "Kernel":
+        """The same length for every coordinate."""
+        return cls(np.full(coordinates, length), noise)
+
+    def between(self, points: Floats, others: Floats) -> Floats:
+        """Correlations of points [a, coordinates] and others [b, coordinates], of shape [a, b]."""
+        a, b = points / self.lengths, others / self.lengths
+        squares = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1) - 2 * a @ b.T
+        return matern(np.maximum(squares, 0))
+
+
+def matern(squares: Floats) -> Floats:
+    """Matérn's correlation, smoothness 5/2, of squared distances."""
+    scaled = np.sqrt(5 * squares)
+    return np.asarray((1 + scaled + scaled * scaled / 3) * np.exp(-scaled))
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Measurements to condition on.
+
+    Attributes
+    ----------
+    points
+        Of shape [measurements, coordinates].
+    errors
+        What was measured less what was expected, of shape [measurements].
+    spread
+        Standard deviation that was expected of each one's own error, of the same shape.
+    noise
+        Standard deviation of what was measured, of the same shape.
+    """
+
+    points: Floats
+    errors: Floats
+    spread: Floats
+    noise: Floats
+
+
+def condition(
+    kernel: Kernel, shift: float, observed: Observed, points: Floats, spread: Floats
+) -> tuple[Floats, Floats]:
+    """Mean and standard deviation of the errors at `points`, after the measurements.
+
+    The expected standard deviations are scaled as the measurements ask for it: a prior that is wrong by more than it
+    says becomes less sure.
+
+    Parameters
+    ----------
+    kernel
+        How alike configurations are.
+    shift
+        Standard deviation of the error that all share.
+    observed
+        The measurements; at least one.
+    points, spread
+        Of shape [candidates, coordinates] and [candidates].
+    """
+    from scipy.linalg import cho_solve, solve_triangular
+
+    own = kernel.between(observed.points, observed.points) * np.outer(observed.spread, observed.spread)
+    own += shift**2 + np.diag(observed.noise**2 + JITTER * observed.spread**2)
+    factor = np.linalg.cholesky(own)
+    across = kernel.between(observed.points, points) * np.outer(observed.spread, spread) + shift**2
+    solved = solve_triangular(factor, across, lower=True, check_finite=False)
+    weights = cho_solve((factor, True), observed.errors, check_finite=False)
+    mean = across.T @ weights
+    variance = spread**2 + shift**2 - np.einsum("ij,ij->j", solved, solved)
+    scale = (SURE + float(observed.errors @ weights)) / (SURE + len(observed.errors))
+    return mean, np.sqrt(np.maximum(variance, JITTER * spread**2) * scale)
+
+
+SURE = 4.0
+"""How many measurements it takes to outweigh what the spread was expected to be."""
+
+
+def fit_kernel(points: Floats, values: Floats, rng: np.random.Generator) -> Kernel:
+    """The kernel under which standardised values are most likely, given what lengths are usual.
+
+    Parameters
+    ----------
+    points
+        Of shape [measurements, coordinates].
+    values
+        Of mean 0 and standard deviation 1, of shape [measurements].
+    rng
+        Draws which of many values are fitted to: the lower half of `LARGEST_FIT` always is.
+    """
+    from scipy.optimize import minimize
+
+    if len(values) > LARGEST_FIT:
+        order = np.argsort(values, kind="stable")
+        others = rng.choice(order[LARGEST_FIT // 2 :], LARGEST_FIT - LARGEST_FIT // 2, replace=False)
+        kept = np.concatenate([order[: LARGEST_FIT // 2], others])
+        points, values = points[kept], values[kept]
+    coordinates = points.shape[1]
+    usual = np.append(np.full(coordinates, np.log(0.5 * np.sqrt(coordinates))), [0.0, np.log(USUAL_NOISE)])
+    squares = np.moveaxis((points[:, None] - points[None]) ** 2, 2, 0).copy()  # [coordinates, a, b]
+    bounds = [(-3.0, 4.0)] * coordinates + [(-3.0, 3.0), (-5.0, 0.0)]
+    fitted = minimize(
+        _unlikelihood,
+        usual,
+        args=(squares, values, usual),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": FIT_ITERATIONS},
+    )
+    signal = np.exp(fitted.x[-2])
+    return Kernel(np.exp(fitted.x[:-2]), float(np.exp(fitted.x[-1]) / signal))
+
+
+USUAL_NOISE = 0.05
+
+
+def _unlikelihood(logs: Floats, squares: Floats, values: Floats, usual: Floats) -> tuple[float, NDArray[np.float64]]:
+    """The negative log posterior density of lengths, signal and noise given as logarithms, and its gradient."""
+    from scipy.linalg import cho_solve
+
+    lengths2, signal2, noise2 = np.exp(2 * logs[:-2]), np.exp(2 * logs[-2]), np.exp(2 * logs[-1])
+    distances2 = np.tensordot(1 / lengths2, squares, 1)
+    scaled = np.sqrt(5 * distances2)
+    correlation = (1 + scaled + scaled * scaled / 3) * np.exp(-scaled)
+    steepness = 5 / 3 * (1 + scaled) * np.exp(-scaled)  # -2 d correlation / d distance²
+    count = len(values)
+    covariance = signal2 * correlation + (noise2 + JITTER * signal2) * np.eye(count)
+    try:
+        factor = np.linalg.cholesky(covariance)
+    except np.linalg.LinAlgError:
+        return 1e10, np.zeros_like(logs)
+    inverse = cho_solve((factor, True), np.eye(count), check_finite=False)
+    ones = inverse.sum(axis=1)
+    centred = values - (ones @ values) / ones.sum()
+    weights = inverse @ centred
+    outer = inverse - np.outer(weights, weights)
+    gradient = np.empty_like(logs)
+    gradient[:-2] = 0.5 * np.tensordot(squares, outer * steepness * signal2, axes=([1, 2], [0, 1])) / lengths2
+    gradient[-2] = (outer * correlation).sum() * signal2
+    gradient[-1] = np.trace(outer) * noise2
+    away = logs - usual
+    value = 0.5 * centred @ weights + np.log(np.diag(factor)).sum() + 0.5 * away @ away
+    return float(value), gradient + away
+
+
+def expected_improvement(mean: Floats, std: Floats, best: float) -> Floats:
+    """How far below `best` normal variables are expected to fall, counting those above as 0.
+
+    J. Močkus: On Bayesian methods for seeking the extremum, 1975.
+    """
+    from scipy.special import ndtr
+
+    z = (best - mean) / std
+    return np.asarray(std * (z * ndtr(z) + np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)))
+
+
+def chance_below(mean: Floats, std: Floats, value: float) -> Floats:
+    """The probability that each normal variable is below `value`."""
+    from scipy.special import ndtr
+
+    return np.asarray(ndtr((value - mean) / std))

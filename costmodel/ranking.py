@@ -1,0 +1,222 @@
+"""A small neural network that learns which of two configurations of a problem is faster.
+
+C. Burges et al.: Learning to rank using gradient descent. ICML 2005 (RankNet). Pairs are drawn from the same problem,
+the fast ones more often, because the order among slow configurations is of no use. A weak pull to the log times keeps
+the scores in their unit, so that they are predictions too. Like the forest it corrects the analytic model.
+
+Torch is used to fit; a fitted network is a list of arrays and predicts with NumPy.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilescout.costmodel.analytic import Constants, calibrate_from, time_us
+from tilescout.costmodel.estimator import CostModel, Prediction, Sample
+from tilescout.costmodel.features import Features, Floats
+from tilescout.costmodel.uncertainty import Errors, estimate_errors
+from tilescout.spaces.errors import ModelError
+
+if TYPE_CHECKING:
+    import torch
+
+Layers = tuple[tuple[Floats, Floats], ...]
+"""Weights [inputs, outputs] and biases [outputs] of each layer."""
+
+
+@dataclass(frozen=True)
+class RankingOptions:
+    """How networks are fitted.
+
+    Attributes
+    ----------
+    members
+        Networks of the ensemble, from different random weights.
+    width
+        Units of each of the two hidden layers.
+    steps, pairs
+        Steps of the optimiser, and pairs a problem in each.
+    rate
+        Largest learning rate of Adam; it falls to zero along a cosine.
+    temperature
+        Difference of log times at which a pair counts as decided.
+    focus
+        Decay of the probability to be drawn, by the log time over the fastest.
+    absolute
+        Weight of the squared error of the log times.
+    decay
+        Weight decay.
+    handful
+        Random measurements a problem that the analytic model is calibrated with.
+    seed
+        Of all randomness.
+    """
+
+    members: int = 2
+    width: int = 48
+    steps: int = 250
+    pairs: int = 192
+    rate: float = 3e-3
+    temperature: float = 0.05
+    focus: float = 1.5
+    absolute: float = 1.0
+    decay: float = 1e-2
+    handful: int = 24
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Networks:
+    """A fitted ensemble.
+
+    Attributes
+    ----------
+    names
+        The features.
+    centre, scale
+        Of each, taken off and divided by, of shape [features].
+    members
+        The layers of each network.
+    constants
+        Of the analytic model that they correct; None if they predict the log time.
+    """
+
+    names: tuple[str, ...]
+    centre: Floats
+    scale: Floats
+    members: tuple[Layers, ...]
+    constants: Constants | None
+
+    def predict(self, features: Features) -> tuple[Floats, Floats]:
+        """The mean log time, and the variance between networks, each of shape [configurations]."""
+        inputs = np.clip((features.values - self.centre) / self.scale, -REACH, REACH)
+        said = np.stack([_forward(layers, inputs) for layers in self.members])
+        base = np.zeros(len(features)) if self.constants is None else np.log(time_us(features, self.constants))
+        return base + said.mean(axis=0), said.var(axis=0)
+
+
+REACH = 4.0
+"""Standardised features beyond this count as this: a network extrapolates without bound."""
+
+
+class RankingModel(CostModel):
+    """See the module; `fit`, `predict`, `score`. A censored measurement takes part only in pairs that it loses."""
+
+    def __init__(self, options: RankingOptions | None = None) -> None:
+        self.options = options if options is not None else RankingOptions()
+        self.fitted: Networks | None = None
+        self.errors: Errors | None = None
+
+    def fit(self, samples: Sequence[Sample]) -> "RankingModel":
+        samples = [sample for sample in samples if len(sample) and not sample.censored.all()]
+        if not samples:
+            raise ModelError("there are no measured times to learn from")
+        names = samples[0].features.names
+        if any(sample.features.names != names for sample in samples):
+            raise ModelError("the samples have different features")
+        self.errors = estimate_errors(samples, lambda rest: self._learn(rest, members=1), self.options.seed)
+        self.fitted = self._learn(samples, self.options.members)
+        return self
+
+    def predict(self, features: Features) -> Prediction:
+        if self.fitted is None or self.errors is None:
+            raise ModelError("the model was not fitted: call fit first")
+        if features.names != self.fitted.names:
+            raise ModelError("the model was made for other features: train it anew")
+        mean, between = self.fitted.predict(features)
+        return Prediction(mean, self.errors.spread(between), self.errors.shift)
+
+    def _learn(self, samples: Sequence[Sample], members: int) -> Networks:
+        options = self.options
+        samples = [sample for sample in samples if not sample.censored.all()]
+        values = np.concatenate([sample.features.values for sample in samples])
+        centre, scale = values.mean(axis=0), values.std(axis=0)
+        scale[scale == 0] = 1.0
+        names = samples[0].features.names
+        constants = calibrate_from(samples, options.handful, options.seed)
+        inputs = [np.clip((s.features.values - centre) / scale, -REACH, REACH) for s in samples]
+        bases = [np.zeros(len(s)) if constants is None else np.log(time_us(s.features, constants)) for s in samples]
+        layers = [_train(samples, inputs, bases, options, options.seed + member) for member in range(members)]
+        return Networks(names, centre, scale, tuple(layers), constants)
+
+
+def _train(
+    samples: Sequence[Sample], inputs: Sequence[Floats], bases: Sequence[Floats], options: RankingOptions, seed: int
+) -> Layers:
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [inputs[0].shape[1], options.width, options.width, 1]
+    weights: list[torch.Tensor] = []
+    for size, outputs in pairwise(sizes):
+        weights += [torch.randn(size, outputs, generator=generator) * (2 / size) ** 0.5, torch.zeros(outputs)]
+    weights[-2] *= 0.1  # the first guess is the analytic model's
+    for weight in weights:
+        weight.requires_grad_()
+    optimiser = torch.optim.AdamW(weights, lr=options.rate, weight_decay=options.decay)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, options.steps)
+    problems = [_tensors(s, i, b, options) for s, i, b in zip(samples, inputs, bases, strict=True)]
+    for _ in range(options.steps):
+        optimiser.zero_grad()
+        loss = sum((_loss(weights, problem, options, generator) for problem in problems), start=torch.zeros(()))
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+    arrays = [weight.detach().double().numpy() for weight in weights]
+    return tuple(zip(arrays[::2], arrays[1::2], strict=True))
+
+
+@dataclass(frozen=True)
+class _Problem:
+    inputs: "torch.Tensor"
+    base: "torch.Tensor"
+    log_time: "torch.Tensor"
+    exact: "torch.Tensor"
+    chance: "torch.Tensor"  # of being drawn
+
+
+def _tensors(sample: Sample, inputs: Floats, base: Floats, options: RankingOptions) -> _Problem:
+    import torch
+
+    chance = np.exp(-options.focus * (sample.log_time - sample.log_time.min()))
+    return _Problem(
+        torch.as_tensor(inputs, dtype=torch.float32),
+        torch.as_tensor(base, dtype=torch.float32),
+        torch.as_tensor(sample.log_time, dtype=torch.float32),
+        torch.as_tensor(~sample.censored),
+        torch.as_tensor(chance, dtype=torch.float32),
+    )
+
+
+def _loss(
+    weights: "list[torch.Tensor]", problem: _Problem, options: RankingOptions, generator: "torch.Generator"
+) -> "torch.Tensor":
+    import torch
+    from torch.nn.functional import silu, softplus
+
+    drawn = torch.multinomial(problem.chance, 2 * options.pairs, replacement=True, generator=generator)
+    hidden = problem.inputs[drawn]
+    for weight, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
+        hidden = silu(hidden @ weight + bias)
+    score = (hidden @ weights[-2] + weights[-1])[:, 0] + problem.base[drawn]
+    truth, exact = problem.log_time[drawn], problem.exact[drawn]
+    one, other = score.chunk(2)
+    faster, slower = truth.chunk(2)
+    # Of a pair with a censored one the order is known only if that is the slower.
+    known = torch.where(faster < slower, exact.chunk(2)[0], exact.chunk(2)[1])
+    sign = torch.sign(slower - faster)
+    ranked = softplus(-sign * (other - one) / options.temperature) * known
+    squared = (score - truth) ** 2 * exact
+    return ranked.mean() * options.temperature + options.absolute * squared.mean()
+
+
+def _forward(layers: Layers, inputs: Floats) -> Floats:
+    hidden = inputs
+    for weight, bias in layers[:-1]:
+        hidden = hidden @ weight + bias
+        hidden = hidden / (1 + np.exp(-np.clip(hidden, -60, 60)))
+    weight, bias = layers[-1]
+    return np.asarray((hidden @ weight + bias)[:, 0])

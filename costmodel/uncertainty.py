@@ -1,0 +1,98 @@
+"""How wrong a learned model is on problems that it has not seen, found by leaving out each that it has."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from tilescout.costmodel.estimator import Sample
+from tilescout.costmodel.features import Features, Floats
+from tilescout.spaces.errors import ModelError
+
+
+class Learned(Protocol):
+    """What a model learned."""
+
+    def predict(self, features: Features) -> tuple[Floats, Floats]:
+        """The mean log time, and the variance between the members of the ensemble, each of shape [configurations]."""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How wrong an ensemble is on problems that it has not seen.
+
+    Attributes
+    ----------
+    floor
+        Variance of a configuration's own error where all members agree.
+    slope
+        What it grows by with the variance between members.
+    shift
+        Standard deviation of the error that all configurations of a problem share.
+    """
+
+    floor: float
+    slope: float
+    shift: float
+
+    def spread(self, between: Floats) -> Floats:
+        """Standard deviation of each configuration's own error, from the variance between members."""
+        return np.asarray(np.sqrt(self.floor + self.slope * between))
+
+
+def estimate_errors(samples: Sequence[Sample], learn: Callable[[Sequence[Sample]], Learned], seed: int) -> Errors:
+    """The errors of what is learned from all samples but one, on that one.
+
+    Of a single problem, fifths of its configurations are left out instead.
+
+    Parameters
+    ----------
+    samples
+        Measurements, a sample a problem.
+    learn
+        Learns from some of them.
+    seed
+        Of the division into fifths.
+
+    Raises
+    ------
+    ModelError
+        If nothing is left over to learn from or to test on.
+    """
+    parts = [[sample] for sample in samples]
+    one_problem = len(samples) == 1
+    if one_problem:
+        order = np.random.default_rng(seed).permutation(len(samples[0]))
+        parts = [[samples[0].take(rows)] for rows in np.array_split(order, 5) if len(rows)]
+    errors, between, shifts = [], [], []
+    for out in parts:
+        rest = [sample for part in parts if part is not out for sample in part]
+        exact = out[0].take(np.flatnonzero(~out[0].censored))
+        if not len(exact) or all(sample.censored.all() for sample in rest):
+            continue
+        mean, variance = learn(rest).predict(exact.features)
+        error = exact.log_time - mean
+        shifts.append(0.0 if one_problem else float(np.median(error)))
+        errors.append(error - shifts[-1])
+        between.append(variance)
+    if not errors:
+        raise ModelError("there are too few measurements to tell how wrong a model of them is: record more")
+    floor, slope = _variance_line(np.concatenate(between), np.concatenate(errors))
+    return Errors(floor, slope, float(np.sqrt(np.mean(np.square(shifts)))))
+
+
+def _variance_line(between: Floats, errors: Floats) -> tuple[float, float]:
+    """Floor and slope of the variance of `errors` against the variance between members, both at least a millionth.
+
+    A robust fit: in ten bins of equal size the standard deviation is read off the 68 % quantile of the absolute
+    errors, so that single wild errors do not widen every interval.
+    """
+    from scipy.optimize import nnls
+
+    bins = [rows for rows in np.array_split(np.argsort(between), 10) if len(rows)]
+    x = np.array([between[rows].mean() for rows in bins])
+    y = np.array([np.quantile(np.abs(errors[rows]), 0.683) ** 2 for rows in bins])
+    weights = 1 / np.maximum(y, 1e-8)  # relative errors of a variance count
+    (floor, slope), _ = nnls(np.stack([np.ones_like(x), x], axis=1) * weights[:, None], y * weights)
+    return max(float(floor), 1e-6), max(float(slope), 1e-6)

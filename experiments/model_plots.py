@@ -1,0 +1,74 @@
+"""Plots of how good cost models are, and their way to MLflow."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from tilescout.costmodel.estimator import Prediction, Sample
+
+Drawn = Mapping[str, Sequence[tuple[Sample, Prediction]]]
+"""What was predicted, by the model and what was left out."""
+
+
+def draw_and_log(drawn: Drawn, result: Mapping[str, Any], folder: Path | None, uri: str | None) -> None:
+    """Draw a plot for each entry of `drawn` into `folder`; log figures and plots to the MLflow store at `uri`."""
+    with TemporaryDirectory() as temporary:
+        target = folder if folder is not None else Path(temporary)
+        target.mkdir(parents=True, exist_ok=True)
+        plots = [_draw(name, predicted, target) for name, predicted in drawn.items()]
+        if uri:
+            _log(uri, result, plots)
+
+
+def _draw(name: str, predicted: Sequence[tuple[Sample, Prediction]], folder: Path) -> Path:
+    """Predicted against measured times, and the share of times inside intervals against the share promised."""
+    from matplotlib.figure import Figure
+    from scipy.stats import norm
+
+    figure = Figure(figsize=(11, 5), dpi=120, layout="constrained")
+    times, calibration = figure.subplots(1, 2)
+    promised = np.linspace(0.05, 0.99, 20)
+    for sample, prediction in predicted:
+        exact = ~sample.censored
+        truth, mean = sample.log_time[exact], prediction.mean[exact]
+        best = truth.min()
+        times.plot(np.exp(truth - best), np.exp(mean - best), ".", markersize=2, label=sample.problem)
+        z = np.abs(truth - mean) / prediction.std[exact]
+        calibration.plot(promised, [(z <= norm.ppf(0.5 + share / 2)).mean() for share in promised])
+    times.loglog()
+    times.axline((1, 1), (2, 2), color="black", linewidth=0.5)
+    times.set_xlabel("measured / fastest measured")
+    times.set_ylabel("predicted / fastest measured")
+    times.legend(markerscale=4, fontsize="x-small")
+    calibration.axline((0, 0), slope=1, color="black", linewidth=0.5)
+    calibration.set_xlabel("share of times that the interval promises")
+    calibration.set_ylabel("share found inside")
+    figure.suptitle(name)
+    path = folder / f"{name.replace(', ', '-').replace(' ', '-')}.png"
+    figure.savefig(path)
+    return path
+
+
+def _log(uri: str, result: Mapping[str, Any], plots: Sequence[Path]) -> None:
+    from tilescout.search.tracking.store import artifact_folder, manners, open_client, translated
+
+    name = "tilescout/cost model evaluation"
+    with manners():
+        client = open_client(uri)
+        with translated(uri):
+            found = client.get_experiment_by_name(name)
+            folder = artifact_folder(uri)
+            location = folder.as_uri() if folder is not None else None
+            experiment = found.experiment_id if found else client.create_experiment(name, location)
+            run = client.create_run(experiment, run_name=result["table"]).info.run_id
+            for left_out in (key for key in result if key.endswith("_left_out")):
+                for model, figures in result[left_out].items():
+                    for figure, interval in figures["summary"].items():
+                        client.log_metric(run, f"{left_out}/{model}/{figure}", interval["value"])
+            client.log_dict(run, dict(result), "result.json")
+            for plot in plots:
+                client.log_artifact(run, str(plot))
+            client.set_terminated(run)

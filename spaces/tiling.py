@@ -1,0 +1,68 @@
+"""How a configuration of a tiled matrix product divides the work: what a cost model needs to know of it.
+
+A template whose kernels are such products describes them by `KernelTemplate.tiling`; models and features then need not
+know how its knobs are called.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.spaces.constraints import Mask
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The division of D[m, n] = A[m, k] @ B[n, k].T over blocks, a column a fact, each of shape [configurations].
+
+    Attributes
+    ----------
+    rows, columns
+        Size along m and n of the tile of D that a block computes at a time, in elements.
+    depth
+        Elements along k in one stage of the ring.
+    cluster_m, cluster_n
+        Blocks of a cluster along m and n: they share loads of B and of A.
+    split_k
+        Blocks that share one tile of D, each with a part of k; they stand in one cluster.
+    stages
+        Stages of the ring between loading and multiplying.
+    swizzle
+        Width, in clusters, of the bands in which tiles are walked.
+    along_m
+        Whether bands run along m.
+    warp_groups
+        Groups of 128 threads that multiply; with `ping_pong` each computes a tile of its own.
+    ping_pong
+        Whether one group multiplies while another stores.
+    mma_columns
+        Width of one matrix instruction in elements; its height is 64 on Hopper.
+    accumulators
+        Fp32 accumulators a thread.
+    shared_memory
+        Bytes of shared memory a block.
+    early_launch
+        Whether the next kernel's prologue may overlap this one's end (programmatic dependent launch).
+    """
+
+    rows: Integers
+    columns: Integers
+    depth: Integers
+    cluster_m: Integers
+    cluster_n: Integers
+    split_k: Integers
+    stages: Integers
+    swizzle: Integers
+    along_m: Mask
+    warp_groups: Integers
+    ping_pong: Mask
+    mma_columns: Integers
+    accumulators: Integers
+    shared_memory: Integers
+    early_launch: Mask
+
+    def __len__(self) -> int:
+        return len(self.rows)

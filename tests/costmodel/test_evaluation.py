@@ -1,0 +1,101 @@
+"""Regret, rank correlation and intervals, on cases whose answer is known."""
+
+import numpy as np
+import pytest
+
+from tilescout.costmodel.estimator import CostModel, Prediction, Sample
+from tilescout.costmodel.evaluation import (
+    family_of,
+    leave_out,
+    median_interval,
+    quality,
+    rank_correlation,
+    regret_of_groups,
+    regret_of_order,
+    summarise,
+)
+from tilescout.costmodel.features import Features
+
+TRUTH = np.log(np.array([3.0, 1.0, 2.0, 1.5, 4.0, 5.0, 1.2]))
+
+
+def sample_of(problem: str, log_time: np.ndarray = TRUTH) -> Sample:
+    features = Features(("knob:a",), np.arange(len(log_time), dtype=np.float64)[:, None])
+    return Sample(problem, features, log_time, np.zeros(len(log_time), dtype=np.bool_))
+
+
+def test_regret_is_of_the_best_among_the_first() -> None:
+    regret = regret_of_order(TRUTH, np.array([2, 0, 4, 5, 6, 1, 3]))
+    assert regret[1] == pytest.approx(1.0)
+    assert regret[5] == pytest.approx(0.2)
+    assert regret[10] == 0
+
+
+def test_regret_of_groups_takes_each_at_its_best() -> None:
+    regret = regret_of_groups(TRUTH, [np.array([0, 2]), np.array([3, 4])])
+    assert regret[1] == pytest.approx(1.0)
+    assert regret[5] == pytest.approx(0.5)
+    assert regret_of_groups(TRUTH, []) == {}
+
+
+def test_ranks_are_correlated_within_the_fastest_tenth_only() -> None:
+    truth = np.arange(100.0)
+    mean = np.concatenate([np.arange(10.0), np.arange(90.0)[::-1]])
+    assert rank_correlation(truth, mean) == pytest.approx(1.0)
+    assert rank_correlation(truth, -mean) == pytest.approx(-1.0)
+    assert np.isnan(rank_correlation(truth[:5], mean[:5]))
+
+
+def test_quality_separates_a_shift_from_the_rest() -> None:
+    prediction = Prediction(TRUTH - 0.3, np.full(7, 0.01), 0.2)
+    found = quality(sample_of("16x4096x4096:bf16"), prediction)
+    assert found.shift == pytest.approx(0.3)
+    assert found.error == pytest.approx(0)
+    assert found.regret[1] == 0
+    assert found.covered == 1
+    assert found.family == "skinny"
+
+
+def test_censored_times_are_not_judged() -> None:
+    sample = sample_of("8192x8192x8192:bf16")
+    sample.censored[1] = True  # the fastest
+    found = quality(sample, Prediction(TRUTH, np.full(7, 0.01), 0.2))
+    assert found.regret[1] == 0
+
+
+class Recorder(CostModel):
+    seen: list[list[str]] = []  # noqa: RUF012  (what every instance was fitted to)
+
+    def fit(self, samples):
+        Recorder.seen.append([sample.problem for sample in samples])
+        return self
+
+    def predict(self, features):
+        return Prediction(np.zeros(len(features)), np.ones(len(features)), 0.0)
+
+
+def test_what_is_left_out_was_not_seen() -> None:
+    samples = [sample_of(name) for name in ("8x8x8:bf16", "16x8x8:bf16", "24x8x8:bf16")]
+    Recorder.seen = []
+    predicted = leave_out(samples, ["a", "b", "a"], Recorder)
+    assert Recorder.seen == [["16x8x8:bf16"], ["8x8x8:bf16", "24x8x8:bf16"]]
+    assert [sample.problem for sample, _ in predicted] == [sample.problem for sample in samples]
+
+
+def test_an_interval_holds_its_median_and_narrows_with_more_values() -> None:
+    rng = np.random.default_rng(0)
+    few, many = median_interval(rng.normal(size=10).tolist()), median_interval(rng.normal(size=1000).tolist())
+    assert few.low <= few.value <= few.high
+    assert many.high - many.low < few.high - few.low
+    assert np.isnan(median_interval([float("nan")]).value)
+
+
+def test_a_summary_has_every_figure() -> None:
+    one = quality(sample_of("16x4096x4096:bf16"), Prediction(TRUTH, np.full(7, 0.01), 0.2))
+    assert summarise([one, one])["regret_top5"].value == 0
+
+
+def test_families_are_by_what_bounds_them() -> None:
+    names = {"small": "1024x1024x1024", "skinny": "16x4096x4096", "large": "2048x2048x2048"}
+    for family, text in names.items():
+        assert family_of(text) == family

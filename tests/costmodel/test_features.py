@@ -1,0 +1,109 @@
+"""What models see: counted by hand where that is possible, and for every problem finite."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilescout.costmodel.features import clusters_at_once, space_features, work_of
+from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Knob
+from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.templates import find_template
+from tilescout.spaces.tiling import column_or
+
+H200, TEMPLATE = DEVICES["h200"], find_template("gemm_sm90")
+KNOBS = (
+    Knob("width", (1, 2, 4), "for tests"),
+    Knob("order", ("z", "a"), "for tests"),
+    Knob("odd", (0, 3), "for tests"),
+)
+
+
+def column(problem: GemmProblem, name: str, **knobs: int | str) -> float:
+    space = TEMPLATE.space(problem, H200)
+    features = space_features(space, TEMPLATE)
+    return float(features.values[space.index(configuration(**knobs)), features.names.index(name)])
+
+
+def configuration(**changes: int | str) -> dict[str, int | str]:
+    base = {"tile_m": 128, "tile_n": 128, "tile_k": 64, "cluster_m": 1, "cluster_n": 1, "stages": 4, "swizzle": 1}
+    return {**base, "raster": "m", "warp_groups": 2, **changes}
+
+
+@settings(max_examples=15)
+@given(
+    m=st.integers(1, 20_000), n=st.integers(1, 2000), k=st.integers(1, 2000), batch=st.integers(1, 9),
+    dtype=st.sampled_from(["bf16", "fp16"]),
+)  # fmt: skip
+def test_features_are_finite_for_every_problem(m: int, n: int, k: int, batch: int, dtype: str) -> None:
+    space = TEMPLATE.space(GemmProblem(m, 8 * n, 8 * k, batch, dtype), H200)
+    part = space.subset(np.arange(0, len(space), 97))
+    features = space_features(part, TEMPLATE)
+    assert features.values.shape == (len(part), len(features.names))
+    assert np.isfinite(features.values).all()
+    assert len(set(features.names)) == len(features.names)
+
+
+def test_work_is_counted_as_by_hand() -> None:
+    problem = GemmProblem(4096, 4096, 4096)
+    space = TEMPLATE.space(problem, H200)
+    one = space.subset([space.index(configuration(cluster_m=2))])
+    tiling = TEMPLATE.tiling(one.columns, problem)
+    assert tiling is not None
+    work = work_of(tiling, problem, H200)
+    assert work.units[0] == 16 * 32  # clusters of 256 x 128
+    assert work.at_once[0] == 66
+    assert work.waves[0] == 8  # 512 / 66 rounded up
+    assert work.steps[0] == 64
+    assert work.stage_bytes[0] == (128 + 128) * 64 * 2
+    assert work.l2_bytes[0] == (128 + 64) * 64 * 2  # the two blocks of the cluster share the tile of B
+    assert work.mma_cycles[0] == 2 * 128 * 128 * 64 / 4096
+
+
+def test_what_is_quantised_shows() -> None:
+    assert column(GemmProblem(4096, 4096, 4096), "pad_m") == 0
+    assert column(GemmProblem(129, 4096, 4096), "pad_m") == pytest.approx(np.log2(256 / 129))
+    assert column(GemmProblem(129, 4096, 4096), "pad_m", cluster_m=4) == pytest.approx(np.log2(512 / 129))
+    assert column(GemmProblem(4096, 4096, 72), "pad_k") == pytest.approx(np.log2(128 / 72))
+
+
+def test_multicast_halves_what_l2_gives_and_not_what_shared_memory_takes() -> None:
+    problem = GemmProblem(4096, 4096, 4096)
+    plain = column(problem, "l2_intensity")
+    assert column(problem, "l2_intensity", cluster_m=2, cluster_n=2) == plain + 1
+    assert column(problem, "stage_bytes", cluster_m=2, cluster_n=2) == column(problem, "stage_bytes")
+
+
+def test_swizzled_bands_reach_over_less_memory() -> None:
+    problem = GemmProblem(16384, 16384, 4096)
+    assert column(problem, "wave_bytes", swizzle=8) < column(problem, "wave_bytes", swizzle=1)
+    assert column(problem, "traffic", swizzle=8) < column(problem, "traffic", swizzle=1)
+
+
+def test_larger_clusters_leave_multiprocessors_unused() -> None:
+    assert clusters_at_once(np.array([1, 2, 4, 8]), H200).tolist() == [132, 66, 32, 16]
+
+
+def test_knobs_are_features_where_nothing_else_is_known() -> None:
+    space = SearchSpace("unknown", KNOBS, (), GemmProblem(8, 8, 8), H200)
+    features = space_features(space)
+    assert features.names == ("knob:width", "knob:order", "knob:odd")
+    assert features.values[:, 0].tolist() == np.repeat([0.0, 1.0, 2.0], 4).tolist()
+    assert features.values[:, 1:].tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]] * 3
+
+
+def test_a_knob_that_a_space_lacks_is_neutral_and_one_that_it_has_is_seen() -> None:
+    problem = GemmProblem(64, 4096, 4096)
+    space = TEMPLATE.space(problem, H200)
+    index = space.index(configuration(tile_m=64, tile_n=128, warp_groups=1, cluster_m=2))
+    columns = {name: values[[index]] for name, values in space.columns.items()}
+    assert column_or(columns, "split_k", 1).tolist() == [1]
+    plain = TEMPLATE.tiling(columns, problem)
+    swapped = TEMPLATE.tiling({**columns, "swap_ab": np.array([1]), "split_k": np.array([4])}, problem)
+    assert plain is not None
+    assert swapped is not None
+    assert (plain.rows[0], plain.columns[0], plain.cluster_m[0], plain.split_k[0]) == (64, 128, 2, 1)
+    assert (swapped.rows[0], swapped.columns[0], swapped.cluster_m[0], swapped.split_k[0]) == (128, 64, 1, 4)
+    assert work_of(swapped, problem, H200).steps[0] == work_of(plain, problem, H200).steps[0] / 4

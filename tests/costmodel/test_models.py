@@ -1,0 +1,249 @@
+"""The models on times that a known law makes: they learn it, say how sure they are, and survive a file."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from tilescout.costmodel.analytic import AnalyticModel, Calibration, Constants, shipped_calibration, time_us
+from tilescout.costmodel.estimator import Sample
+from tilescout.costmodel.features import Features, space_features
+from tilescout.costmodel.learned import ForestModel, ForestOptions, truncated_mean
+from tilescout.costmodel.persistence import ModelCard, load_model, save_model, shipped_model
+from tilescout.costmodel.ranking import RankingModel, RankingOptions
+from tilescout.costmodel.trees import Forest
+from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.errors import ModelError
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.templates import find_template
+
+H200, TEMPLATE = DEVICES["h200"], find_template("gemm_sm90")
+PROBLEMS = tuple(map(GemmProblem.parse, ("4096x4096x4096", "1024x1024x1024", "64x8192x8192", "2048x512x8192")))
+LAW = Constants(launch_us=3.0, latency_us=0.9, memory=1.4, overhead_us=0.02)
+SMALL = ForestOptions(trees=8, validation_trees=4)
+CARD = ModelCard("gemm_sm90", "h200", tuple(map(str, PROBLEMS)), "invented.parquet", "00", 800)
+
+
+def sample_of(problem: GemmProblem, count: int = 200, noise: float = 0.02, seed: int = 0) -> Sample:
+    """Random configurations with the times of `LAW`, and what no law says: a penalty for some rasters, and noise."""
+    rng = np.random.default_rng(seed)
+    space = TEMPLATE.space(problem, H200)
+    features = space_features(space.subset(space.sample(count, rng)), TEMPLATE)
+    penalty = 0.2 * features.values[:, features.names.index("along_m")]
+    log_time = np.log(time_us(features, LAW)) + penalty + noise * rng.standard_normal(len(features))
+    return Sample(str(problem), features, log_time, np.zeros(len(features), dtype=np.bool_))
+
+
+@pytest.fixture(scope="module")
+def samples() -> list[Sample]:
+    return [sample_of(problem) for problem in PROBLEMS]
+
+
+@pytest.fixture(scope="module")
+def model(samples: list[Sample]) -> ForestModel:
+    return ForestModel(SMALL).fit(samples[:-1])
+
+
+def test_trees_say_what_scikit_learn_says_to_the_bit_of_a_float() -> None:
+    from sklearn.ensemble import ExtraTreesRegressor
+
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 5, size=(500, 6)).astype(np.float32) / 3  # many equal ones: thresholds lie on values
+    ensemble = ExtraTreesRegressor(10, min_samples_leaf=2, random_state=0).fit(values, rng.normal(size=500))
+    said = Forest.of(ensemble).each(values)
+    expected = np.stack([tree.predict(values) for tree in ensemble.estimators_])
+    np.testing.assert_allclose(said, expected, rtol=1e-6)
+
+
+def test_a_tree_that_never_splits_says_its_value() -> None:
+    assert Forest.constant(2.5).each(np.zeros((3, 4))).tolist() == [[2.5, 2.5, 2.5]]
+
+
+def test_the_analytic_model_finds_the_law_from_a_handful(samples: list[Sample]) -> None:
+    few = [sample.take(np.arange(24)) for sample in samples[:-1]]
+    fitted = AnalyticModel().fit(few)
+    assert fitted.calibration is not None
+    assert fitted.calibration.measurements == 72
+    error = samples[-1].log_time - fitted.predict(samples[-1].features).mean
+    assert np.abs(error - np.median(error)).mean() < 0.13  # the penalty of 0.2 on half of them it can't know
+
+
+def test_the_forest_learns_what_the_analytic_model_misses(samples: list[Sample], model: ForestModel) -> None:
+    left_out = samples[-1]
+    error = left_out.log_time - model.predict(left_out.features).mean
+    assert np.abs(error - np.median(error)).mean() < 0.05
+    assert model.score([left_out]) > 0.98
+
+
+def test_intervals_of_a_problem_left_out_hold_what_they_promise(samples: list[Sample], model: ForestModel) -> None:
+    left_out = samples[-1]
+    low, high = model.predict(left_out.features).interval_us()
+    inside = (np.exp(left_out.log_time) >= low) & (np.exp(left_out.log_time) <= high)
+    assert inside.mean() > 0.85
+
+
+def test_the_network_ranks_what_the_analytic_model_can_not(samples: list[Sample]) -> None:
+    left_out = samples[-1]
+    model = RankingModel(RankingOptions(members=1, steps=80, width=16)).fit(samples[:-1])
+    prediction = model.predict(left_out.features)
+    alone = AnalyticModel().fit([sample.take(np.arange(24)) for sample in samples[:-1]]).predict(left_out.features)
+    assert spearmanr(prediction.mean, left_out.log_time).statistic > 0.98
+    assert (prediction.std > 0).all()
+    better, worse = (np.std(left_out.log_time - p.mean) for p in (prediction, alone))
+    assert better < worse
+
+
+def test_the_network_knows_of_a_censored_time_only_that_it_is_longer(samples: list[Sample]) -> None:
+    exact = samples[0]
+    censored = exact.log_time > np.median(exact.log_time)
+    given_up = Sample(exact.problem, exact.features, np.minimum(exact.log_time, np.median(exact.log_time)), censored)
+    prediction = RankingModel(RankingOptions(members=1, steps=80, width=16)).fit([given_up]).predict(exact.features)
+    assert prediction.mean[censored].mean() > prediction.mean[~censored].mean() + 0.1
+
+
+def test_one_problem_is_enough_to_learn_from(samples: list[Sample]) -> None:
+    model = ForestModel(SMALL).fit(samples[:1])
+    assert model.errors is not None
+    assert model.errors.shift == 0
+    assert model.score(samples[:1]) > 0.98
+
+
+def test_knobs_alone_are_enough_to_learn_from() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 4, size=(300, 3)).astype(np.float64)
+    features = Features(("knob:a", "knob:b", "knob:c"), values)
+    sample = Sample("8x8x8:bf16", features, values @ [1.0, 0.5, 0.1], np.zeros(300, dtype=np.bool_))
+    assert ForestModel(SMALL).fit([sample]).score([sample]) > 0.95
+
+
+def test_censored_times_are_taken_as_lower_bounds_and_not_as_times(samples: list[Sample]) -> None:
+    # What takes longer than the median was given up at the median.
+    exact = samples[0]
+    limit = float(np.median(exact.log_time))
+    censored = exact.log_time > limit
+    given_up = Sample(exact.problem, exact.features, np.minimum(exact.log_time, limit), censored)
+    believed = Sample(exact.problem, exact.features, given_up.log_time, np.zeros_like(censored))
+    right, wrong = (
+        ForestModel(SMALL).fit([s, *samples[1:]]).predict(exact.features).mean[censored].mean()
+        for s in (given_up, believed)
+    )
+    assert wrong < right <= exact.log_time[censored].mean() + 0.1
+    assert right > limit
+
+
+def test_the_mean_of_a_cut_off_normal_is_that_of_its_draws() -> None:
+    draws = np.random.default_rng(0).normal(1.0, 2.0, 1_000_000)
+    found = truncated_mean(np.array([1.0]), np.array([2.0]), np.array([3.0]))
+    assert found[0] == pytest.approx(draws[draws > 3].mean(), abs=0.01)
+    far = truncated_mean(np.array([0.0]), np.array([1e-3]), np.array([5.0]))
+    assert 5 < far[0] < 5.001
+
+
+def test_nothing_to_learn_from_is_refused(samples: list[Sample]) -> None:
+    with pytest.raises(ModelError, match="no measurements"):
+        ForestModel(SMALL).fit([])
+    first = samples[0]
+    given_up = Sample(first.problem, first.features, first.log_time, np.ones(len(first), dtype=np.bool_))
+    with pytest.raises(ModelError, match="given up early"):
+        ForestModel(SMALL).fit([given_up])
+    with pytest.raises(ModelError, match="call fit first"):
+        ForestModel().predict(first.features)
+    with pytest.raises(ModelError, match="call fit first"):
+        AnalyticModel().predict(first.features)
+
+
+def test_other_features_are_refused_with_their_names(samples: list[Sample], model: ForestModel) -> None:
+    features = samples[0].features
+    fewer = Features(features.names[1:], features.values[:, 1:])
+    with pytest.raises(ModelError, match=r"only one has m; train"):
+        model.predict(fewer)
+    with pytest.raises(ModelError, match="must describe its tiling"):
+        AnalyticModel(Calibration(LAW, 0.1, 0.1, 1)).predict(Features(("knob:a",), np.zeros((1, 1))))
+
+
+def test_a_saved_model_predicts_the_same(samples: list[Sample], model: ForestModel, tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "model.npz"
+    save_model(path, model, CARD)
+    loaded, card = load_model(path)
+    assert card == CARD
+    before, after = (m.predict(samples[-1].features) for m in (model, loaded))
+    np.testing.assert_array_equal(before.mean, after.mean)
+    np.testing.assert_array_equal(before.std, after.std)
+
+
+def test_a_model_is_the_same_bytes_whenever_it_is_trained(samples: list[Sample], tmp_path: Path) -> None:
+    for name in ("first.npz", "second.npz"):
+        save_model(tmp_path / name, ForestModel(SMALL).fit(samples[:2]), CARD)
+    assert (tmp_path / "first.npz").read_bytes() == (tmp_path / "second.npz").read_bytes()
+
+
+def test_damaged_models_are_refused(model: ForestModel, tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    with pytest.raises(ModelError, match="does not exist"):
+        load_model(path)
+    save_model(path, model, CARD)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ModelError, match="damaged"):
+        load_model(path)
+    path.write_text("no archive")
+    with pytest.raises(ModelError, match="damaged"):
+        load_model(path)
+
+
+def test_trees_that_lead_outside_themselves_are_refused(model: ForestModel, tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    save_model(path, model, CARD)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    for name, at, value in (("right", 0, 10**6), ("feature", 0, 999), ("roots", 0, 5), ("value", 0, np.nan)):
+        spoilt = {key: array.copy() for key, array in arrays.items()}
+        spoilt[name][at] = value
+        np.savez_compressed(path, **spoilt)
+        with pytest.raises(ModelError, match="lead outside themselves"):
+            load_model(path)
+
+
+def test_an_archive_with_an_object_is_refused_unread(model: ForestModel, tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    np.savez(path, card=np.array([{"format": 1}], dtype=object))
+    with pytest.raises(ModelError, match="damaged"):
+        load_model(path)
+
+
+def test_a_model_of_another_format_is_refused(model: ForestModel, tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    save_model(path, model, CARD)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    about = json.loads(str(arrays["card"])) | {"format": 99}
+    np.savez_compressed(path, **{**arrays, "card": np.array(json.dumps(about))})
+    with pytest.raises(ModelError, match="format 99, this tilescout reads 1"):
+        load_model(path)
+
+
+def test_a_calibration_survives_its_text() -> None:
+    calibration = Calibration(LAW, 0.1, 0.05, 24, "invented")
+    assert Calibration.from_json(calibration.to_json()) == calibration
+    with pytest.raises(ModelError, match="not a calibration"):
+        Calibration.from_json("{}")
+
+
+def test_what_is_shipped_ranks_the_real_space_and_is_small() -> None:
+    path = shipped_model("gemm_sm90", "h200")
+    assert path is not None
+    assert path.stat().st_size < 5e6
+    model, card = load_model(path)
+    assert card.space == "gemm_sm90"
+    problem = GemmProblem(3000, 4096, 2048)
+    features = space_features(TEMPLATE.space(problem, H200), TEMPLATE)
+    calibration = shipped_calibration("h200")
+    assert calibration is not None
+    for prediction in (model.predict(features), AnalyticModel(calibration).predict(features)):
+        assert np.isfinite(prediction.mean).all()
+        assert (prediction.std > 0).all()
+        assert np.exp(prediction.mean.min()) > problem.flops / H200.peak * 1e6 * 0.8
+    assert shipped_model("gemm_sm90", "h100") is None
+    assert shipped_calibration("b200") is None

@@ -1,0 +1,78 @@
+"""The process between measurements: exact where it measured, unsure far away."""
+
+import numpy as np
+import pytest
+from scipy.optimize import check_grad
+
+from tilescout.costmodel.posterior import (
+    Kernel,
+    Observed,
+    _unlikelihood,
+    chance_below,
+    condition,
+    expected_improvement,
+    fit_kernel,
+)
+
+KERNEL = Kernel.even(2, 0.5, 0.01)
+
+
+def observed(count: int = 12, noise: float = 1e-3, errors: np.ndarray | None = None) -> Observed:
+    points = np.random.default_rng(0).random((count, 2))
+    values = np.sin(5 * points).sum(axis=1) if errors is None else errors
+    return Observed(points, values, np.ones(count), np.full(count, noise))
+
+
+def test_it_believes_what_was_measured_and_is_sure_there() -> None:
+    seen = observed()
+    mean, std = condition(KERNEL, 1.0, seen, seen.points, seen.spread)
+    np.testing.assert_allclose(mean, seen.errors, atol=1e-3)
+    assert (std < 0.01).all()
+
+
+def test_far_away_it_expects_what_all_share() -> None:
+    seen = observed(errors=np.full(12, 0.7))
+    mean, std = condition(KERNEL, 1.0, seen, np.array([[50.0, 50.0]]), np.ones(1))
+    assert 0.35 < mean[0] < 0.7
+    assert std[0] > 0.5
+
+
+def test_a_prior_that_was_too_sure_becomes_less_so() -> None:
+    points = np.array([[0.5, 0.5]])
+    errors = np.random.default_rng(1).normal(size=12)
+    _, calm = condition(KERNEL, 0.1, observed(errors=0.01 * errors, noise=0.01), points, np.ones(1))
+    _, shaken = condition(KERNEL, 0.1, observed(errors=3 * errors, noise=0.01), points, np.ones(1))
+    assert shaken[0] > 2 * calm[0]
+
+
+def test_noise_is_not_believed() -> None:
+    seen = observed(noise=10.0)
+    mean, _ = condition(KERNEL, 0.0, seen, seen.points, seen.spread)
+    assert np.abs(mean).max() < 0.2 * np.abs(seen.errors).max()
+
+
+def test_the_gradient_is_that_of_the_likelihood() -> None:
+    rng = np.random.default_rng(0)
+    points, values = rng.random((15, 3)), rng.normal(size=15)
+    squares = np.moveaxis((points[:, None] - points[None]) ** 2, 2, 0).copy()
+    usual = np.array([0.0, 0.0, 0.0, 0.0, -2.0])
+    at = np.array([0.3, -0.5, 0.1, 0.2, -1.0])
+    off = check_grad(
+        lambda x: _unlikelihood(x, squares, values, usual)[0], lambda x: _unlikelihood(x, squares, values, usual)[1], at
+    )
+    assert off < 1e-4
+
+
+def test_a_fit_finds_which_coordinate_matters() -> None:
+    rng = np.random.default_rng(0)
+    points = rng.random((60, 3))
+    values = np.sin(8 * points[:, 1])
+    kernel = fit_kernel(points, (values - values.mean()) / values.std(), rng)
+    assert kernel.lengths[1] < 0.5 * min(kernel.lengths[0], kernel.lengths[2])
+
+
+def test_improvement_and_chance_are_those_of_draws() -> None:
+    draws = np.random.default_rng(0).normal(1.0, 0.5, 1_000_000)
+    mean, std = np.array([1.0]), np.array([0.5])
+    assert expected_improvement(mean, std, 0.8)[0] == pytest.approx(np.maximum(0.8 - draws, 0).mean(), rel=0.01)
+    assert chance_below(mean, std, 0.8)[0] == pytest.approx((draws < 0.8).mean(), rel=0.01)

@@ -1,0 +1,127 @@
+"""``tilescout train``, ``predict`` and ``evaluate-model`` as a person runs them, on a part of the shipped table."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilescout.costmodel.features import space_features
+from tilescout.costmodel.persistence import load_model
+from tilescout.experiments.sources import largest_table
+from tilescout.search.evaluate.table import write_table
+from tilescout.search.tracking.models import EXPERIMENT
+from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.templates import find_template
+
+COMMAND = str(Path(sys.executable).with_name("tilescout"))
+PROBLEMS = tuple(map(GemmProblem.parse, ("4096x4096x4096", "1024x1024x1024", "64x8192x8192")))
+
+pytestmark = pytest.mark.slow
+
+
+def tilescout(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([COMMAND, *map(str, arguments)], cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """150 configurations on three problems, as they were recorded."""
+    whole = largest_table(find_template("gemm_sm90"))
+    rows = [
+        (whole.configuration(row), problem, whole.measurement(row))
+        for problem in PROBLEMS
+        for row in whole.rows(problem)[:150].tolist()
+    ]
+    path = tmp_path_factory.mktemp("table") / "part.parquet"
+    baselines = {problem: whole.card.baselines[problem] for problem in PROBLEMS}
+    write_table(path, replace(whole.card, baselines=baselines), rows)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(table: Path) -> Path:
+    """Where a small model was trained and logged."""
+    uri = f"sqlite:///{table.with_name('mlflow.db')}"
+    done = tilescout(
+        table.parent, "train", "gemm_sm90", "--table", table, "--trees", 4, "--out", "models", "--mlflow", uri
+    )
+    assert done.returncode == 0, done.stderr
+    assert "450 measurements of 3 problems, 4 trees" in done.stdout
+    assert "calibrated with 72 measurements" in done.stdout
+    return table.parent
+
+
+def test_a_trained_model_ranks_a_problem_it_has_not_seen(folder: Path) -> None:
+    model, target = folder / "models" / "gemm_sm90-h200.npz", folder / "ranking.json"
+    arguments = ("predict", "gemm_sm90", "--problem", "2048x2048x2048", "--top", 5, "--json", target)
+    done = tilescout(folder, *arguments, "--model-file", model)
+    assert done.returncode == 0, done.stderr
+    assert "learned from 450 measurements of 3 problems" in " ".join(done.stdout.split())
+    assert "38,016 configurations ranked" in done.stdout
+    ranking = json.loads(target.read_text())["ranking"]
+    times = [entry["time_us"] for entry in ranking]
+    assert len(times) == 5
+    assert times == sorted(times)
+    assert all(entry["low_us"] < entry["time_us"] < entry["high_us"] for entry in ranking)
+    assert tilescout(folder, *arguments).returncode == 0
+    assert json.loads(target.read_text())["ranking"] != ranking  # the shipped one
+
+
+def test_what_can_not_be_predicted_is_one_line(folder: Path) -> None:
+    arguments = ("predict", "gemm_sm90", "--problem", "2048x2048x2048")
+    for more, expected in (
+        (("--target", "h100"), "no model of gemm_sm90 on h100 is shipped"),
+        (("--target", "h100", "--model", "analytic"), "no calibration for h100 is shipped"),
+        (("--model-file", "nowhere.npz"), "does not exist"),
+        (("--target", "h100", "--model-file", "models/gemm_sm90-h200.npz"), "is of gemm_sm90 on h200"),
+    ):
+        done = tilescout(folder, *arguments, *more)
+        assert done.returncode == 2
+        assert expected in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_a_logged_model_is_served_without_pickle_and_predicts_the_same(folder: Path) -> None:
+    import mlflow
+    import pandas as pd
+
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
+    try:
+        experiment = mlflow.get_experiment_by_name(EXPERIMENT)
+        assert experiment is not None
+        (logged,) = mlflow.search_logged_models(experiment_ids=[experiment.experiment_id], output_format="list")
+        local = Path(mlflow.artifacts.download_artifacts(logged.model_uri))
+        served = mlflow.pyfunc.load_model(logged.model_uri)
+    finally:
+        mlflow.set_tracking_uri(before)
+    assert not [path for path in local.rglob("*") if path.suffix in (".pkl", ".pickle")]
+    assert served.metadata.signature is not None
+    problem = GemmProblem(2048, 2048, 2048)
+    template = find_template("gemm_sm90")
+    space = template.space(problem, DEVICES["h200"])
+    features = space_features(space.subset(np.arange(20)), template)
+    model, _ = load_model(folder / "models" / "gemm_sm90-h200.npz")
+    answer = served.predict(pd.DataFrame(features.values, columns=list(features.names)))
+    np.testing.assert_allclose(answer["log_time"], model.predict(features).mean)
+
+
+def test_models_are_evaluated_on_what_they_have_not_seen(folder: Path, table: Path) -> None:
+    uri, target = f"sqlite:///{folder / 'mlflow.db'}", folder / "quality.json"
+    done = tilescout(
+        folder, "evaluate-model", "gemm_sm90", "--table", table, "--trees", 4, "--json", target, "--plots", "plots",
+        "--mlflow", uri,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads(target.read_text())
+    for left_out in ("problem_left_out", "family_left_out"):
+        for model in ("learned", "analytic"):
+            figures = result[left_out][model]
+            assert [entry["problem"] for entry in figures["problems"]] == [str(problem) for problem in PROBLEMS]
+            assert 0 <= figures["summary"]["regret_top10"]["value"] <= figures["summary"]["regret_top1"]["value"]
+    assert len(list((folder / "plots").glob("*.png"))) == len(result["models"]) * 2

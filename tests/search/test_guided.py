@@ -1,0 +1,231 @@
+"""The guided search: what it takes from its model, what it learns, and when it stops."""
+
+import numpy as np
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from tilescout.costmodel.estimator import CostModel, Prediction
+from tilescout.search.samplers import make_sampler
+from tilescout.search.samplers.base import distributions
+from tilescout.search.samplers.coordinates import coordinates
+from tilescout.search.samplers.guided import GuidedOptions, GuidedSampler
+from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.errors import ModelError, SamplerError
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Knob
+from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.templates import find_template
+
+TEMPLATE, H200, PROBLEM = find_template("gemm_sm90"), DEVICES["h200"], GemmProblem(4096, 4096, 4096)
+WHOLE = TEMPLATE.space(PROBLEM, H200)
+SPACE = WHOLE.subset(np.arange(0, len(WHOLE), 40))
+UNKNOWN = SearchSpace(
+    "unknown",
+    [
+        Knob("threads", (32, 48, 64, 96, 128, 160, 192, 224, 256, 384, 512), "for tests"),
+        Knob("tile", tuple(range(1, 13)), "for tests"),
+        Knob("unroll", (0, 1, 2, 4, 8), "for tests"),
+        Knob("layout", ("row", "column", "tiled"), "for tests"),
+    ],
+    [],
+    PROBLEM,
+    H200,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet() -> None:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+class Expectation(CostModel):
+    """A model that expects given log times."""
+
+    def __init__(self, mean: np.ndarray, spread: float = 0.1, shift: float = 0.1) -> None:
+        self.prediction = Prediction(mean, np.full(len(mean), spread), shift)
+
+    def fit(self, samples):
+        return self
+
+    def predict(self, features):
+        assert len(features) == len(self.prediction.mean)
+        return self.prediction
+
+
+def truth_of(space: SearchSpace, seed: int = 0) -> np.ndarray:
+    """Smooth log times with a ruggedness of their own."""
+    rng = np.random.default_rng(seed)
+    points = space.features
+    return 3 + 2 * np.abs(points - rng.random(points.shape[1])).sum(axis=1) + 0.05 * rng.standard_normal(len(space))
+
+
+def study_of(space: SearchSpace, model: CostModel | None, **options: float) -> optuna.Study:
+    sampler = make_sampler("guided", space, 0, model=model, tuning=GuidedOptions(**options))  # type: ignore[arg-type]
+    return optuna.create_study(sampler=sampler)
+
+
+def ask(study: optuna.Study, space: SearchSpace) -> tuple[optuna.Trial, int]:
+    trial = study.ask(distributions(space))
+    return trial, int(space.find([trial.params[knob.name] for knob in space.knobs]))
+
+
+def search(study: optuna.Study, space: SearchSpace, log_time: np.ndarray, trials: int) -> list[int]:
+    asked = []
+    for _ in range(trials):
+        trial, index = ask(study, space)
+        study.tell(trial, float(np.exp(log_time[index])))
+        asked.append(index)
+    return asked
+
+
+def sampler_of(study: optuna.Study) -> GuidedSampler:
+    assert isinstance(study.sampler, GuidedSampler)
+    return study.sampler
+
+
+def test_it_begins_with_what_the_model_expects_to_be_fastest() -> None:
+    truth = truth_of(SPACE)
+    assert search(study_of(SPACE, Expectation(truth)), SPACE, truth, 1) == [int(truth.argmin())]
+
+
+def test_a_good_model_finds_the_best_within_a_few() -> None:
+    truth = truth_of(SPACE)
+    expected = truth + 0.05 * np.random.default_rng(1).standard_normal(len(truth)) + 0.3
+    asked = search(study_of(SPACE, Expectation(expected, 0.05, 0.3)), SPACE, truth, 12)
+    assert truth[asked].min() - truth.min() < 0.03
+
+
+def test_a_model_that_is_wrong_is_overcome() -> None:
+    truth = truth_of(SPACE)
+    wrong = Expectation(truth.max() + truth.min() - truth)  # the slower, the better, it says
+    asked = search(study_of(SPACE, wrong), SPACE, truth, 60)
+    assert (truth < truth[asked].min()).mean() < 0.02
+
+
+def test_without_a_model_it_beats_random_search_on_unknown_knobs() -> None:
+    truth = truth_of(UNKNOWN)
+    guided = [truth[search(study_of(UNKNOWN, None), UNKNOWN, truth, 60)].min()]
+    drawn = np.random.default_rng(0).permuted(np.tile(truth, (500, 1)), axis=1)[:, :60].min(axis=1)
+    assert np.mean(guided) < np.quantile(drawn, 0.1)
+
+
+def test_a_space_without_a_template_has_no_prior_and_one_without_a_model_neither() -> None:
+    assert GuidedSampler(UNKNOWN, 0).prior is None
+    other = SearchSpace("gemm_sm90", TEMPLATE.knobs, TEMPLATE.constraints, PROBLEM, DEVICES["h100"])
+    assert GuidedSampler(other.subset([0, 1]), 0).prior is None
+    assert GuidedSampler(SPACE, 0, model=None).prior is None
+    shipped = GuidedSampler(SPACE, 0).prior
+    assert shipped is not None
+    assert shipped.mean.shape == (len(SPACE),)
+
+
+def test_a_model_that_was_not_fitted_says_so() -> None:
+    from tilescout.costmodel.learned import ForestModel
+
+    with pytest.raises(ModelError, match="call fit first"):
+        search(study_of(SPACE, ForestModel()), SPACE, truth_of(SPACE), 1)
+
+
+def test_it_stops_when_little_is_left_to_find_and_says_why() -> None:
+    truth = truth_of(SPACE)
+    study = study_of(SPACE, Expectation(truth, 0.01, 0.1))
+    search(study, SPACE, truth, 9)
+    assert sampler_of(study).done(study) is None  # fewer than `least`
+    search(study, SPACE, truth, 3)
+    why = sampler_of(study).done(study)
+    assert why is not None
+    assert "more than 1% faster" in why
+
+
+def test_it_does_not_stop_while_its_model_knows_little() -> None:
+    truth = truth_of(SPACE)
+    study = study_of(SPACE, Expectation(np.full(len(SPACE), truth.mean()), 1.0, 1.0))
+    search(study, SPACE, truth, 15)
+    assert sampler_of(study).done(study) is None
+
+
+def test_it_does_not_stop_on_values_that_are_no_times() -> None:
+    truth = truth_of(SPACE)
+    study = optuna.create_study(sampler=make_sampler("guided", SPACE, 0), direction="maximize")
+    for _ in range(25):
+        trial, index = ask(study, SPACE)
+        study.tell(trial, -float(truth[index]))
+    assert sampler_of(study).done(study) is None
+
+
+def test_trials_in_flight_are_not_asked_for_in_other_words() -> None:
+    truth = truth_of(SPACE)
+    study = study_of(SPACE, Expectation(truth))
+    search(study, SPACE, truth, 3)
+    indices = [ask(study, SPACE)[1] for _ in range(8)]
+    assert len(set(indices)) == 8
+
+
+def test_a_first_batch_spreads_over_more_than_the_neighbours_of_what_looks_best() -> None:
+    # By the model alone, the first eight differ in next to nothing.
+    smooth = 2 * np.abs(SPACE.features - 0.5).sum(axis=1)
+    study = study_of(SPACE, Expectation(smooth, 0.5, 0.1))
+    asked = SPACE.features[[ask(study, SPACE)[1] for _ in range(8)]]
+    likeliest = SPACE.features[np.argsort(smooth)[:8]]
+    spread, usual = (np.abs(points[:, None] - points[None]).sum() for points in (asked, likeliest))
+    assert spread > 1.2 * usual
+
+
+@pytest.mark.parametrize("model", [Expectation(truth_of(SPACE)), None], ids=["model", "no model"])
+def test_pruned_and_failed_trials_are_learned_from(model: CostModel | None) -> None:
+    truth = truth_of(SPACE)
+    study = study_of(SPACE, model)
+    tried = search(study, SPACE, truth + 1, 12)
+    others = np.setdiff1d(np.arange(len(SPACE)), tried)
+    near = np.abs(SPACE.features[others] - SPACE.features[truth.argmin()]).sum(axis=1)
+    told = others[np.argsort(near)[:8]].tolist()
+    for number, index in enumerate(told):
+        study.enqueue_trial(dict(zip(distributions(SPACE), map(int, SPACE.codes[index]), strict=True)))
+        trial = study.ask(distributions(SPACE))
+        if number % 2:
+            trial.report(float(np.exp(truth.max() + 1)), 0)
+            study.tell(trial, state=TrialState.PRUNED)
+        else:
+            study.tell(trial, state=TrialState.FAIL)
+    sampler = sampler_of(study)
+    seen = sampler._seen(study)
+    assert (len(seen.failed), seen.pruned.sum()) == (4, 4)
+    mean, _ = sampler._posterior(seen, np.arange(len(SPACE)))
+    fresh, _ = sampler._posterior(sampler._seen(_without(study, SPACE, truth, model)), np.arange(len(SPACE)))
+    assert mean[told].mean() > fresh[told].mean()
+
+
+def _without(study: optuna.Study, space: SearchSpace, truth: np.ndarray, model: CostModel | None) -> optuna.Study:
+    """A study with the completed trials of another only."""
+    fresh = study_of(space, model)
+    for trial in study.get_trials(states=(TrialState.COMPLETE,)):
+        fresh.add_trial(trial)
+    return fresh
+
+
+def test_in_a_large_space_the_neighbours_of_the_best_are_looked_at() -> None:
+    truth = truth_of(WHOLE)
+    study = study_of(WHOLE, None, candidates=64)
+    asked = search(study, WHOLE, truth, 60)
+    assert (truth < truth[asked].min()).mean() < 0.005
+
+
+def test_settings_that_a_strategy_does_not_take_are_refused() -> None:
+    with pytest.raises(SamplerError, match="sampler random takes no 'model', only a seed"):
+        make_sampler("random", SPACE, 0, model=None)
+    with pytest.raises(SamplerError, match="sampler guided takes no 'luck', only model, options"):
+        make_sampler("guided", SPACE, 0, luck=1)
+
+
+def test_coordinates_tell_powers_of_two_and_lie_between_0_and_1() -> None:
+    points = coordinates(UNKNOWN)
+    assert points.shape == (len(UNKNOWN), 6)  # threads and tile give two each
+    assert points.min() == 0
+    assert points.max() == 1
+    threads = UNKNOWN.columns["threads"]
+    halvings = points[:, 1]
+    assert halvings[threads == 512][0] == 1  # 2**9
+    assert halvings[threads == 48][0] == 0  # 2**4 * 3
+    assert halvings[threads == 160][0] == halvings[threads == 32][0] == 0.2  # 2**5
+    assert coordinates(SearchSpace("one", [Knob("a", (5,), "for tests")], [], PROBLEM, H200)).shape == (1, 1)
