@@ -32,11 +32,12 @@ from rich.progress import track
 from tilescout.experiments.options import STORE, artifacts
 from tilescout.experiments.studies import log_study, spread_of
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
-from tilescout.search.evaluate.bench import Bench, Launch
+from tilescout.search.evaluate.bench import Bench
 from tilescout.search.evaluate.compile import CompileOptions, CompilePool
 from tilescout.search.evaluate.live import LiveEvaluator, make_job
 from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.evaluate.protocol import VERSION, ProtocolOptions
+from tilescout.search.evaluate.runtime import Launch
 from tilescout.search.evaluate.worker import Job, Worker
 from tilescout.search.loop import Budget
 from tilescout.search.race import RaceOptions
