@@ -41,6 +41,14 @@ class TableError(TilescoutError):
     """A table of measurements is missing, damaged or belongs to another space."""
 
 
+class BundleError(TilescoutError):
+    """An exported bundle is damaged, foreign, of a newer format or for another GPU."""
+
+
+class ExportError(TilescoutError):
+    """Nothing can be exported from what was asked for."""
+
+
 class StoreError(TilescoutError):
     """A store, study file or tracking server can't be opened or written."""
 
