@@ -13,6 +13,7 @@ _COMMANDS = {
     "tune": "tilescout.experiments.tune:tune",
     "compile": "tilescout.experiments.compile:compile_sample",
     "measure": "tilescout.experiments.measure:measure",
+    "export": "tilescout.experiments.export:export",
     "tables": "tilescout.experiments.tables:tables",
     "ui": "tilescout.experiments.ui:ui",
     "doctor": "tilescout.experiments.doctor:doctor",

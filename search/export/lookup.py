@@ -1,0 +1,71 @@
+"""TorchInductor's own lookup table: it pins ATen for the problems whose decision is the library.
+
+With ``max_autotune`` TorchInductor then benchmarks nothing for these products. It can't name our kernels; those come
+into a graph by `tilescout.search.export.inductor`, before the table is asked. The table is asked only by
+`torch._inductor.lookup_table.LookupTableChoices`, which is not TorchInductor's default::
+
+    table = json.loads(Path("table.json").read_text())
+    torch._inductor.config.lookup_table.table = table
+    torch._inductor.config.inductor_choices_class = LookupTableChoices
+
+(torch._inductor/lookup_table/choices.py, read in torch 2.11, 2.13 and 2.15, which build the same keys.)
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tilescout.search.export.decisions import Choice, Decision, Outcome
+from tilescout.spaces.errors import StoreError
+from tilescout.spaces.problems import Problem
+
+Table = Mapping[str, list[dict[str, Any]]]
+
+
+def lookup_table(decided: Iterable[Decision | Outcome], product: str) -> Table:
+    """The entries that pin ATen where that was decided.
+
+    Parameters
+    ----------
+    decided
+        What was decided.
+    product
+        The GPU, as ``torch.cuda.get_device_name`` calls it: decisions hold for that one.
+    """
+    return {
+        key: [{"template_id": f"aten::{operator}"}]
+        for decision in decided
+        if decision.choice is Choice.LIBRARY
+        for operator, key in [lookup_key(decision.problem, product)]
+    }
+
+
+def lookup_key(problem: Problem, product: str) -> tuple[str, str]:
+    """The operator of a problem, and the key under which TorchInductor looks it up.
+
+    A key is the device's name, the types, sizes and strides of the operands, and the operator.
+    """
+    m, n, k, batch = problem.m, problem.n, problem.k, problem.batch
+    dtype = f"torch.{problem.element.torch_name}"
+    if batch == 1:
+        operator, a, b = "mm", ([m, k], [k, 1]), ([k, n], [1, k])
+    else:
+        operator, a, b = "bmm", ([batch, m, k], [m * k, k, 1]), ([batch, k, n], [n * k, 1, k])
+    operands = ", ".join(f"({dtype}, {shape}, {strides})" for shape, strides in (a, b))
+    return operator, f"{product}+({operands})+{operator}"
+
+
+def write_lookup_table(path: Path, table: Table) -> None:
+    """Write a table as JSON.
+
+    Raises
+    ------
+    StoreError
+        If it can't be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
+    except OSError as error:
+        raise StoreError(f"can't write {path}: {error.strerror}") from error
