@@ -4,10 +4,10 @@ With ``max_autotune`` TorchInductor then benchmarks nothing for these products. 
 into a graph by `tilescout.search.export.inductor`, before the table is asked. The table is asked only by
 `torch._inductor.lookup_table.LookupTableChoices`, which is not TorchInductor's default::
 
-    table = json.loads(Path("table.json").read_text())
-    torch._inductor.config.lookup_table.table = table
-    torch._inductor.config.inductor_choices_class = LookupTableChoices
+    torch._inductor.config.lookup_table.table = json.loads(Path("table.json").read_text())
+    torch._inductor.virtualized.V.set_choices_handler(LookupTableChoices())
 
+The table is part of the key of TorchInductor's cache, as all of its configuration is.
 (torch._inductor/lookup_table/choices.py, read in torch 2.11, 2.13 and 2.15, which build the same keys.)
 """
 
