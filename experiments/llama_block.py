@@ -77,7 +77,8 @@ def make_block(sizes: BlockSizes, dtype: "torch.dtype", device: str, seed: int =
 
         def attend(self, x: torch.Tensor) -> torch.Tensor:
             def heads(projected: torch.Tensor) -> torch.Tensor:
-                return projected.unflatten(-1, (-1, sizes.head)).transpose(1, 2)
+                split: torch.Tensor = projected.unflatten(-1, (-1, sizes.head))
+                return split.transpose(1, 2)
 
             q, k, v = self.rotate(heads(self.q(x))), self.rotate(heads(self.k(x))), heads(self.v(x))
             attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)

@@ -190,7 +190,7 @@ def _load(digest: str, kernel: str, device: "torch.device") -> Launch:
     clusters = 1
     if device.type == "cuda":
         with torch.cuda.device(device):
-            torch.cuda.current_stream()  # makes the context that the driver is asked in
+            torch.empty(1, device=device)  # makes the context that the driver is asked in
             clusters = max_active_clusters(held.blocks_per_cluster, device.index)
     try:
         return load_launch(bundle.path / held.file, held.sha256, held.function, held.workload, clusters)
