@@ -74,6 +74,7 @@ class Family:
             launch = self._launches[index, m] = self._find(a.device, m)
         if launch is None or not self._takes(a, b):
             return library_gemm(a, b)
+        a, b = dense(a), dense(b)
         output = a.new_empty((self._batch, m, self._n))
         if self._one_device or index == torch.cuda.current_device():
             launch((a, b), output)
@@ -100,6 +101,16 @@ class Family:
         if decision is None or decision.choice is not Choice.OURS or device.type != device_type(self._bundle.arch):
             return None
         return _load(self._bundle.digest, decision.kernel, device)
+
+
+def dense(tensor: "torch.Tensor") -> "torch.Tensor":
+    """A contiguous tensor with the strides that its shape says, also in dimensions of size 1.
+
+    Those may have any: Inductor gives a dimension that it adds a stride of 0, which no kernel was built for.
+    """
+    _, rows, columns = tensor.shape
+    strides = (rows * columns, columns, 1)
+    return tensor if tensor.stride() == strides else tensor.as_strided(tensor.shape, strides)
 
 
 def library_gemm(a: "torch.Tensor", b: "torch.Tensor") -> "torch.Tensor":

@@ -102,6 +102,15 @@ def test_every_decided_product_runs_our_kernel_and_is_right(bundle: Bundle) -> N
         assert ours == 1, names
 
 
+def test_a_batch_of_one_may_have_any_stride(bundle: Bundle) -> None:
+    load(bundle.path)
+    a, b = operands(64, 1024, 512)
+    views = (tensor.as_strided(tensor.shape, (0, 512, 1)) for tensor in (a, b))
+    result, ours, names = profiled(torch.ops.tilescout.gemm_compiled, *views, name_of(bundle, Problem(64, 1024, 512)))
+    check(result, a, b)
+    assert ours == 1, names
+
+
 def test_misaligned_operands_go_to_the_library(bundle: Bundle) -> None:
     load(bundle.path)
     a, b = operands(64, 1024, 512)

@@ -69,6 +69,19 @@ def test_what_a_kernel_can_not_take_goes_to_torch(bundle: Bundle, calls: Calls) 
     assert calls(bundle) == before
 
 
+def test_a_kernel_gets_the_strides_that_it_was_built_for(bundle: Bundle, calls: Calls) -> None:
+    a, b = operands(16)
+    before = calls(bundle)
+    check(run(bundle, a.as_strided(a.shape, (0, 32, 1)), b), a, b)
+    assert calls(bundle) == before + 1
+    assert kernels.dense(a) is a
+    for shape, strides in (((1, 16, 32), (0, 32, 1)), ((3, 1, 32), (32, 7, 1)), ((1, 1, 1), (0, 0, 0))):
+        odd = torch.arange(99.0).as_strided(shape, strides)
+        assert odd.is_contiguous()
+        assert kernels.dense(odd).stride() == torch.empty(shape).stride()
+        assert torch.equal(kernels.dense(odd), odd)
+
+
 def test_operands_that_do_not_fit_fail_as_in_torch(bundle: Bundle) -> None:
     a, _ = operands(16)
     _, b = operands(16, k=40)
