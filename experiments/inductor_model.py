@@ -11,7 +11,6 @@ Results are compared with the same block in fp32.
 """
 
 import argparse
-import importlib.util
 import json
 import random
 import time
@@ -28,7 +27,7 @@ from rich.table import Table
 from tilescout.experiments.llama_block import BlockSizes, make_block
 from tilescout.search.export.graph import Report
 from tilescout.search.export.inductor import GraphPass, use
-from tilescout.spaces.errors import DeviceError
+from tilescout.spaces.errors import DeviceError, one_line
 from tilescout.spaces.problems import DTYPES
 
 if TYPE_CHECKING:
@@ -64,6 +63,8 @@ class Way:
         Relative Frobenius error against fp32.
     call_us, graph_us
         Median times of a run: called from Python, and replayed from a CUDA graph.
+    problems
+        Those products: by what became of them, how often each problem was met.
     missing
         Why it could not be compiled; empty if it was.
     """
@@ -74,24 +75,22 @@ class Way:
     error: float = float("nan")
     call_us: float = float("nan")
     graph_us: float = float("nan")
-    missing: str = ""
     problems: dict[str, Any] = field(default_factory=dict)
+    missing: str = ""
 
 
 def nvgemm_missing() -> str:
     """Why TorchInductor's NVGEMM backend can't be used; empty if it can."""
     import torch
-    from torch._inductor import config
+    from torch._inductor import utils
 
-    if not hasattr(config, "nvgemm_max_profiling_configs"):
+    available: Callable[[], bool] | None = getattr(utils, "ensure_nv_universal_gemm_available", None)
+    if available is None:
         return f"torch {torch.__version__} has no NVGEMM backend"
-    for package in ("cutlass_api", "cutlass.operators"):
-        try:
-            if importlib.util.find_spec(package) is not None:
-                return ""
-        except ModuleNotFoundError:
-            continue
-    return "cutlass_api or cutlass.operators is not installed"
+    try:
+        return "" if available() else "torch does not find the package of its kernels"
+    except Exception as error:  # whatever a broken installation of that package raises
+        return one_line(error, 80)
 
 
 def compile_way(name: str, block: "torch.nn.Module", x: "torch.Tensor", bundle: Path) -> tuple[Way, Run | None]:
@@ -114,8 +113,10 @@ def compile_way(name: str, block: "torch.nn.Module", x: "torch.Tensor", bundle: 
 
 
 def _counts(report: Report) -> tuple[int, int, dict[str, Any]]:
-    kinds = {name: dict(counts) for name, counts in asdict(report).items()}
-    return report.replaced.total(), sum(sum(counts.values()) for counts in kinds.values()), kinds
+    # Not dataclasses.asdict: it makes another Counter of a Counter's items.
+    kinds = {"replaced": report.replaced, "left": report.left, "unknown": report.unknown}
+    total = sum(counts.total() for counts in kinds.values())
+    return report.replaced.total(), total, {name: dict(counts) for name, counts in kinds.items()}
 
 
 def time_in_turns(runs: Mapping[str, Run], rounds: int, calls: int, seed: int) -> dict[str, list[float]]:
@@ -198,7 +199,7 @@ def show(rows: int, ways: Mapping[str, Way], console: Console) -> None:
         table.add_column(heading, justify="left" if not heading else "right")
     for name, way in ways.items():
         if way.missing:
-            table.add_row(name, way.missing, "", "", "", "")
+            table.add_row(f"{name}: {way.missing}", *[""] * 5)
             continue
         in_graph = "" if way.graph_us != way.graph_us else f"{way.graph_us:.1f}"
         replaced = "" if way.replaced is None else f"{way.replaced} / {way.products}"

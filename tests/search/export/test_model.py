@@ -5,9 +5,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tilescout.experiments.inductor_model import Way, compile_way
+from tilescout.experiments.inductor_model import Way, _counts, compile_way
 from tilescout.experiments.llama_block import BlockSizes, make_block
 from tilescout.search.export.bundle import Bundle
+from tilescout.search.export.graph import Report
 from tilescout.search.export.inductor import use
 
 SIZES = BlockSizes(hidden=64, intermediate=96, heads=4, kv_heads=2)
@@ -54,3 +55,11 @@ def test_a_way_that_is_not_there_says_why(bundle: Bundle) -> None:
     assert run is None
     assert isinstance(way, Way)
     assert way.missing
+
+
+def test_products_are_counted_by_what_became_of_them() -> None:
+    report = Report()
+    report.replaced.update(["16x64x64:bf16", "16x64x64:bf16"])
+    report.unknown.update(["bmm"])
+    counted = (2, 3, {"replaced": {"16x64x64:bf16": 2}, "left": {}, "unknown": {"bmm": 1}})
+    assert _counts(report) == counted
