@@ -1,5 +1,6 @@
 """The kernels of a bundle in this process, and which of them runs on what tensors."""
 
+import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 from tilescout.search.evaluate.runtime import Launch, load_launch
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Buckets, Choice, Decision
+from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import BundleError, DeviceError
 from tilescout.spaces.problems import Problem
 
@@ -164,11 +166,13 @@ def register(bundle: Bundle) -> None:
     import torch
 
     if bundle.digest in _bundles:
+        _bundles[bundle.digest] = bundle  # the directory may have moved
         return
     families: Mapping[str, list[Decision]] = _by_family(bundle)
     device = torch.device("cpu")
     if device_type(bundle.arch) == "cuda" and torch.cuda.is_available():
         device = torch.device("cuda", torch.cuda.current_device())
+        _warn_of_other_product(bundle, torch.cuda.get_device_name(device))
     _bundles[bundle.digest] = bundle
     try:
         if device.type == device_type(bundle.arch):
@@ -178,6 +182,19 @@ def register(bundle: Bundle) -> None:
         del _bundles[bundle.digest]
         raise
     _families.update({name: Family(bundle, decisions) for name, decisions in families.items()})
+
+
+def _warn_of_other_product(bundle: Bundle, product: str) -> None:
+    try:
+        same = find_device(product).name == bundle.device
+    except DeviceError:
+        same = False
+    if not same:
+        warnings.warn(
+            f"bundle {bundle.path} was measured on {bundle.device}, this is {product}: its kernels run here, but what "
+            "was proven there may not hold",
+            stacklevel=4,
+        )
 
 
 def _by_family(bundle: Bundle) -> Mapping[str, list[Decision]]:

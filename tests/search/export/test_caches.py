@@ -25,7 +25,7 @@ class Layer(torch.nn.Module):
         self.weight = torch.nn.Parameter((torch.arange(2048).view(64, 32) % 7 - 3).bfloat16())
 
     def forward(self, x):
-        return torch.relu(torch.nn.functional.linear(x, self.weight))
+        return torch.nn.functional.linear(x, self.weight)  # nothing else: no C++ to be compiled
 
 layer, x = Layer(), (torch.arange(512).view(16, 32) % 5 - 2).bfloat16()
 assert config.fx_graph_cache
@@ -92,7 +92,7 @@ def test_an_aotinductor_package_runs_our_kernel_in_another_process(
     from tilescout.search.export.inductor import use
 
     bundle = make_bundle(["16x64x32"])
-    layer = torch.nn.Sequential(torch.nn.Linear(32, 64, bias=False, dtype=torch.bfloat16), torch.nn.ReLU())
+    layer = torch.nn.Linear(32, 64, bias=False, dtype=torch.bfloat16)
     x = (torch.arange(512).view(16, 32) % 5 - 2).bfloat16()
     package = str(tmp_path / "model.pt2")
     with torch.no_grad():

@@ -146,3 +146,12 @@ def test_a_bundle_whose_kernel_does_not_load_leaves_nothing_behind(make_bundle: 
         load(path)
     with pytest.raises(BundleError, match="not loaded"):
         run(read_bundle(path), *operands(16))
+
+
+def test_a_bundle_measured_on_another_product_is_used_with_a_warning(bundle: Bundle) -> None:
+    h200 = replace(bundle, device="h200")
+    with pytest.warns(UserWarning, match="measured on h200, this is NVIDIA H100"):
+        kernels._warn_of_other_product(h200, "NVIDIA H100 80GB HBM3")
+    with pytest.warns(UserWarning, match="this is NVIDIA X1"):
+        kernels._warn_of_other_product(h200, "NVIDIA X1")
+    kernels._warn_of_other_product(h200, "NVIDIA H200")
