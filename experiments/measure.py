@@ -20,7 +20,6 @@ from tilescout.experiments.printing import print_measurements
 from tilescout.experiments.sources import require_gpu
 from tilescout.search.evaluate.evaluator import evaluate
 from tilescout.search.evaluate.live import LiveEvaluator
-from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import find_template
 from tilescout.spaces.workloads import find_workload
 
@@ -46,7 +45,7 @@ def measure(
 ) -> None:
     """Verify and time the default configuration of SPACE, a changed one, or a sample, on the GPU."""
     template = find_template(space)
-    parsed = Problem.parse(problem)
+    parsed = template.parse(problem)
     template.check(parsed)
     require_gpu()
     with LiveEvaluator(template, parsed, artifacts(store), device) as evaluator:
@@ -56,7 +55,7 @@ def measure(
         measured = dict(track(outcomes, "measure", total=len(pending), console=Console(stderr=True)))
         rows = [(evaluator.space[index], measured[index]) for index in pending]
         title = f"{space} {parsed}: {evaluator.provenance.description}"
-        library = find_workload(template.workload).library
+        library = find_workload(template.workload).library(parsed)
         print_measurements(parsed, library, evaluator.library_us(), rows, title, Console())
         if json_path is not None:
             records = [{"configuration": dict(c), "measurement": m.to_dict()} for c, m in rows]

@@ -6,7 +6,7 @@
 On this machine's GPU, with configurations of ``gemm_sm90`` and their compiled kernels from the store:
 
 - **pruning**: the same random configurations by the protocol as a search runs it (the best so far is the incumbent),
-  by the protocol without pruning, and by 20 launches each; GPU seconds, and what became of the best.
+  by 20 launches each, and by the protocol without pruning; GPU seconds, and what became of the best.
 - **spread**: the best configurations re-measured in rounds, in random order, by the protocol and by the usual ones;
 - **tunings** (``--tunings N``): N whole searches from different seeds, each ended by its race; the winners re-measured
   in one more race, with the default.
@@ -36,7 +36,7 @@ from tilescout.search.evaluate.bench import Bench
 from tilescout.search.evaluate.compile import CompileOptions, CompilePool
 from tilescout.search.evaluate.live import LiveEvaluator, make_job
 from tilescout.search.evaluate.measurement import Measurement, Status
-from tilescout.search.evaluate.protocol import VERSION, ProtocolOptions
+from tilescout.search.evaluate.protocol import VERSION, ProtocolOptions, block_launches
 from tilescout.search.evaluate.runtime import Launch
 from tilescout.search.evaluate.worker import Job, Worker
 from tilescout.search.loop import Budget
@@ -50,6 +50,7 @@ PROBLEMS = ("1024x1024x1024", "2048x2048x2048", "4096x4096x4096", "8192x8192x819
 TEMPLATE = find_template("gemm_sm90")
 OPTIONS = ProtocolOptions()
 FIXED_LAUNCHES = 20
+USUAL_BLOCK_US = 200.0  # of the usual protocols, where one launch is too short to be timed
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,13 @@ class Usual:
 
     def time_us(self, bench: Bench, launch: Launch) -> float:
         """The median time of the replays that count."""
+        launches = block_launches(bench.library_us, USUAL_BLOCK_US, OPTIONS)
         if self.heating_us:
-            library = bench.make_block(bench.workload.run_library)
-            bench.machine.times_us([library] * math.ceil(self.heating_us / (bench.library_us * bench.launches)))
-        kernel = bench.make_block(launch)
+            library = bench.make_block(bench.run_library, launches)
+            bench.machine.times_us([library] * math.ceil(self.heating_us / (bench.library_us * launches)))
+        kernel = bench.make_block(launch, launches)
         times = bench.machine.times_us([kernel] * (self.launches + 1))[1:]
-        return median(times[-self.keep :]) / bench.launches
+        return median(times[-self.keep :]) / launches
 
 
 USUAL = {
@@ -88,47 +90,54 @@ USUAL = {
 
 
 def study_pruning(worker: Worker, jobs: Sequence[Job]) -> dict[str, Any]:
-    """The same configurations with pruning, without, and by a fixed number of launches."""
+    """The same configurations as a search measures them, without pruning, and by a fixed number of launches."""
     bench = worker.bench(jobs[0].workload, jobs[0].problem, OPTIONS, None)
 
-    def search() -> list[Measurement]:
+    def search(options: ProtocolOptions, name: str) -> list[Measurement]:
         incumbent: float | None = None
         outcomes = []
-        for job in track(jobs, f"{jobs[0].problem} pruned"):
-            outcomes.append(worker.measure(replace(job, incumbent=incumbent)))
+        for job in track(jobs, f"{jobs[0].problem} {name}"):
+            outcomes.append(worker.measure(replace(job, options=options, incumbent=incumbent)))
             if (timing := outcomes[-1].timing) is not None:
                 incumbent = min(incumbent or math.inf, timing.ratio)
         return outcomes
 
     def fixed(job: Job) -> None:
         launch = worker.load(job)
-        bench.verify(launch)
+        bench.verify(launch, edge=False)
         Usual(FIXED_LAUNCHES, FIXED_LAUNCHES).time_us(bench, launch)
 
-    full = [worker.measure(job) for job in track(jobs, f"{jobs[0].problem} in full")]
-    pruned = search()
+    pruned = search(OPTIONS, "pruned")
     started = time.perf_counter()
     for job in track(jobs, f"{jobs[0].problem} fixed"):
         fixed(job)
     fixed_seconds = time.perf_counter() - started
-    ratios = np.array([m.timing.ratio if m.timing is not None else math.inf for m in full])
-    pilots = np.array([m.pilot_us / bench.library_us if m.pilot_us is not None else math.nan for m in full])
+    everything = replace(OPTIONS, prune=math.inf, prune_at_once=math.inf)
+    bench = worker.bench(jobs[0].workload, jobs[0].problem, everything, bench.library_us)
+    timed = search(everything, "timed")
+    ratios = np.array([m.timing.ratio if m.timing is not None else math.inf for m in timed])
+    pilots = np.array([m.pilot_us / bench.library_us if m.pilot_us is not None else math.nan for m in timed])
     good = ratios <= 1.1 * ratios.min()
     best = int(ratios.argmin())
     ends = [outcome.status for outcome in pruned]
-    found = min(m.timing.ratio for m in pruned if m.timing is not None)
-    spent = sum(outcome.gpu_seconds for outcome in pruned)
-    timing_spent = spent - sum(outcome.verify_seconds for outcome in pruned)
+    spent = {
+        name: sum(getattr(outcome, f"{name}_seconds") for outcome in pruned)
+        for name in ("gpu", "verify", "pilot", "timing")
+    }
     return {
         "configurations": len(jobs),
-        "failed": sum(m.failed for m in full),
+        "failed": sum(m.failed for m in timed),
         "pruned": ends.count(Status.PRUNED),
         "best_ratio": float(ratios.min()),
         "best_was_pruned": ends[best] is Status.PRUNED,
-        "best_of_the_pruned_search": found,
+        "best_of_the_pruned_search": min(m.timing.ratio for m in pruned if m.timing is not None),
         "largest_pilot_over_ratio_of_the_best_tenth": float((pilots[good] / ratios[good]).max()),
-        "gpu_seconds": {"pruned": spent, "in full": sum(m.gpu_seconds for m in full), "fixed": fixed_seconds},
-        "timing_seconds_pruned": timing_spent,
+        "gpu_seconds": {
+            "as searched": spent.pop("gpu"),
+            "all timed": sum(m.gpu_seconds for m in timed),
+            "fixed": fixed_seconds,
+        },
+        "as_searched": spent,
     }
 
 
@@ -149,6 +158,7 @@ def study_spread(worker: Worker, jobs: Sequence[Job], rounds: int, seed: int) ->
                 times[row, at] = protocol(launches[at])
         each = (time.perf_counter() - started) / times.size
         results[name] = {**spread_of(times), "milliseconds_each": 1e3 * each}
+    results[VERSION]["coupled_with_library"] = float(bench.reference.coupled)
     return results
 
 
@@ -201,14 +211,15 @@ def main() -> None:
     device = find_device(worker.machine.name)
     result: dict[str, Any] = {"device": worker.machine.name, "protocol": VERSION, "problems": {}}
     for text in arguments.problem or PROBLEMS:
-        problem = Problem.parse(text)
+        problem = TEMPLATE.parse(text)
         space = TEMPLATE.space(problem, device)
         drawn = space.sample(arguments.sample, np.random.default_rng(arguments.seed)).tolist()
         configurations = [TEMPLATE.default(problem, device), *(space[index] for index in drawn)]
         with CompilePool(
-            TEMPLATE, problem.dtype, device.arch, ArtifactStore(arguments.store), CompileOptions()
+            TEMPLATE, problem.signature, device.arch, ArtifactStore(arguments.store), CompileOptions()
         ) as pool:
             built = [(configuration, pool.submit(configuration).result()) for configuration in configurations]
+        worker = Worker(arguments.device)  # which has verified nothing yet
         library_us = worker.bench(TEMPLATE.workload, str(problem), OPTIONS, None).library_us
         jobs = [
             make_job(TEMPLATE, configuration, artifact, problem, library_us, OPTIONS)
@@ -239,14 +250,16 @@ def _print(problem: str, pruning: dict[str, Any], spread: dict[str, Any]) -> Non
     print(
         f"{problem}: {pruning['configurations']} configurations, {pruning['pruned']} pruned, best pruned: "
         f"{pruning['best_was_pruned']}; pilot/ratio of the best tenth <= "
-        f"{pruning['largest_pilot_over_ratio_of_the_best_tenth']:.2f}; GPU s: pruned {seconds['pruned']:.2f} "
-        f"(timing {pruning['timing_seconds_pruned']:.2f}), in full {seconds['in full']:.2f}, "
-        f"fixed {seconds['fixed']:.2f}"
+        f"{pruning['largest_pilot_over_ratio_of_the_best_tenth']:.2f}; GPU s: as searched {seconds['as searched']:.2f} "
+        f"({', '.join(f'{name} {spent:.2f}' for name, spent in pruning['as_searched'].items())}), "
+        f"all timed {seconds['all timed']:.2f}, fixed {seconds['fixed']:.2f}: "
+        f"{seconds['fixed'] / seconds['as searched']:.1f} times as much"
     )
     for name, figures in spread.items():
         print(
             f"  {name:36s} spread {figures['spread']:.2%}, winner within 1 %: {figures['winner_within']:.0%}, "
             f"{figures['milliseconds_each']:.1f} ms"
+            + (" (coupled with the library)" if figures.get("coupled_with_library") else "")
         )
 
 

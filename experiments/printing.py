@@ -37,6 +37,8 @@ def print_result(result: StudyResult, console: Console) -> None:
         f"{len(result.trials)} trials, {pruned} pruned, {failed} failed; {result.gpu_seconds:.1f} s of GPU, "
         f"{result.compile_seconds:.1f} s of compiling, {result.seconds:.1f} s here",
     )
+    spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in result.account.items() if name != "compile")
+    _line(console, f"of the GPU's time: {spent}")
 
 
 def print_measurements(

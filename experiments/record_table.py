@@ -1,11 +1,10 @@
-"""Record a table: measure the same configurations of a space on some problems, on this machine's GPU.
+"""Record a table: measure configurations of a space on some problems, on this machine's GPU.
 
-    tilescout compile gemm_sm90 --sample 1000 --seed 0          # anywhere, ahead
-    python -m tilescout.experiments.record_table gemm_sm90 --sample 1000 --seed 0 --out table.parquet
+    python -m tilescout.experiments.record_table gemm_sm90 --sample 100 --seed 0 --out table.parquet
 
-The configurations are the defaults of all problems, hand-picked ones (``--also FILE``, a JSON list), and a random
-sample. Artifacts that the store holds are not compiled again, so the GPU's host needs no compiler. The table is
-written anew after every problem.
+The configurations are the defaults of all problems, given ones (``--also FILE``, a JSON list), and a random sample of
+each problem's space; all are measured on every problem for which they are legal. Artifacts that the store holds are not
+compiled again. The table is written anew after every problem.
 """
 
 import argparse
@@ -33,7 +32,6 @@ from tilescout.search.evaluate.table import write_table
 from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate, find_template
 from tilescout.spaces.workloads import find_workload
 
@@ -66,12 +64,13 @@ def choose(
     sample: int,
     seed: int,
 ) -> list[Configuration]:
-    """The configurations to measure, without repeats: defaults, hand-picked ones, then a random sample."""
-    space: SearchSpace = template.space(problems[0], device)
-    chosen = [space.index(template.default(problem, device)) for problem in problems]
-    chosen += [space.index(configuration) for configuration in also]
-    chosen += space.sample(sample, np.random.default_rng(seed)).tolist()
-    return [space[index] for index in dict.fromkeys(chosen)]
+    """The configurations to measure, without repeats: defaults, given ones, then `sample` drawn for each problem."""
+    generator = np.random.default_rng(seed)
+    spaces = [template.space(problem, device) for problem in problems]
+    chosen = [template.default(problem, device) for problem in problems]
+    chosen += also
+    chosen += [space[index] for space in spaces for index in space.sample(sample, generator).tolist()]
+    return list(dict.fromkeys(chosen))
 
 
 def rows(
@@ -81,7 +80,7 @@ def rows(
     built: Sequence[tuple[Configuration, Artifact | Measurement]],
     library_us: float,
 ) -> Iterator[tuple[Configuration, Problem, Measurement]]:
-    """Measure every configuration on one problem; none is pruned, but those that can't be the best get few pairs."""
+    """Measure on one problem what is legal there; none is pruned, but what can't be the best gets few pairs."""
     incumbent: float | None = None
     for configuration, artifact in track(built, description=str(problem)):
         if isinstance(artifact, Measurement):
@@ -99,8 +98,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("space")
     parser.add_argument("--problem", action="append", help=f"repeatable; without it: {', '.join(PROBLEMS)}")
-    parser.add_argument("--dtype", default="bf16")
-    parser.add_argument("--sample", type=int, default=1000, help="random configurations")
+    parser.add_argument("--signature", default="bf16", help="of the problems: types, layout, epilogue")
+    parser.add_argument("--sample", type=int, default=100, help="random configurations of each problem's space")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--also", type=Path, help="JSON file with a list of configurations to measure too")
     parser.add_argument("--store", type=Path, default=artifacts(STORE), help="folder of compiled kernels")
@@ -109,7 +108,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     template = find_template(arguments.space)
-    problems = [Problem.parse(f"{text}:{arguments.dtype}") for text in arguments.problem or PROBLEMS]
+    problems = [template.parse(f"{text}:{arguments.signature}") for text in arguments.problem or PROBLEMS]
     picked = json.loads(arguments.also.read_text()) if arguments.also else []
     with MeasuringProcess(arguments.gpu, LiveOptions().timeout) as process:
         described = process.describe()
@@ -117,7 +116,7 @@ def main() -> None:
         also = [Configuration.of(values) for values in picked]
         configurations = choose(template, device, problems, also, arguments.sample, arguments.seed)
         store = ArtifactStore(arguments.store)
-        with CompilePool(template, arguments.dtype, device.arch, store, CompileOptions()) as pool:
+        with CompilePool(template, arguments.signature, device.arch, store, CompileOptions()) as pool:
             compiled = [(configuration, pool.submit(configuration)) for configuration in configurations]
             built = [(configuration, future.result()) for configuration, future in track(compiled, "compile")]
 
@@ -132,7 +131,7 @@ def main() -> None:
             protocol=protocol.VERSION,
             protocol_text=protocol.DESCRIPTION,
             recorded=date.today(),
-            library=find_workload(template.workload).library,
+            library=find_workload(template.workload).library(problems[0]),
             baselines={},
         )
         recorded = []
@@ -140,7 +139,9 @@ def main() -> None:
             library_us = process.prepare(template.workload, str(problem), OPTIONS)
             baseline = Baseline(template.default(problem, device), library_us)
             card = replace(card, baselines={**card.baselines, problem: baseline})
-            recorded += list(rows(template, process, problem, built, library_us))
+            space = template.space(problem, device)
+            legal = [(configuration, artifact) for configuration, artifact in built if configuration in space]
+            recorded += list(rows(template, process, problem, legal, library_us))
             table = write_table(arguments.out, card, recorded)  # what is measured is kept, whatever comes next
     print(table)
     for summary in table.summarise():

@@ -17,7 +17,6 @@ from tilescout.search.samplers import SAMPLERS, check_sampler
 from tilescout.search.tune import TuneOptions
 from tilescout.search.tune import tune as run_tune
 from tilescout.spaces.errors import DeviceError, StoreError
-from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import find_template
 
 DEFAULT_TRIALS = 64
@@ -73,7 +72,7 @@ def tune(
     uri, root = (mlflow_uri, None) if mlflow_uri else default_store(store)
     console = Console(stderr=True)
 
-    with make_evaluator(template, Problem.parse(problem), device, table, artifacts(store)) as evaluator:
+    with make_evaluator(template, template.parse(problem), device, table, artifacts(store)) as evaluator:
         console.print(evaluator.provenance.description, highlight=False, soft_wrap=True)
         with _progress(console) as progress:
             task = progress.add_task("", total=trials)

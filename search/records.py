@@ -146,6 +146,15 @@ class StudyResult:
         raced = self.race.gpu_seconds if self.race is not None else 0.0
         return raced + sum(trial.measurement.gpu_seconds for trial in self.trials)
 
+    @property
+    def account(self) -> dict[str, float]:
+        """What the search cost, in seconds: of one core for ``compile``, of the GPU for the others."""
+        spent = {
+            name: sum(getattr(trial.measurement, f"{name}_seconds") for trial in self.trials)
+            for name in ("compile", "verify", "pilot", "timing")
+        }
+        return spent | {"race": self.race.gpu_seconds if self.race is not None else 0.0}
+
     def evidence(self) -> dict[str, Any]:
         """What was found and how it was proven, in a form that is stored: the part that an export reads."""
         info = self.info
@@ -181,7 +190,7 @@ class StudyResult:
             "seconds": self.seconds,
             "compile_seconds": self.compile_seconds,
             "gpu_seconds": self.gpu_seconds,
-            "verify_seconds": sum(trial.measurement.verify_seconds for trial in self.trials),
+            "account": self.account,
         }
 
 

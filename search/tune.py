@@ -224,6 +224,6 @@ def _about(study: optuna.Study, template: KernelTemplate, evaluator: Evaluator, 
         seed=options.seed,
         provenance=evaluator.provenance,
         default=default,
-        library=find_workload(template.workload).library,
+        library=find_workload(template.workload).library(space.problem),
         library_us=stored["library_us"],
     )

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.spaces.devices import Device
-from tilescout.spaces.problems import Problem
 
 Columns = Mapping[str, NDArray[Any]]
 Mask = NDArray[np.bool_]
@@ -24,11 +23,15 @@ class Constraint:
         A short name, for messages and tests.
     reason
         Why the rule exists, in one line.
+    knobs
+        Names of the knobs that it looks at. The enumerator asks as soon as it has chosen these, so that what one rule
+        excludes is never multiplied by the knobs that follow.
     holds
-        Predicate: columns of knob values (each of shape [configurations]), the problem and the device to a mask of the
-        same shape.
+        Predicate: columns of knob values (each of shape [configurations]), the problem (of the template's workload)
+        and the device to a mask of the same shape.
     """
 
     name: str
     reason: str
-    holds: Callable[[Columns, Problem, Device], Mask]
+    knobs: tuple[str, ...]
+    holds: Callable[[Columns, Any, Device], Mask]

@@ -1,20 +1,19 @@
-"""What is computed: the shape and types of one matrix product."""
+"""What is computed: the base of all problems, and the element types."""
 
-import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from reprlib import repr as short
-
-from tilescout.spaces.errors import ProblemError
+from typing import Self
 
 
 @dataclass(frozen=True)
 class DType:
-    """A 16-bit element type of the operands and the result; products accumulate in fp32.
+    """An element type in memory; products accumulate in fp32.
 
     Attributes
     ----------
     name
-        The short name used in problems: ``bf16``, ``fp16``.
+        The short name used in problems: ``bf16``, ``e4m3``.
     torch_name
         The attribute of ``torch`` that names the type.
     bytes
@@ -31,79 +30,75 @@ class DType:
 
 
 DTYPES = {
-    "bf16": DType("bf16", "bfloat16", 2, 2.0**-8),
-    "fp16": DType("fp16", "float16", 2, 2.0**-11),
+    dtype.name: dtype
+    for dtype in (
+        DType("bf16", "bfloat16", 2, 2.0**-8),
+        DType("fp16", "float16", 2, 2.0**-11),
+        DType("e4m3", "float8_e4m3fn", 1, 2.0**-4),
+        DType("fp32", "float32", 4, 2.0**-24),
+    )
 }
 
-_TEXT = re.compile(r"(?P<m>\d{1,10})x(?P<n>\d{1,10})x(?P<k>\d{1,10})(x(?P<batch>\d{1,10}))?(:(?P<dtype>\w+))?")
-_FORM = "MxNxK[xBATCH][:DTYPE], for example 4096x4096x4096:bf16"
-_LARGEST = 2**31 - 1  # kernels index with 32-bit integers
 
+class Problem(ABC):
+    """What a kernel is to compute: sizes, which kernels take as arguments, and a signature, which they are built for.
 
-@dataclass(frozen=True, order=True)
-class Problem:
-    """The product D[batch, m, n] = A[batch, m, k] @ B[batch, n, k].T.
-
-    Parameters
-    ----------
-    m, n, k
-        Sizes in elements.
-    batch
-        Number of independent products.
-    dtype
-        Name of the element type of A, B and D.
-
-    Raises
-    ------
-    ProblemError
-        If a size is out of range or the type is unknown.
+    Problems are frozen, hashable, and print as one line that `parse` reads back.
     """
 
-    m: int
-    n: int
-    k: int
-    batch: int = 1
-    dtype: str = "bf16"
-
-    def __post_init__(self) -> None:
-        for name in ("m", "n", "k", "batch"):
-            size = getattr(self, name)
-            if not 1 <= size <= _LARGEST:
-                raise ProblemError(f"problem {self}: {name} is {size}, allowed are 1 to {_LARGEST}")
-        if self.dtype not in DTYPES:
-            raise ProblemError(f"problem {self}: unknown type {self.dtype!r}, allowed are {', '.join(DTYPES)}")
-
-    def __str__(self) -> str:
-        batch = f"x{self.batch}" if self.batch != 1 else ""
-        return f"{self.m}x{self.n}x{self.k}{batch}:{self.dtype}"
-
     @classmethod
-    def parse(cls, text: str) -> "Problem":
-        """Read the form that `str` prints, ``MxNxK[xBATCH][:DTYPE]``.
+    @abstractmethod
+    def parse(cls, text: str) -> Self:
+        """Read the form that `str` prints.
 
         Raises
         ------
         ProblemError
             If `text` has another form or names an impossible problem.
         """
-        match = _TEXT.fullmatch(text.strip())
-        if match is None:
-            raise ProblemError(f"malformed problem {short(text)}: expected {_FORM}")
-        m, n, k = (int(match[name]) for name in ("m", "n", "k"))
-        return cls(m, n, k, int(match["batch"] or cls.batch), match["dtype"] or cls.dtype)
+
+    @classmethod
+    @abstractmethod
+    def small(cls, signature: str) -> Self:
+        """A small problem of a signature: what holds for all sizes can be asked of it.
+
+        Raises
+        ------
+        ProblemError
+            If it is no signature.
+        """
 
     @property
+    @abstractmethod
+    def sizes(self) -> Mapping[str, int]:
+        """The sizes by name, in elements."""
+
+    @property
+    @abstractmethod
+    def signature(self) -> str:
+        """All but the sizes, as it is printed: element types, and what else is compiled into a kernel."""
+
+    @property
+    @abstractmethod
     def element(self) -> DType:
-        """The element type."""
-        return DTYPES[self.dtype]
+        """The element type of the inputs."""
 
     @property
+    @abstractmethod
+    def result(self) -> DType:
+        """The element type of the output."""
+
+    @property
+    @abstractmethod
     def flops(self) -> int:
-        """Floating-point operations: a multiplication and an addition for every m, n, k."""
-        return 2 * self.batch * self.m * self.n * self.k
+        """Floating-point operations."""
 
     @property
+    @abstractmethod
     def bytes(self) -> int:
         """Bytes that must cross device memory: each input read once, the output written once."""
-        elements = self.m * self.k + self.n * self.k + self.m * self.n
-        return self.batch * elements * self.element.bytes
+
+    @property
+    @abstractmethod
+    def tolerance(self) -> float:
+        """The largest relative Frobenius error that rounding alone explains; an element may be off twice as much."""

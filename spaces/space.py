@@ -43,12 +43,27 @@ class SearchSpace:
         self.problem = problem
         self.device = device
         self.shape = tuple(len(knob.values) for knob in self.knobs)
-        grid = np.indices(self.shape, dtype=np.int16).reshape(len(self.knobs), -1).T
-        legal = np.ones(len(grid), dtype=np.bool_)
-        columns = self._columns(grid)
-        for constraint in self.constraints:
-            legal &= constraint.holds(columns, problem, device)
-        self._keep(grid[legal], np.flatnonzero(legal))
+        codes = self._enumerate()
+        self._keep(codes, np.ravel_multi_index(tuple(codes.T), self.shape))
+
+    def _enumerate(self) -> NDArray[np.int16]:
+        """The codes of all legal configurations: knob after knob, each rule applied once its knobs are there."""
+        codes = np.zeros((1, 0), dtype=np.int16)
+        waiting = list(self.constraints)
+        for count, size in enumerate(self.shape, start=1):
+            codes = np.column_stack([np.repeat(codes, size, axis=0), np.tile(np.arange(size), len(codes))])
+            names = {knob.name for knob in self.knobs[:count]}
+            ready = [rule for rule in waiting if names.issuperset(rule.knobs)]
+            waiting = [rule for rule in waiting if rule not in ready]
+            columns = self._columns(codes)
+            legal = np.ones(len(codes), dtype=np.bool_)
+            for rule in ready:
+                legal &= rule.holds(columns, self.problem, self.device)
+            codes = codes[legal].astype(np.int16)
+        if waiting:
+            unknown = sorted({name for rule in waiting for name in rule.knobs} - names)
+            raise SpaceError(f"{self.name}: rule {waiting[0].name} looks at knobs that there are not: {unknown}")
+        return codes
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -159,4 +174,6 @@ class SearchSpace:
         self._positions = positions  # of each row in the full grid, ascending
 
     def _columns(self, codes: NDArray[np.int16]) -> Columns:
-        return {knob.name: np.array(knob.values)[codes[:, axis]] for axis, knob in enumerate(self.knobs)}
+        return {
+            knob.name: np.array(knob.values)[codes[:, axis]] for axis, knob in enumerate(self.knobs[: codes.shape[1]])
+        }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from tilescout.spaces.constraints import Constraint
 from tilescout.spaces.devices import Device
@@ -15,6 +16,7 @@ from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.workloads import find_workload
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Built:
 
 
 class KernelTemplate(ABC):
-    """A family of kernels that compute the same thing.
+    """A family of kernels that compute the same thing. `Any` stands for problems of the template's workload.
 
     Importing a template costs nothing: the compiler is imported by `build`. A template has no state of its own, and its
     class is importable: compiler processes are told which class it is.
@@ -44,13 +46,13 @@ class KernelTemplate(ABC):
     name: str
     package: str  #: the Python package that holds the kernel's source
     sources: tuple[str, ...]  #: its files that decide what a configuration compiles to; rules and defaults do not
-    workload: str  #: what the kernels compute: a key of `tilescout.spaces.workloads.WORKLOADS`
+    workload: str  #: what the kernels compute: a `tilescout.spaces.workloads.Workload`, as module:Class
     archs: tuple[str, ...]  #: compiler targets it can build for
     knobs: tuple[Knob, ...]
     constraints: tuple[Constraint, ...]
 
     @abstractmethod
-    def check(self, problem: Problem) -> None:
+    def check(self, problem: Any) -> None:
         """Refuse a problem that no configuration can compute.
 
         Raises
@@ -60,7 +62,7 @@ class KernelTemplate(ABC):
         """
 
     @abstractmethod
-    def default(self, problem: Problem, device: Device) -> Configuration:
+    def default(self, problem: Any, device: Device) -> Configuration:
         """What a careful user would run without any search."""
 
     @abstractmethod
@@ -68,17 +70,27 @@ class KernelTemplate(ABC):
         """Blocks that are launched together."""
 
     @abstractmethod
-    def build(self, configuration: Mapping[str, Value], dtype: str, arch: str, path: Path) -> Built:
+    def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
         """Compile to an object file at `path`.
 
-        The object holds for every problem of this type: sizes are arguments. No GPU is needed. Call it in a process of
-        its own: compilers crash and hang.
+        The object holds for every problem of this signature: sizes are arguments. No GPU is needed. Call it in a
+        process of its own: compilers crash and hang.
 
         Raises
         ------
         BuildError
             If the configuration does not compile.
         """
+
+    def parse(self, text: str) -> Problem:
+        """The problem that a text describes, in the form of the template's workload.
+
+        Raises
+        ------
+        ProblemError
+            If the text is malformed or the problem impossible.
+        """
+        return find_workload(self.workload).problem.parse(text)
 
     def space(self, problem: Problem, device: Device) -> SearchSpace:
         """The legal configurations for a problem on a device.

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -20,12 +21,14 @@ from tilescout.spaces.templates import KernelTemplate
 
 FORMAT = 1
 _RECORD = "artifact.json"
+_SCRATCH = "tmp-"
+_STALE_SECONDS = 3600.0  # no compiler works that long on one kernel
 LIBRARY = "kernel.so"  # its name in a folder of the store
 
 
 @dataclass(frozen=True)
 class ArtifactKey:
-    """All that a compiled kernel depends on; it holds for every m, n, k and batch.
+    """All that a compiled kernel depends on; it holds for every size.
 
     Attributes
     ----------
@@ -33,8 +36,8 @@ class ArtifactKey:
         The template and the hash of its source.
     configuration
         The knob values.
-    dtype, arch
-        Element type and compiler target.
+    signature, arch
+        What of the problem is compiled in, and compiler target.
     compiler
         Version of nvidia-cutlass-dsl.
     """
@@ -42,15 +45,15 @@ class ArtifactKey:
     space: str
     source_hash: str
     configuration: Configuration
-    dtype: str
+    signature: str
     arch: str
     compiler: str
 
     @classmethod
-    def of(cls, template: KernelTemplate, configuration: Configuration, dtype: str, arch: str) -> "ArtifactKey":
+    def of(cls, template: KernelTemplate, configuration: Configuration, signature: str, arch: str) -> "ArtifactKey":
         """The key under which the installed compiler's artifact is stored."""
         compiler = version("nvidia-cutlass-dsl")
-        return cls(template.name, template.source_hash, configuration, dtype, arch, compiler)
+        return cls(template.name, template.source_hash, configuration, signature, arch, compiler)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready mapping."""
@@ -166,13 +169,23 @@ class ArtifactStore:
     def scratch(self) -> Iterator[Path]:
         """A temporary folder on the store's file system, removed at the end if it still exists."""
         try:
-            folder = Path(mkdtemp(prefix="tmp-", dir=self.root))
+            folder = Path(mkdtemp(prefix=_SCRATCH, dir=self.root))
         except OSError as error:
             raise StoreError(f"can't write the artifact store {self.root}: {error.strerror}") from error
         try:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Remove the temporary folders of compilers that were killed: those that nothing has touched for an hour."""
+        for folder in self.root.glob(f"{_SCRATCH}*"):
+            try:
+                stale = time.time() - folder.stat().st_mtime > _STALE_SECONDS
+            except OSError:  # its compiler was done just now
+                continue
+            if stale:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def publish(self, key: ArtifactKey, artifact: Artifact, scratch: Path) -> Artifact:
         """Move what a build left in `scratch` into the store, with its record; return the stored artifact."""

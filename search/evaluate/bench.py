@@ -1,4 +1,4 @@
-"""Verify and time kernels on one problem, inside the measuring process.
+"""Time kernels on one problem, inside the measuring process.
 
 The code is the same on a GPU and on a CPU (which the tests use); only the machine differs.
 """
@@ -6,114 +6,27 @@ The code is the same on a GPU and on a CPU (which the tests use); only the machi
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.search.evaluate.interval import median_interval
 from tilescout.search.evaluate.machine import Block, Machine
 from tilescout.search.evaluate.measurement import Timing
-from tilescout.search.evaluate.protocol import ProtocolOptions, block_launches, input_sets, is_settled
+from tilescout.search.evaluate.protocol import ProtocolOptions, block_launches, input_sets, is_settled, most_pairs
+from tilescout.search.evaluate.reference import Reference
 from tilescout.search.evaluate.runtime import Launch
+from tilescout.search.evaluate.verify import Case, verify
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.workloads import Tensors, Workload
 
 if TYPE_CHECKING:
     import torch
 
-_GUARD = 32 * 1024  # elements of guard band on either side of an output: 64 KiB, a row of a large tile and more
-_GUARD_PATTERN = 0x5A5A
 _STRETCHES = 10  # of heating at most
 _SETTLED = 0.005  # relative difference of two stretches
-
-
-class WrongResultError(Exception):
-    """A kernel's result is not the reference's, or differs between runs, or it wrote where it must not."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A problem with inputs, the right result, and an output between guard bands."""
-
-    problem: Problem
-    inputs: Tensors
-    reference: "torch.Tensor"
-    buffer: "torch.Tensor"
-    output: "torch.Tensor"
-
-    @classmethod
-    def draw(cls, workload: Workload, problem: Problem, generator: "torch.Generator") -> "Case":
-        """A case with fresh random inputs."""
-        import torch
-
-        inputs = workload.inputs(problem, generator)
-        shape = workload.output(problem, generator.device)
-        buffer = torch.empty(shape.numel() + 2 * _GUARD, dtype=shape.dtype, device=shape.device)
-        output = buffer[_GUARD:-_GUARD].view(shape.shape)
-        return cls(problem, inputs, workload.reference(inputs), buffer, output)
-
-    def run(self, machine: Machine, launch: Launch, poison: float) -> float:
-        """Launch over an output full of `poison`, between fresh guard bands; return the time in µs."""
-        for band in self._bands():
-            band.fill_(_GUARD_PATTERN)
-        self.output.fill_(poison)
-        (launch_us,) = machine.times_us([Block(lambda: launch(self.inputs, self.output))])
-        machine.synchronize()
-        return launch_us
-
-    def check(self) -> float:
-        """The relative Frobenius error of the output.
-
-        Raises
-        ------
-        WrongResultError
-            If the result is wrong or the guard bands were written.
-        """
-        import torch
-
-        difference = self.output.float() - self.reference
-        norm = difference.norm() / self.reference.norm()
-        maximum = difference.abs().max() / self.reference.abs().max()
-        error, largest, trespassed = torch.stack(
-            [norm, maximum, self._trespassed().float()]
-        ).tolist()  # one wait for the GPU
-        if trespassed:
-            raise WrongResultError(f"it wrote outside its output on {self.problem}")
-        # Rounding the result is the largest error a right kernel makes: at most the unit roundoff an element (the rest
-        # is fp32's), so less than that in the norm. Written so that NaN fails.
-        limit = self.problem.element.unit_roundoff
-        if not error <= limit:
-            raise WrongResultError(f"relative error {error:.3g} on {self.problem}, at most {limit:.3g} is rounding")
-        if not largest <= 2 * limit:
-            raise WrongResultError(
-                f"an element of {self.problem} is off by {largest:.3g} of the largest, "
-                f"at most {2 * limit:.3g} is rounding"
-            )
-        return float(error)
-
-    def check_bands(self) -> None:
-        """Refuse a kernel that has written outside its output since the last `run` began.
-
-        Raises
-        ------
-        WrongResultError
-            If the guard bands were written.
-        """
-        if bool(self._trespassed()):
-            raise WrongResultError(f"it wrote outside its output on {self.problem}")
-
-    def _trespassed(self) -> "torch.Tensor":
-        before, behind = self._bands()
-        return (before != _GUARD_PATTERN).any() | (behind != _GUARD_PATTERN).any()
-
-    def _bands(self) -> "tuple[torch.Tensor, torch.Tensor]":
-        import torch
-
-        words = self.buffer.view(torch.int16)
-        return words[:_GUARD], words[-_GUARD:]
+_ALONE = 12  # blocks of the library that tell its noise
 
 
 class Bench:
@@ -135,6 +48,8 @@ class Bench:
         The library's steady time, in µs.
     launches
         Launches in a block, of the library and of every kernel.
+    reference
+        What the measurements so far tell of the library's times.
     """
 
     def __init__(
@@ -148,34 +63,52 @@ class Bench:
         import torch
 
         self.machine, self.workload, self.problem, self.options = machine, workload, problem, options
-        self._generator = torch.Generator(machine.device)
-        self._generator.seed()  # fresh inputs every time; no global random state
-        self._case = Case.draw(workload, problem, self._generator)
+        generator = torch.Generator(machine.device)
+        generator.seed()  # fresh inputs every time; no global random state
+        self._case = Case.draw(workload, problem, generator)
+        self._edge = Case.draw(workload, workload.edge_problem(problem), generator)
         input_bytes = sum(tensor.nbytes for tensor in self._case.inputs)
         more = input_sets(input_bytes, machine.l2_bytes, options) - 1
-        self._inputs = [self._case.inputs, *(workload.inputs(problem, self._generator) for _ in range(more))]
-        # The pilot of a kernel is compared with the library's launches of the same kind, after the same steps.
-        self._library_pilot_us = median(
-            self._case.run(machine, workload.run_library, math.nan) for _ in range(self.options.batch)
-        )
-        self.launches = block_launches(self._library_pilot_us, len(self._inputs), options)
-        self._library = self.make_block(workload.run_library)
-        self.library_us = self._steady_library_us() if library_us is None else library_us
+        self._inputs = [self._case.inputs, *(workload.inputs(problem, generator) for _ in range(more))]
+        # A verifying launch is compared with the library's launches after the same steps.
+        self._library_once_us = median(self._launch_once() for _ in range(options.batch + 1))
+        first = library_us or self._library_once_us  # of a short launch mostly its latency; corrected below
+        self.launches = block_launches(first, options.block_us, options)
+        if self.launches > 1 and library_us is None:
+            many = self.make_block(self.run_library)
+            first = median(machine.times_us([many] * (options.batch + 1))) / self.launches
+            self.launches = block_launches(first, options.block_us, options)
+        self._library = self.make_block(self.run_library)
+        self._pilot_launches = block_launches(first, options.pilot_us, options) if self.launches > 1 else 1
+        self._library_pilot = self.make_block(self.run_library, self._pilot_launches)
+        self.library_us = self._steady_library_us(first) if library_us is None else library_us
+        alone = machine.times_us([self._library] * _ALONE)[1:]
+        self.reference = Reference(self.library_us * self.launches, alone, options)
 
-    def make_block(self, launch: Launch) -> Block:
-        """`launches` launches of a kernel over the inputs in turn, to be timed as one."""
+    def run_library(self, inputs: Tensors, output: "torch.Tensor") -> None:
+        """The library's version of the computation."""
+        self.workload.run_library(self.problem, inputs, output)
+
+    def make_block(self, launch: Launch, launches: int | None = None) -> Block:
+        """Launches of a kernel over the inputs in turn, to be timed as one; as many as in every block unless told."""
 
         def turn(number: int) -> Callable[[], None]:
             inputs = self._inputs[number % len(self._inputs)]
             return lambda: launch(inputs, self._case.output)
 
-        if self.launches > 1:
-            return self.machine.block([turn(number) for number in range(self.launches)])
+        count = launches or self.launches
+        if count > 1:
+            return self.machine.block([turn(number) for number in range(count)])
         turns = itertools.count()  # single launches rotate from block to block
         return Block(lambda: turn(next(turns))())
 
-    def _steady_library_us(self) -> float:
-        count = max(3, math.ceil(self.options.heating_us / (self._library_pilot_us * self.launches)))
+    def _launch_once(self) -> float:
+        time_us = self._case.start(self.machine, self.run_library, math.nan)
+        self.machine.synchronize()
+        return time_us()
+
+    def _steady_library_us(self, first: float) -> float:
+        count = max(3, math.ceil(self.options.heating_us / (first * self.launches)))
         before = math.inf
         for _ in range(_STRETCHES):
             now = median(self.machine.times_us([self._library] * count)) / self.launches
@@ -184,43 +117,29 @@ class Bench:
             before = now
         return now
 
-    def verify_edge(self, launch: Launch) -> float:
-        """Run a kernel twice on a problem that no tile divides; return the relative error.
-
-        The two runs start from different rubbish in the output and must agree to the bit.
-
-        Raises
-        ------
-        WrongResultError
-            If a result is wrong, the two differ, or memory outside the output was written.
-        """
-        import torch
-
-        case = Case.draw(self.workload, self.workload.edge_problem(self.problem), self._generator)
-        case.run(self.machine, launch, math.nan)
-        error = case.check()
-        first = case.output.clone()
-        case.run(self.machine, launch, 1.0)
-        case.check()
-        if not torch.equal(first, case.output):
-            raise WrongResultError(f"two runs on the same inputs differ on {case.problem}")
-        return error
-
-    def verify(self, launch: Launch) -> tuple[float, float]:
-        """Run a kernel once on the problem.
+    def verify(self, launch: Launch, edge: bool) -> tuple[float, float | None]:
+        """Run a kernel once on the problem, after two runs on a problem that no tile divides if `edge` asks for them.
 
         Returns
         -------
-        relative_error, pilot_ratio
-            The relative Frobenius error, and the time of this launch divided by that of such a launch of the library.
+        relative_error, pilot
+            The largest relative Frobenius error, and the ratio to such a launch of the library; None where launches
+            are too short to say anything.
 
         Raises
         ------
         WrongResultError
-            If the result is wrong or memory outside the output was written.
+            If a result is wrong, differs between runs, or memory outside the output was written.
         """
-        launch_us = self._case.run(self.machine, launch, math.nan)
-        return self._case.check(), launch_us / self._library_pilot_us
+        error, launch_us = verify(self.machine, launch, self._case, self._edge if edge else None)
+        return error, launch_us / self._library_once_us if self.launches == 1 else None
+
+    def pilot(self, launch: Launch) -> float:
+        """The ratio to the library that one short block tells."""
+        kernel = self.make_block(launch, self._pilot_launches)
+        library_us, kernel_us = self.machine.start(self._library_pilot), self.machine.start(kernel)
+        self.machine.synchronize()
+        return kernel_us() / library_us()
 
     def time(self, launch: Launch, incumbent: float | None) -> Timing:
         """Time a kernel in turns with the library, for as long as the decision needs.
@@ -237,20 +156,33 @@ class Bench:
         WrongResultError
             If one of the launches wrote outside the output.
         """
-        kernel = self.make_block(launch)
-        self.machine.times_us([kernel, self._library])  # the first replay of a graph uploads it
-        ratios: list[float] = []
-        while not ratios or not is_settled(ratios, incumbent, self.options):
-            ratios += self._pairs(kernel, self.options.batch if ratios else self.options.first)
+        kernel = self._upload([launch])[0]
+        kernel_us, beside_us = self._pairs(kernel, self.options.first)
+        pair_us = float((kernel_us + beside_us).mean())
+        most = most_pairs(pair_us, self.launches == 1, self.options)
+        estimate = self.reference.estimate(kernel_us, beside_us)
+        while not is_settled(estimate, most, incumbent, self.options):
+            # Ever more at a time: the device cools down while it waits for the next, and takes some pairs to settle.
+            batch = max(self.options.batch, len(kernel_us))
+            more = self._pairs(kernel, min(batch, most - len(kernel_us)))
+            kernel_us, beside_us = np.append(kernel_us, more[0]), np.append(beside_us, more[1])
+            estimate = self.reference.estimate(kernel_us, beside_us)
+        self.reference.learn(kernel_us, beside_us)
         self._case.check_bands()
-        middle, low, high = median_interval(ratios)
-        q25, _, q75 = quantiles(ratios, n=4, method="inclusive")
-        return Timing(middle, q25, q75, low, high, self.library_us, len(ratios))
+        q25, _, q75 = quantiles(estimate.values, n=4, method="inclusive")
+        return Timing(estimate.ratio, q25, q75, estimate.low, estimate.high, self.library_us, len(kernel_us))
 
-    def _pairs(self, kernel: Block, count: int) -> list[float]:
-        """Times of the kernel over the mean of the library's just before and just after it."""
-        times = self.machine.times_us([self._library, *[kernel, self._library] * count])
-        return [times[at] / ((times[at - 1] + times[at + 1]) / 2) for at in range(1, len(times), 2)]
+    def _upload(self, launches: Sequence[Launch]) -> list[Block]:
+        blocks = [self.make_block(launch) for launch in launches]
+        if self.launches > 1:
+            self.machine.times_us([*blocks, self._library])  # the first replay of a graph uploads it
+        return blocks
+
+    def _pairs(self, kernel: Block, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Times of the kernel's blocks, and the mean of the library's just before and just after each, in µs."""
+        # While the first is queued the device waits, and its time is not to be used.
+        times = np.array(self.machine.times_us([self._library, self._library, *[kernel, self._library] * count])[1:])
+        return times[1::2], (times[:-1:2] + times[2::2]) / 2
 
     def race(self, launches: Sequence[Launch], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
         """Measure several kernels in rounds, in a new random order each.
@@ -267,13 +199,12 @@ class Bench:
         Returns
         -------
         array
-            Median ratio of each kernel in each round, of shape [rounds, kernels].
+            Ratio of each kernel in each round, of shape [rounds, kernels].
         """
         generator = np.random.default_rng(seed)
-        blocks = [self.make_block(launch) for launch in launches]
-        self.machine.times_us([*blocks, self._library])
+        blocks = self._upload(launches)
         ratios = np.empty((rounds, len(blocks)))
         for row in ratios:
             for kernel in generator.permutation(len(blocks)):
-                row[kernel] = median(self._pairs(blocks[kernel], pairs))
+                row[kernel] = self.reference.estimate(*self._pairs(blocks[kernel], pairs)).ratio
         return ratios

@@ -8,11 +8,13 @@ from reprlib import repr as short
 from sys import float_info
 from typing import Any
 
-from tilescout.spaces.errors import ProblemError, TableError
+from tilescout.spaces.errors import ProblemError, SpaceError, TableError
 from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import find_template
 
-FORMAT = 2
+FORMAT = 3
+_OLDEST = 2  # without pilot_seconds
 _INT32 = range(-(2**31), 2**31)  # what an integer column holds
 
 
@@ -48,7 +50,7 @@ class TableCard:
         Versions of torch, CUDA, the compiler and what else matters.
     protocol, protocol_text
         Name and version of the protocol by which every row was measured (times of different protocols are not
-        comparable), and what it does, in prose.
+        comparable), and what it does, in prose. It need not be today's: an older protocol's rows replay as they are.
     recorded
         The day on which the recording ended.
     library
@@ -57,6 +59,8 @@ class TableCard:
         The problems, in order, with what their configurations are compared with.
     rows, size, sha256
         Number of rows, and bytes and checksum of the Parquet file; `write_table` fills them in.
+    format
+        Version of the files' format: since 3 a row says what its pilot cost (before, verifying included it).
     """
 
     space: str
@@ -74,11 +78,12 @@ class TableCard:
     rows: int = 0
     size: int = 0
     sha256: str = ""
+    format: int = FORMAT
 
     def to_json(self) -> str:
         """The text of the card's file."""
         record = {
-            "format": FORMAT,
+            "format": self.format,
             **vars(self),
             "knobs": dict(self.knobs),
             "versions": dict(self.versions),
@@ -108,8 +113,8 @@ class TableCard:
         version = _take(record, "format", int)
         if version > FORMAT:
             raise TableError(f"format {version} is newer than {FORMAT}, which this tilescout reads: upgrade tilescout")
-        if version != FORMAT:
-            raise _malformed("format", f"expected {FORMAT}, found {version}")
+        if version < _OLDEST:
+            raise _malformed("format", f"expected {_OLDEST} to {FORMAT}, found {version}")
         versions = _take(record, "versions", dict)
         knobs = {name: _values(name, values) for name, values in _take(record, "knobs", dict).items()}
         if not knobs:
@@ -117,11 +122,12 @@ class TableCard:
         return cls(
             **{name: _take(record, name, str) for name in _STRINGS},
             **{name: _take(record, name, int) for name in _COUNTS},
+            format=version,
             knobs=knobs,
             versions={name: _take(versions, name, str) for name in versions},
             recorded=_day(_take(record, "recorded", str)),
             baselines={
-                _problem(name): _baseline(name, baseline, knobs)
+                _problem(name, record["space"]): _baseline(name, baseline, knobs)
                 for name, baseline in _take(record, "baselines", dict).items()
             },
         )
@@ -153,10 +159,10 @@ def _day(text: str) -> date:
         raise _malformed("recorded", f"expected a day as YYYY-MM-DD, found {short(text)}") from error
 
 
-def _problem(name: str) -> Problem:
+def _problem(name: str, space: str) -> Problem:
     try:
-        problem = Problem.parse(name)
-    except ProblemError as error:
+        problem = find_template(space).parse(name)
+    except (ProblemError, SpaceError) as error:
         raise _malformed("baselines", str(error)) from error
     if str(problem) != name:
         raise _malformed("baselines", f"{name!r} must be written {problem}")

@@ -1,5 +1,6 @@
 """Compile configurations in a pool of processes, with no GPU."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from tilescout.search.evaluate.binary import find_cuobjdump, resource_usage
 from tilescout.search.evaluate.closing import Closing
 from tilescout.search.evaluate.measurement import Measurement, Resources, Status
 from tilescout.search.evaluate.runtime import runtime_libraries
-from tilescout.spaces.errors import BuildError, one_line
+from tilescout.spaces.errors import BuildError, StoreError, one_line
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import Built, KernelTemplate
 
@@ -60,6 +61,8 @@ def build(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -> A
     ------
     ArtifactError, BuildError
         If a tool or library that every configuration needs is missing: that is nothing to store.
+    MemoryError
+        If there was not enough memory, which says nothing of the configuration either.
     StoreError
         If the store can't be written.
     """
@@ -69,11 +72,13 @@ def build(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -> A
     with store.scratch() as scratch:
         library, obj = scratch / LIBRARY, scratch / "kernel.o"
         try:
-            built = template.build(key.configuration, key.dtype, key.arch, obj)
+            built = template.build(key.configuration, key.signature, key.arch, obj)
             # No run path: the host that loads it may keep the libraries elsewhere. It loads them first, and the
             # dynamic linker then finds them by name.
             command = [linker, "-shared", "-o", str(library), str(obj), *map(str, libraries)]
             linked = subprocess.run(command, capture_output=True, text=True, check=False)
+            if linked.returncode < 0:
+                raise MemoryError(f"the linker was killed by signal {-linked.returncode}")
             if linked.returncode:
                 raise BuildError(f"linking failed: {linked.stderr}")
             resources = _resources(built, obj)
@@ -85,11 +90,32 @@ def build(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -> A
                 resources=resources,
                 compile_seconds=time.perf_counter() - start,
             )
+        except OSError as error:
+            raise StoreError(f"can't build in the artifact store {store.root}: {error.strerror}") from error
         except BuildError as error:
+            _refuse_passing(error, store)
             artifact = Artifact(library, "", "", None, time.perf_counter() - start, one_line(error))
             for left in scratch.iterdir():
                 left.unlink()
         return store.publish(key, artifact, scratch)
+
+
+_SHORTAGES = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+
+
+def _refuse_passing(error: BuildError, store: ArtifactStore) -> None:
+    """Raise if a build failed for want of memory or room, and not because of its configuration."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemoryError):
+            raise MemoryError(one_line(error)) from error
+        if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
+            raise StoreError(f"can't build in the artifact store {store.root}: {cause.strerror}") from error
+        cause = cause.__cause__ or cause.__context__
+    if os.strerror(errno.ENOSPC) in str(error):  # what compilers and linkers print
+        raise StoreError(f"can't build in the artifact store {store.root}: {os.strerror(errno.ENOSPC)}") from error
+    if os.strerror(errno.ENOMEM) in str(error):
+        raise MemoryError(one_line(error)) from error
 
 
 def _resources(built: Built, obj: Path) -> Resources | None:
@@ -100,11 +126,11 @@ def _resources(built: Built, obj: Path) -> Resources | None:
 
 
 class CompilePool(Closing):
-    """Compiler processes for one template, type and target, with a store behind them.
+    """Compiler processes for one template, signature and target, with a store behind them.
 
     Parameters
     ----------
-    template, dtype, arch
+    template, signature, arch
         What is compiled.
     store
         Where artifacts are looked up first, and kept.
@@ -113,9 +139,9 @@ class CompilePool(Closing):
     """
 
     def __init__(
-        self, template: KernelTemplate, dtype: str, arch: str, store: ArtifactStore, options: CompileOptions
+        self, template: KernelTemplate, signature: str, arch: str, store: ArtifactStore, options: CompileOptions
     ) -> None:
-        self.template, self.dtype, self.arch, self.store, self.options = template, dtype, arch, store, options
+        self.template, self.signature, self.arch, self.store, self.options = template, signature, arch, store, options
         self._pool: ProcessPool | None = None
 
     def submit(self, configuration: Configuration) -> "Future[Artifact | Measurement]":
@@ -128,7 +154,7 @@ class CompilePool(Closing):
             not the configuration's, such as a store that can't be written.
         """
         result: Future[Artifact | Measurement] = Future()
-        key = ArtifactKey.of(self.template, configuration, self.dtype, self.arch)
+        key = ArtifactKey.of(self.template, configuration, self.signature, self.arch)
         if (stored := self.store.find(key)) is not None:
             result.set_result(_outcome(stored))
             return result
@@ -147,12 +173,13 @@ class CompilePool(Closing):
             else:
                 result.set_exception(error)
 
-        arguments = (self.template, configuration, self.dtype, self.arch, self.store.root)
+        arguments = (self.template, key, self.store.root)
         self._processes().schedule(_build_task, args=arguments, timeout=self.options.timeout).add_done_callback(finish)
         return result
 
     def _processes(self) -> ProcessPool:
         if self._pool is None:
+            self.store.sweep()
             self._pool = ProcessPool(
                 max_workers=self.options.processes,
                 initializer=_prepare_process,
@@ -169,6 +196,9 @@ class CompilePool(Closing):
             return Measurement(Status.COMPILE_TIMEOUT, message, compile_seconds=seconds)
         if isinstance(error, ProcessExpired):
             message = f"the compiler died with exit code {error.exitcode}"
+            return Measurement(Status.COMPILE_ERROR, message, compile_seconds=seconds)
+        if isinstance(error, MemoryError):
+            message = f"not enough memory to compile ({one_line(error)}); it is not recorded and can be tried again"
             return Measurement(Status.COMPILE_ERROR, message, compile_seconds=seconds)
         return None
 
@@ -191,5 +221,5 @@ def _prepare_process(arch: str) -> None:
     os.environ["CUTE_DSL_ARCH"] = arch
 
 
-def _build_task(template: KernelTemplate, configuration: Configuration, dtype: str, arch: str, root: Path) -> Artifact:
-    return build(template, ArtifactKey.of(template, configuration, dtype, arch), ArtifactStore(root))
+def _build_task(template: KernelTemplate, key: ArtifactKey, root: Path) -> Artifact:
+    return build(template, key, ArtifactStore(root))

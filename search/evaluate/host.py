@@ -23,7 +23,7 @@ from tilescout.search.evaluate.worker import Job, job_request
 from tilescout.spaces.errors import DeviceError
 
 _LOG = logging.getLogger(__name__)
-_START_SECONDS = 120.0  # imports of torch and the first CUDA context; 4 s where files are warm
+_START_SECONDS = 120.0  # imports of torch, 3 s where files are warm, and the CUDA context, 0.1 s
 
 
 class WorkerLostError(Exception):
@@ -34,8 +34,40 @@ class WorkerLostError(Exception):
         self.measurement = measurement
 
 
+class _Child:
+    """A worker process, the connection to it, and what it and the kernels in it print."""
+
+    def __init__(self, device: str) -> None:
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tilescout.search.evaluate.worker", str(theirs.fileno()), device],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self.log,
+                stderr=subprocess.STDOUT,
+            )
+        self.connection = Connection(ours.detach())
+
+    def last_line(self) -> str:
+        """The last thing that was printed."""
+        self.log.seek(0)
+        lines = self.log.read().decode(errors="replace").split("\n")
+        return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+
+    def end(self) -> None:
+        self.connection.close()
+        self.process.kill()
+        self.process.wait()
+        self.log.close()
+
+
 class MeasuringProcess(Closing):
     """A process that measures on one device, replaced whenever a kernel takes it down.
+
+    A spare one stands by that has imported all that takes long, so that replacing takes a fraction of a second. It has
+    no CUDA context: a context takes 0.1 s to make and 0.5 GB of the GPU's memory to have.
 
     Parameters
     ----------
@@ -53,9 +85,8 @@ class MeasuringProcess(Closing):
     def __init__(self, device: str, timeout: float) -> None:
         self.device, self.timeout = device, timeout
         self.starts = 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the object; what kernels and libraries print
+        self._child: _Child | None = None
+        self._spare: _Child | None = None
         self._described: dict[str, Any] = {}
 
     def describe(self) -> dict[str, Any]:
@@ -111,79 +142,66 @@ class MeasuringProcess(Closing):
 
     def interrupt(self) -> None:
         """Kill the process from another thread than the one that waits for it, which then reports a crash."""
-        if (process := self._process) is not None:
-            process.kill()
+        if (child := self._child) is not None:
+            child.process.kill()
 
     def close(self) -> None:
-        """Kill the process."""
+        """Kill the process, and the spare one."""
         self._reap()
-        self._log.close()
+        if self._spare is not None:
+            self._spare.end()
+            self._spare = None
 
-    def _ensure(self) -> Connection:
-        if self._connection is not None:
-            return self._connection
-        ours, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-m", "tilescout.search.evaluate.worker", str(theirs.fileno()), self.device]
-            self._process = subprocess.Popen(
-                command,
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=subprocess.STDOUT,
-            )
+    def _ensure(self) -> _Child:
+        if self._child is not None:
+            return self._child
+        if self._spare is not None and self._spare.process.poll() is not None:
+            self._spare.end()
+            self._spare = None
+        self._child, self._spare = self._spare or _Child(self.device), None
         self.starts += 1
-        self._connection = Connection(ours.detach())
         try:
             answer = self._receive(_START_SECONDS)
+            if answer["kind"] == "imported":
+                answer = self._ask({"kind": "start"}, _START_SECONDS)
         except WorkerLostError as lost:
             raise DeviceError(f"the measuring process on {self.device} did not start: {lost}") from lost
         if answer["kind"] == "refused":
             self._reap()
             raise DeviceError(f"can't measure on {self.device}: {answer['error']}")
         self._described = answer
-        return self._connection
+        self._spare = _Child(self.device)
+        return self._child
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        connection = self._ensure()
+    def _ask(self, request: dict[str, Any], timeout: float | None = None) -> dict[str, Any]:
+        child = self._ensure()
         try:
-            connection.send_bytes(json.dumps(request).encode())
+            child.connection.send_bytes(json.dumps(request).encode())
         except OSError as error:
             raise self._lost() from error
-        return self._receive(self.timeout)
+        return self._receive(self.timeout if timeout is None else timeout)
 
     def _receive(self, timeout: float) -> dict[str, Any]:
-        assert self._connection is not None
-        if not self._connection.poll(timeout):
+        assert self._child is not None
+        if not self._child.connection.poll(timeout):
             self._reap()
             raise WorkerLostError(Measurement(Status.TIMEOUT, f"not done after {timeout:g} s, killed"))
         try:
-            answer: dict[str, Any] = json.loads(self._connection.recv_bytes())
+            answer: dict[str, Any] = json.loads(self._child.connection.recv_bytes())
         except (EOFError, OSError) as error:
             raise self._lost() from error
         return answer
 
     def _lost(self) -> WorkerLostError:
-        assert self._process is not None
-        code = self._process.wait()
+        assert self._child is not None
+        code = self._child.process.wait()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        printed = self._last_line()
+        printed = self._child.last_line()
         self._reap()
         detail = f"; it printed: {printed}" if printed else ""
         return WorkerLostError(Measurement(Status.CRASH, f"the measuring process died of {how}{detail}"))
 
-    def _last_line(self) -> str:
-        self._log.seek(0)
-        lines = self._log.read().decode(errors="replace").split("\n")
-        return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
-
     def _reap(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-            self._log.seek(0)
-            self._log.truncate()
+        if self._child is not None:
+            self._child.end()
+            self._child = None

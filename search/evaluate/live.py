@@ -130,7 +130,7 @@ class LiveEvaluator(Evaluator):
             "live", f"measured on {described['name']}", {**versions, "protocol": protocol.VERSION}
         )
         self.capacity = self.options.compile.processes + 2
-        self._pool = CompilePool(template, problem.dtype, self.device.arch, artifacts, self.options.compile)
+        self._pool = CompilePool(template, problem.signature, self.device.arch, artifacts, self.options.compile)
         self._compiled: queue.SimpleQueue[tuple[int, bool, Future[Artifact | Measurement]] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[int, Measurement] | BaseException] = queue.SimpleQueue()
         self._closing = False

@@ -5,8 +5,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from tilescout.search.evaluate.clocks import ClockSampler
 from tilescout.search.evaluate.clusters import max_active_clusters
@@ -25,8 +26,7 @@ class Block:
     run
         Starts the launches.
     events
-        Events that the launches themselves record before the first and after the last; without them the clock is read
-        around `run`.
+        Events that the launches themselves record before the first and after the last.
     """
 
     run: Callable[[], None]
@@ -65,6 +65,10 @@ class Machine(ABC):
         """Join launches to be run back to back."""
 
     @abstractmethod
+    def start(self, block: Block) -> Callable[[], float]:
+        """Run a block; what comes back tells its time in µs once the machine is synchronised."""
+
+    @abstractmethod
     def times_us(self, blocks: Sequence[Block]) -> list[float]:
         """Run blocks one right after the other and return the time of each, in µs."""
 
@@ -81,11 +85,15 @@ class Machine(ABC):
         """How many other processes compute on the device."""
 
 
+_DISTURBANCE = 128 * 1024  # elements at most; a thread block fills about a thousand
+
+
 class CudaMachine(Machine):
     """A GPU, timed by events.
 
-    A block of several launches is a CUDA graph that records its events itself, so that the latency of starting the
-    graph (some µs, and never the same) is not in the time.
+    A block of several launches is a CUDA graph. Where one is timed alone it records its events itself, so that the
+    latency of starting the graph (some µs, and never the same) is not in the time; where blocks follow one another they
+    are queued ahead, and the device comes from one to the next without a pause.
     """
 
     def __init__(self, index: int) -> None:
@@ -97,6 +105,9 @@ class CudaMachine(Machine):
         self._properties = torch.cuda.get_device_properties(self.device)
         self.l2_bytes = self._properties.L2_cache_size
         self._sampler = ClockSampler.of(str(self._properties.uuid))
+        self._capturing = torch.cuda.Stream(self.device)
+        self._generator = np.random.default_rng()
+        self._scratch = torch.empty(_DISTURBANCE, device=self.device)
 
     @property
     def name(self) -> str:
@@ -119,40 +130,45 @@ class CudaMachine(Machine):
             return Block(launches[0])
         start, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            start.record()
-            for launch in launches:
-                launch()
-            end.record()
+        # Not torch.cuda.graph, which empties torch's cache: each allocation after it then takes 1 ms.
+        with torch.cuda.stream(self._capturing):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                start.record()
+                for launch in launches:
+                    launch()
+                end.record()
+            finally:
+                graph.capture_end()
         return Block(graph.replay, (start, end))
 
-    def times_us(self, blocks: Sequence[Block]) -> list[float]:
-        times: list[float] = []
-        for own, group in groupby(blocks, key=lambda block: block.events is not None):
-            measure = self._times_by_own_events if own else self._times_back_to_back
-            times += measure(list(group))
-        return times
-
-    def _times_by_own_events(self, blocks: Sequence[Block]) -> list[float]:
-        times = []
-        for block in blocks:
-            assert block.events is not None
-            start, end = block.events
-            block.run()
-            end.synchronize()  # the next run of the block overwrites the events
-            times.append(float(start.elapsed_time(end)) * 1e3)
-        return times
-
-    def _times_back_to_back(self, blocks: Sequence[Block]) -> list[float]:
+    def start(self, block: Block) -> Callable[[], float]:
         import torch
 
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(len(blocks) + 1)]
-        events[0].record()
-        for block, event in zip(blocks, events[1:], strict=True):
+        if block.events is not None:
             block.run()
-            event.record()
-        events[-1].synchronize()
-        return [float(start.elapsed_time(end)) * 1e3 for start, end in pairwise(events)]
+            start, end = block.events
+        else:
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            block.run()
+            end.record()
+        return lambda: float(start.elapsed_time(end)) * 1e3
+
+    def times_us(self, blocks: Sequence[Block]) -> list[float]:
+        import torch
+
+        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in blocks]
+        for block, (start, end) in zip(blocks, events, strict=True):
+            if block.events is not None:
+                # A short kernel can be in one of two states some percent apart, and stays in it while the same launches
+                # follow one another: before each block something else runs, on a random share of the SMs.
+                self._scratch[: int(self._generator.integers(1, _DISTURBANCE))].zero_()
+            start.record()
+            block.run()
+            end.record()
+        torch.cuda.synchronize(self.device)
+        return [float(start.elapsed_time(end)) * 1e3 for start, end in events]
 
     def max_clusters(self, blocks: int) -> int:
         return max_active_clusters(blocks, self.device.index)
@@ -194,13 +210,14 @@ class HostMachine(Machine):
 
         return Block(run)
 
+    def start(self, block: Block) -> Callable[[], float]:
+        before = time.perf_counter()
+        block.run()
+        time_us = (time.perf_counter() - before) * 1e6
+        return lambda: time_us
+
     def times_us(self, blocks: Sequence[Block]) -> list[float]:
-        times = []
-        for block in blocks:
-            start = time.perf_counter()
-            block.run()
-            times.append((time.perf_counter() - start) * 1e6)
-        return times
+        return [self.start(block)() for block in blocks]
 
     def max_clusters(self, blocks: int) -> int:
         return 1

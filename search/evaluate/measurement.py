@@ -49,9 +49,9 @@ class Timing:
     Attributes
     ----------
     ratio, ratio_q25, ratio_q75
-        Median and quartiles, over the pairs, of the kernel's time divided by the library's.
+        The kernel's time divided by the library's, and the quartiles of that over the pairs.
     ratio_low, ratio_high
-        The 95 % confidence interval of the median.
+        The 95 % confidence interval of `ratio`.
     library_us
         The library's steady time on the problem, in µs.
     pairs
@@ -119,7 +119,9 @@ class Measurement:
     gpu_seconds
         Seconds for which the GPU (or what stands in for it) was occupied.
     verify_seconds
-        Those of them that went into loading, verifying and the pilot launch; the rest went into timing.
+        Those of them that went into loading and verifying.
+    pilot_seconds
+        Those of them that went into launches of their own that told whether to time the kernel.
     """
 
     status: Status
@@ -132,6 +134,12 @@ class Measurement:
     compile_seconds: float = 0.0
     gpu_seconds: float = 0.0
     verify_seconds: float = 0.0
+    pilot_seconds: float = 0.0
+
+    @property
+    def timing_seconds(self) -> float:
+        """Seconds that the pairs took: what is left of `gpu_seconds`."""
+        return max(0.0, self.gpu_seconds - self.verify_seconds - self.pilot_seconds)
 
     @property
     def ok(self) -> bool:

@@ -4,42 +4,52 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilescout.search.evaluate.interval import median_interval
-
-VERSION = "paired-2"
+VERSION = "paired-3"
 
 DESCRIPTION = (
     "Verified against an fp32 reference with a poisoned output between guard bands, twice on an edge problem that no "
-    "tile divides (both results must be the same to the bit) and once on the problem itself; that last launch is the "
-    "pilot, and a kernel whose pilot is clearly slower than the best known stops there (status pruned, pilot_us). "
-    "Others are timed in pairs: the kernel and the library alternate without a pause, in single launches where the "
-    "library takes 150 us or more and in CUDA graphs of some launches where it takes less, each between two events, "
-    "over inputs rotated past the L2. Pairs are added until the 95 % interval of the median ratio is narrow enough, "
-    "or shows that the kernel can't win. A time in us is the ratio times the library's steady time."
+    "tile divides (both results must be the same to the bit) and once on the problem itself. Where the library takes "
+    "150 us or more that launch is the pilot; else a CUDA graph of some launches is. A kernel whose pilot is clearly "
+    "slower than the best known stops there (status pruned, pilot_us). Others are timed in pairs: blocks of the kernel "
+    "and of the library alternate without a pause, a block being one launch where the library takes 150 us or more and "
+    "a graph of about 300 us, after a small launch of random size, where it takes less; over inputs rotated past the "
+    "L2. Pairs are added until the 95 % interval is narrow enough for the decision, or the time for one "
+    "kernel is spent. What is reported is the trimmed mean of the kernel's time over the library's beside it or, where "
+    "the two don't move together, over the library's of the last measurements. A time in us is that ratio times the "
+    "library's steady time."
 )
 
 
 @dataclass(frozen=True)
 class ProtocolOptions:
-    """The numbers of the protocol.
+    """The numbers of the protocol. Where they come from: `experiments/results/README.md`.
 
     Attributes
     ----------
     single_us
-        A library launch of this length or more is timed by itself; the events' gap (1-2 µs) then weighs at most 1 %,
-        on both sides of the ratio alike. Shorter ones are joined to blocks.
+        A library launch of this length or more is timed by itself; the gap between events (1-2 µs) then weighs at most
+        1 %, on both sides of the ratio alike. Shorter ones are joined to blocks.
     block_us
-        Length of such a block, about; it holds whole rotations over the inputs.
+        Length of such a block, about. Events resolve 0.5 µs: blocks of 200 µs spread twice as much as these.
+    pilot_us
+        Length of a block that is a pilot, about.
     first, batch
-        Pairs before the first look at the interval, and between two looks.
-    max_pairs
-        Pairs at most.
-    precision
-        Half-width of the 95 % interval of the ratio, relative, that ends the timing.
+        Pairs before the first look at the interval, and at least as many between two looks; they double.
+    pairs_us
+        Time of the pairs of one kernel at most, in µs.
+    few_pairs
+        Pairs that a kernel may have, however long they take.
+    precision, rough
+        Half-width of the 95 % interval of the ratio, relative, that ends the timing; and the one that will do in a
+        search, which the race follows.
     hopeless
-        A kernel whose interval lies this far above the best known ratio, relative, is not timed further.
-    prune
-        A kernel whose pilot ratio is this many times the best known ratio is not timed at all.
+        A kernel whose interval lies this far above the best known ratio, relative, is not timed further: the race at
+        the end tells apart what is closer.
+    prune, prune_at_once
+        A kernel is not timed at all if its pilot's ratio is `prune_at_once` times the best known ratio, or if two
+        pilots are `prune` times that.
+    repeat
+        Standard deviation between measurements, relative, that no pair within one shows.
     heating_us
         The library runs for at least this long before its steady time is taken, and until two stretches of this length
         agree within 0.5 %, or ten have passed.
@@ -49,16 +59,31 @@ class ProtocolOptions:
     """
 
     single_us: float = 150.0
-    block_us: float = 200.0
-    first: int = 3
-    batch: int = 5
-    max_pairs: int = 40
+    block_us: float = 300.0
+    pilot_us: float = 60.0
+    first: int = 2
+    batch: int = 4
+    pairs_us: float = 16_000.0
+    few_pairs: int = 30
     precision: float = 0.0025
-    hopeless: float = 0.03
-    prune: float = 1.5
+    rough: float = 0.005
+    hopeless: float = 0.01
+    prune: float = 1.3
+    prune_at_once: float = 2.0
+    repeat: float = 0.001
     heating_us: float = 100_000.0
     cold_bytes: int = 64 * 2**10
     cold_l2: float = 4.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A ratio to the library with the ends of its 95 % interval, and the values that it was made from."""
+
+    ratio: float
+    low: float
+    high: float
+    values: Sequence[float]
 
 
 def input_sets(input_bytes: int, l2_bytes: int, options: ProtocolOptions) -> int:
@@ -70,25 +95,42 @@ def input_sets(input_bytes: int, l2_bytes: int, options: ProtocolOptions) -> int
     return max(1, min(cold, 256))
 
 
-def block_launches(library_us: float, sets: int, options: ProtocolOptions) -> int:
-    """Launches a block, for the library and for every kernel: one, or whole rotations over the inputs."""
-    if library_us >= options.single_us:
-        return 1
-    wanted = options.block_us / max(library_us, 0.1)
-    return max(1, round(wanted / sets)) * sets
+def block_launches(library_us: float, block_us: float, options: ProtocolOptions) -> int:
+    """Launches in a block of `block_us`, for the library and for every kernel; one where a launch is long."""
+    return 1 if library_us >= options.single_us else max(2, round(block_us / max(library_us, 0.1)))
 
 
-def is_pruned(pilot_ratio: float, incumbent: float | None, options: ProtocolOptions) -> bool:
-    """Whether a kernel's pilot launch has ruled it out. `incumbent` is the best known ratio, if there is one."""
-    return incumbent is not None and pilot_ratio > options.prune * incumbent
+def most_pairs(pair_us: float, single: bool, options: ProtocolOptions) -> int:
+    """Pairs that a kernel may have if each takes `pair_us`; long single launches get a few more than time allows."""
+    few = options.few_pairs if single else options.first + options.batch
+    return max(few, int(options.pairs_us / pair_us))
 
 
-def is_settled(ratios: Sequence[float], incumbent: float | None, options: ProtocolOptions) -> bool:
-    """Whether the paired ratios so far tell enough for the decision at hand."""
-    if len(ratios) >= options.max_pairs:
+def is_pruned(pilots: Sequence[float], incumbent: float | None, options: ProtocolOptions) -> bool:
+    """Whether a kernel's pilots have ruled it out. `incumbent` is the best known ratio, if there is one.
+
+    One launch may be disturbed: unless it is far off, a second pilot must agree.
+    """
+    if incumbent is None:
+        return False
+    return min(pilots) > (options.prune if len(pilots) > 1 else options.prune_at_once) * incumbent
+
+
+def is_doubtful(pilot: float, incumbent: float | None, options: ProtocolOptions) -> bool:
+    """Whether a second pilot is called for."""
+    return incumbent is not None and options.prune * incumbent < pilot <= options.prune_at_once * incumbent
+
+
+def is_settled(estimate: Estimate, most: int, incumbent: float | None, options: ProtocolOptions) -> bool:
+    """Whether the pairs so far tell enough for the decision at hand; `most` are allowed."""
+    count = len(estimate.values)
+    if count >= most:
         return True
-    middle, low, high = median_interval(ratios)
-    narrow = (high - low) / 2 <= options.precision * middle
-    hopeless = incumbent is not None and low > (1 + options.hopeless) * incumbent
-    # Fewer than 6 values can't give a 95 % interval; for a decision against a kernel their range will do.
-    return hopeless or (narrow and len(ratios) >= 6)
+    half = estimate.high / estimate.ratio - 1
+    enough = options.first + options.batch
+    if incumbent is None:
+        return half <= options.precision and count >= enough
+    lost = (1 + options.hopeless) * incumbent
+    # Against few pairs, one of which may be disturbed, all must agree.
+    hopeless = estimate.low > lost and (count >= enough or min(estimate.values) > lost)
+    return hopeless or (half <= options.rough and count >= enough)

@@ -21,8 +21,9 @@ Row = tuple[Mapping[str, Value], Problem, Measurement]
 _TIMING = tuple(field.name for field in fields(Timing))
 _RESOURCES = tuple(field.name for field in fields(Resources))
 _CLOCKS = tuple(field.name for field in fields(Clocks))
-_COSTS = ("compile_seconds", "gpu_seconds", "verify_seconds")
+_COSTS = ("compile_seconds", "gpu_seconds", "verify_seconds", "pilot_seconds")
 _INTEGERS = ("pairs", *_RESOURCES)
+_SINCE = {"pilot_seconds": 3}  # the format of the first tables with this column
 
 
 def schema(card: TableCard) -> "pa.Schema":
@@ -43,6 +44,7 @@ def schema(card: TableCard) -> "pa.Schema":
     outcome |= {name: pa.int32() if name in _INTEGERS else pa.float64() for name in _TIMING + _RESOURCES}
     outcome |= {name: pa.float64() for name in ("pilot_us", "relative_error", *_COSTS)}
     outcome |= {name: text if name == "throttle" else pa.float64() for name in _CLOCKS}
+    outcome = {name: kind for name, kind in outcome.items() if card.format >= _SINCE.get(name, 0)}
     clash = [name for name in knobs if name in outcome]
     if clash:
         raise TableError(f"knob {clash[0]} has the name of another column, the others are {', '.join(outcome)}")
@@ -81,7 +83,7 @@ def decode(record: Mapping[str, Any]) -> Measurement:
         timing=None if record["ratio"] is None else Timing(**{name: record[name] for name in _TIMING}),
         resources=None if record["registers"] is None else Resources(**{name: record[name] for name in _RESOURCES}),
         clocks=None if record["sm_mhz"] is None else Clocks(**{name: record[name] for name in _CLOCKS}),
-        **{name: record[name] for name in ("pilot_us", "relative_error", *_COSTS)},
+        **{name: record[name] for name in ("pilot_us", "relative_error", *_COSTS) if name in record},
     )
 
 
@@ -140,6 +142,8 @@ def check_outcomes(data: "pa.Table") -> None:
     pruned = status == list(Status).index(Status.PRUNED)
     _refuse(pruned & ~np.asarray(data["pilot_us"].is_valid()), f"a row has a pilot_us if its status is {Status.PRUNED}")
     for name in (*_TIMING, *_RESOURCES, *_COSTS, "pilot_us"):
+        if name not in data.column_names:  # an older table's
+            continue
         known = np.asarray(data[name].fill_null(1), dtype=np.float64)
         _refuse(~np.isfinite(known) | (known < 0), f"{name} must be a number of at least 0")
         if name in _TIMING:

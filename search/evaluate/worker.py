@@ -19,13 +19,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tilescout.search.evaluate.bench import Bench, WrongResultError
+from tilescout.search.evaluate.bench import Bench
 from tilescout.search.evaluate.machine import Machine, make_machine
 from tilescout.search.evaluate.measurement import Measurement, Status
-from tilescout.search.evaluate.protocol import ProtocolOptions, is_pruned
+from tilescout.search.evaluate.protocol import ProtocolOptions, is_doubtful, is_pruned
 from tilescout.search.evaluate.runtime import Launch, load_launch, load_runtime_libraries
+from tilescout.search.evaluate.verify import WrongResultError
 from tilescout.spaces.errors import ArtifactError, one_line
-from tilescout.spaces.problems import Problem
 from tilescout.spaces.workloads import find_workload
 
 
@@ -79,7 +79,8 @@ class Worker:
         asked = (workload, problem, options)
         if self._bench is None or self._bench[0] != asked:
             self._bench = None  # frees the old operands before the new ones are made
-            made = Bench(self.machine, find_workload(workload), Problem.parse(problem), options, library_us)
+            found = find_workload(workload)
+            made = Bench(self.machine, found, found.problem.parse(problem), options, library_us)
             self._bench = (asked, made)
         return self._bench[1]
 
@@ -88,34 +89,42 @@ class Worker:
         bench = self.bench(job.workload, job.problem, job.options, job.library_us)
         start = time.perf_counter()
 
-        def failed(status: Status, error: BaseException) -> Measurement:
+        def failed(status: Status, error: BaseException, relative_error: float | None = None) -> Measurement:
             spent = time.perf_counter() - start
-            return Measurement(status, one_line(error), gpu_seconds=spent, verify_seconds=spent)
+            return Measurement(
+                status, one_line(error), relative_error=relative_error, gpu_seconds=spent, verify_seconds=spent
+            )
 
         try:
             launch = self.load(job)
         except (ArtifactError, OSError, AttributeError, RuntimeError) as error:
             return failed(Status.LOAD_ERROR, error)
         try:
-            if job.sha256 not in self._edge_errors:
-                self._edge_errors[job.sha256] = bench.verify_edge(launch)
-            error_here, pilot_ratio = bench.verify(launch)
+            known = self._edge_errors.get(job.sha256)
+            error_here, first = bench.verify(launch, edge=known is None)
+            relative_error = max(error_here, known or 0.0)
+            self._edge_errors[job.sha256] = relative_error
             verified = time.perf_counter()
-            pruned = is_pruned(pilot_ratio, job.incumbent, job.options)
+            pilots = [first if first is not None else bench.pilot(launch)]
+            if is_doubtful(pilots[0], job.incumbent, job.options):
+                pilots.append(bench.pilot(launch))
+            pruned = is_pruned(pilots, job.incumbent, job.options)
+            piloted = time.perf_counter()
             timing = None if pruned else bench.time(launch, job.incumbent)
             self.machine.synchronize()
         except WrongResultError as error:
-            return failed(Status.WRONG, error)
+            return failed(Status.WRONG, error, error.relative_error)
         except Exception as error:  # whatever TVM FFI and torch make of a failed launch
             return failed(Status.LAUNCH_ERROR, error)
         return Measurement(
             Status.PRUNED if pruned else Status.OK,
             timing=timing,
-            pilot_us=pilot_ratio * bench.library_us,
+            pilot_us=min(pilots) * bench.library_us,
             clocks=self.machine.clocks(),
-            relative_error=max(self._edge_errors[job.sha256], error_here),
+            relative_error=relative_error,
             gpu_seconds=time.perf_counter() - start,
             verify_seconds=verified - start,
+            pilot_seconds=piloted - verified,
         )
 
     def race(self, jobs: Sequence[Job], rounds: int, pairs: int, seed: int) -> list[list[float]]:
@@ -163,7 +172,15 @@ def serve(connection: Connection, device: str) -> None:
         connection.send_bytes(json.dumps(message).encode())
 
     try:
+        # What takes seconds to import is imported ahead; a spare process then waits, and has nothing of the device yet.
+        import torch  # noqa: F401
+        import tvm_ffi  # noqa: F401
+
+        send({"kind": "imported"})
+        connection.recv_bytes()
         worker = Worker(device)
+    except EOFError:  # never needed
+        return
     except Exception as error:  # no such device, no driver, a missing library: the host reports it
         send({"kind": "refused", "error": one_line(error)})
         return

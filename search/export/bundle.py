@@ -19,7 +19,7 @@ from typing import Any
 from tilescout.search.evaluate.artifacts import verify_library
 from tilescout.search.export.decisions import Choice, Decision
 from tilescout.spaces.errors import ArtifactError, BundleError, StoreError, TilescoutError, one_line
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.gemm import GemmProblem
 
 KIND = "tilescout bundle"
 FORMAT = 1
@@ -86,7 +86,7 @@ class Bundle:
     digest: str
 
     @cached_property
-    def by_problem(self) -> Mapping[Problem, Decision]:
+    def by_problem(self) -> Mapping[GemmProblem, Decision]:
         """The decision of each problem."""
         return {decision.problem: decision for decision in self.decisions}
 

@@ -109,7 +109,9 @@ def _kernel(outcome: Outcome, arch: str, store: ArtifactStore) -> tuple[str, Ker
         )
     assert outcome.configuration is not None
     compiler = outcome.evidence.versions.get(COMPILER, "")
-    key = ArtifactKey(template.name, template.source_hash, outcome.configuration, outcome.problem.dtype, arch, compiler)
+    key = ArtifactKey(
+        template.name, template.source_hash, outcome.configuration, outcome.problem.signature, arch, compiler
+    )
     artifact = store.find(key)
     if artifact is None:
         artifact = _compile(template, key, store, outcome)
@@ -132,7 +134,7 @@ def _compile(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore, o
             f"the kernel of {outcome.problem} is not in the store {store.root}, and the compiler that made it "
             f"({COMPILER} {key.compiler or 'unknown'}) is not the one installed ({version(COMPILER)})"
         )
-    with CompilePool(template, key.dtype, key.arch, store, CompileOptions(processes=1)) as pool:
+    with CompilePool(template, key.signature, key.arch, store, CompileOptions(processes=1)) as pool:
         made = pool.submit(key.configuration).result()
     if not isinstance(made, Artifact):
         raise ExportError(f"the kernel of {outcome.problem} does not compile any more: {made.error}")

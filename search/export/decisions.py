@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import Any
 
 from tilescout.search.race import RaceOptions
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
-from tilescout.spaces.problems import Problem
 
 # A kernel whose time over the library's is at most 1 + this, with 95 % confidence, is as good as the library: the same
 # threshold at which a race calls two candidates equal.
@@ -72,7 +72,7 @@ class Decision:
         Digest of our kernel; empty where the library's is chosen.
     """
 
-    problem: Problem
+    problem: GemmProblem
     choice: Choice
     evidence: Evidence
     kernel: str = ""
@@ -97,7 +97,7 @@ class Decision:
             If it is something else.
         """
         evidence = Evidence(**record["evidence"])
-        return cls(Problem.parse(record["problem"]), Choice(record["choice"]), evidence, record["kernel"])
+        return cls(GemmProblem.parse(record["problem"]), Choice(record["choice"]), evidence, record["kernel"])
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Outcome:
         Our kernel's; None where the library's is chosen.
     """
 
-    problem: Problem
+    problem: GemmProblem
     space: str
     space_hash: str
     device: str
@@ -138,7 +138,7 @@ def judge(result: Mapping[str, Any]) -> Outcome:
     KeyError, TypeError, ValueError, ProblemError
         If it is no such result.
     """
-    problem, measured = Problem.parse(result["problem"]), result["measured_by"]
+    problem, measured = GemmProblem.parse(result["problem"]), result["measured_by"]
     race, best = result["race"], result["best"]
     ratio = low = high = None
     choice, rounds = Choice.LIBRARY, 0
@@ -169,7 +169,7 @@ def judge(result: Mapping[str, Any]) -> Outcome:
 
 def best_of(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """One outcome a problem: of several, the one whose kernel is fastest at the worst end of its interval."""
-    chosen: dict[Problem, Outcome] = {}
+    chosen: dict[GemmProblem, Outcome] = {}
     for outcome in outcomes:
         held = chosen.get(outcome.problem)
         if held is None or _worst(outcome) < _worst(held):

@@ -14,7 +14,8 @@ from tilescout.search.export.decisions import Choice
 from tilescout.search.export.kernels import device_type, family, name_of
 from tilescout.search.export.operator import define
 from tilescout.spaces.errors import ProblemError
-from tilescout.spaces.problems import DTYPES, Problem
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.problems import DTYPES
 
 if TYPE_CHECKING:
     import torch
@@ -95,7 +96,7 @@ def _with_bias(node: "Node") -> _Product | None:
     return _Product(a, b, bias)  # type: ignore[arg-type]
 
 
-def _problem(product: _Product, bundle: Bundle) -> tuple[Problem, bool] | None:
+def _problem(product: _Product, bundle: Bundle) -> tuple[GemmProblem, bool] | None:
     """The problem that a product is, and whether its m is known; if it is not, the problem's m stands for any.
 
     None if no kernel of ours could have been decided for it.
@@ -115,7 +116,7 @@ def _problem(product: _Product, bundle: Bundle) -> tuple[Problem, bool] | None:
         return None
     static = isinstance(m, int)
     try:
-        return Problem(m if static else 1, n, k, batch, dtype), static
+        return GemmProblem(m if static else 1, n, k, batch, dtype), static
     except ProblemError:  # an empty product
         return None
 

@@ -11,7 +11,7 @@ from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Buckets, Choice, Decision
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import BundleError, DeviceError
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.gemm import GemmProblem
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +35,7 @@ def arch_of(device: "torch.device") -> str:
     return f"sm_{major}{minor}" + "a" * (major >= 9)
 
 
-def family(problem: Problem) -> str:
+def family(problem: GemmProblem) -> str:
     """What problems have in common that differ only in m, as text."""
     return "*" + str(problem).removeprefix(str(problem.m))
 
@@ -128,7 +128,7 @@ _bundles: dict[str, Bundle] = {}
 _families: dict[str, Family] = {}
 
 
-def name_of(bundle: Bundle, problem: Problem) -> str:
+def name_of(bundle: Bundle, problem: GemmProblem) -> str:
     """How compiled code names a decision: it holds in every process that loaded the bundle."""
     return f"{bundle.digest}/{family(problem)}"
 

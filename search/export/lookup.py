@@ -18,7 +18,7 @@ from typing import Any
 
 from tilescout.search.export.decisions import Choice, Decision, Outcome
 from tilescout.spaces.errors import StoreError
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.gemm import GemmProblem
 
 Table = Mapping[str, list[dict[str, Any]]]
 
@@ -41,7 +41,7 @@ def lookup_table(decided: Iterable[Decision | Outcome], product: str) -> Table:
     }
 
 
-def lookup_key(problem: Problem, product: str) -> tuple[str, str]:
+def lookup_key(problem: GemmProblem, product: str) -> tuple[str, str]:
     """The operator of a problem, and the key under which TorchInductor looks it up.
 
     A key is the device's name, the types, sizes and strides of the operands, and the operator.

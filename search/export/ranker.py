@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.spaces.errors import ExportError, ProblemError
-from tilescout.spaces.problems import DTYPES, Problem
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.problems import DTYPES
 
 if TYPE_CHECKING:
     from torch._inductor.ir import ChoiceCaller
@@ -33,7 +34,7 @@ NAMES = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n")
 
 _OLDEST = "2.13"
 
-Predict = Callable[[Problem, Sequence[Mapping[str, int]]], NDArray[np.float64]]
+Predict = Callable[[GemmProblem, Sequence[Mapping[str, int]]], NDArray[np.float64]]
 """(problem, knob values of candidates) to their predicted times, in any unit that keeps the order."""
 
 
@@ -56,7 +57,7 @@ class Ranker:
     predict: Predict
     version: str
     keep: int = 4
-    pinned: Mapping[Problem, Tiling] = field(default_factory=dict)
+    pinned: Mapping[GemmProblem, Tiling] = field(default_factory=dict)
 
     @property
     def uuid(self) -> str:
@@ -77,7 +78,7 @@ class Ranker:
         others = [choice for at, choice in enumerate(choices) if at not in ranked]
         return others + [choices[at] for at in self._order(problem, ranked)]
 
-    def _order(self, problem: Problem, ranked: Mapping[int, Tiling]) -> Sequence[int]:
+    def _order(self, problem: GemmProblem, ranked: Mapping[int, Tiling]) -> Sequence[int]:
         places = list(ranked)
         pinned = [at for at in places if ranked[at] == self.pinned.get(problem)]
         if pinned:
@@ -99,14 +100,14 @@ def tiling_of(choice: Any) -> Tiling | None:
     return tuple(int(size) for size in (*tile[:3], *cluster[:2]))
 
 
-def problem_of(choice: "ChoiceCaller") -> Problem | None:
+def problem_of(choice: "ChoiceCaller") -> GemmProblem | None:
     """The problem that a candidate is for; None where it has a dynamic size, or is none of ours."""
     a, b = choice.input_nodes[:2]
     types = {f"torch.{dtype.torch_name}": name for name, dtype in DTYPES.items()}
     try:
         *batches, m, k = (int(size) for size in a.get_size())
         n, batch = int(b.get_size()[-1]), batches[0] if batches else 1
-        return Problem(m, n, k, batch, types[str(a.get_dtype())])
+        return GemmProblem(m, n, k, batch, types[str(a.get_dtype())])
     except (TypeError, KeyError, ProblemError):
         return None
 

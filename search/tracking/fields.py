@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from tilescout.search.evaluate.measurement import Status, Timing
-from tilescout.search.records import StudyInfo, TrialRecord, tflops
+from tilescout.search.records import StudyInfo, StudyResult, TrialRecord, tflops
 
 TRIAL_TAG = "tilescout.trial"  # number of the trial that a child run holds
 STUDY_TAG = "tilescout.study"
@@ -43,7 +43,7 @@ def common_tags(info: StudyInfo) -> dict[str, str]:
         "space": info.space,
         "space_hash": info.space_hash,
         "problem": str(info.problem),
-        "dtype": info.problem.dtype,
+        "signature": info.problem.signature,
         "device": info.device,
         "library": info.library,
         "sampler": info.sampler,
@@ -59,11 +59,8 @@ def study_params(info: StudyInfo) -> dict[str, str]:
     problem = info.problem
     return {
         "problem": str(problem),
-        "m": str(problem.m),
-        "n": str(problem.n),
-        "k": str(problem.k),
-        "batch": str(problem.batch),
-        "dtype": problem.dtype,
+        **{name: str(size) for name, size in problem.sizes.items()},
+        "signature": problem.signature,
         "device": info.device,
         "space": info.space,
         "sampler": info.sampler,
@@ -137,8 +134,48 @@ def trial_metrics(trial: TrialRecord, info: StudyInfo, default: Timing | None) -
         "compile_seconds": measurement.compile_seconds,
         "gpu_seconds": measurement.gpu_seconds,
         "verify_seconds": measurement.verify_seconds,
+        "pilot_seconds": measurement.pilot_seconds,
+        "timing_seconds": measurement.timing_seconds,
         "trial": float(trial.number),
     }
+
+
+def result_metrics(result: StudyResult) -> dict[str, float]:
+    """Metrics of the parent run that only the finished study knows: its account, and what the race found."""
+    metrics = {
+        "trials": float(len(result.trials)),
+        "search_seconds": result.seconds,
+        "cost_gpu_seconds": result.gpu_seconds,
+        **{f"cost_{name}_seconds": seconds for name, seconds in result.account.items()},
+    }
+    race = result.race
+    if race is None:
+        return metrics
+    for name, speed in (
+        ("over_default", race.over_default.inverse()),
+        ("over_library", race.ratios[race.answer].inverse()),
+    ):
+        metrics |= {
+            f"race_speedup_{name}": speed.value,
+            f"race_speedup_{name}_low": speed.low,
+            f"race_speedup_{name}_high": speed.high,
+        }
+    return metrics | {"race_probability_fastest": race.probability, "race_rounds": float(race.rounds)}
+
+
+def result_tags(result: StudyResult) -> dict[str, str]:
+    """Tags of the parent run that only the finished study knows."""
+    tags = {}
+    if result.best is not None:
+        tags["best_configuration"] = str(result.best.configuration)
+    if result.not_raced:
+        tags["race"] = f"not finished: {result.not_raced}"
+    if result.race is not None:
+        tags["race"] = result.race.verdict()
+        found = {trial.index: trial for trial in result.trials}
+        for name, index in (("race_winner", result.race.winner), ("race_answer", result.race.answer)):
+            tags[name] = f"trial {found[index].number}: {found[index].configuration}"
+    return tags
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ def describe(result: StudyResult, run_id: str, experiment_id: str, children: Map
             f"- {len(result.trials)} trials, {failed} of them failed, {pruned} pruned; "
             f"{result.compile_seconds:.1f} s of compiling, {result.gpu_seconds:.1f} s of GPU, "
             f"{result.seconds:.1f} s in the last run of the search",
+            "- GPU time: " + ", ".join(f"{k} {v:.2f} s" for k, v in result.account.items() if k != "compile"),
             *([f"- race: {result.race.verdict()}"] if result.race is not None else []),
             "",
             f"![convergence](get-artifact?path=convergence.png&run_uuid={run_id})",

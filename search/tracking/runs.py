@@ -98,11 +98,9 @@ class StudyRuns:
             draw_convergence(result, path / "convergence.png")
             self._client.log_artifacts(self.run_id, folder)
         tags = {fields.NOTE_TAG: describe(result, self.run_id, self.experiment_id, self._children)}
-        if result.best is not None:
-            tags["best_configuration"] = str(result.best.configuration)
+        tags |= fields.result_tags(result)
         last = max((trial.finished for trial in result.trials), default=time.time())
-        totals = {"trials": float(len(result.trials)), "search_seconds": result.seconds}
-        metrics = _metrics(totals, milliseconds(last), step=self._progress.trials)
+        metrics = _metrics(fields.result_metrics(result), milliseconds(last), step=self._progress.trials)
         self._client.log_batch(self.run_id, metrics, tags=_tags(tags))
         self.end("FAILED" if result.best is None else "FINISHED")
 

@@ -3,85 +3,205 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tilescout.spaces.constraints import Columns, Constraint, Mask
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import ProblemError
-from tilescout.spaces.gemm_sm90.layout import MAX_ACCUMULATORS, MMA_ROWS, GemmShape, accumulators, shared_memory
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.gemm_sm90.layout import (
+    ALIGNMENT,
+    MAX_ACCUMULATORS,
+    MMA_ROWS,
+    GemmShape,
+    accumulators,
+    groups_per_tile,
+    shared_memory,
+    steps,
+)
 from tilescout.spaces.knobs import Configuration, Knob, Value
-from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import Built, KernelTemplate
 
 KNOBS = (
-    Knob("tile_m", (64, 128, 192, 256), "rows of D that a block computes at a time"),
-    Knob("tile_n", tuple(range(32, 257, 32)), "columns of D that a block computes at a time"),
+    Knob("schedule", ("cooperative", "pingpong"), "whether the warp groups share a tile or take tiles in turn"),
+    Knob("warp_groups", (1, 2, 3, 4), "consumer warp groups"),
+    Knob("swap_ab", (0, 1), "whether D.T = B @ A.T is computed: tile_m then runs along n, and tile_n along m"),
+    Knob("tile_m", (64, 128, 192, 256), "rows of the product that a block computes at a time"),
+    Knob("tile_n", tuple(range(16, 257, 16)), "columns of the product that a block computes at a time"),
     Knob("tile_k", (32, 64, 128), "elements along k in one stage of the ring"),
-    Knob("cluster_m", (1, 2, 4), "blocks of a cluster along m; they share loads of B"),
-    Knob("cluster_n", (1, 2, 4), "blocks of a cluster along n; they share loads of A"),
+    Knob("split_k", (1, 2, 4, 8), "blocks of a cluster that split a product along k"),
+    Knob("cluster_m", (1, 2, 4), "blocks of a cluster along the rows of the product; they share loads of its columns"),
+    Knob("cluster_n", (1, 2, 4), "blocks of a cluster along its columns; they share loads of its rows"),
     Knob("stages", tuple(range(2, 9)), "stages of the ring between producer and consumers"),
     Knob("swizzle", (1, 2, 4, 8), "width, in clusters, of the bands in which tiles are walked"),
     Knob("raster", ("m", "n"), "direction in which a band is walked"),
-    Knob("warp_groups", (1, 2, 3, 4), "consumer warp groups, stacked along m"),
 )
 
 
-def _rows_divide(columns: Columns, problem: Problem, device: Device) -> Mask:
-    return np.asarray(columns["tile_m"] % (MMA_ROWS * columns["warp_groups"]) == 0)
+def _groups(columns: Columns) -> Any:
+    return groups_per_tile(columns["warp_groups"], columns["schedule"] == "pingpong")
 
 
-def _registers_suffice(columns: Columns, problem: Problem, device: Device) -> Mask:
-    held = accumulators(columns["tile_m"], columns["tile_n"], columns["warp_groups"])
+def _turns_of_two(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    return np.asarray((columns["schedule"] == "cooperative") | (columns["warp_groups"] == 2))
+
+
+def _rows_divide(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    return np.asarray(columns["tile_m"] % (MMA_ROWS * _groups(columns)) == 0)
+
+
+def _registers_suffice(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    # Promoted sums are held beside the tensor cores' own.
+    held = accumulators(columns["tile_m"], columns["tile_n"], _groups(columns)) * (
+        3 if problem.element.bytes == 1 else 1
+    )
     return np.asarray(held <= np.array(MAX_ACCUMULATORS)[columns["warp_groups"]])
 
 
-def _shared_memory_suffices(columns: Columns, problem: Problem, device: Device) -> Mask:
+def _tiles_are_filled(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    rows, columns_ = _extents(columns, problem)
+    smallest_m, smallest_n = (min(knob.values) for knob in KNOBS if knob.name in ("tile_m", "tile_n"))
+    fits_m = (columns["tile_m"] < 2 * rows) | (columns["tile_m"] == smallest_m)
+    return np.asarray(fits_m & ((columns["tile_n"] < 2 * columns_) | (columns["tile_n"] == smallest_n)))
+
+
+def _clusters_are_filled(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    tiles_m, tiles_n = _tiles(columns, problem)
+    return np.asarray((columns["cluster_m"] < 2 * tiles_m) & (columns["cluster_n"] < 2 * tiles_n))
+
+
+def _shared_memory_suffices(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
     needed = shared_memory(
         columns["tile_m"], columns["tile_n"], columns["tile_k"], columns["stages"], columns["warp_groups"],
-        problem.element.bytes,
+        _groups(columns), columns["split_k"], problem.element.bytes, problem.result.bytes,
     )  # fmt: skip
     return np.asarray(needed <= device.shared_memory)
 
 
-def _cluster_is_portable(columns: Columns, problem: Problem, device: Device) -> Mask:
-    return np.asarray(columns["cluster_m"] * columns["cluster_n"] <= 8)
+def _cluster_is_portable(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    return np.asarray(columns["cluster_m"] * columns["cluster_n"] * columns["split_k"] <= 8)
 
+
+def _split_fills_the_gpu(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    tiles_m, tiles_n = _tiles(columns, problem)
+    blocks = problem.batch * tiles_m * tiles_n * columns["split_k"]
+    whole = columns["split_k"] == 1
+    deep = columns["split_k"] * columns["tile_k"] * 2 <= problem.k
+    turns = columns["schedule"] == "cooperative"
+    return np.asarray(whole | (deep & turns & (blocks <= 2 * device.sms)))
+
+
+def _extents(columns: Columns, problem: GemmProblem) -> tuple[Any, Any]:
+    """Rows and columns of the product that is computed: of D, or of its transpose."""
+    swapped = columns["swap_ab"] == 1
+    return np.where(swapped, problem.n, problem.m), np.where(swapped, problem.m, problem.n)
+
+
+def _tiles(columns: Columns, problem: GemmProblem) -> tuple[Any, Any]:
+    """Tiles along the rows and columns of the product."""
+    rows, columns_ = _extents(columns, problem)
+    return -(-rows // columns["tile_m"]), -(-columns_ // columns["tile_n"])
+
+
+def _swap_is_of_use(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    return np.asarray((columns["swap_ab"] == 0) | (problem.m <= _SKINNY))
+
+
+def _narrow_tiles_are_of_use(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    return np.asarray((columns["tile_n"] >= 32) | (columns["swap_ab"] == 1) | (problem.n <= _SKINNY))
+
+
+_SKINNY = 128  # rows of D from which on both orders of the operands fill the tensor cores' 64 rows
 
 CONSTRAINTS = (
     Constraint(
-        "rows", "each warp group computes whole 64-row WGMMA tiles: tile_m % (64 * warp_groups) == 0", _rows_divide
+        "turns", "two warp groups take turns: schedule pingpong needs warp_groups == 2", ("schedule", "warp_groups"),
+        _turns_of_two,
+    ),
+    Constraint(
+        "swap",
+        f"swapping the operands fills the tensor cores' rows where m is at most {_SKINNY}; above, both orders do",
+        ("swap_ab",),
+        _swap_is_of_use,
+    ),
+    Constraint(
+        "rows",
+        "each warp group computes whole 64-row WGMMA tiles: tile_m is a multiple of 64 for each that shares the tile",
+        ("schedule", "warp_groups", "tile_m"),
+        _rows_divide,
+    ),
+    Constraint(
+        "narrow",
+        f"tiles of 16 columns are for swapped operands, or n of at most {_SKINNY}",
+        ("swap_ab", "tile_n"),
+        _narrow_tiles_are_of_use,
     ),
     Constraint(
         "registers",
-        "a consumer thread holds tile_m * tile_n / (128 * warp_groups) fp32 accumulators, at most "
-        + ", ".join(f"{limit} with {groups}" for groups, limit in enumerate(MAX_ACCUMULATORS) if groups)
-        + " warp groups; beyond, it spills or does not compile",
+        "a consumer thread holds tile_m * tile_n / (128 * the warp groups that share the tile) fp32 accumulators, at "
+        "most " + ", ".join(f"{limit} with {groups}" for groups, limit in enumerate(MAX_ACCUMULATORS) if groups)
+        + " warp groups a block; beyond, it spills or does not compile",
+        ("schedule", "warp_groups", "tile_m", "tile_n"),
         _registers_suffice,
     ),
     Constraint(
-        "shared_memory",
-        "the ring, the epilogue's tiles and the barriers must fit the shared memory of a block",
-        _shared_memory_suffices,
+        "filled",
+        "half of a tile or more would lie outside of D: tile_m < 2 * rows and tile_n < 2 * columns, or the smallest",
+        ("swap_ab", "tile_m", "tile_n"),
+        _tiles_are_filled,
     ),
     Constraint(
-        "cluster", "clusters of more than 8 blocks are not portable: cluster_m * cluster_n <= 8", _cluster_is_portable
+        "split",
+        "k is split to fill the GPU: at most two blocks an SM, at least two stages for each, and no turns to take",
+        ("schedule", "swap_ab", "tile_m", "tile_n", "tile_k", "split_k"),
+        _split_fills_the_gpu,
     ),
-)
+    Constraint(
+        "cluster",
+        "clusters of more than 8 blocks are not portable: cluster_m * cluster_n * split_k <= 8",
+        ("split_k", "cluster_m", "cluster_n"),
+        _cluster_is_portable,
+    ),
+    Constraint(
+        "idle",
+        "half of a cluster's blocks or more would have no tile: cluster_m < 2 * tiles along the rows, cluster_n too",
+        ("swap_ab", "tile_m", "tile_n", "cluster_m", "cluster_n"),
+        _clusters_are_filled,
+    ),
+    Constraint(
+        "shared_memory",
+        "the ring, the epilogue's tiles, the exchange and the barriers must fit the shared memory of a block",
+        ("schedule", "warp_groups", "tile_m", "tile_n", "tile_k", "split_k", "stages"),
+        _shared_memory_suffices,
+    ),
+)  # fmt: skip
 
 
-def _like(*values: Value) -> Configuration:
-    return Configuration(tuple((knob.name, value) for knob, value in zip(KNOBS, values, strict=True)))
+def _like(
+    tile: tuple[int, int, int], cluster: tuple[int, int, int], stages: int, warp_groups: int, **others: Value
+) -> Configuration:
+    values: dict[str, Value] = dict(zip(("tile_m", "tile_n", "tile_k"), tile, strict=True))
+    values |= dict(zip(("cluster_m", "cluster_n", "split_k"), cluster, strict=True))
+    values |= {"stages": stages, "warp_groups": warp_groups, **others}
+    return Configuration(tuple((knob.name, values.get(knob.name, knob.values[0])) for knob in KNOBS))
 
 
-# What is run without a search, one a class of problems: the first whose tiles occupy the GPU, the largest tile first
-# because it loads least for each product. Recorded on an H200 as torch.mm's time / its own (gemm_sm90-h200-bf16):
+# What is run without a search, one a class of problems: the first that is legal and whose tiles occupy the GPU. Skinny
+# problems first; then the largest tile first, because it loads least for each product.
 DEFAULTS = (
-    _like(128, 256, 64, 2, 1, 4, 8, "n", 2),  # 8192^3 1.02, 4096^3 1.01, 2048^3 0.98, 8192x1024x8192 0.99
-    _like(128, 192, 64, 1, 1, 4, 4, "m", 2),  # 2048x1536x7168 1.00, where the one above gets 0.79
-    _like(128, 128, 64, 1, 1, 6, 1, "m", 2),  # 128x14336x4096 0.98, against 0.75
-    _like(64, 128, 128, 1, 1, 4, 1, "m", 1),  # 1024^3 0.97, against 0.44; 256x4096x14336 0.64, against 0.32
-    _like(64, 64, 128, 1, 1, 6, 1, "m", 1),  # 512^3 1.08, 64x8192x8192 0.99, 16x4096x4096 0.69: whatever is smaller
+    _like((128, 128, 64), (1, 1, 1), 5, 1, swap_ab=1),
+    _like((128, 32, 128), (1, 2, 1), 5, 1, swap_ab=1),
+    _like((64, 16, 128), (1, 1, 2), 6, 1, swap_ab=1),
+    _like((64, 16, 128), (1, 1, 1), 8, 1, swap_ab=1),
+    _like((128, 256, 64), (2, 1, 1), 4, 2, swizzle=8, raster="n"),
+    _like((128, 128, 128), (1, 1, 1), 6, 2),  # fits shared memory in fp8 alone
+    _like((128, 192, 64), (1, 2, 1), 5, 1),
+    _like((128, 128, 64), (1, 1, 1), 6, 2, schedule="pingpong"),
+    _like((64, 128, 64), (1, 2, 1), 8, 2, schedule="pingpong"),
+    _like((64, 32, 128), (1, 1, 1), 5, 1),
+    _like((64, 16, 128), (1, 1, 1), 8, 1),
 )
 _OCCUPIED = 0.8  # of the SMs; 128x14336x4096 has 112 tiles of 128x128 for 132 SMs and is best with them
 
@@ -91,42 +211,48 @@ class GemmSm90Template(KernelTemplate):
 
     name = "gemm_sm90"
     package = "tilescout.spaces.gemm_sm90"
-    sources = ("build.py", "kernel.py", "layout.py", "scheduler.py")
-    workload = "gemm"
+    sources = ("build.py", "epilogue.py", "exchange.py", "kernel.py", "layout.py", "scheduler.py")
+    workload = "tilescout.spaces.gemm:Gemm"
     archs = ("sm_90a",)
     knobs = KNOBS
     constraints = CONSTRAINTS
 
-    def check(self, problem: Problem) -> None:
-        for name in ("n", "k"):
-            if getattr(problem, name) % 8:
+    def check(self, problem: GemmProblem) -> None:
+        for name, step in steps(problem).items():
+            if getattr(problem, name) % step:
                 raise ProblemError(
-                    f"{self.name}: {name} = {getattr(problem, name)} is not a multiple of 8; "
-                    "TMA moves rows whose length is a multiple of 16 bytes"
+                    f"{self.name}: {name} = {getattr(problem, name)} is not a multiple of {step}; "
+                    f"TMA moves rows whose length is a multiple of {ALIGNMENT} bytes"
                 )
 
-    def default(self, problem: Problem, device: Device) -> Configuration:
-        for configuration in DEFAULTS:
-            rows, columns = int(configuration["tile_m"]), int(configuration["tile_n"])
-            tiles = problem.batch * math.ceil(problem.m / rows) * math.ceil(problem.n / columns)
-            wasted_rows = problem.m <= rows // 2
-            if tiles >= _OCCUPIED * device.sms and not wasted_rows:
-                return configuration
-        return DEFAULTS[-1]
+    def default(self, problem: GemmProblem, device: Device) -> Configuration:
+        columns = {knob.name: np.array([configuration[knob.name] for configuration in DEFAULTS]) for knob in KNOBS}
+        legal = np.logical_and.reduce([rule.holds(columns, problem, device) for rule in CONSTRAINTS])
+        tiles_m, tiles_n = _tiles(columns, problem)
+        blocks = problem.batch * tiles_m * tiles_n * columns["split_k"]
+        occupying = legal & (blocks >= _OCCUPIED * device.sms)
+        if occupying.any():
+            return DEFAULTS[int(np.argmax(occupying))]
+        return DEFAULTS[int(np.flatnonzero(legal)[np.argmax(blocks[legal])])]
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
-        return int(configuration["cluster_m"]) * int(configuration["cluster_n"])
+        return math.prod(int(configuration[name]) for name in ("cluster_m", "cluster_n", "split_k"))
 
-    def build(self, configuration: Mapping[str, Value], dtype: str, arch: str, path: Path) -> Built:
+    def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
         from tilescout.spaces.gemm_sm90.build import build_object
 
-        return build_object(shape_of(configuration), dtype, path)
+        return build_object(shape_of(configuration), GemmProblem.small(signature), path)
 
 
 def shape_of(configuration: Mapping[str, Value]) -> GemmShape:
     """The kernel's compile-time parameters of a configuration."""
-    values = {name: int(configuration[name]) for name in configuration if name != "raster"}
-    return GemmShape(**values, raster_along_m=configuration["raster"] == "m")
+    flags = ("raster", "schedule", "swap_ab")
+    return GemmShape(
+        **{name: int(configuration[name]) for name in configuration if name not in flags},
+        raster_along_m=configuration["raster"] == "m",
+        pingpong=configuration["schedule"] == "pingpong",
+        swap_ab=configuration["swap_ab"] == 1,
+    )
 
 
 TEMPLATE = GemmSm90Template()

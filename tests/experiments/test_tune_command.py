@@ -16,7 +16,7 @@ from mlflow.entities import Run
 
 from tilescout.experiments.sources import default_table
 from tilescout.search.evaluate.gpus import visible_gpus
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
 
 PROBLEM = "4096x4096x4096:bf16"
@@ -48,8 +48,8 @@ def test_a_search_writes_its_result_and_64_trials_to_mlflow(tmp_path: Path) -> N
     assert low <= result["best"]["time_us"] <= high
     assert result["best"]["time_us"] <= result["default"]["time_us"]
     assert result["library"]["time_us"] > result["roofline_us"]
-    table = default_table(find_template("gemm_sm90"), Problem.parse(PROBLEM))
-    recorded = table.row(result["best"]["configuration"], Problem.parse(PROBLEM))
+    table = default_table(find_template("gemm_sm90"), GemmProblem.parse(PROBLEM))
+    recorded = table.row(result["best"]["configuration"], GemmProblem.parse(PROBLEM))
     assert recorded is not None
     assert result["best"]["time_us"] == pytest.approx(float(table.times_us[recorded]))
 

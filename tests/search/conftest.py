@@ -19,16 +19,16 @@ from tilescout.search.evaluate.rows import Row
 from tilescout.search.evaluate.table import Table, write_table
 from tilescout.search.evaluate.worker import Job
 from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
-from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate, find_template
 
 TEMPLATE = find_template("gemm_sm90")
 DEVICE = DEVICES["h200"]
 LIBRARY_US = {
-    Problem(4096, 4096, 4096): 195.0,
-    Problem(16, 4096, 4096): 9.5,
-    Problem(512, 512, 512, dtype="fp16"): 5.25,
+    GemmProblem(4096, 4096, 4096): 195.0,
+    GemmProblem(16, 4096, 4096): 9.5,
+    GemmProblem(512, 512, 512, dtype="fp16"): 5.25,
 }
 
 
@@ -60,9 +60,11 @@ def invent_measurement(rng: np.random.Generator, library_us: float) -> Measureme
         compile_seconds=compiling,
         gpu_seconds=measuring,
         verify_seconds=measuring / 3,
+        pilot_seconds=measuring / 16,
     )
     if ratio > 4:
-        return replace(outcome, status=Status.PRUNED, timing=None, gpu_seconds=outcome.verify_seconds)
+        spent = outcome.verify_seconds + outcome.pilot_seconds
+        return replace(outcome, status=Status.PRUNED, timing=None, gpu_seconds=spent)
     return outcome
 
 
@@ -186,7 +188,7 @@ def job_of() -> Callable[..., Job]:
 def compiled_gemm(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     """The default configuration of the real template, compiled for bf16."""
     store = ArtifactStore(tmp_path_factory.mktemp("gemm"))
-    default = TEMPLATE.default(Problem(4096, 4096, 4096), DEVICE)
+    default = TEMPLATE.default(GemmProblem(4096, 4096, 4096), DEVICE)
     with CompilePool(TEMPLATE, "bf16", DEVICE.arch, store, CompileOptions(processes=1)) as pool:
         artifact = pool.submit(default).result()
     assert isinstance(artifact, Artifact), artifact.error

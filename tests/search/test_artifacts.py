@@ -1,7 +1,9 @@
 """The store of compiled kernels: what it finds, what it refuses, what it survives."""
 
 import json
+import os
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -168,3 +170,17 @@ def test_a_store_that_vanished_is_reported_not_made_again_in_silence(store: Arti
 
     with pytest.raises(StoreError, match="can't write the artifact store"):
         publish(store, MADE)
+
+
+def test_what_killed_compilers_left_is_swept_and_what_is_being_written_stays(store: ArtifactStore) -> None:
+    stale, fresh = store.root / "tmp-stale", store.root / "tmp-fresh"
+    for folder in (stale, fresh):
+        folder.mkdir()
+        (folder / "kernel.o").write_bytes(b"half")
+    two_hours_ago = time.time() - 7200
+    os.utime(stale, (two_hours_ago, two_hours_ago))
+
+    store.sweep()
+
+    assert not stale.exists()
+    assert fresh.exists()

@@ -37,7 +37,7 @@ def test_a_card_that_is_not_text_is_refused(invented_table: Table) -> None:
     ("keys", "value", "fault"),
     [
         (["format"], FORMAT + 1, f"format {FORMAT + 1} is newer than {FORMAT}, .* upgrade tilescout"),
-        (["format"], 0, f"format: expected {FORMAT}, found 0"),
+        (["format"], 0, f"format: expected 2 to {FORMAT}, found 0"),
         (["format"], True, "format: expected an integer, found True"),
         (["space"], None, "space: expected a string, found None"),
         (["rows"], "600", "rows: expected an integer, found '600'"),

@@ -22,15 +22,14 @@ from tilescout.search.evaluate.worker import Job
 from tilescout.search.loop import Budget
 from tilescout.search.tune import TuneOptions, tune
 from tilescout.spaces.devices import find_device
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
-from tilescout.spaces.problems import DTYPES, Problem
 from tilescout.spaces.templates import find_template
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 TEMPLATE = find_template("gemm_sm90")
 H200 = find_device("h200")  # the rules are those of every Hopper GPU
-ODD_SIZES = [(1, 8, 8, 1), (1, 8, 8, 3), (65, 72, 40, 1), (257, 136, 24, 3), (389, 584, 328, 1), (1000, 1048, 520, 2)]
 
 BuildPlain = Callable[..., Artifact]
 JobOf = Callable[..., Job]
@@ -118,11 +117,10 @@ def test_the_clocks_are_sampled_where_nvml_answers(
     assert 15 < clocks.temperature_c < 100
 
 
-@pytest.mark.parametrize("problem", ["256x256x256", "2048x2048x64"], ids=["in graphs", "longer"])
+@pytest.mark.parametrize("problem", ["256x256x256", "4096x4096x8"], ids=["in graphs", "longer"])
 def test_a_slow_kernel_is_pruned_and_loses_the_race(
     process: MeasuringProcess, plain_kernel: BuildPlain, job_of: JobOf, problem: str
 ) -> None:
-    # The pilot is a single launch and includes its latency: what it prunes is far slower.
     fast, slow = (job_of(plain_kernel(repeats=repeats), problem) for repeats in (1, 20))
     first = process.measure(fast)
     assert first.timing is not None, first.error
@@ -132,7 +130,7 @@ def test_a_slow_kernel_is_pruned_and_loses_the_race(
 
     assert pruned.status is Status.PRUNED, pruned.error
     assert pruned.timing is None
-    assert pruned.gpu_seconds - pruned.verify_seconds < 0.01
+    assert pruned.timing_seconds < 0.01
     assert (ratios[:, 1] > 1.5 * ratios[:, 0]).all()
 
 
@@ -153,8 +151,8 @@ def compile_all(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[
     """A function: the artifacts of configurations of the real kernel, legal or not."""
     store = ArtifactStore(tmp_path_factory.mktemp("store"))
 
-    def compile_all(configurations: list[Configuration], dtype: str) -> dict[Configuration, Artifact]:
-        with CompilePool(TEMPLATE, dtype, H200.arch, store, CompileOptions()) as pool:
+    def compile_all(configurations: list[Configuration], signature: str) -> dict[Configuration, Artifact]:
+        with CompilePool(TEMPLATE, signature, H200.arch, store, CompileOptions()) as pool:
             futures: dict[Configuration, Future[Artifact | Measurement]] = {}
             for configuration in configurations:
                 futures[configuration] = pool.submit(configuration)
@@ -165,24 +163,31 @@ def compile_all(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[
     return compile_all
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_real_kernel_is_right_on_odd_sizes(
-    process: MeasuringProcess, compile_all: Callable[..., dict[Configuration, Artifact]], dtype: str
+ODD_PROBLEMS = [
+    "1x8x8:bf16", "389x584x328x2:bf16", "17x584x1032:bf16", "100x584x4104x2:fp16", "1000x8x64:fp16",
+    "389x584x328:bf16-fp32", "392x584x328x2:bf16:mn", "40x584x1032:fp16:mn", "389x584x328:bf16:kn",
+    "392x584x328:bf16:mk", "64x584x328x2:bf16:alpha+bias+gelu", "389x584x328:bf16:bias+relu",
+    "389x584x328:fp16:silu", "40x584x1032:bf16-fp32:bias", "389x592x336x2:e4m3", "40x592x1040:e4m3-fp32:alpha",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ODD_PROBLEMS)
+def test_the_real_kernel_is_right_on_odd_sizes_in_every_signature(
+    process: MeasuringProcess, compile_all: Callable[..., dict[Configuration, Artifact]], text: str
 ) -> None:
-    space = TEMPLATE.space(Problem(8, 8, 8, dtype=dtype), H200)
-    drawn = [space[int(index)] for index in space.sample(8, np.random.default_rng(90))]
-    artifacts = compile_all([TEMPLATE.default(space.problem, H200), *drawn], dtype)
+    problem = GemmProblem.parse(text)
+    space = TEMPLATE.space(problem, H200)
+    drawn = [space[int(index)] for index in space.sample(5, np.random.default_rng(90))]
+    artifacts = compile_all([TEMPLATE.default(problem, H200), *drawn], problem.signature)
     options = ProtocolOptions(first=2, max_pairs=2, heating_us=1000.0)
 
     failures = []
-    for m, n, k, batch in ODD_SIZES:
-        problem = Problem(m, n, k, batch, dtype)
-        library_us = process.prepare(TEMPLATE.workload, str(problem), options)
-        for configuration, artifact in artifacts.items():
-            job = make_job(TEMPLATE, configuration, artifact, problem, library_us, options)
-            measured = measure_artifact(process, job, artifact)
-            if not measured.ok:
-                failures.append(f"{problem}: {configuration}: {measured.status}: {measured.error}")
+    library_us = process.prepare(TEMPLATE.workload, str(problem), options)
+    for configuration, artifact in artifacts.items():
+        job = make_job(TEMPLATE, configuration, artifact, problem, library_us, options)
+        measured = measure_artifact(process, job, artifact)
+        if not measured.ok:
+            failures.append(f"{configuration}: {measured.status}: {measured.error}")
 
     assert not failures, "\n".join(failures)
 
@@ -190,9 +195,9 @@ def test_the_real_kernel_is_right_on_odd_sizes(
 def test_a_launch_that_asks_for_too_much_shared_memory_fails_and_is_survived(
     process: MeasuringProcess, compile_all: Callable[..., dict[Configuration, Artifact]]
 ) -> None:
-    problem = Problem(256, 256, 256)
+    problem = GemmProblem(512, 512, 512)
     space = TEMPLATE.space(problem, H200)
-    default = TEMPLATE.default(problem, H200)
+    default = TEMPLATE.default(GemmProblem(4096, 4096, 4096), H200)
     greedy = Configuration.of({**default, "stages": 8})
     assert [rule.name for rule in space.violations(greedy)] == ["shared_memory"]
     artifacts = compile_all([default, greedy], "bf16")
@@ -229,7 +234,7 @@ def test_clusters_fill_the_gpu_but_for_what_is_left_over() -> None:
 
 
 def test_a_live_search_finds_a_kernel_in_the_librarys_range(tmp_path: Path) -> None:
-    with LiveEvaluator(TEMPLATE, Problem(1024, 1024, 1024), tmp_path / "artifacts") as evaluator:
+    with LiveEvaluator(TEMPLATE, GemmProblem(1024, 1024, 1024), tmp_path / "artifacts") as evaluator:
         options = TuneOptions("random", seed=0, budget=Budget(trials=12), studies=tmp_path / "studies")
         result = tune(TEMPLATE, evaluator, options)
         assert evaluator.provenance.kind == "live"

@@ -22,11 +22,11 @@ from tilescout.search.samplers import SAMPLERS, gp, make_sampler, tpe
 from tilescout.search.study import finished_trials, open_storage, open_study
 from tilescout.search.tune import TuneOptions, tune
 from tilescout.spaces.devices import DEVICES
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
 
 TEMPLATE, DEVICE = find_template("gemm_sm90"), DEVICES["h200"]
-PROBLEM = Problem(4096, 4096, 4096)
+PROBLEM = GemmProblem(4096, 4096, 4096)
 SPACE = TEMPLATE.space(PROBLEM, DEVICE)
 DEFAULT = TEMPLATE.default(PROBLEM, DEVICE)
 LIBRARY_US = 200.0
@@ -72,7 +72,7 @@ class PruningEvaluator(ReplayEvaluator):
     def wait(self) -> list[tuple[int, Measurement]]:
         [(index, measurement)] = super().wait()
         incumbent = self.asked[-1][1]
-        if measurement.timing is not None and is_pruned(measurement.timing.ratio, incumbent, ProtocolOptions()):
+        if measurement.timing is not None and is_pruned([measurement.timing.ratio], incumbent, ProtocolOptions()):
             measurement = replace(measurement, status=Status.PRUNED, timing=None, gpu_seconds=0.001)
         return [(index, measurement)]
 

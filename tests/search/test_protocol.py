@@ -5,14 +5,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilescout.search.evaluate.interval import median_interval
-from tilescout.search.evaluate.protocol import ProtocolOptions, block_launches, input_sets, is_pruned, is_settled
+from tilescout.search.evaluate.interval import mean_interval
+from tilescout.search.evaluate.protocol import (
+    Estimate,
+    ProtocolOptions,
+    block_launches,
+    input_sets,
+    is_doubtful,
+    is_pruned,
+    is_settled,
+    most_pairs,
+)
 
 OPTIONS = ProtocolOptions()
 MOST_SETS = 256
+MOST = 30
+ENOUGH = OPTIONS.first + OPTIONS.batch
 times = st.floats(0.01, 1e6)
 ratios = st.floats(0.1, 100)
-sets = st.integers(1, MOST_SETS)
 
 
 @given(input_bytes=st.integers(48, 2**34), l2_bytes=st.sampled_from([0, 50 * 2**20, 126 * 2**20]))
@@ -25,69 +35,92 @@ def test_inputs_are_rotated_past_the_l2_by_as_few_sets_as_will_do(input_bytes: i
     assert count == 1 or (count - 1) * input_bytes < cold
 
 
-@given(times, sets)
-def test_a_block_is_filled_and_takes_every_set_equally_often_or_is_one_launch(library_us: float, sets: int) -> None:
-    launches = block_launches(library_us, sets, OPTIONS)
+@given(times, st.sampled_from([OPTIONS.block_us, OPTIONS.pilot_us]))
+def test_a_block_is_filled_or_one_launch(library_us: float, block_us: float) -> None:
+    launches = block_launches(library_us, block_us, OPTIONS)
 
     if library_us >= OPTIONS.single_us:
         assert launches == 1
     else:
-        assert launches % sets == 0
-        rotation_us = sets * max(library_us, 0.1)
-        assert launches == sets or abs(launches * max(library_us, 0.1) - OPTIONS.block_us) <= 0.501 * rotation_us
+        assert launches >= 2
+        assert launches == 2 or abs(launches * max(library_us, 0.1) - block_us) <= 0.501 * max(library_us, 0.1)
 
 
-@given(ratios)
-def test_without_an_incumbent_nothing_is_pruned(pilot: float) -> None:
-    assert not is_pruned(pilot, None, OPTIONS)
+@given(st.floats(1, 1e6), st.booleans())
+def test_pairs_fit_into_their_time_but_for_a_few(pair_us: float, single: bool) -> None:
+    most = most_pairs(pair_us, single, OPTIONS)
+
+    assert most >= ENOUGH
+    assert most * pair_us <= OPTIONS.pairs_us or most == (OPTIONS.few_pairs if single else ENOUGH)
 
 
-@given(ratios, ratios)
-def test_a_pilot_is_pruned_if_it_is_so_much_slower_than_the_incumbent(pilot: float, incumbent: float) -> None:
-    assert is_pruned(pilot, incumbent, OPTIONS) == (pilot / incumbent > OPTIONS.prune * (1 + 1e-12)) or (
-        pilot / incumbent == pytest.approx(OPTIONS.prune)
-    )
-    assert not is_pruned(incumbent, incumbent, OPTIONS)
+@given(st.lists(ratios, min_size=1, max_size=2))
+def test_without_an_incumbent_nothing_is_pruned(pilots: list[float]) -> None:
+    assert not is_pruned(pilots, None, OPTIONS)
+    assert not is_doubtful(pilots[0], None, OPTIONS)
+
+
+@given(ratios, ratios, ratios)
+def test_one_pilot_prunes_what_is_far_off_and_two_must_agree_on_the_rest(
+    first: float, second: float, incumbent: float
+) -> None:
+    doubtful, pruned = is_doubtful(first, incumbent, OPTIONS), is_pruned([first], incumbent, OPTIONS)
+
+    assert not (doubtful and pruned)
+    assert pruned == (first > OPTIONS.prune_at_once * incumbent)
+    if doubtful:
+        assert is_pruned([first, second], incumbent, OPTIONS) == (min(first, second) > OPTIONS.prune * incumbent)
+    assert not is_pruned([incumbent], incumbent, OPTIONS)
+    assert not is_doubtful(incumbent, incumbent, OPTIONS)
+
+
+def estimate(values: list[float], noise: float = 0.0) -> Estimate:
+    return Estimate(*mean_interval(values, noise, OPTIONS.repeat), values)
 
 
 @given(st.lists(ratios, min_size=1, max_size=60), st.none() | ratios)
 def test_timing_never_goes_on_past_the_most_pairs(values: list[float], incumbent: float | None) -> None:
-    assert len(values) < OPTIONS.max_pairs or is_settled(values, incumbent, OPTIONS)
+    assert len(values) < MOST or is_settled(estimate(values), MOST, incumbent, OPTIONS)
 
 
-@given(st.lists(ratios, min_size=6, max_size=39), st.none() | ratios)
+@given(st.lists(ratios, min_size=ENOUGH, max_size=MOST - 1), st.none() | ratios)
 def test_timing_ends_when_the_interval_is_narrow_or_the_case_is_lost(
     values: list[float], incumbent: float | None
 ) -> None:
-    middle, low, high = median_interval(values)
-    narrow = (high - low) / 2 <= OPTIONS.precision * middle
-    lost = incumbent is not None and low > (1 + OPTIONS.hopeless) * incumbent
+    found = estimate(values)
+    narrow = found.high / found.ratio - 1 <= (OPTIONS.precision if incumbent is None else OPTIONS.rough)
+    lost = incumbent is not None and found.low > (1 + OPTIONS.hopeless) * incumbent
 
-    assert is_settled(values, incumbent, OPTIONS) == (narrow or lost)
+    assert is_settled(found, MOST, incumbent, OPTIONS) == (narrow or lost)
 
 
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_too_few_pairs_for_an_interval_decide_only_against_a_kernel(count: int) -> None:
-    assert not is_settled([1.0] * count, None, OPTIONS)
-    assert not is_settled([1.0] * count, 1.0, OPTIONS)
-    assert is_settled([1.0] * count, 0.9, OPTIONS)
+def test_two_pairs_decide_only_against_a_kernel_and_only_if_they_agree() -> None:
+    noise = 0.003
+
+    assert not is_settled(estimate([1.0, 1.0], noise), MOST, None, OPTIONS)
+    assert not is_settled(estimate([1.0, 1.0], noise), MOST, 1.0, OPTIONS)
+    assert is_settled(estimate([1.0, 1.0], noise), MOST, 0.95, OPTIONS)
+    assert not is_settled(estimate([1.0, 1.5], noise), MOST, 1.0, OPTIONS)
+    assert not is_settled(estimate([1.0, 1.0], noise=0.05), MOST, 0.95, OPTIONS)
 
 
 def test_a_kernel_within_reach_of_the_incumbent_is_timed_on() -> None:
     spread = [1.0, 1.1, 1.2, 1.05, 1.15, 1.02, 1.18]
 
-    assert not is_settled(spread, 1.0, OPTIONS)
-    assert is_settled(spread, 0.9, OPTIONS)
+    assert not is_settled(estimate(spread), MOST, 1.05, OPTIONS)
+    assert is_settled(estimate(spread), MOST, 0.9, OPTIONS)
 
 
 def test_the_quieter_the_ratios_the_fewer_pairs_are_needed() -> None:
     def pairs_needed(noise: float, seed: int) -> int:
-        drawn = 1 + noise * np.random.default_rng(seed).standard_normal(2 * OPTIONS.max_pairs)
-        counts = range(OPTIONS.first, OPTIONS.max_pairs + OPTIONS.batch, OPTIONS.batch)
-        return next(count for count in counts if is_settled(drawn[:count].tolist(), None, OPTIONS))
+        drawn = 1 + noise * np.random.default_rng(seed).standard_normal(MOST)
+        counts = range(OPTIONS.first, MOST + OPTIONS.batch, OPTIONS.batch)
+        return next(
+            count for count in counts if is_settled(estimate(drawn[:count].tolist(), noise), MOST, None, OPTIONS)
+        )
 
-    means = [np.mean([pairs_needed(noise, seed) for seed in range(50)]) for noise in (0.0005, 0.003, 0.006, 0.05)]
+    means = [np.mean([pairs_needed(noise, seed) for seed in range(50)]) for noise in (0.0001, 0.002, 0.004, 0.05)]
 
-    assert means[0] == OPTIONS.first + OPTIONS.batch
-    assert means == sorted(means)
-    assert means[0] < means[1] < means[2] < means[3] >= OPTIONS.max_pairs
+    assert means[0] == pytest.approx(ENOUGH, abs=OPTIONS.batch)
+    assert means[0] < means[1] < means[2] < means[3]
+    assert means[3] >= MOST

@@ -10,17 +10,17 @@ from tilescout.search.evaluate.rows import Row
 from tilescout.search.evaluate.table import Table, write_table
 from tilescout.spaces.constraints import Constraint
 from tilescout.spaces.errors import ProblemError, TableError
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import KernelTemplate, find_template
 
 TEMPLATE = find_template("gemm_sm90")
-PROBLEM = Problem(16, 4096, 4096)
+PROBLEM = GemmProblem(16, 4096, 4096)
 
 
 Alter = Callable[..., KernelTemplate]
 
 
-def recorded(rows: list[Row], problem: Problem) -> dict[str, str]:
+def recorded(rows: list[Row], problem: GemmProblem) -> dict[str, str]:
     return {str(configuration): repr(measurement) for configuration, p, measurement in rows if p == problem}
 
 
@@ -63,7 +63,7 @@ def test_values_that_the_template_gained_since_do_not_matter(
 def test_configurations_that_became_illegal_are_dropped_and_counted(
     invented_table: Table, invented_rows: list[Row], alter_template: Alter
 ) -> None:
-    rule = Constraint("shallow", "for this test", lambda columns, problem, device: columns["stages"] <= 3)
+    rule = Constraint("shallow", "for this test", ("stages",), lambda columns, problem, device: columns["stages"] <= 3)
     narrowed = alter_template(constraints=(*TEMPLATE.constraints, rule))
     kept = [row for row in invented_rows if int(row[0]["stages"]) <= 3]
     with ReplayEvaluator(invented_table, narrowed, PROBLEM) as evaluator:
@@ -78,7 +78,10 @@ def test_a_table_with_nothing_legal_left_is_refused(
     space = TEMPLATE.space(PROBLEM, ReplayEvaluator(invented_table, TEMPLATE, PROBLEM).device)
     only = next(space[index] for index in range(len(space)) if space[index] not in tried)
     rule = Constraint(
-        "only", "for this test", lambda columns, problem, device: np.all([columns[n] == only[n] for n in only], axis=0)
+        "only",
+        "for this test",
+        tuple(only),
+        lambda columns, problem, device: np.all([columns[n] == only[n] for n in only], axis=0),
     )
     with pytest.raises(TableError, match="none of its 200 configurations for 16x4096x4096:bf16 is legal in gemm_sm90"):
         ReplayEvaluator(invented_table, alter_template(constraints=(rule,)), PROBLEM)
@@ -88,7 +91,7 @@ def test_a_problem_that_was_not_recorded_is_refused_with_those_that_were(invente
     with pytest.raises(
         TableError, match=r"nothing of 64x64x64:bf16, only 4096x4096x4096:bf16, 16x4096x4096:bf16, 512x"
     ):
-        ReplayEvaluator(invented_table, TEMPLATE, Problem(64, 64, 64))
+        ReplayEvaluator(invented_table, TEMPLATE, GemmProblem(64, 64, 64))
 
 
 def test_a_table_of_another_space_is_refused(invented_table: Table, alter_template: Alter) -> None:
@@ -105,7 +108,7 @@ def test_a_table_of_an_unknown_device_is_refused(invented_table: Table, invented
 def test_a_problem_that_the_template_can_no_longer_compute_is_refused(
     invented_table: Table, invented_rows: list[Row]
 ) -> None:
-    odd = Problem(16, 4096, 4097)
+    odd = GemmProblem(16, 4096, 4097)
     card = replace(invented_table.card, baselines={odd: invented_table.card.baselines[PROBLEM]})
     table = write_table(invented_table.path, card, [(invented_rows[0][0], odd, invented_rows[0][2])])
     with pytest.raises(ProblemError, match="not a multiple of 8"):

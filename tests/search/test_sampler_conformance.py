@@ -15,10 +15,10 @@ from optuna.testing.pytest_samplers import (
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.tpe import TPESampler
 from tilescout.spaces.devices import DEVICES
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
 
-SPACE = find_template("gemm_sm90").space(Problem(512, 512, 512), DEVICES["h200"])
+SPACE = find_template("gemm_sm90").space(GemmProblem(512, 512, 512), DEVICES["h200"])
 
 
 @pytest.fixture(scope="module", autouse=True)

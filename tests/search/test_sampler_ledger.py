@@ -10,12 +10,12 @@ from optuna.trial import TrialState
 
 from tilescout.search.samplers.ledger import Ledger, all_trials, distributions, seen
 from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Knob
-from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
 
 SPACE = SearchSpace(
-    "small", [Knob("a", (1, 2, 4), ""), Knob("b", ("x", "y", "z"), "")], [], Problem(512, 512, 512), DEVICES["h200"]
+    "small", [Knob("a", (1, 2, 4), ""), Knob("b", ("x", "y", "z"), "")], [], GemmProblem(512, 512, 512), DEVICES["h200"]
 )
 KNOBS = distributions(SPACE)
 OTHER = {"a": IntDistribution(0, 2), "b": IntDistribution(0, 9)}  # the same names, another meaning

@@ -15,16 +15,20 @@ from tilescout.search.samplers import gp, make_sampler, tpe
 from tilescout.search.samplers.base import distributions
 from tilescout.spaces.constraints import Constraint
 from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Knob
-from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
 
 SHAPE = {"a": 6, "b": 6, "c": 5, "d": 5, "e": 4}
 BOWL = SearchSpace(
     "bowl",
     [Knob(name, tuple(range(size)), "for tests") for name, size in SHAPE.items()],
-    [Constraint("rule", "for tests", lambda values, *_: (values["a"] + values["b"] + values["e"]) % 4 != 1)],
-    Problem(512, 512, 512),
+    [
+        Constraint(
+            "rule", "for tests", ("a", "b", "e"), lambda values, *_: (values["a"] + values["b"] + values["e"]) % 4 != 1
+        )
+    ],
+    GemmProblem(512, 512, 512),
     DEVICES["h200"],
 )
 KNOBS = distributions(BOWL)

@@ -25,12 +25,12 @@ from tilescout.search.samplers.ledger import CLAIM
 from tilescout.spaces.constraints import Columns, Constraint
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SamplerError, SpaceError
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Knob
-from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import Indices, SearchSpace
 from tilescout.spaces.templates import find_template
 
-PROBLEM, DEVICE = Problem(512, 512, 512), DEVICES["h200"]
+PROBLEM, DEVICE = GemmProblem(512, 512, 512), DEVICES["h200"]
 every_sampler = pytest.mark.parametrize("name", SAMPLERS)
 
 
@@ -42,7 +42,8 @@ def quiet() -> None:
 def space_of(shape: Sequence[int], holds: Callable[[Columns], np.ndarray] | None = None) -> SearchSpace:
     """A space of knobs a, b, c, ... with values 10, 11, ...; `holds` sees the values."""
     knobs = [Knob(chr(ord("a") + i), tuple(range(10, 10 + size)), "for tests") for i, size in enumerate(shape)]
-    rules = [] if holds is None else [Constraint("rule", "for tests", lambda columns, *_: holds(columns))]
+    names = tuple(knob.name for knob in knobs)
+    rules = [] if holds is None else [Constraint("rule", "for tests", names, lambda columns, *_: holds(columns))]
     return SearchSpace("small", knobs, rules, PROBLEM, DEVICE)
 
 
@@ -322,7 +323,7 @@ KNOBS = [(name, knob.low, knob.high) for name, knob in distributions(SMALL).item
 def test_the_real_space_is_searched_without_a_warning_or_a_log_line(
     name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    space = find_template("gemm_sm90").space(Problem(4096, 4096, 4096), DEVICE)
+    space = find_template("gemm_sm90").space(GemmProblem(4096, 4096, 4096), DEVICE)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         study = study_of(name, space)

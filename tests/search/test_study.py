@@ -26,14 +26,14 @@ from tilescout.search.study import (
 )
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import StoreError
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import find_template
 
 
 @pytest.fixture
 def space() -> SearchSpace:
-    return find_template("gemm_sm90").space(Problem(1024, 1024, 1024), find_device("h200"))
+    return find_template("gemm_sm90").space(GemmProblem(1024, 1024, 1024), find_device("h200"))
 
 
 def measured(ratio: float) -> Measurement:

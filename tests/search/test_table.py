@@ -17,8 +17,8 @@ from tilescout.search.evaluate.rows import Row
 from tilescout.search.evaluate.table import Table, find_tables, write_table
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import TableError
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration, Knob
-from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate, find_template
 
 Alter = Callable[..., KernelTemplate]
@@ -126,7 +126,7 @@ def test_a_configuration_that_was_not_tried_has_no_row(invented_table: Table, in
 
 def test_a_problem_that_the_table_lacks_is_refused_with_those_it_holds(invented_table: Table) -> None:
     with pytest.raises(TableError, match=r"nothing of 8x8x8:bf16, only 4096x4096x4096:bf16, 16x.*, 512x512x512:fp16"):
-        invented_table.rows(Problem(8, 8, 8))
+        invented_table.rows(GemmProblem(8, 8, 8))
 
 
 def test_times_are_those_of_the_measurements(invented_table: Table, invented_rows: list[Row]) -> None:
@@ -206,7 +206,7 @@ def test_rows_that_do_not_fit_the_card_are_not_written(
     with pytest.raises(TableError, match="column tile_m: "):
         write(invented_card, [({**configuration, "tile_m": "wide"}, problem, measurement)])
     with pytest.raises(TableError, match="row 0: problem is 8x8x8:bf16, which the card does not list"):
-        write(invented_card, [(configuration, Problem(8, 8, 8), measurement)])
+        write(invented_card, [(configuration, GemmProblem(8, 8, 8), measurement)])
     clash = replace(
         invented_card, knobs={"ratio": (1,)}, baselines={problem: Baseline(Configuration.of({"ratio": 1}), 1)}
     )

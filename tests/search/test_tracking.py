@@ -21,13 +21,13 @@ from tilescout.search.tracking.store import default_store, manners, open_client
 from tilescout.search.tracking.tracker import MlflowTracker
 from tilescout.search.tracking.writer import TrackingError
 from tilescout.spaces.errors import StoreError
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
-from tilescout.spaces.problems import Problem
 
 DEFAULT = Configuration.of({"tile_m": 128, "stages": 4, "raster": "m"})
 LIVE = Provenance("live", "NVIDIA H200, driver 580", {"torch": "2.11.0"})
 INFO = StudyInfo(
-    "study-1", "gemm_sm90", "c0ffee", Problem(4096, 4096, 4096), "h200", "tpe", 7, LIVE, DEFAULT, "torch.mm", 200.0
+    "study-1", "gemm_sm90", "c0ffee", GemmProblem(4096, 4096, 4096), "h200", "tpe", 7, LIVE, DEFAULT, "torch.mm", 200.0
 )
 
 
@@ -158,7 +158,7 @@ def test_a_pruned_trial_shows_its_pilot_and_is_no_failure(store: str, tmp_path: 
     assert (row["status"], row["time_us"], float(row["pilot_us"])) == ("pruned", "", 900)
     described = json.loads((folder / "best_configuration.json").read_text())
     assert (described["failed_trials"], described["pruned_trials"]) == (1, 1)
-    assert described["verify_seconds"] == 0.5
+    assert described["account"]["verify"] == 0.5
 
 
 def test_the_parent_shows_the_best_so_far_at_every_trial(store: str) -> None:

@@ -25,12 +25,14 @@ from tilescout.search.tracking.plots import draw_convergence
 from tilescout.search.tracking.report import describe
 from tilescout.search.tracking.writer import Writer
 from tilescout.spaces.errors import StoreError
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
-from tilescout.spaces.problems import Problem
 
 KNOBS = [Configuration.of({"stages": stages}) for stages in range(1000)]
 REPLAY = Provenance("replay", "a recorded table")
-INFO = StudyInfo("study", "space", "ab12", Problem(512, 512, 512), "h200", "gp", 1, REPLAY, KNOBS[0], "torch.mm", 8.0)
+INFO = StudyInfo(
+    "study", "space", "ab12", GemmProblem(512, 512, 512), "h200", "gp", 1, REPLAY, KNOBS[0], "torch.mm", 8.0
+)
 
 
 def study(*ratios: float | None) -> StudyResult:

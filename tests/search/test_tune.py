@@ -16,11 +16,11 @@ from tilescout.search.records import StudyResult, TrialRecord
 from tilescout.search.samplers import SAMPLERS
 from tilescout.search.tune import TuneOptions, tune
 from tilescout.spaces.errors import SamplerError, StoreError
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
 
 TEMPLATE = find_template("gemm_sm90")
-PROBLEM = Problem(4096, 4096, 4096)
+PROBLEM = GemmProblem(4096, 4096, 4096)
 
 
 @pytest.fixture(scope="module")

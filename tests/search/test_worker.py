@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tilescout.search.evaluate.artifacts import Artifact
@@ -39,12 +40,15 @@ def check_ok(measurement: Measurement) -> None:
     assert measurement.relative_error is not None
     assert 0 < measurement.relative_error <= ROUNDOFF
     assert measurement.timing is not None
-    assert 0 < measurement.timing.ratio_q25 <= measurement.timing.ratio <= measurement.timing.ratio_q75
+    assert 0 < measurement.timing.ratio_q25 <= measurement.timing.ratio_q75
     assert measurement.time_us == measurement.timing.ratio * measurement.timing.library_us
     assert 0 < measurement.timing.ratio_low <= measurement.timing.ratio <= measurement.timing.ratio_high
     assert measurement.pilot_us is not None
     assert measurement.pilot_us > 0
     assert 0 < measurement.verify_seconds < measurement.gpu_seconds
+    assert measurement.timing_seconds > 0
+    spent = measurement.verify_seconds + measurement.pilot_seconds + measurement.timing_seconds
+    assert spent == pytest.approx(measurement.gpu_seconds)
 
 
 @pytest.mark.parametrize("problem", ["64x64x64", "1x8x8", "65x24x40x3"])
@@ -159,7 +163,7 @@ def test_twice_the_work_takes_about_twice_the_time(
     process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf
 ) -> None:
     # Blocks far shorter than the system's time slices: on a busy machine too, most of them are not interrupted.
-    options = {"first": 51, "max_pairs": 51, "block_us": 100.0}
+    options = {"first": 51, "pairs_us": 1.0, "batch": 0, "block_us": 100.0}
     ratios = []
     for repeats in (1, 2, 4):
         timing = process.measure(job_of(build_plain(repeats=repeats), "64x64x256", **options)).timing
@@ -184,26 +188,26 @@ def test_a_kernel_whose_pilot_rules_it_out_is_pruned_and_not_timed(
     assert measurement.pilot_us > 0
     assert measurement.relative_error is not None
     assert measurement.relative_error <= ROUNDOFF
-    assert 0 < measurement.verify_seconds <= measurement.gpu_seconds < measurement.verify_seconds * 1.5
+    assert measurement.timing_seconds < 0.5 * measurement.gpu_seconds
 
 
 def test_a_kernel_that_can_not_win_gets_the_first_pairs_only(
     process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf
 ) -> None:
-    timing = process.measure(job_of(build_plain(), incumbent=1e-6, prune=1e9)).timing
+    timing = process.measure(job_of(build_plain(), incumbent=1e-6, prune_at_once=1e9, prune=1e9)).timing
 
     assert timing is not None
     assert timing.pairs == ProtocolOptions().first
 
 
 def test_an_artifact_is_verified_on_the_edge_problem_once(build_plain: BuildPlain, job_of: JobOf) -> None:
-    artifact = build_plain()
+    artifact, one_launch = build_plain(), {"single_us": 0.0}  # which is the pilot too
     worker, counts = Worker("cpu"), []
     assert worker.measure(job_of(build_plain(repeats=2), incumbent=1e-6)).status is Status.PRUNED  # loads what all need
     calls = ctypes.c_int64.in_dll(ctypes.CDLL(str(artifact.path)), "calls")
     for problem in ("64x64x64", "64x64x64", "72x64x64"):
         before = calls.value
-        assert worker.measure(job_of(artifact, problem, incumbent=1e-6)).status is Status.PRUNED
+        assert worker.measure(job_of(artifact, problem, incumbent=1e-6, **one_launch)).status is Status.PRUNED
         counts.append(calls.value - before)
 
     assert counts == [3, 1, 1]
@@ -223,7 +227,8 @@ def test_kernels_race_in_rounds_and_the_slower_one_is_seen(
     ratios = process.race(jobs, rounds=4, pairs=5, seed=0)
 
     assert ratios.shape == (4, 2)
-    assert (ratios[:, 1] > 2 * ratios[:, 0]).all()
+    one, four = np.median(ratios, axis=0)  # others use this machine too
+    assert four > 2 * one
 
 
 def test_a_kernel_that_kills_the_process_in_a_race_is_reported_and_the_process_replaced(
@@ -238,7 +243,7 @@ def test_the_protocol_is_the_jobs_even_if_the_problem_is_set_up_already(
     process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf
 ) -> None:
     for pairs in (3, 5):
-        timing = process.measure(job_of(build_plain(), first=pairs, max_pairs=pairs)).timing
+        timing = process.measure(job_of(build_plain(), first=pairs, batch=0, pairs_us=1.0, few_pairs=pairs)).timing
         assert timing is not None
         assert timing.pairs == pairs
 
@@ -300,16 +305,18 @@ def test_the_process_leaves_when_its_host_is_killed(build_plain: BuildPlain, job
         command.append(json.dumps(asdict(job_of(build_plain("endless")))))
     host = subprocess.run(command, capture_output=True, text=True, check=False)
     assert host.returncode == -signal.SIGKILL, host.stderr
-    worker = int(host.stdout)
+    workers = [int(pid) for pid in host.stdout.split()]
+    assert len(workers) == 2  # one is the spare
 
     try:
         deadline = time.monotonic() + 20
-        while runs(worker) and time.monotonic() < deadline:
+        while any(map(runs, workers)) and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert not runs(worker)
+        assert not any(map(runs, workers))
     finally:
-        with suppress(ProcessLookupError):
-            os.kill(worker, signal.SIGKILL)
+        for worker in workers:
+            with suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
 
 
 def runs(pid: int) -> bool:

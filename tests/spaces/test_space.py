@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +15,12 @@ from hypothesis import strategies as st
 from tilescout.spaces.constraints import Columns, Constraint, Mask
 from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration, Knob, Value
-from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import find_template
 
-PROBLEM = Problem(1000, 104, 72)
+PROBLEM = GemmProblem(1000, 104, 72)
 H200 = find_device("h200")
 
 
@@ -36,10 +37,17 @@ class Rule:
         total = sum(weight * code for weight, code in zip(self.weights, codes, strict=True))
         return total % self.modulus != self.remainder
 
-    def holds(self, columns: Columns, problem: Problem, device: Device) -> Mask:
+    def holds(self, columns: Columns, problem: GemmProblem, device: Device) -> Mask:
         assert (problem, device) == (PROBLEM, H200)
-        codes = zip(*([knob.values.index(value) for value in columns[knob.name]] for knob in self.knobs), strict=True)
-        return np.array([self.allows(code) for code in codes], dtype=np.bool_)
+        total = np.zeros(len(next(iter(columns.values()))), dtype=np.int64)
+        for knob, weight in zip(self.knobs, self.weights, strict=True):
+            if weight:  # it is asked before the columns of the other knobs exist
+                total += weight * np.array([knob.values.index(value) for value in columns[knob.name]])
+        return np.asarray(total % self.modulus != self.remainder)
+
+    def constraint(self, number: int) -> Constraint:
+        looks_at = tuple(knob.name for knob, weight in zip(self.knobs, self.weights, strict=True) if weight)
+        return Constraint(f"rule {number}", f"because of {number}", looks_at, self.holds)
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,7 @@ def cases(draw: st.DrawFn) -> Case:
     grid = itertools.product(*(range(len(knob.values)) for knob in knobs))
     legal = tuple(codes for codes in grid if all(rule.allows(codes) for rule in rules))
     assume(legal)
-    constraints = [Constraint(f"rule {n}", f"because of {n}", rule.holds) for n, rule in enumerate(rules)]
+    constraints = [rule.constraint(number) for number, rule in enumerate(rules)]
     return Case(SearchSpace("invented", knobs, constraints, PROBLEM, H200), rules, legal)
 
 
@@ -207,15 +215,25 @@ def test_a_sample_holds_different_configurations_and_depends_on_the_generator_al
 
 @given(knob_sets())
 def test_a_space_without_a_legal_configuration_is_refused(knobs: tuple[Knob, ...]) -> None:
-    never = Constraint("never", "nothing fits", lambda columns, problem, device: columns["knob_0"] != columns["knob_0"])
+    never = Constraint(
+        "never", "nothing fits", ("knob_0",), lambda columns, problem, device: columns["knob_0"] != columns["knob_0"]
+    )
 
     with pytest.raises(SpaceError, match=r"no legal configuration is left for 1000x104x72:bf16 on h200"):
         SearchSpace("invented", knobs, [never], PROBLEM, H200)
 
 
+@given(knob_sets())
+def test_a_rule_about_a_knob_that_there_is_not_is_refused(knobs: tuple[Knob, ...]) -> None:
+    rule = Constraint("ghost", "", ("knob_0", "tile"), lambda columns, problem, device: columns["tile"] > 0)
+
+    with pytest.raises(SpaceError, match=r"rule ghost looks at knobs that there are not: \['tile'\]"):
+        SearchSpace("invented", knobs, [rule], PROBLEM, H200)
+
+
 @pytest.fixture(scope="module")
 def gemm() -> SearchSpace:
-    return find_template("gemm_sm90").space(Problem(4096, 4096, 4096), H200)
+    return find_template("gemm_sm90").space(GemmProblem(256, 4096, 1024), H200)
 
 
 def test_the_real_space_is_large_and_enumerated_at_once(gemm: SearchSpace) -> None:
@@ -223,7 +241,7 @@ def test_the_real_space_is_large_and_enumerated_at_once(gemm: SearchSpace) -> No
     again = find_template("gemm_sm90").space(gemm.problem, gemm.device)
 
     assert time.process_time() - started < 1
-    assert len(again) == len(gemm) > 5000
+    assert len(again) == len(gemm) > 50_000
     assert np.array_equal(again.codes, gemm.codes)
 
 
@@ -235,15 +253,44 @@ def test_every_configuration_of_the_real_space_satisfies_every_rule_and_is_there
     assert np.array_equal(gemm.find(gemm.codes), np.arange(len(gemm)))
 
 
-REAL: tuple[tuple[str, Callable[[dict[str, int]], bool]], ...] = (
-    ("rows", lambda c: c["tile_m"] / 64 / c["warp_groups"] in (1, 2, 3, 4)),
-    ("registers", lambda c: c["tile_m"] * c["tile_n"] / 128 / c["warp_groups"]
-     <= {1: 208, 2: 208, 3: 96, 4: 64}[c["warp_groups"]]),
-    ("shared_memory", lambda c: 1024 + 2 * c["stages"] * c["tile_k"] * (c["tile_m"] + c["tile_n"])
-     + 2 * 2 * 64 * c["warp_groups"] * (64 if c["tile_n"] % 64 == 0 else 32) <= 227 * 1024),
-    ("cluster", lambda c: c["cluster_m"] * c["cluster_n"] <= 8),
+def _unit(c: dict[str, Any]) -> int:
+    return max(width for width in (16, 32, 64) if c["tile_n"] % width == 0)
+
+
+def _groups(c: dict[str, Any]) -> int:
+    return 1 if c["schedule"] == "pingpong" else int(c["warp_groups"])
+
+
+def _bytes(c: dict[str, Any]) -> int:
+    units = c["tile_m"] // (64 * _groups(c)) * (c["tile_n"] // _unit(c))
+    owners = max(count for count in (1, 2, 4, 8) if units % count == 0 and count <= c["split_k"])
+    shares = c["split_k"] * (units // owners) * 64 * _unit(c) * c["warp_groups"] if c["split_k"] > 1 else 0
+    ring = c["stages"] * c["tile_k"] * (c["tile_m"] + c["tile_n"])
+    return int(1024 + 2 * ring + 2 * 2 * 64 * c["warp_groups"] * _unit(c) + 4 * shares)
+
+
+def _tiles(size: int, tile: int) -> int:
+    return -(-size // tile)
+
+
+# The rules once more, in plain arithmetic on one configuration of the problem 256 x 4096 x 1024.
+REAL: tuple[tuple[str, Callable[[dict[str, Any]], bool]], ...] = (
+    ("turns", lambda c: c["schedule"] == "cooperative" or c["warp_groups"] == 2),
+    ("swap", lambda c: not c["swap_ab"]),
+    ("rows", lambda c: c["tile_m"] / 64 / _groups(c) in (1, 2, 3, 4)),
+    ("narrow", lambda c: c["tile_n"] >= 32 or c["swap_ab"] == 1),
+    ("registers", lambda c: c["tile_m"] * c["tile_n"] / 128 / _groups(c)
+     <= {1: 208, 2: 192, 3: 96, 4: 64}[c["warp_groups"]]),
+    ("filled", lambda c: not c["swap_ab"] or c["tile_n"] < 512),
+    ("split", lambda c: c["split_k"] == 1 or (
+        c["split_k"] * c["tile_k"] <= 512 and c["schedule"] == "cooperative" and c["split_k"] * (
+            _tiles(256, c["tile_n"]) * _tiles(4096, c["tile_m"]) if c["swap_ab"]
+            else _tiles(256, c["tile_m"]) * _tiles(4096, c["tile_n"])) <= 264)),
+    ("cluster", lambda c: c["cluster_m"] * c["cluster_n"] * c["split_k"] <= 8),
+    ("idle", lambda c: c["cluster_n"] < 2 * _tiles(256, c["tile_n"]) if c["swap_ab"]
+     else c["cluster_m"] < 2 * _tiles(256, c["tile_m"])),
+    ("shared_memory", lambda c: _bytes(c) <= 227 * 1024),
 )  # fmt: skip
-"""The rules once more, in plain arithmetic on one configuration."""
 
 
 @given(st.data())
@@ -277,14 +324,14 @@ def test_the_real_defaults_are_legal(gemm: SearchSpace) -> None:
     for m, n, k in [(1, 8, 8), (16, 4096, 4096), (512, 512, 512), (8192, 8192, 8192), (128, 14336, 4096)]:
         for dtype in ("bf16", "fp16"):
             for device in (H200, find_device("h100")):
-                space = template.space(Problem(m, n, k, dtype=dtype), device)
+                space = template.space(GemmProblem(m, n, k, dtype=dtype), device)
                 assert template.default(space.problem, device) in space
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"tile": 64}, "unknown knob 'tile', the knobs are tile_m, tile_n"),
+        ({"tile": 64}, "unknown knob 'tile', the knobs are schedule, warp_groups, swap_ab, tile_m, tile_n"),
         ({"tile_m": 96}, "knob tile_m can't be 96, allowed are 64, 128, 192, 256"),
         ({"raster": "k"}, "knob raster can't be k, allowed are m, n"),
         ({"stages": None}, "knob stages has no value"),

@@ -9,10 +9,11 @@ import pytest
 from tilescout.search.evaluate.artifacts import Artifact
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
 from tilescout.search.export.decisions import Choice, Decision, Evidence
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.gemm import GemmProblem
 
 EVIDENCE = Evidence("a-study", "proven as fast as torch.mm", 0.97, 0.96, 0.98, 12, "a test", {"torch": "2.11.0"})
 DIGEST = "0" * 63
+WORKLOAD = "tilescout.spaces.gemm:Gemm"
 
 Make = Callable[..., Bundle]
 
@@ -24,9 +25,16 @@ def make_bundle(build_plain: Callable[..., Artifact], tmp_path_factory: pytest.T
     def make_bundle(ours: Sequence[str], library: Sequence[str] = (), arch: str = "host", repeats: int = 1) -> Bundle:
         artifact = build_plain(repeats=repeats)
         digest = f"{DIGEST}{repeats}"
-        kernel = Kernel(f"{KERNELS}/{digest}.so", artifact.sha256, artifact.function, "gemm", 1, {"repeats": repeats})
-        decisions = [Decision(Problem.parse(text), Choice.OURS, EVIDENCE, digest) for text in ours]
-        decisions += [Decision(Problem.parse(text), Choice.LIBRARY, EVIDENCE) for text in library]
+        kernel = Kernel(
+            f"{KERNELS}/{digest}.so",
+            artifact.sha256,
+            artifact.function,
+            "tilescout.spaces.gemm:Gemm",
+            1,
+            {"repeats": repeats},
+        )
+        decisions = [Decision(GemmProblem.parse(text), Choice.OURS, EVIDENCE, digest) for text in ours]
+        decisions += [Decision(GemmProblem.parse(text), Choice.LIBRARY, EVIDENCE) for text in library]
         path = tmp_path_factory.mktemp("bundles") / "bundle"
         kernels = {digest: (kernel, artifact.path)} if ours else {}
         return write_bundle(path, arch, "host", {"tilescout": "0"}, decisions, kernels)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tilescout.search.export.bundle import INDEX, KERNELS, Bundle, read_bundle
 from tilescout.search.export.decisions import Choice
 from tilescout.spaces.errors import ArtifactError, BundleError, StoreError
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.gemm import GemmProblem
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ def library_of(bundle: Bundle) -> Path:
 def test_what_was_written_is_read(bundle: Bundle) -> None:
     assert read_bundle(bundle.path) == bundle
     assert [str(decision.problem) for decision in bundle.ours] == ["16x64x32:bf16", "32x64x32:bf16"]
-    assert bundle.by_problem[Problem(64, 64, 32)].choice is Choice.LIBRARY
-    assert bundle.by_problem[Problem(16, 64, 32)].evidence.high == 0.98
+    assert bundle.by_problem[GemmProblem(64, 64, 32)].choice is Choice.LIBRARY
+    assert bundle.by_problem[GemmProblem(16, 64, 32)].evidence.high == 0.98
 
 
 def test_a_bundle_is_what_it_holds_wherever_it_lies(bundle: Bundle, tmp_path: Path) -> None:

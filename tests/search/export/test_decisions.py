@@ -17,7 +17,7 @@ from tilescout.search.export.decisions import (
     best_of,
     judge,
 )
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.gemm import GemmProblem
 
 CONFIGURATION = {"tile_m": 128, "raster": "n"}
 
@@ -82,12 +82,12 @@ def test_of_several_studies_of_a_problem_the_surest_decides() -> None:
 
 
 def decision(m: int, choice: Choice = Choice.OURS) -> Decision:
-    return Decision(Problem(m, 64, 64), choice, Evidence("s", "r"), "k" if choice is Choice.OURS else "")
+    return Decision(GemmProblem(m, 64, 64), choice, Evidence("s", "r"), "k" if choice is Choice.OURS else "")
 
 
 def test_decisions_survive_json() -> None:
     whole = Evidence("s", "r", 0.9, 0.8, 1.0, 4, "h200", {"torch": "2.11"})
-    for written in (Decision(Problem(1, 2, 3), Choice.OURS, whole, "k"), decision(16, Choice.LIBRARY)):
+    for written in (Decision(GemmProblem(1, 2, 3), Choice.OURS, whole, "k"), decision(16, Choice.LIBRARY)):
         assert Decision.from_dict(written.to_dict()) == written
 
 

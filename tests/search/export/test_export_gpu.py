@@ -12,7 +12,7 @@ from tilescout.search.export.decisions import Choice, Decision, Evidence
 from tilescout.search.export.inductor import load, use
 from tilescout.search.export.kernels import name_of
 from tilescout.spaces.devices import DEVICES
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
 
 pytestmark = pytest.mark.gpu
@@ -23,11 +23,13 @@ PROBLEMS = ("64x1024x512", "128x1024x512", "128x512x1024", "64x512x1024", "64x25
 @pytest.fixture(scope="module")
 def bundle(compiled_gemm: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     template = find_template("gemm_sm90")
-    blocks = template.blocks_per_cluster(template.default(Problem(4096, 4096, 4096), DEVICES["h200"]))
+    blocks = template.blocks_per_cluster(template.default(GemmProblem(4096, 4096, 4096), DEVICES["h200"]))
     digest = "0" * 64
-    kernel = Kernel(f"{KERNELS}/{digest}.so", compiled_gemm.sha256, compiled_gemm.function, "gemm", blocks, {})
+    kernel = Kernel(
+        f"{KERNELS}/{digest}.so", compiled_gemm.sha256, compiled_gemm.function, "tilescout.spaces.gemm:Gemm", blocks, {}
+    )
     evidence = Evidence("none", "forced")
-    decisions = [Decision(Problem.parse(text), Choice.OURS, evidence, digest) for text in PROBLEMS]
+    decisions = [Decision(GemmProblem.parse(text), Choice.OURS, evidence, digest) for text in PROBLEMS]
     path = tmp_path_factory.mktemp("bundle") / "bundle"
     return write_bundle(path, "sm_90a", "h200", {}, decisions, {digest: (kernel, compiled_gemm.path)})
 
@@ -66,7 +68,7 @@ def profiled(function: Callable[..., torch.Tensor], *arguments: object) -> tuple
 def test_the_first_call_of_a_process_may_be_captured(bundle: Bundle) -> None:
     load(bundle.path)
     a, b = operands(64, 1024, 512)
-    name = name_of(bundle, Problem(64, 1024, 512))
+    name = name_of(bundle, GemmProblem(64, 1024, 512))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         result = torch.ops.tilescout.gemm_compiled(a, b, name)
@@ -80,7 +82,7 @@ def test_the_first_call_of_a_process_may_be_captured(bundle: Bundle) -> None:
 def test_our_kernel_runs_in_order_on_the_current_stream(bundle: Bundle) -> None:
     load(bundle.path)
     a, b = operands(128, 1024, 512)
-    name = name_of(bundle, Problem(128, 1024, 512))
+    name = name_of(bundle, GemmProblem(128, 1024, 512))
     stream = torch.cuda.Stream()
     expected = torch.full_like(a, 0.5) @ b.transpose(1, 2)
     torch.cuda.synchronize()
@@ -95,7 +97,7 @@ def test_our_kernel_runs_in_order_on_the_current_stream(bundle: Bundle) -> None:
 def test_every_decided_product_runs_our_kernel_and_is_right(bundle: Bundle) -> None:
     load(bundle.path)
     for text in PROBLEMS:
-        problem = Problem.parse(text)
+        problem = GemmProblem.parse(text)
         a, b = operands(problem.m, problem.n, problem.k, problem.batch)
         result, ours, names = profiled(torch.ops.tilescout.gemm_compiled, a, b, name_of(bundle, problem))
         check(result, a, b)
@@ -106,7 +108,9 @@ def test_a_batch_of_one_may_have_any_stride(bundle: Bundle) -> None:
     load(bundle.path)
     a, b = operands(64, 1024, 512)
     views = (tensor.as_strided(tensor.shape, (0, 512, 1)) for tensor in (a, b))
-    result, ours, names = profiled(torch.ops.tilescout.gemm_compiled, *views, name_of(bundle, Problem(64, 1024, 512)))
+    result, ours, names = profiled(
+        torch.ops.tilescout.gemm_compiled, *views, name_of(bundle, GemmProblem(64, 1024, 512))
+    )
     check(result, a, b)
     assert ours == 1, names
 
@@ -115,7 +119,7 @@ def test_misaligned_operands_go_to_the_library(bundle: Bundle) -> None:
     load(bundle.path)
     a, b = operands(64, 1024, 512)
     shifted = torch.empty(a.numel() + 1, dtype=a.dtype, device="cuda")[1:].view_as(a).copy_(a)
-    name = name_of(bundle, Problem(64, 1024, 512))
+    name = name_of(bundle, GemmProblem(64, 1024, 512))
     result, ours, names = profiled(torch.ops.tilescout.gemm_compiled, shifted, b, name)
     check(result, a, b)
     assert ours == 0, names

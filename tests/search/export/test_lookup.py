@@ -20,7 +20,8 @@ from torch._inductor.virtualized import V
 from tilescout.search.export.decisions import Choice, Decision, Evidence
 from tilescout.search.export.lookup import lookup_key, lookup_table, write_lookup_table
 from tilescout.spaces.errors import StoreError
-from tilescout.spaces.problems import DTYPES, Problem
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.problems import DTYPES
 
 PRODUCT = "NVIDIA H200"
 
@@ -36,7 +37,7 @@ def pretended_h200() -> Iterator[None]:
         yield
 
 
-def operands(problem: Problem) -> MMKernelInputs:
+def operands(problem: GemmProblem) -> MMKernelInputs:
     """The operands of a linear layer with these sizes, as TorchInductor sees them."""
 
     def buffer(name: str, size: Sequence[int], stride: Sequence[int]) -> ir.InputBuffer:
@@ -52,7 +53,7 @@ def operands(problem: Problem) -> MMKernelInputs:
 
 
 problems = st.builds(
-    Problem,
+    GemmProblem,
     *(st.integers(1, 20000) for _ in range(3)),
     batch=st.integers(1, 4),
     dtype=st.sampled_from([name for name, dtype in DTYPES.items() if dtype.bytes == 2]),
@@ -61,16 +62,16 @@ problems = st.builds(
 
 @settings(max_examples=50)
 @given(problems)
-def test_keys_are_those_that_torchinductor_makes(problem: Problem) -> None:
+def test_keys_are_those_that_torchinductor_makes(problem: GemmProblem) -> None:
     operator, key = lookup_key(problem, PRODUCT)
     assert LookupTableChoices().make_lookup_key(operands(problem), operator, include_device=True) == key
 
 
 @pytest.mark.parametrize("text", ["16x8192x4096:bf16", "128x512x256x4:fp16"])
 def test_torchinductor_is_left_with_aten_alone(text: str, tmp_path: Path) -> None:
-    problem = Problem.parse(text)
+    problem = GemmProblem.parse(text)
     evidence = Evidence("s", "r")
-    ours = Decision(Problem(64, 64, 64), Choice.OURS, evidence, "k")
+    ours = Decision(GemmProblem(64, 64, 64), Choice.OURS, evidence, "k")
     write_lookup_table(
         tmp_path / "table.json", lookup_table([Decision(problem, Choice.LIBRARY, evidence), ours], PRODUCT)
     )
@@ -81,7 +82,7 @@ def test_torchinductor_is_left_with_aten_alone(text: str, tmp_path: Path) -> Non
     with config.patch({"lookup_table.table": table}):
         choices = LookupTableChoices().get_template_configs(operands(problem), templates, operator)
         found = LookupTableChoices().lookup_template_configs(
-            operands(Problem(problem.m + 1, problem.n, problem.k, problem.batch, problem.dtype)),
+            operands(GemmProblem(problem.m + 1, problem.n, problem.k, problem.batch, problem.dtype)),
             operator,
             [template.uid for template in templates],
         )
@@ -90,7 +91,7 @@ def test_torchinductor_is_left_with_aten_alone(text: str, tmp_path: Path) -> Non
 
 
 def test_a_table_for_another_gpu_is_not_asked() -> None:
-    problem = Problem(16, 8192, 4096)
+    problem = GemmProblem(16, 8192, 4096)
     table = lookup_table([Decision(problem, Choice.LIBRARY, Evidence("s", "r"))], "NVIDIA H100 80GB HBM3")
     with config.patch({"lookup_table.table": table}):
         assert LookupTableChoices().lookup_template_configs(operands(problem), "mm", [aten_mm.uid]) == {}

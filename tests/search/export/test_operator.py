@@ -11,7 +11,7 @@ from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.inductor import load
 from tilescout.search.export.kernels import name_of
 from tilescout.spaces.errors import BundleError, DeviceError
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.gemm import GemmProblem
 
 Calls = Callable[[Bundle], int]
 
@@ -35,7 +35,7 @@ def check(result: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
 
 
 def run(bundle: Bundle, a: torch.Tensor, b: torch.Tensor, problem: str = "16x64x32") -> torch.Tensor:
-    return torch.ops.tilescout.gemm(a, b, name_of(bundle, Problem.parse(problem)))
+    return torch.ops.tilescout.gemm(a, b, name_of(bundle, GemmProblem.parse(problem)))
 
 
 @pytest.mark.parametrize(("m", "ours"), [(16, True), (24, True), (20, True), (8, False), (12, False), (48, False)])
@@ -92,7 +92,7 @@ def test_operands_that_do_not_fit_fail_as_in_torch(bundle: Bundle) -> None:
 @pytest.mark.parametrize("name", ["gemm", "gemm_compiled"])
 def test_the_operator_keeps_the_rules_of_custom_operators(bundle: Bundle, name: str) -> None:
     operator = getattr(torch.ops.tilescout, name).default
-    decision = name_of(bundle, Problem(16, 64, 32))
+    decision = name_of(bundle, GemmProblem(16, 64, 32))
     tests = ["test_schema", "test_faketensor", "test_aot_dispatch_dynamic"]
     for grad in (False, True) if name == "gemm" else (False,):
         torch.library.opcheck(operator, (*operands(16, grad=grad), decision), test_utils=tests)

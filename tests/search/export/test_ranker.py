@@ -16,9 +16,9 @@ from torch._inductor.virtualized import V
 
 from tilescout.search.export.ranker import Ranker, Tiling, use_ranker
 from tilescout.spaces.errors import ExportError
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.gemm import GemmProblem
 
-PROBLEM = Problem(256, 1024, 512)
+PROBLEM = GemmProblem(256, 1024, 512)
 TILINGS = [(128, 256, 64, 2, 1), (64, 64, 64, 1, 1), (128, 128, 64, 1, 1), (256, 128, 64, 1, 2), (64, 256, 64, 4, 1)]
 
 
@@ -53,7 +53,7 @@ def choices() -> list[Any]:
     return [nvgemm(TILINGS[0]), aten_mm.bind(inputs, layout), *map(nvgemm, TILINGS[1:])]
 
 
-def by_tiles(problem: Problem, candidates: Sequence[Mapping[str, int]]) -> NDArray[np.float64]:
+def by_tiles(problem: GemmProblem, candidates: Sequence[Mapping[str, int]]) -> NDArray[np.float64]:
     """More tiles take longer."""
     return np.array([problem.m * problem.n / (c["tile_m"] * c["tile_n"]) * c["cluster_m"] for c in candidates])
 
@@ -72,7 +72,7 @@ def test_the_best_are_kept_in_order_and_other_backends_are_left(choices: list[An
 def test_a_pinned_candidate_is_the_only_one_of_its_backend(choices: list[Any]) -> None:
     pinned = {PROBLEM: TILINGS[1]}
     assert tilings(Ranker(by_tiles, "v1", pinned=pinned)(choices)) == [TILINGS[1]]
-    elsewhere = {Problem(1, 1024, 512): TILINGS[1]}
+    elsewhere = {GemmProblem(1, 1024, 512): TILINGS[1]}
     assert len(Ranker(by_tiles, "v1", keep=2, pinned=elsewhere)(choices)) == 3
     absent = {PROBLEM: (1, 1, 1, 1, 1)}
     assert len(Ranker(by_tiles, "v1", keep=2, pinned=absent)(choices)) == 3

@@ -15,8 +15,8 @@ from pathlib import Path
 from tilescout.search.evaluate.compile import find_linker
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import BuildError, ProblemError
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration, Knob, Value
-from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import Built, KernelTemplate
 
 HOST = Device("host", "CPU", "host", sms=1, shared_memory=1, l2=1, bandwidth=1e10, peak=1e11)
@@ -45,7 +45,7 @@ class PlainGemmTemplate(KernelTemplate):
     name = "plain_gemm"
     package = "plain_gemm"
     sources = ("gemm.c",)
-    workload = "gemm"
+    workload = "tilescout.spaces.gemm:Gemm"
     archs = ("host", "sm_90a")
     knobs = (
         Knob("fault", ("nothing", *KERNEL_FAULTS, *COMPILER_FAULTS), "what is wrong with the kernel"),
@@ -53,17 +53,17 @@ class PlainGemmTemplate(KernelTemplate):
     )
     constraints = ()
 
-    def check(self, problem: Problem) -> None:
-        if problem.dtype != "bf16":
-            raise ProblemError(f"{self.name} computes in bf16, not in {problem.dtype}")
+    def check(self, problem: GemmProblem) -> None:
+        if problem.signature != "bf16":
+            raise ProblemError(f"{self.name} computes in bf16, not in {problem.signature}")
 
-    def default(self, problem: Problem, device: Device) -> Configuration:
+    def default(self, problem: GemmProblem, device: Device) -> Configuration:
         return Configuration.of({"fault": "nothing", "repeats": 1})
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         return 1
 
-    def build(self, configuration: Mapping[str, Value], dtype: str, arch: str, path: Path) -> Built:
+    def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
         match configuration["fault"]:
             case "compiler_aborts":
                 os.abort()

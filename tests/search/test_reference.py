@@ -1,0 +1,82 @@
+"""What a kernel's times are divided by: the library's beside them where both drift, its recent mean elsewhere."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tilescout.search.evaluate.protocol import ProtocolOptions
+from tilescout.search.evaluate.reference import Reference
+
+LIBRARY_US = 300.0
+TRUTH = 1.1
+
+
+def pairs(
+    rng: np.random.Generator, drift: float, noise: float, library_noise: float, count: int = 25
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Times of a kernel and of the library beside it; the clock wanders by `drift` in a measurement."""
+    clock = 1 + drift * np.sin(rng.uniform(0, 7) + np.linspace(0, 6, count))
+    kernel = TRUTH * LIBRARY_US * clock * np.exp(noise * rng.standard_normal(count))
+    # the library's own noise lasts: it is much the same in a measurement, and another in the next
+    own = library_noise * (rng.standard_normal() + 0.3 * rng.standard_normal(count))
+    return kernel, LIBRARY_US * clock * np.exp(own)
+
+
+def spread(drift: float, noise: float, library_noise: float) -> tuple[Reference, float, float]:
+    """The reference after 60 measurements, and the standard deviations of its ratios and of plain ones."""
+    rng = np.random.default_rng(7)
+    reference = Reference(LIBRARY_US, LIBRARY_US * (1 + noise * rng.standard_normal(12)), ProtocolOptions())
+    found, plain = [], []
+    for _ in range(60):
+        kernel_us, beside_us = pairs(rng, drift, noise, library_noise)
+        found.append(reference.estimate(kernel_us, beside_us).ratio)
+        plain.append(float(np.mean(kernel_us / beside_us)))
+        reference.learn(kernel_us, beside_us)
+    assert np.mean(found) == pytest.approx(TRUTH, rel=0.004)
+    return reference, float(np.std(found[10:]) / TRUTH), float(np.std(plain[10:]) / TRUTH)
+
+
+def test_where_the_clock_drifts_the_ratio_of_neighbours_is_taken() -> None:
+    reference, found, plain = spread(drift=0.03, noise=0.002, library_noise=0.0005)
+
+    assert reference.coupled
+    assert found < 0.001
+    assert found == pytest.approx(plain, rel=0.5)
+
+
+def test_where_nothing_drifts_the_librarys_noise_is_kept_out() -> None:
+    reference, found, plain = spread(drift=0.0, noise=0.002, library_noise=0.003)
+
+    assert not reference.coupled
+    assert found < plain / 2
+
+
+def test_until_something_is_known_the_ratio_of_neighbours_is_taken() -> None:
+    reference = Reference(LIBRARY_US, [LIBRARY_US] * 12, ProtocolOptions())
+
+    assert reference.coupled
+    assert reference.estimate(np.array([330.0, 345.0]), np.array([300.0, 300.0 * 345 / 330])).ratio == pytest.approx(
+        1.1
+    )
+
+
+def test_a_library_far_from_where_it_was_is_divided_by_even_if_the_pairs_are_not_coupled() -> None:
+    rng = np.random.default_rng(1)
+    reference = Reference(LIBRARY_US, LIBRARY_US * (1 + 0.001 * rng.standard_normal(12)), ProtocolOptions())
+    for _ in range(5):
+        reference.learn(*pairs(rng, drift=0.0, noise=0.002, library_noise=0.002))
+    assert not reference.coupled
+
+    kernel_us, beside_us = pairs(rng, drift=0.0, noise=0.001, library_noise=0.0)
+    assert reference.estimate(1.05 * kernel_us, 1.05 * beside_us).ratio == pytest.approx(TRUTH, rel=0.002)
+
+
+def test_a_disturbed_block_decides_nothing() -> None:
+    rng = np.random.default_rng(2)
+    reference = Reference(LIBRARY_US, LIBRARY_US * (1 + 0.002 * rng.standard_normal(12)), ProtocolOptions())
+    for _ in range(20):
+        kernel_us, beside_us = pairs(rng, drift=0.03, noise=0.002, library_noise=0.0005)
+        beside_us[rng.integers(len(beside_us))] *= 1.5
+        reference.learn(kernel_us, beside_us)
+
+    assert reference.coupled
