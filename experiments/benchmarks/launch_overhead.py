@@ -20,6 +20,7 @@ from rich.table import Table
 from tilescout.search.export.inductor import load
 from tilescout.search.export.kernels import name_of
 from tilescout.spaces.errors import BundleError, DeviceError
+from tilescout.spaces.problems import DTYPES
 
 
 def host_us(call: Callable[[], Any], burst: int, bursts: int) -> float:
@@ -68,9 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not torch.cuda.is_available():
         raise DeviceError("no CUDA GPU here: this measures on one")
     bundle = load(options.bundle)
-    plain = [decision.problem for decision in bundle.ours if decision.problem.batch == 1]
+    plain = [
+        decision.problem
+        for decision in bundle.ours
+        if decision.problem.batch == 1 and decision.problem.signature in DTYPES
+    ]
     if not plain:
-        raise BundleError(f"bundle {bundle.path} gives no product without a batch to our kernels")
+        raise BundleError(f"bundle {bundle.path} gives no plain product to our kernels")
     problem = min(plain, key=lambda problem: problem.flops)
     dtype, name = getattr(torch, problem.element.torch_name), name_of(bundle, problem)
     a = torch.randn(1, problem.m, problem.k, device="cuda", dtype=dtype)
@@ -78,8 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     flat, turned = a[0], b[0].t()
     calls: dict[str, Callable[[], Any]] = {
         "torch.mm": lambda: torch.mm(flat, turned),
-        "tilescout::gemm_compiled": lambda: torch.ops.tilescout.gemm_compiled.default(a, b, name),
-        "tilescout::gemm": lambda: torch.ops.tilescout.gemm.default(a, b, name),
+        "tilescout::gemm_compiled": lambda: torch.ops.tilescout.gemm_compiled.default(a, b, None, name),
+        "tilescout::gemm": lambda: torch.ops.tilescout.gemm.default(a, b, None, name),
     }
     record: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "problem": str(problem)}
     table = Table(title=f"{problem} on {record['gpu']}, torch {torch.__version__}", title_justify="left")

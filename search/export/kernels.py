@@ -58,15 +58,17 @@ class Family:
 
         self._bundle = bundle
         self._buckets = Buckets(decisions)
-        problem = decisions[0].problem
-        self._dtype = getattr(torch, problem.element.torch_name)
-        self._batch, self._n = problem.batch, problem.n
+        self.problem = problem = decisions[0].problem  #: its m stands for any
+        self._dtype, self._out = (getattr(torch, kind.torch_name) for kind in (problem.element, problem.result))
+        self._a_along_m = problem.layout[0] == "m"
         self._b_shape = (problem.batch, problem.n, problem.k)
+        self._b_strides = strides_of(problem.n, problem.k, problem.layout[1] == "n")
+        self._row = _ALIGNMENT // problem.element.bytes  # elements that contiguous rows must be a multiple of
         self._launches: dict[tuple[int | None, int], Launch | None] = {}
         self._one_device = bundle.arch == HOST or torch.cuda.device_count() < 2
 
-    def __call__(self, a: "torch.Tensor", b: "torch.Tensor") -> "torch.Tensor":
-        """A @ B.T, of A [batch, m, k] and B [batch, n, k]."""
+    def __call__(self, a: "torch.Tensor", b: "torch.Tensor", bias: "torch.Tensor | None") -> "torch.Tensor":
+        """A @ B.T + bias, activated, of A [batch, m, k], B [batch, n, k] and bias [n], as the problem has them."""
         import torch
 
         m, index = a.shape[1], a.device.index
@@ -74,29 +76,53 @@ class Family:
             launch = self._launches[index, m]
         except KeyError:
             launch = self._launches[index, m] = self._find(a.device, m)
-        if launch is None or not self._takes(a, b):
-            return library_gemm(a, b)
-        a, b = dense(a), dense(b)
-        output = a.new_empty((self._batch, m, self._n))
+        if launch is None or not self._takes(a, b, bias):
+            return self.library(a, b, bias)
+        output = a.new_empty((self.problem.batch, m, self.problem.n), dtype=self._out)
+        inputs = (
+            with_strides(a, strides_of(m, self.problem.k, self._a_along_m)),
+            with_strides(b, self._b_strides),
+            *(() if bias is None else (bias,)),
+        )
         if self._one_device or index == torch.cuda.current_device():
-            launch((a, b), output)
+            launch(inputs, output)
         else:
             with torch.cuda.device(index):
-                launch((a, b), output)
+                launch(inputs, output)
         return output
 
-    def _takes(self, a: "torch.Tensor", b: "torch.Tensor") -> bool:
+    def library(self, a: "torch.Tensor", b: "torch.Tensor", bias: "torch.Tensor | None") -> "torch.Tensor":
+        """The same by torch itself."""
+        import torch
+
+        if len(a) == 1:
+            flat, turned = a[0], b[0].t()
+            result = (torch.mm(flat, turned) if bias is None else torch.addmm(bias, flat, turned)).unsqueeze(0)
+        else:
+            turned = b.transpose(1, 2)
+            result = torch.bmm(a, turned) if bias is None else torch.baddbmm(bias, a, turned)
+        return torch.relu_(result) if self.problem.activation == "relu" else result
+
+    def _takes(self, a: "torch.Tensor", b: "torch.Tensor", bias: "torch.Tensor | None") -> bool:
         # A kernel reads what it was promised, whatever it is given: a wrong shape would be read out of bounds.
+        m = a.shape[1]
         return (
             b.shape == self._b_shape
             and a.shape[2] == self._b_shape[2]
-            and a.shape[0] == self._batch
+            and a.shape[0] == self._b_shape[0]
             and a.dtype is b.dtype is self._dtype
-            and a.is_contiguous()
-            and b.is_contiguous()
+            and (a.transpose(1, 2) if self._a_along_m else a).is_contiguous()
+            and (b if self._b_strides[2] == 1 else b.transpose(1, 2)).is_contiguous()
             and not (a.data_ptr() | b.data_ptr()) % _ALIGNMENT
+            and not (self._a_along_m and m % self._row)
             and a.device == b.device
+            and (bias is not None) == self.problem.bias
+            and (bias is None or self._takes_bias(a, bias))
         )
+
+    def _takes_bias(self, a: "torch.Tensor", bias: "torch.Tensor") -> bool:
+        same = bias.dtype is self._out and bias.device == a.device
+        return same and bias.shape == (self.problem.n,) and bias.is_contiguous()
 
     def _find(self, device: "torch.device", m: int) -> Launch | None:
         decision = self._buckets.find(m)
@@ -105,23 +131,17 @@ class Family:
         return _load(self._bundle.digest, decision.kernel, device)
 
 
-def dense(tensor: "torch.Tensor") -> "torch.Tensor":
-    """A contiguous tensor with the strides that its shape says, also in dimensions of size 1.
+def strides_of(rows: int, k: int, along_rows: bool) -> tuple[int, int, int]:
+    """The strides of an operand [batch, rows, k] that is contiguous along k, or along its rows."""
+    return (rows * k, 1, rows) if along_rows else (rows * k, k, 1)
+
+
+def with_strides(tensor: "torch.Tensor", strides: tuple[int, int, int]) -> "torch.Tensor":
+    """A tensor that has these strides but in dimensions of size 1, with them there too.
 
     Those may have any: Inductor gives a dimension that it adds a stride of 0, which no kernel was built for.
     """
-    _, rows, columns = tensor.shape
-    strides = (rows * columns, columns, 1)
     return tensor if tensor.stride() == strides else tensor.as_strided(tensor.shape, strides)
-
-
-def library_gemm(a: "torch.Tensor", b: "torch.Tensor") -> "torch.Tensor":
-    """What torch itself does: A [batch, m, k] @ B [batch, n, k].T."""
-    import torch
-
-    if len(a) == 1:
-        return torch.mm(a[0], b[0].t()).unsqueeze(0)
-    return torch.bmm(a, b.transpose(1, 2))
 
 
 _bundles: dict[str, Bundle] = {}

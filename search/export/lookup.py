@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescout.search.export.decisions import Choice, Decision, Outcome
+from tilescout.search.export.kernels import strides_of
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
 
@@ -33,27 +34,32 @@ def lookup_table(decided: Iterable[Decision | Outcome], product: str) -> Table:
     product
         The GPU, as ``torch.cuda.get_device_name`` calls it: decisions hold for that one.
     """
-    return {
-        key: [{"template_id": f"aten::{operator}"}]
-        for decision in decided
-        if decision.choice is Choice.LIBRARY
-        for operator, key in [lookup_key(decision.problem, product)]
-    }
+    table = {}
+    for decision in decided:
+        if decision.choice is Choice.LIBRARY and (key := lookup_key(decision.problem, product)) is not None:
+            table[key] = [{"template_id": f"aten::{_operator(decision.problem)}"}]
+    return table
 
 
-def lookup_key(problem: GemmProblem, product: str) -> tuple[str, str]:
-    """The operator of a problem, and the key under which TorchInductor looks it up.
+def _operator(problem: GemmProblem) -> str:
+    return "mm" if problem.batch == 1 else "bmm"
+
+
+def lookup_key(problem: GemmProblem, product: str) -> str | None:
+    """The key under which TorchInductor looks a problem up; None for one that is not a plain product.
 
     A key is the device's name, the types, sizes and strides of the operands, and the operator.
     """
+    if problem.epilogue or problem.out != problem.dtype:
+        return None
     m, n, k, batch = problem.m, problem.n, problem.k, problem.batch
+    a = [batch, m, k], list(strides_of(m, k, problem.layout[0] == "m"))
+    along, row, column = strides_of(n, k, problem.layout[1] == "n")
+    b = [batch, k, n], [along, column, row]
+    kept = slice(1, None) if batch == 1 else slice(None)
     dtype = f"torch.{problem.element.torch_name}"
-    if batch == 1:
-        operator, a, b = "mm", ([m, k], [k, 1]), ([k, n], [1, k])
-    else:
-        operator, a, b = "bmm", ([batch, m, k], [m * k, k, 1]), ([batch, k, n], [n * k, 1, k])
-    operands = ", ".join(f"({dtype}, {shape}, {strides})" for shape, strides in (a, b))
-    return operator, f"{product}+({operands})+{operator}"
+    operands = ", ".join(f"({dtype}, {shape[kept]}, {strides[kept]})" for shape, strides in (a, b))
+    return f"{product}+({operands})+{_operator(problem)}"
 
 
 def write_lookup_table(path: Path, table: Table) -> None:

@@ -35,7 +35,7 @@ from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.loop import Budget
 from tilescout.search.race import RaceOptions
 from tilescout.search.tune import TuneOptions, tune
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.gemm import GemmProblem
 
 class Raced(LiveEvaluator):
     # Everything is real but for the outcome of the race: a test can't depend on how fast this machine is.
@@ -43,7 +43,7 @@ class Raced(LiveEvaluator):
         return float(sys.argv[3]) * np.random.default_rng(seed).uniform(0.999, 1.001, (rounds, len(indices)))
 
 if __name__ == "__main__":
-    store, problem = Path(sys.argv[1]), Problem.parse(sys.argv[2])
+    store, problem = Path(sys.argv[1]), GemmProblem.parse(sys.argv[2])
     options = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0))
     with Raced(
         plain_gemm.TEMPLATE, problem, store / "artifacts", "cpu", plain_gemm.HOST, options

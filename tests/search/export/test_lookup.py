@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +21,7 @@ from torch._inductor.virtualized import V
 from tilescout.search.export.decisions import Choice, Decision, Evidence
 from tilescout.search.export.lookup import lookup_key, lookup_table, write_lookup_table
 from tilescout.spaces.errors import StoreError
-from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.gemm import LAYOUTS, GemmProblem
 from tilescout.spaces.problems import DTYPES
 
 PRODUCT = "NVIDIA H200"
@@ -46,10 +47,14 @@ def operands(problem: GemmProblem) -> MMKernelInputs:
         return ir.InputBuffer(name=name, layout=layout)
 
     m, n, k, batch = problem.m, problem.n, problem.k, problem.batch
+    a, b = torch.empty(batch, m, k, device="meta"), torch.empty(batch, k, n, device="meta")
+    if problem.layout[0] == "m":
+        a = torch.empty(batch, k, m, device="meta").transpose(1, 2)
+    if problem.layout[1] == "k":
+        b = torch.empty(batch, n, k, device="meta").transpose(1, 2)
     if batch == 1:
-        return MMKernelInputs([buffer("a", (m, k), (k, 1)), buffer("b", (k, n), (1, k))])
-    a = buffer("a", (batch, m, k), (m * k, k, 1))
-    return MMKernelInputs([a, buffer("b", (batch, k, n), (n * k, 1, k))])
+        a, b = a[0], b[0]
+    return MMKernelInputs([buffer("a", a.shape, a.stride()), buffer("b", b.shape, b.stride())])
 
 
 problems = st.builds(
@@ -57,17 +62,24 @@ problems = st.builds(
     *(st.integers(1, 20000) for _ in range(3)),
     batch=st.integers(1, 4),
     dtype=st.sampled_from([name for name, dtype in DTYPES.items() if dtype.bytes == 2]),
+    layout=st.sampled_from(LAYOUTS),
 )
 
 
 @settings(max_examples=50)
 @given(problems)
 def test_keys_are_those_that_torchinductor_makes(problem: GemmProblem) -> None:
-    operator, key = lookup_key(problem, PRODUCT)
-    assert LookupTableChoices().make_lookup_key(operands(problem), operator, include_device=True) == key
+    operator = "mm" if problem.batch == 1 else "bmm"
+    made = LookupTableChoices().make_lookup_key(operands(problem), operator, include_device=True)
+    assert made == lookup_key(problem, PRODUCT)
 
 
-@pytest.mark.parametrize("text", ["16x8192x4096:bf16", "128x512x256x4:fp16"])
+@pytest.mark.parametrize("text", ["16x64x64:bf16:bias", "16x64x64:e4m3-bf16", "16x64x64:bf16-fp32", "8x8x8:fp16:relu"])
+def test_what_is_no_plain_product_has_no_key(text: str) -> None:
+    assert lookup_key(GemmProblem.parse(text), PRODUCT) is None
+
+
+@pytest.mark.parametrize("text", ["16x8192x4096:bf16", "64x512x256:bf16:mn", "128x512x256x4:fp16"])
 def test_torchinductor_is_left_with_aten_alone(text: str, tmp_path: Path) -> None:
     problem = GemmProblem.parse(text)
     evidence = Evidence("s", "r")
@@ -78,11 +90,11 @@ def test_torchinductor_is_left_with_aten_alone(text: str, tmp_path: Path) -> Non
     table = json.loads((tmp_path / "table.json").read_text())
     assert len(table) == 1
     templates = [aten_mm, mm_template] if problem.batch == 1 else [aten_bmm, bmm_template]
-    operator = lookup_key(problem, PRODUCT)[0]
+    operator = "mm" if problem.batch == 1 else "bmm"
     with config.patch({"lookup_table.table": table}):
         choices = LookupTableChoices().get_template_configs(operands(problem), templates, operator)
         found = LookupTableChoices().lookup_template_configs(
-            operands(GemmProblem(problem.m + 1, problem.n, problem.k, problem.batch, problem.dtype)),
+            operands(replace(problem, m=problem.m + 1)),
             operator,
             [template.uid for template in templates],
         )

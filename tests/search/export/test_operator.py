@@ -35,7 +35,7 @@ def check(result: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
 
 
 def run(bundle: Bundle, a: torch.Tensor, b: torch.Tensor, problem: str = "16x64x32") -> torch.Tensor:
-    return torch.ops.tilescout.gemm(a, b, name_of(bundle, GemmProblem.parse(problem)))
+    return torch.ops.tilescout.gemm(a, b, None, name_of(bundle, GemmProblem.parse(problem)))
 
 
 @pytest.mark.parametrize(("m", "ours"), [(16, True), (24, True), (20, True), (8, False), (12, False), (48, False)])
@@ -74,12 +74,13 @@ def test_a_kernel_gets_the_strides_that_it_was_built_for(bundle: Bundle, calls: 
     before = calls(bundle)
     check(run(bundle, a.as_strided(a.shape, (0, 32, 1)), b), a, b)
     assert calls(bundle) == before + 1
-    assert kernels.dense(a) is a
+    assert kernels.with_strides(a, (512, 32, 1)) is a
     for shape, strides in (((1, 16, 32), (0, 32, 1)), ((3, 1, 32), (32, 7, 1)), ((1, 1, 1), (0, 0, 0))):
         odd = torch.arange(512.0).as_strided(shape, strides)
         assert odd.is_contiguous()
-        assert kernels.dense(odd).stride() == torch.empty(shape).stride()
-        assert torch.equal(kernels.dense(odd), odd)
+        wanted = torch.empty(shape).stride()
+        assert kernels.with_strides(odd, wanted).stride() == wanted
+        assert torch.equal(kernels.with_strides(odd, wanted), odd)
 
 
 def test_operands_that_do_not_fit_fail_as_in_torch(bundle: Bundle) -> None:
@@ -95,7 +96,7 @@ def test_the_operator_keeps_the_rules_of_custom_operators(bundle: Bundle, name: 
     decision = name_of(bundle, GemmProblem(16, 64, 32))
     tests = ["test_schema", "test_faketensor", "test_aot_dispatch_dynamic"]
     for grad in (False, True) if name == "gemm" else (False,):
-        torch.library.opcheck(operator, (*operands(16, grad=grad), decision), test_utils=tests)
+        torch.library.opcheck(operator, (*operands(16, grad=grad), None, decision), test_utils=tests)
     assert torch.Tag.needs_exact_strides in operator.tags
 
 
