@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.search.evaluate.card import TableCard
-from tilescout.search.evaluate.measurement import Measurement, Timing
+from tilescout.search.evaluate.measurement import Measurement, Status, Timing
 from tilescout.search.evaluate.rows import (
     Row,
     check_columns,
@@ -46,8 +46,8 @@ class ProblemSummary:
     ----------
     problem
         The problem.
-    rows, ok
-        Configurations that were tried, and those that were right and timed.
+    rows, ok, pruned
+        Configurations that were tried, those that were right and timed, and those right and too slow to be timed.
     library_us
         The library's steady time, in µs.
     best, best_timing
@@ -59,6 +59,7 @@ class ProblemSummary:
     problem: Problem
     rows: int
     ok: int
+    pruned: int
     library_us: float
     best: Configuration | None
     best_timing: Timing | None
@@ -67,7 +68,7 @@ class ProblemSummary:
     @property
     def failed(self) -> int:
         """Configurations that were tried and failed."""
-        return self.rows - self.ok
+        return self.rows - self.ok - self.pruned
 
 
 class Table:
@@ -132,8 +133,12 @@ class Table:
         return f"Table({self.path.name}: {card.space} on {card.device}, {size})"
 
     @cached_property
+    def _of_status(self) -> NDArray[np.int64]:
+        return positions(self.data["status"], list(Status))
+
+    @cached_property
     def times_us(self) -> NDArray[np.float64]:
-        """The time of every row in µs, of shape [rows]; infinite where it failed."""
+        """The time of every row in µs, of shape [rows]; infinite where there is none."""
         ratio, library_us = (np.asarray(self.data[name].fill_null(np.inf)) for name in ("ratio", "library_us"))
         times: NDArray[np.float64] = ratio * library_us
         return times
@@ -230,6 +235,7 @@ class Table:
             problem=problem,
             rows=len(rows),
             ok=ok,
+            pruned=int((self._of_status[rows] == list(Status).index(Status.PRUNED)).sum()),
             library_us=baseline.library_us,
             best=None if best is None else self.configuration(best),
             best_timing=None if best is None else self.measurement(best).timing,

@@ -12,7 +12,7 @@ from cutlass import Float32, Int32, cute
 from cutlass.cute.nvgpu import CopyUniversalOp, warp
 
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.gemm_sm90.layout import EPILOGUE_STAGES, WARP_GROUP, GemmShape
+from tilescout.spaces.gemm_sm90.layout import EPILOGUE_STAGES, MMA_ROWS, WARP_GROUP, GemmShape
 
 EPILOGUE_BARRIER = 1  # named barriers 1, 2, ... belong to the consumer warp groups; 0 is __syncthreads
 
@@ -29,8 +29,8 @@ class Epilogue:
         The element type of D.
     alpha, bias
         What the product is scaled by [1] and what is added to it [n], in global memory; None if nothing.
-    mma
-        The tensor cores' operation on 64 rows, whose registers are stored.
+    mma, copy
+        The tensor cores' operation on 64 rows, and the copy of its registers to shared memory.
     to_shared, from_shared, to_global
         The staging tiles as this thread writes them, as TMA reads them, and where TMA puts them.
     store
@@ -97,7 +97,7 @@ class Epilogue:
         if cutlass.const_expr(self.problem.activation == "relu"):
             result = cute.where(result > 0.0, result, cute.full_like(result, 0.0))
         if cutlass.const_expr(self.problem.activation == "gelu"):
-            result = result * (cute.math.erf(result * 0.7071067811865476) * 0.5 + 0.5)
+            result = result * (cute.math.erf(result * 0.5**0.5) * 0.5 + 0.5)
         if cutlass.const_expr(self.problem.activation == "silu"):
             result = result / (cute.math.exp(-result) + 1.0)
         return result
@@ -106,7 +106,7 @@ class Epilogue:
     def bias_of(self, at: tuple[Any, Any, Any]) -> Any:
         """The bias of each of the thread's values: along the product's columns, or its rows with swapped operands."""
         shape = self.shape
-        rows, columns = 64, shape.unit_n
+        rows, columns = MMA_ROWS, shape.unit_n
         here = self.mma.get_slice(self.lane).partition_C(cute.make_identity_tensor((rows, shape.tile_n)))
         last = cute.size(self.bias) - 1
         bias = cute.make_rmem_tensor(cute.make_layout(columns // 2), Float32)

@@ -45,6 +45,11 @@ def accumulators(tile_m: Any, tile_n: Any, groups: Any) -> Any:
     return tile_m * tile_n // (WARP_GROUP * groups)
 
 
+def held(tile_m: Any, tile_n: Any, groups: Any, element_bytes: int) -> Any:
+    """Fp32 registers that a consumer thread needs for sums: of 8-bit products, 64 rows are held twice, to promote."""
+    return accumulators(tile_m, tile_n, groups) + (tile_n // 2 if element_bytes == 1 else 0)
+
+
 def unit_columns(tile_n: Any) -> Any:
     """Columns of a unit, the 64 rows of the product that a warp group stores at a time: the most that divide a tile.
 

@@ -16,8 +16,8 @@ from tilescout.spaces.gemm_sm90.layout import (
     MAX_ACCUMULATORS,
     MMA_ROWS,
     GemmShape,
-    accumulators,
     groups_per_tile,
+    held,
     shared_memory,
     steps,
 )
@@ -53,11 +53,22 @@ def _rows_divide(columns: Columns, problem: GemmProblem, device: Device) -> Mask
 
 
 def _registers_suffice(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    # Promoted sums are held beside the tensor cores' own.
-    held = accumulators(columns["tile_m"], columns["tile_n"], _groups(columns)) * (
-        3 if problem.element.bytes == 1 else 1
-    )
-    return np.asarray(held <= np.array(MAX_ACCUMULATORS)[columns["warp_groups"]])
+    needed = held(columns["tile_m"], columns["tile_n"], _groups(columns), problem.element.bytes)
+    most = np.array(MAX_ACCUMULATORS)[columns["warp_groups"]]
+    sends = (columns["split_k"] > 1) & (columns["warp_groups"] == 1)
+    promotes = (columns["schedule"] == "pingpong") & (problem.element.bytes == 1)
+    most = np.where(sends, np.minimum(most, _MOST_SENDING), np.where(promotes, np.minimum(most, _MOST_PROMOTING), most))
+    return np.asarray(needed <= most)
+
+
+# Fewer registers are left for sums where others are in use too. Seen to spill on sm_90a: one warp group that sends 160
+# accumulators to other blocks (256x80: 80 bytes of stack), and pingpong with 192 in fp8 (192x96: 112 bytes).
+_MOST_SENDING = 144
+_MOST_PROMOTING = 176
+
+
+def _stages_are_aligned(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    return np.asarray(columns["tile_n"] * columns["tile_k"] * problem.element.bytes % SWIZZLE_BYTES == 0)
 
 
 def _tiles_are_filled(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
@@ -113,6 +124,7 @@ def _narrow_tiles_are_of_use(columns: Columns, problem: GemmProblem, device: Dev
     return np.asarray((columns["tile_n"] >= 32) | (columns["swap_ab"] == 1) | (problem.n <= _SKINNY))
 
 
+SWIZZLE_BYTES = 1024  # after which the widest swizzle repeats
 _SKINNY = 128  # rows of D from which on both orders of the operands fill the tensor cores' 64 rows
 
 CONSTRAINTS = (
@@ -140,11 +152,20 @@ CONSTRAINTS = (
     ),
     Constraint(
         "registers",
-        "a consumer thread holds tile_m * tile_n / (128 * the warp groups that share the tile) fp32 accumulators, at "
-        "most " + ", ".join(f"{limit} with {groups}" for groups, limit in enumerate(MAX_ACCUMULATORS) if groups)
-        + " warp groups a block; beyond, it spills or does not compile",
-        ("schedule", "warp_groups", "tile_m", "tile_n"),
+        "a consumer thread holds tile_m * tile_n / (128 * the warp groups that share the tile) fp32 accumulators, and "
+        "of 8-bit products 64 rows twice: at most "
+        + ", ".join(f"{limit} with {groups}" for groups, limit in enumerate(MAX_ACCUMULATORS) if groups)
+        + f" warp groups a block ({_MOST_SENDING} for one that splits k, {_MOST_PROMOTING} for pingpong in fp8); "
+        "beyond, it spills or does not compile",
+        ("schedule", "warp_groups", "tile_m", "tile_n", "split_k"),
         _registers_suffice,
+    ),
+    Constraint(
+        "aligned",
+        "the ring's stages and what follows it must start where the swizzle repeats: tile_n * tile_k * the size of an "
+        f"element is a multiple of {SWIZZLE_BYTES} bytes",
+        ("tile_n", "tile_k"),
+        _stages_are_aligned,
     ),
     Constraint(
         "filled",

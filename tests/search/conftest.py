@@ -173,7 +173,7 @@ def job_of() -> Callable[..., Job]:
             library=str(artifact.path),
             sha256=artifact.sha256,
             function=artifact.function,
-            workload="gemm",
+            workload="tilescout.spaces.gemm:Gemm",
             problem=problem,
             blocks_per_cluster=1,
             library_us=None,

@@ -271,7 +271,7 @@ def test_a_problem_too_large_for_the_device_is_refused_with_the_reason() -> None
         MeasuringProcess("cpu", timeout=60) as process,
         pytest.raises(DeviceError, match=r"can't set 1000000000x8x1000000000:bf16 up on cpu.*memory"),
     ):
-        process.prepare("gemm", "1000000000x8x1000000000:bf16", ProtocolOptions())
+        process.prepare("tilescout.spaces.gemm:Gemm", "1000000000x8x1000000000:bf16", ProtocolOptions())
 
 
 def test_a_device_that_is_not_there_is_refused_and_nothing_is_left_running(children: Callable[[], set[int]]) -> None:

@@ -280,7 +280,8 @@ REAL: tuple[tuple[str, Callable[[dict[str, Any]], bool]], ...] = (
     ("rows", lambda c: c["tile_m"] / 64 / _groups(c) in (1, 2, 3, 4)),
     ("narrow", lambda c: c["tile_n"] >= 32 or c["swap_ab"] == 1),
     ("registers", lambda c: c["tile_m"] * c["tile_n"] / 128 / _groups(c)
-     <= {1: 208, 2: 192, 3: 96, 4: 64}[c["warp_groups"]]),
+     <= {1: 208 if c["split_k"] == 1 else 144, 2: 192, 3: 96, 4: 64}[c["warp_groups"]]),
+    ("aligned", lambda c: c["tile_n"] * c["tile_k"] % 512 == 0),
     ("filled", lambda c: not c["swap_ab"] or c["tile_n"] < 512),
     ("split", lambda c: c["split_k"] == 1 or (
         c["split_k"] * c["tile_k"] <= 512 and c["schedule"] == "cooperative" and c["split_k"] * (
