@@ -18,6 +18,7 @@ _COMMANDS = {
     "predict": "tilescout.experiments.predict:predict",
     "train": "tilescout.experiments.train:train",
     "evaluate-model": "tilescout.experiments.evaluate_model:evaluate_model",
+    "export": "tilescout.experiments.export:export",
     "tables": "tilescout.experiments.tables:tables",
     "suites": "tilescout.experiments.suites:suites",
     "suite": "tilescout.experiments.suites:suite",

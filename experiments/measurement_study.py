@@ -37,7 +37,7 @@ from tilescout.search.evaluate.compile import CompileOptions, CompilePool
 from tilescout.search.evaluate.live import LiveEvaluator, make_job
 from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.evaluate.protocol import VERSION, ProtocolOptions, block_launches
-from tilescout.search.evaluate.verify import Launch
+from tilescout.search.evaluate.runtime import Launch
 from tilescout.search.evaluate.worker import Job, Worker
 from tilescout.search.loop import Budget
 from tilescout.search.race import RaceOptions

@@ -160,25 +160,35 @@ class StudyResult:
         }
         return spent | {"race": self.race.gpu_seconds if self.race is not None else 0.0}
 
-    def to_dict(self) -> dict[str, Any]:
-        """The result as the command line writes it with ``--json``."""
+    def evidence(self) -> dict[str, Any]:
+        """What was found and how it was proven, in a form that is stored: the part that an export reads."""
         info = self.info
         return {
             "study": info.name,
             "space": info.space,
+            "space_hash": info.space_hash,
             "problem": str(info.problem),
             "device": info.device,
             "measured_by": {"kind": info.provenance.kind, "description": info.provenance.description},
-            "sampler": info.sampler,
-            "seed": info.seed,
+            "versions": dict(info.provenance.versions),
             "best": _describe(self.best, info),
-            "default": _describe(self.default, info),
-            "roofline_us": self.roofline.time_us if self.roofline is not None else None,
             "library": {
                 "name": info.library,
                 "time_us": info.library_us,
                 "tflops": tflops(info.problem, info.library_us),
             },
+            "race": _describe_race(self),
+            "not_raced": self.not_raced,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as the command line writes it with ``--json``."""
+        info = self.info
+        return self.evidence() | {
+            "sampler": info.sampler,
+            "seed": info.seed,
+            "default": _describe(self.default, info),
+            "roofline_us": self.roofline.time_us if self.roofline is not None else None,
             "trials": len(self.trials),
             "failed_trials": sum(trial.measurement.failed for trial in self.trials),
             "pruned_trials": sum(trial.measurement.status is Status.PRUNED for trial in self.trials),
@@ -186,8 +196,6 @@ class StudyResult:
             "compile_seconds": self.compile_seconds,
             "gpu_seconds": self.gpu_seconds,
             "account": self.account,
-            "race": _describe_race(self),
-            "not_raced": self.not_raced,
             "stopped": self.stopped,
         }
 

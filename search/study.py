@@ -15,11 +15,12 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
 from tilescout.search.evaluate.measurement import Measurement, Status
-from tilescout.search.records import TrialRecord
+from tilescout.search.records import StudyResult, TrialRecord
 from tilescout.spaces.errors import StoreError, one_line
 from tilescout.spaces.space import SearchSpace
 
 MEASUREMENT = "measurement"  # the user attribute of a trial that holds its outcome
+_RESULT = "result"  # the user attribute of a study that holds what its last run found
 
 
 class _FileLock(JournalFileOpenLock):
@@ -203,3 +204,26 @@ def finished_trials(study: optuna.Study, space: SearchSpace) -> Sequence[TrialRe
     """The finished trials of a study, in the order of their numbers."""
     records = (trial_record(frozen, space) for frozen in study.get_trials(deepcopy=False))
     return [record for record in records if record is not None]
+
+
+def record_result(study: optuna.Study, result: StudyResult) -> None:
+    """Store what a search found, its race included: the trials alone don't tell."""
+    study.set_user_attr(_RESULT, result.evidence())
+
+
+def stored_result(path: Path) -> dict[str, Any] | None:
+    """What the last finished search of a study found, as `StudyResult.evidence` has it; None if none finished.
+
+    Raises
+    ------
+    StoreError
+        If there is no such study, or it is damaged.
+    """
+    if not path.is_file():
+        raise StoreError(f"there is no study {path}")
+    storage = open_storage(path)
+    if path.stem not in (study.study_name for study in storage.get_all_studies()):
+        raise StoreError(f"{path} holds no study {path.stem}: was the file renamed?")
+    found = storage.get_study_user_attrs(storage.get_study_id_from_name(path.stem))
+    result: dict[str, Any] | None = found.get(_RESULT)
+    return result

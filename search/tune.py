@@ -15,7 +15,14 @@ from tilescout.search.race import RaceOptions, run_race
 from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import distributions
-from tilescout.search.study import finished_trials, free_name, latest_name, open_study, recover
+from tilescout.search.study import (
+    finished_trials,
+    free_name,
+    latest_name,
+    open_study,
+    record_result,
+    recover,
+)
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.templates import KernelTemplate
 
@@ -167,6 +174,7 @@ def tune(
         result = StudyResult(info, finished_trials(study, space), time.monotonic() - started, stopped=stopped or "")
         result = _race(evaluator, result, default, options)
         result = replace(result, seconds=time.monotonic() - started)
+        record_result(study, result)
         try:
             tracker.finish(result)
         except StoreError as error:  # the study has every trial: what was found is not lost with the tracker

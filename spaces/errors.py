@@ -45,6 +45,14 @@ class ModelError(TilescoutError):
     """A cost model is missing, damaged, not fitted or not made for what it is asked."""
 
 
+class BundleError(TilescoutError):
+    """An exported bundle is damaged, foreign, of a newer format or for another GPU."""
+
+
+class ExportError(TilescoutError):
+    """Nothing can be exported from what was asked for."""
+
+
 class StoreError(TilescoutError):
     """A store, study file or tracking server can't be opened or written."""
 

@@ -42,6 +42,18 @@ class Workload(ABC):
     def run_library(self, problem: Any, inputs: Tensors, output: "torch.Tensor") -> None:
         """The vendor library's version of the computation, into `output`: the peer that kernels are compared with."""
 
+    def arguments(self, inputs: Tensors, output: "torch.Tensor", max_clusters: int) -> tuple[Any, ...]:
+        """What the entry point of a kernel takes, in its order.
+
+        Parameters
+        ----------
+        inputs, output
+            The tensors.
+        max_clusters
+            How many clusters of the kernel's size run on the device at once.
+        """
+        return (*inputs, output, max_clusters)
+
     @abstractmethod
     def edge_problem(self, problem: Any) -> Any:
         """A small problem of the same signature that no tile divides."""

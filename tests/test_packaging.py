@@ -106,5 +106,5 @@ def test_the_installed_command_says_its_version_and_its_commands(installed: Path
     command = installed.parent / "tilescout"
     assert PROJECT["version"] in run(command, "--version", cwd=tmp_path)
     helped = run(command, "--help", cwd=tmp_path)
-    for name in ("tune", "compile", "measure", "tables", "ui", "doctor"):
+    for name in ("tune", "compile", "measure", "export", "tables", "ui", "doctor"):
         assert name in helped

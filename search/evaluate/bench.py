@@ -16,7 +16,8 @@ from tilescout.search.evaluate.machine import Block, Machine
 from tilescout.search.evaluate.measurement import Timing
 from tilescout.search.evaluate.protocol import ProtocolOptions, block_launches, input_sets, is_settled, most_pairs
 from tilescout.search.evaluate.reference import Reference
-from tilescout.search.evaluate.verify import Case, Launch, verify
+from tilescout.search.evaluate.runtime import Launch
+from tilescout.search.evaluate.verify import Case, verify
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.workloads import Tensors, Workload
 

@@ -30,12 +30,11 @@ class _LaunchConfig(ctypes.Structure):
 
 
 @cache
-def max_active_clusters(blocks: int) -> int:
-    """The most clusters of `blocks` blocks, one block an SM, that run at once on the current device.
+def max_active_clusters(blocks: int, device: int) -> int:
+    """The most clusters of `blocks` blocks, one block an SM, that run at once on the current device, number `device`.
 
     It is less than SMs / blocks where a graphics processing cluster has SMs left over. A persistent grid larger than
-    this would run its last clusters in a second wave. CUDA must be initialised. The answer is kept: a process measures
-    on one device.
+    this would run its last clusters in a second wave. CUDA must be initialised. The answer is kept.
 
     Raises
     ------

@@ -171,7 +171,7 @@ class CudaMachine(Machine):
         return [float(start.elapsed_time(end)) * 1e3 for start, end in events]
 
     def max_clusters(self, blocks: int) -> int:
-        return max_active_clusters(blocks)
+        return max_active_clusters(blocks, self.device.index)
 
     def clocks(self) -> Clocks | None:
         return self._sampler.sample() if self._sampler is not None else None

@@ -1,9 +1,21 @@
-"""The shared libraries that compiled kernels need."""
+"""Compiled kernels in this process: the shared libraries that they need, loading them, calling them."""
 
+import ctypes
+from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from tilescout.search.evaluate.artifacts import verify_library
 from tilescout.spaces.errors import ArtifactError
+from tilescout.spaces.workloads import Tensors, find_workload
+
+if TYPE_CHECKING:
+    import torch
+
+Launch = Callable[[Tensors, "torch.Tensor"], None]
+"""Starts a kernel on inputs and an output, on the current stream."""
 
 
 def runtime_libraries() -> list[Path]:
@@ -27,3 +39,42 @@ def runtime_libraries() -> list[Path]:
             raise ArtifactError(f"{Path(pattern).name} is missing: install nvidia-cutlass-dsl and apache-tvm-ffi")
         found.append(libraries[-1])
     return found
+
+
+@cache
+def load_runtime_libraries() -> None:
+    """Load what artifacts are linked against, once, where the dynamic linker then finds it.
+
+    Raises
+    ------
+    ArtifactError, OSError
+        If a library is missing or does not load.
+    """
+    for library in runtime_libraries():
+        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+
+
+def load_launch(library: Path, sha256: str, function: str, workload: str, max_clusters: int) -> Launch:
+    """Load a kernel, once its checksum is right, and return what starts it.
+
+    Parameters
+    ----------
+    library, sha256, function
+        The shared library, its checksum and its entry point.
+    workload
+        What it computes: the workload knows in which order an entry point takes its arguments.
+    max_clusters
+        How many of the kernel's clusters run on the device at once.
+
+    Raises
+    ------
+    ArtifactError, OSError, AttributeError, RuntimeError
+        If it is missing, damaged, or has no such entry point.
+    """
+    import tvm_ffi
+
+    load_runtime_libraries()
+    verify_library(library, sha256)
+    entry: Callable[..., None] = getattr(tvm_ffi.load_module(str(library)), function)
+    arguments: Callable[..., tuple[Any, ...]] = find_workload(workload).arguments
+    return lambda inputs, output: entry(*arguments(inputs, output, max_clusters))

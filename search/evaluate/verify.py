@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tilescout.search.evaluate.machine import Block, Machine
+from tilescout.search.evaluate.runtime import Launch
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.workloads import Tensors, Workload
 
 if TYPE_CHECKING:
     import torch
 
-Launch = Callable[[Tensors, "torch.Tensor"], None]  # (inputs, output)
 
 _GUARD = 32 * 1024  # elements of guard band on either side of an output: 64 KiB, a row of a large tile and more
 _GUARD_PATTERN = 0x5A5A

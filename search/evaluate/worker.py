@@ -7,26 +7,24 @@ A CUDA error that outlives its launch makes a process useless: every later call 
 failure and leaves; the host starts another.
 """
 
-import ctypes
 import json
 import os
 import select
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tilescout.search.evaluate.artifacts import verify_library
 from tilescout.search.evaluate.bench import Bench
 from tilescout.search.evaluate.machine import Machine, make_machine
 from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.evaluate.protocol import ProtocolOptions, is_doubtful, is_pruned
-from tilescout.search.evaluate.runtime import runtime_libraries
-from tilescout.search.evaluate.verify import Launch, WrongResultError
+from tilescout.search.evaluate.runtime import Launch, load_launch, load_runtime_libraries
+from tilescout.search.evaluate.verify import WrongResultError
 from tilescout.spaces.errors import ArtifactError, one_line
 from tilescout.spaces.workloads import find_workload
 
@@ -72,8 +70,7 @@ class Worker:
 
     def __init__(self, device: str) -> None:
         self.machine: Machine = make_machine(device)
-        for library in runtime_libraries():
-            ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+        load_runtime_libraries()
         self._bench: tuple[tuple[str, str, ProtocolOptions], Bench] | None = None
         self._edge_errors: dict[str, float] = {}  # of the libraries (by checksum) that passed on the edge problem
 
@@ -145,12 +142,8 @@ class Worker:
         ArtifactError, OSError, AttributeError, RuntimeError
             If it is missing, damaged, or has no such entry point.
         """
-        import tvm_ffi
-
-        verify_library(Path(job.library), job.sha256)
-        function: Callable[..., None] = getattr(tvm_ffi.load_module(job.library), job.function)
         clusters = self.machine.max_clusters(job.blocks_per_cluster)
-        return lambda inputs, output: function(*inputs, output, clusters)
+        return load_launch(Path(job.library), job.sha256, job.function, job.workload, clusters)
 
     def usable(self) -> bool:
         """Whether the device still answers; an error that a failed launch left behind shows at the next one."""

@@ -218,7 +218,7 @@ import json, torch
 from tilescout.search.evaluate.clusters import max_active_clusters
 torch.zeros(1, device="cuda")
 sms = torch.cuda.get_device_properties(0).multi_processor_count
-print(json.dumps([sms, {blocks: max_active_clusters(blocks) for blocks in (1, 2, 4, 8)}]))
+print(json.dumps([sms, {blocks: max_active_clusters(blocks, 0) for blocks in (1, 2, 4, 8)}]))
 """
 
 

@@ -1,0 +1,224 @@
+"""What is handed to users: decisions, the kernels that they name, and checksums; a directory.
+
+``bundle.json`` holds everything but the kernels, and its own SHA-256 over the rest of it; ``kernels/`` holds the shared
+libraries, each with its SHA-256 in ``bundle.json``. Loading a library is running its code, so that a bundle is checked
+as a whole before anything of it is used, and refused as a whole.
+"""
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from tilescout.search.evaluate.artifacts import verify_library
+from tilescout.search.export.decisions import Choice, Decision
+from tilescout.spaces.errors import ArtifactError, BundleError, StoreError, TilescoutError, one_line
+from tilescout.spaces.gemm import GemmProblem
+
+KIND = "tilescout bundle"
+FORMAT = 1
+INDEX = "bundle.json"
+KERNELS = "kernels"
+
+_FILE = re.compile(rf"{KERNELS}/[0-9a-f]{{64}}\.so")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled kernel of a bundle.
+
+    Attributes
+    ----------
+    file
+        Its shared library, relative to the bundle.
+    sha256
+        Checksum of that.
+    function
+        Name of the entry point.
+    workload
+        What it computes, and how it is called.
+    blocks_per_cluster
+        Blocks that are launched together.
+    key
+        What it was built from: template, hash of its source, configuration, types, target, compiler.
+    """
+
+    file: str
+    sha256: str
+    function: str
+    workload: str
+    blocks_per_cluster: int
+    key: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle that was read and found whole.
+
+    Attributes
+    ----------
+    path
+        The directory.
+    arch
+        The compiler's target of all kernels.
+    device
+        The device that the decisions were measured on, by its short name.
+    versions
+        Versions of what made it.
+    decisions, kernels
+        What it holds; kernels by digest.
+    digest
+        SHA-256 over all of that: it names the bundle.
+    """
+
+    path: Path
+    arch: str
+    device: str
+    versions: Mapping[str, str]
+    decisions: Sequence[Decision]
+    kernels: Mapping[str, Kernel]
+    digest: str
+
+    @cached_property
+    def by_problem(self) -> Mapping[GemmProblem, Decision]:
+        """The decision of each problem."""
+        return {decision.problem: decision for decision in self.decisions}
+
+    @property
+    def ours(self) -> Sequence[Decision]:
+        """The decisions for our kernels."""
+        return [decision for decision in self.decisions if decision.choice is Choice.OURS]
+
+
+def write_bundle(
+    path: Path,
+    arch: str,
+    device: str,
+    versions: Mapping[str, str],
+    decisions: Sequence[Decision],
+    kernels: Mapping[str, tuple[Kernel, Path]],
+) -> Bundle:
+    """Write a bundle and read it back; it appears by a rename, complete.
+
+    Parameters
+    ----------
+    path
+        The directory to be; it must not exist, or be empty.
+    arch, device, versions, decisions
+        As in `Bundle`.
+    kernels
+        By digest: what is recorded of a kernel, and where its library lies now.
+
+    Raises
+    ------
+    StoreError
+        If it can't be written, or `path` is taken.
+    ArtifactError
+        If a library is not what its record says.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise StoreError(f"{path} is there already: choose another --out, or delete it")
+    content = {
+        "kind": KIND,
+        "format": FORMAT,
+        "arch": arch,
+        "device": device,
+        "versions": dict(versions),
+        "decisions": [decision.to_dict() for decision in decisions],
+        "kernels": {digest: asdict(kernel) for digest, (kernel, _) in kernels.items()},
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    except OSError as error:
+        raise StoreError(f"can't write {path}: {error.strerror}") from error
+    try:
+        (scratch / KERNELS).mkdir()
+        for kernel, source in kernels.values():
+            verify_library(source, kernel.sha256)
+            shutil.copyfile(source, scratch / kernel.file)
+        text = json.dumps({**content, "digest": _digest(content)}, indent=1, sort_keys=True)
+        (scratch / INDEX).write_text(text + "\n")
+        scratch.chmod(0o755)
+        scratch.rename(path)
+    except OSError as error:
+        raise StoreError(f"can't write {path}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return read_bundle(path)
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Read a bundle, once all of it is found to be as it was written.
+
+    Raises
+    ------
+    BundleError
+        If there is none, or it is damaged, of another kind, of a newer format, or reaches outside its directory.
+    """
+    index = _regular(path, INDEX)
+    try:
+        record = json.loads(index.read_bytes())
+    except OSError as error:
+        raise BundleError(f"{path} is no bundle: {INDEX} can't be read ({error.strerror})") from error
+    except ValueError as error:
+        raise BundleError(f"bundle {path} is damaged: {INDEX} is no JSON ({one_line(error, 80)})") from error
+    if not isinstance(record, dict) or record.get("kind") != KIND:
+        raise BundleError(f"{path} is no bundle: {INDEX} does not say that it is a {KIND}")
+    if record.get("format") != FORMAT:
+        raise BundleError(
+            f"bundle {path} has format {one_line(str(record.get('format')), 20)}, this tilescout reads {FORMAT}: "
+            "install the version that wrote it, or export it again"
+        )
+    digest = record.pop("digest", None)
+    if digest != _digest(record):
+        raise BundleError(f"bundle {path} is damaged: {INDEX} is not what was written; export it again")
+    try:
+        bundle = _parse(path, record, digest)
+    except (KeyError, TypeError, ValueError, AttributeError, TilescoutError) as error:
+        raise BundleError(
+            f"bundle {path} is damaged: {INDEX} lacks or misstates something ({one_line(error, 120)})"
+        ) from error
+    for kernel in bundle.kernels.values():
+        if not _FILE.fullmatch(kernel.file):
+            raise BundleError(f"bundle {path} is foreign: {one_line(kernel.file, 80)!r} is no file of a bundle")
+        try:
+            verify_library(_regular(path, kernel.file), kernel.sha256)
+        except ArtifactError as error:
+            raise BundleError(f"bundle {path} is damaged: {error}") from error
+    missing = [decision for decision in bundle.ours if decision.kernel not in bundle.kernels]
+    if missing:
+        raise BundleError(f"bundle {path} is damaged: it lacks the kernel of {missing[0].problem}")
+    return bundle
+
+
+def _parse(path: Path, record: Mapping[str, Any], digest: str) -> Bundle:
+    return Bundle(
+        path=path.resolve(),
+        arch=str(record["arch"]),
+        device=str(record["device"]),
+        versions=dict(record["versions"]),
+        decisions=tuple(Decision.from_dict(decision) for decision in record["decisions"]),
+        kernels={name: Kernel(**kernel) for name, kernel in record["kernels"].items()},
+        digest=digest,
+    )
+
+
+def _regular(path: Path, name: str) -> Path:
+    """A file of the bundle, if no link leads there: what is checked must be what is loaded."""
+    file = path / name
+    steps = [path / part for part in list(Path(name).parents)[:-1]] + [file]
+    for step in steps:
+        if step.is_symlink():
+            raise BundleError(f"bundle {path} is foreign: {step.relative_to(path)} is a symbolic link")
+    return file
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

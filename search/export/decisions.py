@@ -1,0 +1,213 @@
+"""What a search decided for a problem: our kernel, where it was proven as good as the library's, else the library's."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from tilescout.search.race import RaceOptions
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
+
+# A kernel whose time over the library's is at most 1 + this, with 95 % confidence, is as good as the library: the same
+# threshold at which a race calls two candidates equal.
+INDIFFERENCE = RaceOptions().indifference
+# A size between two tuned ones takes the kernel of the larger one only where the larger is less than this times as
+# large: further away neither the tiles nor the library's choice are those that were measured.
+_REACH = 2
+
+
+class Choice(StrEnum):
+    """Whose kernel runs."""
+
+    OURS = "ours"
+    LIBRARY = "library"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Why a decision is what it is.
+
+    Attributes
+    ----------
+    study
+        The study that it comes from.
+    reason
+        One line for people.
+    ratio, low, high
+        Our kernel's time over the library's with its 95 % interval, as the study's race measured it; None without a
+        race.
+    rounds
+        Rounds of that race.
+    measured_by
+        The GPU.
+    versions
+        Versions of driver, torch, compiler and protocol.
+    """
+
+    study: str
+    reason: str
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    rounds: int = 0
+    measured_by: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whose kernel computes a problem, and why.
+
+    Attributes
+    ----------
+    problem
+        The problem.
+    choice
+        Whose kernel.
+    evidence
+        Why.
+    kernel
+        Digest of our kernel; empty where the library's is chosen.
+    """
+
+    problem: GemmProblem
+    choice: Choice
+    evidence: Evidence
+    kernel: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready mapping that `from_dict` reads back."""
+        evidence = {**asdict(self.evidence), "versions": dict(self.evidence.versions)}
+        return {
+            "problem": str(self.problem),
+            "choice": str(self.choice),
+            "kernel": self.kernel,
+            "evidence": evidence,
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> "Decision":
+        """Read what `to_dict` wrote.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError, ProblemError
+            If it is something else.
+        """
+        evidence = Evidence(**record["evidence"])
+        return cls(GemmProblem.parse(record["problem"]), Choice(record["choice"]), evidence, record["kernel"])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished study says of its problem, before it is known which artifact that is.
+
+    Attributes
+    ----------
+    problem
+        The problem.
+    space, space_hash
+        The template of the kernels, and the hash of its source.
+    device
+        The device that measured, by its short name.
+    choice, evidence
+        As in `Decision`.
+    configuration
+        Our kernel's; None where the library's is chosen.
+    """
+
+    problem: GemmProblem
+    space: str
+    space_hash: str
+    device: str
+    choice: Choice
+    evidence: Evidence
+    configuration: Configuration | None
+
+
+def judge(result: Mapping[str, Any]) -> Outcome:
+    """Decide by the result of a study, as `StudyResult.evidence` has it.
+
+    Ours is chosen only where the race of a live search proved, with 95 % confidence, that it is at most
+    `INDIFFERENCE` slower than the library. A replayed search proves nothing about this GPU.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError, ProblemError
+        If it is no such result.
+    """
+    problem, measured = GemmProblem.parse(result["problem"]), result["measured_by"]
+    race, best = result["race"], result["best"]
+    ratio = low = high = None
+    choice, rounds = Choice.LIBRARY, 0
+    if measured["kind"] != "live":
+        reason = "replayed, not measured: nothing is proven"
+    elif race is None or best is None:
+        reason = result["not_raced"] or "there was no race: nothing is proven"
+    else:
+        speed = {name: float(race["speedup_over_library"][name]) for name in ("value", "low", "high")}
+        ratio, low, high = 1 / speed["value"], 1 / speed["high"], 1 / speed["low"]
+        rounds = int(race["rounds"])
+        choice = Choice.OURS if high <= 1 + INDIFFERENCE else Choice.LIBRARY
+        proven = "proven" if choice is Choice.OURS else "not proven"
+        reason = f"{proven} as fast as {result['library']['name']}: {low:.4f} to {high:.4f} of its time"
+    evidence = Evidence(
+        study=str(result["study"]),
+        reason=reason,
+        ratio=ratio,
+        low=low,
+        high=high,
+        rounds=rounds,
+        measured_by=str(measured["description"]),
+        versions={str(name): str(version) for name, version in result["versions"].items()},
+    )
+    configuration = Configuration.of(best["configuration"]) if choice is Choice.OURS else None
+    return Outcome(problem, result["space"], result["space_hash"], result["device"], choice, evidence, configuration)
+
+
+def best_of(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """One outcome a problem: of several, the one whose kernel is fastest at the worst end of its interval."""
+    chosen: dict[GemmProblem, Outcome] = {}
+    for outcome in outcomes:
+        held = chosen.get(outcome.problem)
+        if held is None or _worst(outcome) < _worst(held):
+            chosen[outcome.problem] = outcome
+    return sorted(chosen.values(), key=lambda outcome: outcome.problem)
+
+
+def _worst(outcome: Outcome) -> float:
+    return outcome.evidence.high if outcome.evidence.high is not None else float("inf")
+
+
+class Buckets:
+    """Which decision holds for a number of rows that is known only when the program runs.
+
+    A tuned size holds for itself. It also holds for the sizes below it that are more than half of it, down to the next
+    tuned size, if our kernel was decided for both: what was proven at both ends is taken to hold in between. All other
+    sizes are the library's.
+
+    Parameters
+    ----------
+    decisions
+        Decisions of problems that differ only in m.
+    """
+
+    def __init__(self, decisions: Iterable[Decision]) -> None:
+        ordered = sorted(decisions, key=lambda decision: decision.problem.m)
+        self._sizes = [decision.problem.m for decision in ordered]
+        self._decisions: Sequence[Decision] = ordered
+
+    def find(self, m: int) -> Decision | None:
+        """The decision for m rows; None where nothing is known."""
+        at = bisect_left(self._sizes, m)
+        if at == len(self._sizes):
+            return None
+        above = self._decisions[at]
+        if self._sizes[at] == m:
+            return above
+        if at == 0 or self._sizes[at] >= _REACH * m:
+            return None
+        both_ours = above.choice is self._decisions[at - 1].choice is Choice.OURS
+        return above if both_ours else None

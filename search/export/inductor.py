@@ -1,0 +1,151 @@
+"""Tuned kernels in models that ``torch.compile`` compiles: nothing is benchmarked, what is not known stays as it was.
+
+For everything that is compiled in a block, or by an object that ``torch.compile`` made in it::
+
+    with tilescout.search.export.inductor.use("bundle/"):
+        model = torch.compile(model)
+
+For those who compose passes themselves::
+
+    tuned = tilescout.search.export.inductor.graph_pass("bundle/")
+    model = torch.compile(model, options={"post_grad_custom_post_pass": tuned})
+
+A process that runs what another one compiled, an AOTInductor package say, calls `load` first.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilescout.search.export.bundle import Bundle, read_bundle
+from tilescout.search.export.graph import Report, replace_products
+from tilescout.search.export.kernels import register
+from tilescout.search.export.operator import define
+
+if TYPE_CHECKING:
+    from torch.fx import Graph
+
+OPTION = "post_grad_custom_post_pass"  # of torch._inductor.config
+
+# The files of this package that decide what a graph becomes: a change in them must not find old compiled code.
+_SOURCES = ("decisions.py", "graph.py", "inductor.py", "kernels.py", "operator.py")
+
+
+def load(path: str | Path) -> Bundle:
+    """Check a bundle, load its kernels, and define the operator that compiled code calls.
+
+    Raises
+    ------
+    BundleError
+        If the bundle is damaged, foreign or newer; nothing of it is used then.
+    DeviceError
+        If it is for another GPU than the current one.
+    """
+    bundle = read_bundle(Path(path))
+    define()
+    register(bundle)
+    return bundle
+
+
+class GraphPass:
+    """A custom graph pass of TorchInductor that puts the kernels of a bundle into graphs.
+
+    It is registered as a ``torch._inductor.custom_graph_pass.CustomGraphPass``.
+
+    Parameters
+    ----------
+    bundle
+        A loaded bundle.
+    before
+        A pass to run first: TorchInductor takes one.
+
+    Attributes
+    ----------
+    report
+        What the pass met, over all graphs. Graphs from Inductor's cache don't come by here.
+    """
+
+    def __init__(self, bundle: Bundle, before: "Callable[[Graph], None] | None" = None) -> None:
+        from torch._inductor.custom_graph_pass import CustomGraphPass
+
+        CustomGraphPass.register(GraphPass)
+        self.bundle, self.before, self.report = bundle, before, Report()
+
+    def __call__(self, graph: "Graph") -> None:
+        """Rewrite a graph in place."""
+        if self.before is not None:
+            self.before(graph)
+        replace_products(graph, self.bundle, self.report)
+
+    def uuid(self) -> bytes | None:
+        """What compiled code depends on: the bundle, this package, the pass before; None if that does not say."""
+        earlier = b""
+        if self.before is not None:
+            uuid: Callable[[], Any] | None = getattr(self.before, "uuid", None)
+            named = uuid() if uuid is not None else None
+            if not named:
+                return None  # Inductor then keeps nothing of this in its cache
+            earlier = repr(named).encode()
+        return hashlib.sha256(b"\0".join((self.bundle.digest.encode(), _source_hash(), earlier))).digest()
+
+
+@cache
+def _source_hash() -> bytes:
+    digest = hashlib.sha256()
+    for name in _SOURCES:
+        digest.update(name.encode() + b"\0" + files("tilescout.search.export").joinpath(name).read_bytes() + b"\0")
+    return digest.digest()
+
+
+def graph_pass(path: str | Path, before: "Callable[[Graph], None] | None" = None) -> GraphPass:
+    """The pass for the option ``post_grad_custom_post_pass``.
+
+    Parameters
+    ----------
+    path
+        The bundle.
+    before
+        A pass of yours that runs first.
+
+    Raises
+    ------
+    BundleError, DeviceError
+        As `load` does.
+    """
+    return GraphPass(load(path), before)
+
+
+@contextmanager
+def use(path: str | Path) -> "Iterator[GraphPass]":
+    """Let what is compiled in this block, or by objects that ``torch.compile`` makes in it, use a bundle.
+
+    ``torch.compile`` compiles when its object is first called, which may be after the block; the object therefore
+    carries the pass along. A pass that was set before runs first.
+
+    Raises
+    ------
+    BundleError, DeviceError
+        As `load` does.
+    """
+    import torch
+    from torch._inductor import config
+
+    tuned = graph_pass(path, getattr(config, OPTION))
+    wrapper = torch._TorchCompileInductorWrapper
+    plain = wrapper.__init__
+
+    def carry(self: Any, *args: Any, **kwargs: Any) -> None:
+        plain(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+        own = self.config.get(OPTION)
+        self.config[OPTION] = tuned if own is None else GraphPass(tuned.bundle, own)
+
+    wrapper.__init__ = carry  # type: ignore[method-assign]
+    try:
+        with config.patch({OPTION: tuned}):
+            yield tuned
+    finally:
+        wrapper.__init__ = plain  # type: ignore[method-assign]

@@ -1,0 +1,246 @@
+"""The kernels of a bundle in this process, and which of them runs on what tensors."""
+
+import warnings
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+from tilescout.search.evaluate.runtime import Launch, load_launch
+from tilescout.search.export.bundle import Bundle
+from tilescout.search.export.decisions import Buckets, Choice, Decision
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import BundleError, DeviceError
+from tilescout.spaces.gemm import GemmProblem
+
+if TYPE_CHECKING:
+    import torch
+
+HOST = "host"  # the target of kernels that run on the CPU
+_ALIGNMENT = 16  # bytes: what TMA needs, and what kernels were promised
+
+
+def device_type(arch: str) -> str:
+    """What torch calls the kind of device that a target belongs to."""
+    return "cpu" if arch == HOST else "cuda"
+
+
+def arch_of(device: "torch.device") -> str:
+    """The target that a device runs, as compilers call it: ``sm_90a``; ``host`` for the CPU."""
+    import torch
+
+    if device.type == "cpu":
+        return HOST
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}" + "a" * (major >= 9)
+
+
+def family(problem: GemmProblem) -> str:
+    """What problems have in common that differ only in m, as text."""
+    return "*" + str(problem).removeprefix(str(problem.m))
+
+
+class Family:
+    """The decisions for problems that differ only in m: called on tensors, it runs the kernel that was decided.
+
+    What was not decided for our kernels, and tensors that they can't take, go to the library.
+
+    Parameters
+    ----------
+    bundle
+        Where the kernels are.
+    decisions
+        The decisions, one at least.
+    """
+
+    def __init__(self, bundle: Bundle, decisions: Sequence[Decision]) -> None:
+        import torch
+
+        self._bundle = bundle
+        self._buckets = Buckets(decisions)
+        self.problem = problem = decisions[0].problem  #: its m stands for any
+        self._dtype, self._out = (getattr(torch, kind.torch_name) for kind in (problem.element, problem.result))
+        self._a_along_m = problem.layout[0] == "m"
+        self._b_shape = (problem.batch, problem.n, problem.k)
+        self._b_strides = strides_of(problem.n, problem.k, problem.layout[1] == "n")
+        self._row = _ALIGNMENT // problem.element.bytes  # elements that contiguous rows must be a multiple of
+        self._launches: dict[tuple[int | None, int], Launch | None] = {}
+        self._one_device = bundle.arch == HOST or torch.cuda.device_count() < 2
+
+    def __call__(self, a: "torch.Tensor", b: "torch.Tensor", bias: "torch.Tensor | None") -> "torch.Tensor":
+        """A @ B.T + bias, activated, of A [batch, m, k], B [batch, n, k] and bias [n], as the problem has them."""
+        import torch
+
+        m, index = a.shape[1], a.device.index
+        try:
+            launch = self._launches[index, m]
+        except KeyError:
+            launch = self._launches[index, m] = self._find(a.device, m)
+        if launch is None or not self._takes(a, b, bias):
+            return self.library(a, b, bias)
+        output = a.new_empty((self.problem.batch, m, self.problem.n), dtype=self._out)
+        inputs = (
+            with_strides(a, strides_of(m, self.problem.k, self._a_along_m)),
+            with_strides(b, self._b_strides),
+            *(() if bias is None else (bias,)),
+        )
+        if self._one_device or index == torch.cuda.current_device():
+            launch(inputs, output)
+        else:
+            with torch.cuda.device(index):
+                launch(inputs, output)
+        return output
+
+    def library(self, a: "torch.Tensor", b: "torch.Tensor", bias: "torch.Tensor | None") -> "torch.Tensor":
+        """The same by torch itself."""
+        import torch
+
+        if len(a) == 1:
+            flat, turned = a[0], b[0].t()
+            result = (torch.mm(flat, turned) if bias is None else torch.addmm(bias, flat, turned)).unsqueeze(0)
+        else:
+            turned = b.transpose(1, 2)
+            result = torch.bmm(a, turned) if bias is None else torch.baddbmm(bias, a, turned)
+        return torch.relu_(result) if self.problem.activation == "relu" else result
+
+    def _takes(self, a: "torch.Tensor", b: "torch.Tensor", bias: "torch.Tensor | None") -> bool:
+        # A kernel reads what it was promised, whatever it is given: a wrong shape would be read out of bounds.
+        m = a.shape[1]
+        return (
+            b.shape == self._b_shape
+            and a.shape[2] == self._b_shape[2]
+            and a.shape[0] == self._b_shape[0]
+            and a.dtype is b.dtype is self._dtype
+            and (a.transpose(1, 2) if self._a_along_m else a).is_contiguous()
+            and (b if self._b_strides[2] == 1 else b.transpose(1, 2)).is_contiguous()
+            and not (a.data_ptr() | b.data_ptr()) % _ALIGNMENT
+            and not (self._a_along_m and m % self._row)
+            and a.device == b.device
+            and (bias is not None) == self.problem.bias
+            and (bias is None or self._takes_bias(a, bias))
+        )
+
+    def _takes_bias(self, a: "torch.Tensor", bias: "torch.Tensor") -> bool:
+        same = bias.dtype is self._out and bias.device == a.device
+        return same and bias.shape == (self.problem.n,) and bias.is_contiguous()
+
+    def _find(self, device: "torch.device", m: int) -> Launch | None:
+        decision = self._buckets.find(m)
+        if decision is None or decision.choice is not Choice.OURS or device.type != device_type(self._bundle.arch):
+            return None
+        return _load(self._bundle.digest, decision.kernel, device)
+
+
+def strides_of(rows: int, k: int, along_rows: bool) -> tuple[int, int, int]:
+    """The strides of an operand [batch, rows, k] that is contiguous along k, or along its rows."""
+    return (rows * k, 1, rows) if along_rows else (rows * k, k, 1)
+
+
+def with_strides(tensor: "torch.Tensor", strides: tuple[int, int, int]) -> "torch.Tensor":
+    """A tensor that has these strides but in dimensions of size 1, with them there too.
+
+    Those may have any: Inductor gives a dimension that it adds a stride of 0, which no kernel was built for.
+    """
+    return tensor if tensor.stride() == strides else tensor.as_strided(tensor.shape, strides)
+
+
+_bundles: dict[str, Bundle] = {}
+_families: dict[str, Family] = {}
+
+
+def name_of(bundle: Bundle, problem: GemmProblem) -> str:
+    """How compiled code names a decision: it holds in every process that loaded the bundle."""
+    return f"{bundle.digest}/{family(problem)}"
+
+
+def find_family(name: str) -> Family:
+    """The decisions of this name.
+
+    Raises
+    ------
+    BundleError
+        If the bundle that they are in was not loaded in this process.
+    """
+    try:
+        return _families[name]
+    except KeyError:
+        digest = name.partition("/")[0]
+        raise BundleError(
+            f"this program was compiled with the bundle {digest[:12]}…, which is not loaded: call "
+            "tilescout.search.export.inductor.load with its directory first"
+        ) from None
+
+
+def register(bundle: Bundle) -> None:
+    """Make the decisions of a bundle known in this process, and load its kernels on the current device, if it has one.
+
+    Loading before anything runs keeps it out of the capture of CUDA graphs.
+
+    Raises
+    ------
+    DeviceError
+        If the current GPU can't run the kernels; nothing is registered then.
+    ArtifactError, BundleError
+        If a kernel does not load; nothing is registered then.
+    """
+    import torch
+
+    if bundle.digest in _bundles:
+        _bundles[bundle.digest] = bundle  # the directory may have moved
+        return
+    families: Mapping[str, list[Decision]] = _by_family(bundle)
+    device = torch.device("cpu")
+    if device_type(bundle.arch) == "cuda" and torch.cuda.is_available():
+        device = torch.device("cuda", torch.cuda.current_device())
+        _warn_of_other_product(bundle, torch.cuda.get_device_name(device))
+    _bundles[bundle.digest] = bundle
+    try:
+        if device.type == device_type(bundle.arch):
+            for decision in bundle.ours:
+                _load(bundle.digest, decision.kernel, device)
+    except BaseException:
+        del _bundles[bundle.digest]
+        raise
+    _families.update({name: Family(bundle, decisions) for name, decisions in families.items()})
+
+
+def _warn_of_other_product(bundle: Bundle, product: str) -> None:
+    try:
+        same = find_device(product).name == bundle.device
+    except DeviceError:
+        same = False
+    if not same:
+        warnings.warn(
+            f"bundle {bundle.path} was measured on {bundle.device}, this is {product}: its kernels run here, but what "
+            "was proven there may not hold",
+            stacklevel=4,
+        )
+
+
+def _by_family(bundle: Bundle) -> Mapping[str, list[Decision]]:
+    found: dict[str, list[Decision]] = defaultdict(list)
+    for decision in bundle.decisions:
+        found[name_of(bundle, decision.problem)].append(decision)
+    return found
+
+
+@cache
+def _load(digest: str, kernel: str, device: "torch.device") -> Launch:
+    import torch
+
+    from tilescout.search.evaluate.clusters import max_active_clusters
+
+    bundle = _bundles[digest]
+    found = arch_of(device)
+    if found != bundle.arch:
+        raise DeviceError(f"bundle {bundle.path} is for {bundle.arch}, {device} is {found}: export one for this GPU")
+    held = bundle.kernels[kernel]
+    clusters = 1
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.empty(1, device=device)  # makes the context that the driver is asked in
+            clusters = max_active_clusters(held.blocks_per_cluster, device.index)
+    try:
+        return load_launch(bundle.path / held.file, held.sha256, held.function, held.workload, clusters)
+    except (OSError, AttributeError, RuntimeError) as error:
+        raise BundleError(f"kernel {held.file} of bundle {bundle.path} does not load: {error}") from error

@@ -1,0 +1,150 @@
+"""Order and trim the NVGEMM candidates of TorchInductor's ``max_autotune`` by a cost model, or pin one.
+
+TorchInductor ranks its CuteDSL candidates where nvMatmulHeuristics is installed, and takes the first of them where that
+is missing. A preprocessing function of its algorithm selector, a hook that it documents
+(``torch._inductor.select_algorithm.add_preprocessing_fn``), sees the candidates of every product before they are
+compiled and timed; here it sorts them by predicted time and keeps the first few. ATen's, Triton's and all other
+candidates stay as they are.
+
+What such a function does is not part of the key of TorchInductor's cache. The ranker therefore also installs a choices
+handler whose ``uuid`` names it, which is (torch._inductor.choices, read in torch 2.13 and 2.15).
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.spaces.errors import ExportError, ProblemError
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.problems import DTYPES
+
+if TYPE_CHECKING:
+    from torch._inductor.ir import ChoiceCaller
+
+Tiling = tuple[int, ...]
+"""(tile_m, tile_n, tile_k, cluster_m, cluster_n) of a candidate."""
+
+NAMES = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n")
+
+_OLDEST = "2.13"
+
+Predict = Callable[[GemmProblem, Sequence[Mapping[str, int]]], NDArray[np.float64]]
+"""(problem, knob values of candidates) to their predicted times, in any unit that keeps the order."""
+
+
+@dataclass(frozen=True)
+class Ranker:
+    """What becomes of the NVGEMM candidates of a product.
+
+    Attributes
+    ----------
+    predict
+        The cost model.
+    version
+        Names the cost model and its state: compiled code that another version ranked is not reused.
+    keep
+        How many candidates are timed; with 1 the model alone decides among them.
+    pinned
+        The candidate of a problem that was decided already: no other NVGEMM candidate is timed.
+    """
+
+    predict: Predict
+    version: str
+    keep: int = 4
+    pinned: Mapping[GemmProblem, Tiling] = field(default_factory=dict)
+
+    @property
+    def uuid(self) -> str:
+        """What the choice depends on."""
+        pins = sorted((str(problem), list(tiling)) for problem, tiling in self.pinned.items())
+        return hashlib.sha256(json.dumps([self.version, self.keep, pins]).encode()).hexdigest()
+
+    def __call__(self, choices: "list[ChoiceCaller]") -> "list[ChoiceCaller]":
+        """The candidates that are timed: all that are not NVGEMM's, then the best of those."""
+        ranked: dict[int, Tiling] = {}
+        for at, choice in enumerate(choices):
+            tiling = tiling_of(choice)
+            if tiling is not None:
+                ranked[at] = tiling
+        problem = problem_of(choices[next(iter(ranked))]) if ranked else None
+        if problem is None:
+            return choices
+        others = [choice for at, choice in enumerate(choices) if at not in ranked]
+        return others + [choices[at] for at in self._order(problem, ranked)]
+
+    def _order(self, problem: GemmProblem, ranked: Mapping[int, Tiling]) -> Sequence[int]:
+        places = list(ranked)
+        pinned = [at for at in places if ranked[at] == self.pinned.get(problem)]
+        if pinned:
+            return pinned
+        predicted = self.predict(problem, [dict(zip(NAMES, ranked[at], strict=True)) for at in places])
+        return [places[rank] for rank in np.argsort(predicted, kind="stable")[: self.keep]]
+
+
+def tiling_of(choice: Any) -> Tiling | None:
+    """The tiling of an NVGEMM candidate; None for any other, and for one whose operands are swapped."""
+    from torch._inductor.codegen.nv_universal_gemm.nv_universal_gemm import NVUniversalGemmCaller
+
+    if not isinstance(choice, NVUniversalGemmCaller) or getattr(choice, "swap_ab", False):
+        return None
+    design = choice.kernel.metadata.design
+    tile, cluster = getattr(design, "tile_shape", ()), getattr(design, "cluster_shape", ())
+    if len(tile) < 3 or len(cluster) < 2:
+        return None
+    return tuple(int(size) for size in (*tile[:3], *cluster[:2]))
+
+
+def problem_of(choice: "ChoiceCaller") -> GemmProblem | None:
+    """The problem that a candidate is for; None where it has a dynamic size, or is none of ours."""
+    a, b = choice.input_nodes[:2]
+    types = {f"torch.{dtype.torch_name}": name for name, dtype in DTYPES.items()}
+    try:
+        *batches, m, k = (int(size) for size in a.get_size())
+        n, batch = int(b.get_size()[-1]), batches[0] if batches else 1
+        return GemmProblem(m, n, k, batch, types[str(a.get_dtype())])
+    except (TypeError, KeyError, ProblemError):
+        return None
+
+
+@contextmanager
+def use_ranker(ranker: Ranker) -> Iterator[None]:
+    """Let what is compiled in this block, with ``max_autotune`` and the backend ``NVGEMM``, be ranked.
+
+    Compile in the block, that is, call the compiled object there once.
+
+    Raises
+    ------
+    ExportError
+        If this torch is too old, or a choices handler is set already.
+    """
+    import torch
+    from torch._inductor import config, select_algorithm
+    from torch._inductor.choices import InductorChoices
+    from torch._inductor.virtualized import V
+
+    if torch.__version__ < _OLDEST:  # torch compares versions, not strings, here
+        raise ExportError(
+            f"torch {torch.__version__} keeps no uuid of choices in its cache's key: use {_OLDEST} or newer to rank"
+        )
+    if config.inductor_choices_class is not None:
+        raise ExportError("torch._inductor.config.inductor_choices_class is set already: one at a time")
+
+    class Ranked(InductorChoices):
+        def uuid(self) -> str:
+            return ranker.uuid
+
+    selector = select_algorithm.get_algorithm_selector_cache()
+    selector.add_preprocessing_fn(ranker)  # type: ignore[no-untyped-call, unused-ignore]
+    try:
+        # The ranker trims: it must see all of them.
+        patch = config.patch({"nvgemm_max_profiling_configs": None, "inductor_choices_class": Ranked})
+        with patch, V.set_choices_handler(Ranked()):
+            yield
+    finally:
+        selector.preprocessing_fns.remove(ranker)

@@ -1,0 +1,90 @@
+"""Bundles of the plain GEMM: real kernels that run on the host."""
+
+import ctypes
+import hashlib
+import subprocess
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tilescout.search.evaluate.artifacts import Artifact
+from tilescout.search.evaluate.compile import find_linker
+from tilescout.search.evaluate.runtime import load_runtime_libraries, runtime_libraries
+from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
+from tilescout.search.export.decisions import Choice, Decision, Evidence
+from tilescout.spaces.gemm import GemmProblem
+
+EVIDENCE = Evidence("a-study", "proven as fast as torch.mm", 0.97, 0.96, 0.98, 12, "a test", {"torch": "2.11.0"})
+DIGEST = "0" * 63
+WORKLOAD = "tilescout.spaces.gemm:Gemm"
+SOURCE = Path(__file__).parents[1] / "kernels" / "strided_gemm.c"
+
+Make = Callable[..., Bundle]
+
+
+@pytest.fixture(scope="session")
+def make_bundle(build_plain: Callable[..., Artifact], tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """A function: a bundle that decides for our kernel on some problems and for the library on others."""
+
+    def make_bundle(ours: Sequence[str], library: Sequence[str] = (), arch: str = "host", repeats: int = 1) -> Bundle:
+        artifact = build_plain(repeats=repeats)
+        digest = f"{DIGEST}{repeats}"
+        kernel = Kernel(
+            f"{KERNELS}/{digest}.so",
+            artifact.sha256,
+            artifact.function,
+            "tilescout.spaces.gemm:Gemm",
+            1,
+            {"repeats": repeats},
+        )
+        decisions = [Decision(GemmProblem.parse(text), Choice.OURS, EVIDENCE, digest) for text in ours]
+        decisions += [Decision(GemmProblem.parse(text), Choice.LIBRARY, EVIDENCE) for text in library]
+        path = tmp_path_factory.mktemp("bundles") / "bundle"
+        kernels = {digest: (kernel, artifact.path)} if ours else {}
+        return write_bundle(path, arch, "host", {"made": str(path)}, decisions, kernels)
+
+    return make_bundle
+
+
+@pytest.fixture(scope="session")
+def make_strided(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """A function: a bundle that decides for a kernel of any layout, with or without a bias, with one activation."""
+
+    def make_strided(ours: Sequence[str], relu: bool = False) -> Bundle:
+        folder = tmp_path_factory.mktemp("strided")
+        include = Path(str(find_spec("tvm_ffi").origin)).with_name("include")  # type: ignore[union-attr]
+        command = [find_linker(), "-shared", "-O2", "-fPIC", f"-DRELU={int(relu)}", "-I", str(include), "-o"]
+        command += [str(folder / "kernel.so"), str(SOURCE), *map(str, runtime_libraries())]
+        subprocess.run(command, check=True)
+        sha256 = hashlib.sha256((folder / "kernel.so").read_bytes()).hexdigest()
+        digest = f"{DIGEST}f"
+        kernel = Kernel(f"{KERNELS}/{digest}.so", sha256, "strided_gemm", WORKLOAD, 1, {"relu": relu})
+        decisions = [Decision(GemmProblem.parse(text), Choice.OURS, EVIDENCE, digest) for text in ours]
+        held = {digest: (kernel, folder / "kernel.so")}
+        # The folder makes each bundle another one: of equal bundles a process loads the kernels once.
+        return write_bundle(folder / "bundle", "host", "host", {"made": str(folder)}, decisions, held)
+
+    return make_strided
+
+
+@pytest.fixture(scope="session")
+def calls() -> Callable[[Bundle], int]:
+    """A function: how often this process has run the kernel of a bundle; the kernel counts."""
+
+    def calls(bundle: Bundle) -> int:
+        (kernel,) = bundle.kernels.values()
+        load_runtime_libraries()
+        return ctypes.c_int64.in_dll(ctypes.CDLL(str(bundle.path / kernel.file)), "calls").value
+
+    return calls
+
+
+@pytest.fixture
+def fresh_inductor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty cache for compiled code, and none of the code that earlier tests compiled."""
+    import torch
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    torch._dynamo.reset()

@@ -1,0 +1,132 @@
+"""Layouts, biases and activations: a kernel that takes them, on the host, in compiled models."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from tilescout.search.export.bundle import Bundle
+from tilescout.search.export.inductor import load, use
+from tilescout.search.export.kernels import name_of
+from tilescout.spaces.gemm import LAYOUTS, GemmProblem
+
+Calls = Callable[[Bundle], int]
+Form = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+pytestmark = pytest.mark.usefixtures("fresh_inductor")
+
+M, N, K = 16, 64, 32
+
+
+def operands(layout: str, grad: bool = False) -> list[torch.Tensor]:
+    """A [m, k], B [k, n] and a bias, in memory as a layout says."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.bfloat16)
+
+    a = draw(K, M).t() if layout[0] == "m" else draw(M, K)
+    b = draw(K, N) if layout[1] == "n" else draw(N, K).t()
+    return [tensor.requires_grad_(grad) for tensor in (a, b, draw(N))]
+
+
+def close(result: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(result.float(), expected.float(), rtol=2e-2, atol=6e-2)
+
+
+def run(bundle: Bundle, form: Form, layout: str, calls: Calls) -> tuple[int, dict[str, int]]:
+    """Compile a form, check its result, and say how often our kernel ran and for what."""
+    inputs = operands(layout)
+    before = calls(bundle)
+    with use(bundle.path) as tuned:
+        close(torch.compile(form, dynamic=False)(*inputs), form(*inputs))
+    return calls(bundle) - before, dict(tuned.report.replaced)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_product_is_replaced_in_the_layout_that_was_decided_and_no_other(
+    make_strided: Callable[..., Bundle], calls: Calls, layout: str
+) -> None:
+    problem = str(GemmProblem(M, N, K, layout=layout))
+    bundle = make_strided([problem])
+    for held in LAYOUTS:
+        torch._dynamo.reset()
+        expected = (1, {problem: 1}) if held == layout else (0, {})
+        assert run(bundle, lambda a, b, bias: a @ b, held, calls) == expected
+
+
+@pytest.mark.parametrize("layout", ["kk", "mn"])
+def test_a_bias_is_fused_where_that_was_decided(make_strided: Callable[..., Bundle], calls: Calls, layout: str) -> None:
+    problem = str(GemmProblem(M, N, K, layout=layout, bias=True))
+    bundle = make_strided([problem])
+    assert run(bundle, lambda a, b, bias: torch.addmm(bias, a, b), layout, calls) == (1, {problem: 1})
+    for other in (
+        lambda a, b, bias: a @ b,
+        lambda a, b, bias: torch.addmm(bias, a, b, alpha=2),
+        lambda a, b, bias: torch.addmm(bias.expand(M, N).contiguous(), a, b),
+        lambda a, b, bias: torch.addmm(bias[:1], a, b),
+    ):
+        torch._dynamo.reset()
+        assert run(bundle, other, layout, calls) == (0, {})
+
+
+def test_relu_is_fused_where_that_was_decided_and_nothing_else_needs_the_product(
+    make_strided: Callable[..., Bundle], calls: Calls
+) -> None:
+    problem = str(GemmProblem(M, N, K, bias=True, activation="relu"))
+    bundle = make_strided([problem], relu=True)
+    fused = run(bundle, lambda a, b, bias: torch.relu(torch.addmm(bias, a, b)) * 2, "kk", calls)
+    assert fused == (1, {problem: 1})
+
+    def shared(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        product = torch.addmm(bias, a, b)
+        return torch.relu(product) + product
+
+    torch._dynamo.reset()
+    assert run(bundle, shared, "kk", calls) == (0, {})
+
+
+def test_without_a_decision_for_the_fused_form_the_product_alone_is_replaced(
+    make_strided: Callable[..., Bundle], calls: Calls
+) -> None:
+    bundle = make_strided([f"{M}x{N}x{K}"])
+    replaced = run(bundle, lambda a, b, bias: torch.relu(a @ b), "kk", calls)
+    assert replaced == (1, {f"{M}x{N}x{K}:bf16": 1})
+
+
+@pytest.mark.parametrize("activation", ["", "relu"])
+@pytest.mark.parametrize("layout", ["kk", "mn"])
+def test_the_operator_and_its_gradients_are_right_with_our_kernel_and_without(
+    make_strided: Callable[..., Bundle], calls: Calls, layout: str, activation: str
+) -> None:
+    problem = GemmProblem(M, N, K, layout=layout, bias=True, activation=activation)
+    bundle = load(make_strided([str(problem)], relu=bool(activation)).path)
+    for rows in (M, M - 1):  # the second was not decided
+        a, b, bias = (tensor.detach() for tensor in operands(layout))
+        inputs = [tensor.requires_grad_() for tensor in (a[:rows], b, bias)]
+        if rows == M:
+            inputs[0] = a.requires_grad_()
+        before = calls(bundle)
+        result = torch.ops.tilescout.gemm(
+            inputs[0].unsqueeze(0), inputs[1].t().unsqueeze(0), inputs[2], name_of(bundle, problem)
+        )
+        assert calls(bundle) - before == (rows == M)
+        expected = torch.addmm(inputs[2], inputs[0], inputs[1])
+        expected = torch.relu(expected) if activation else expected
+        close(result[0], expected)
+        weights = torch.linspace(-1, 1, N, dtype=torch.bfloat16)
+        gradients = torch.autograd.grad((result[0] * weights).sum(), inputs)
+        for mine, theirs in zip(gradients, torch.autograd.grad((expected * weights).sum(), inputs), strict=True):
+            close(mine, theirs)
+
+
+def test_rows_that_a_kernel_can_not_take_go_to_torch_where_a_runs_along_m(
+    make_strided: Callable[..., Bundle], calls: Calls
+) -> None:
+    bundle = load(make_strided([f"{M}x{N}x{K}:bf16:mk", f"12x{N}x{K}:bf16:mk"]).path)
+    name = name_of(bundle, GemmProblem(M, N, K, layout="mk"))
+    for rows, ours in ((M, 1), (12, 0)):  # 12 bf16 are no multiple of 16 bytes
+        a, b = torch.randn(1, K, rows).bfloat16().transpose(1, 2), torch.randn(1, N, K).bfloat16()
+        before = calls(bundle)
+        close(torch.ops.tilescout.gemm(a, b, None, name), a @ b.transpose(1, 2))
+        assert calls(bundle) - before == ours
