@@ -9,12 +9,19 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from tilescout.experiments.options import artifacts, chosen, seed_option, set_option, store_option, target_option
+from tilescout.experiments.options import (
+    artifacts,
+    chosen,
+    problem_option,
+    seed_option,
+    set_option,
+    store_option,
+    target_option,
+)
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactKey, ArtifactStore, verify_library
 from tilescout.search.evaluate.compile import CompileOptions, CompilePool
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.templates import find_template
-from tilescout.spaces.workloads import find_workload
 
 
 @click.command("compile")
@@ -22,12 +29,7 @@ from tilescout.spaces.workloads import find_workload
 @click.option("--sample", type=click.IntRange(min=0), default=0, help="Random configurations besides the default.")
 @seed_option
 @set_option
-@click.option(
-    "--signature",
-    default="bf16",
-    show_default=True,
-    help="What to compile for: the problem without its sizes, for example e4m3-bf16 or bf16:kn:bias+gelu.",
-)
+@problem_option
 @target_option
 @click.option("--processes", type=click.IntRange(min=1), help="Compilers at a time. [default: one a core]")
 @store_option
@@ -36,21 +38,21 @@ def compile_sample(
     sample: int,
     seed: int,
     settings: tuple[str, ...],
-    signature: str,
+    problem: str,
     target: str,
     processes: int | None,
     store: Path,
 ) -> None:
-    """Compile configurations of SPACE into the store; what is there already is not compiled again.
+    """Compile configurations of SPACE for a problem into the store; what is there already is not compiled again.
 
-    No GPU is needed. A configuration that does not compile is recorded with its error.
+    No GPU is needed. A kernel holds for every size of the problem's types, layouts and epilogue; which ones make sense
+    depends on the sizes. A configuration that does not compile is recorded with its error.
     """
     template, device = find_template(space), find_device(target)
-    # Artifacts hold for every size: any problem of the signature has the same configurations.
-    space_here = template.space(find_workload(template.workload).problem.small(signature), device)
-    configurations = chosen(template, space_here, settings, sample, seed)
+    parsed = template.parse(problem)
+    configurations = chosen(template, template.space(parsed, device), settings, sample, seed)
     kernels = ArtifactStore(artifacts(store))
-    keys = [ArtifactKey.of(template, configuration, signature, device.arch) for configuration in configurations]
+    keys = [ArtifactKey.of(template, configuration, parsed.signature, device.arch) for configuration in configurations]
     stored = [kernels.find(key) for key in keys]
     for artifact in stored:
         if artifact is not None and artifact.ok:
@@ -58,7 +60,7 @@ def compile_sample(
 
     started = time.perf_counter()
     options = CompileOptions(processes) if processes else CompileOptions()
-    with CompilePool(template, signature, device.arch, kernels, options) as pool:
+    with CompilePool(template, parsed.signature, device.arch, kernels, options) as pool:
         futures = [pool.submit(configuration) for configuration in configurations]
         outcomes = [future.result() for future in track(futures, "compile", console=Console(stderr=True))]
     seconds = time.perf_counter() - started
@@ -69,7 +71,7 @@ def compile_sample(
         if not isinstance(outcome, Artifact):
             console.print(f"failed: {configuration}: {outcome.error}", highlight=False)
     reused = sum(artifact is not None for artifact in stored)
-    console.print(_summary(built, f"{space} {signature} for {device.arch}"))
+    console.print(_summary(built, f"{space} {parsed.signature} for {device.arch}"))
     console.print(
         f"{len(configurations)} configurations: {len(configurations) - reused} compiled in {seconds:.1f} s, "
         f"{reused} in the store already, {len(outcomes) - len(built)} failed",

@@ -1,6 +1,6 @@
 """How good the measuring protocol is: its cost, its spread, and whether it ever prunes the best.
 
-    tilescout compile gemm_sm90 --sample 500 --seed 0        # anywhere, ahead
+    tilescout compile gemm_sm90 --problem 4096x4096x4096 --sample 500        # anywhere, ahead
     python -m tilescout.experiments.measurement_study --out study.json
 
 On this machine's GPU, with configurations of ``gemm_sm90`` and their compiled kernels from the store:

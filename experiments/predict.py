@@ -17,7 +17,6 @@ from tilescout.experiments.options import json_option, problem_option, target_op
 from tilescout.search.records import tflops
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ModelError
-from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import find_template
 
 MODELS = ("learned", "analytic")
@@ -38,7 +37,8 @@ def predict(
 
     The interval holds 95 % of the times, as far as leaving out each problem of the training could tell.
     """
-    template, device, parsed = find_template(space), find_device(target), Problem.parse(problem)
+    template, device = find_template(space), find_device(target)
+    parsed = template.parse(problem)
     whole = template.space(parsed, device)
     model, origin = find_model(space, target, name, model_file)
     predicted = model.predict(space_features(whole, template))

@@ -40,14 +40,16 @@ def _show(table: Table, console: Console) -> None:
     )
     grid = Grid(title=f"times as speed-ups over {card.library}", title_justify="left")
     grid.add_column("problem", no_wrap=True)
-    for heading in ("rows", "pruned", "failed", f"{card.library} µs", "best", "default"):
+    summaries = table.summarise()
+    pruned = any(summary.pruned for summary in summaries)
+    for heading in ("rows", *["pruned"] * pruned, "failed", f"{card.library} µs", "best", "default"):
         grid.add_column(heading, justify="right", no_wrap=True)
-    for summary in table.summarise():
+    for summary in summaries:
         best, default = summary.best_timing, summary.default_timing
         grid.add_row(
             str(summary.problem),
             f"{summary.rows:,}",
-            f"{summary.pruned:,}",
+            *[f"{summary.pruned:,}"] * pruned,
             f"{summary.failed:,}",
             f"{summary.library_us:.2f}",
             f"{1 / best.ratio:.3f}" if best else "none",

@@ -16,7 +16,6 @@ from tilescout.experiments.options import seed_option, store_option
 from tilescout.experiments.sources import largest_table
 from tilescout.search.evaluate.table import Table
 from tilescout.search.training import samples_of
-from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import find_template
 
 HANDFUL = 24
@@ -53,7 +52,7 @@ def train(
     """
     template = find_template(space)
     recorded = Table.read(table) if table else largest_table(template)
-    left_out = [Problem.parse(text) for text in without]
+    left_out = [template.parse(text) for text in without]
     samples = samples_of(recorded, template, left_out)
     console = Console()
     started = time.perf_counter()

@@ -56,6 +56,7 @@ class Problem(ABC):
         ProblemError
             If `text` has another form or names an impossible problem.
         """
+        raise NotImplementedError  # an abstract class method can be called
 
     @classmethod
     @abstractmethod
@@ -67,6 +68,7 @@ class Problem(ABC):
         ProblemError
             If it is no signature.
         """
+        raise NotImplementedError
 
     @property
     @abstractmethod

@@ -11,7 +11,6 @@ from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Knob
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import find_template
-from tilescout.spaces.tiling import column_or
 
 H200, TEMPLATE = DEVICES["h200"], find_template("gemm_sm90")
 KNOBS = (
@@ -29,7 +28,8 @@ def column(problem: GemmProblem, name: str, **knobs: int | str) -> float:
 
 def configuration(**changes: int | str) -> dict[str, int | str]:
     base = {"tile_m": 128, "tile_n": 128, "tile_k": 64, "cluster_m": 1, "cluster_n": 1, "stages": 4, "swizzle": 1}
-    return {**base, "raster": "m", "warp_groups": 2, **changes}
+    rest = {"schedule": "cooperative", "swap_ab": 0, "split_k": 1, "raster": "m", "warp_groups": 2}
+    return {**base, **rest, **changes}
 
 
 @settings(max_examples=15)
@@ -65,7 +65,7 @@ def test_work_is_counted_as_by_hand() -> None:
 def test_what_is_quantised_shows() -> None:
     assert column(GemmProblem(4096, 4096, 4096), "pad_m") == 0
     assert column(GemmProblem(129, 4096, 4096), "pad_m") == pytest.approx(np.log2(256 / 129))
-    assert column(GemmProblem(129, 4096, 4096), "pad_m", cluster_m=4) == pytest.approx(np.log2(512 / 129))
+    assert column(GemmProblem(300, 4096, 4096), "pad_m", cluster_m=4) == pytest.approx(np.log2(512 / 300))
     assert column(GemmProblem(4096, 4096, 72), "pad_k") == pytest.approx(np.log2(128 / 72))
 
 
@@ -94,16 +94,26 @@ def test_knobs_are_features_where_nothing_else_is_known() -> None:
     assert features.values[:, 1:].tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]] * 3
 
 
-def test_a_knob_that_a_space_lacks_is_neutral_and_one_that_it_has_is_seen() -> None:
+def test_swapped_operands_swap_the_tile_and_blocks_that_split_k_take_fewer_steps() -> None:
     problem = GemmProblem(64, 4096, 4096)
-    space = TEMPLATE.space(problem, H200)
-    index = space.index(configuration(tile_m=64, tile_n=128, warp_groups=1, cluster_m=2))
-    columns = {name: values[[index]] for name, values in space.columns.items()}
-    assert column_or(columns, "split_k", 1).tolist() == [1]
-    plain = TEMPLATE.tiling(columns, problem)
-    swapped = TEMPLATE.tiling({**columns, "swap_ab": np.array([1]), "split_k": np.array([4])}, problem)
+    narrow = configuration(tile_m=64, tile_n=128, warp_groups=1, cluster_m=2)
+    plain, swapped = (
+        TEMPLATE.tiling({name: np.array([value]) for name, value in {**narrow, **changes}.items()}, problem)
+        for changes in ({}, {"swap_ab": 1, "split_k": 4})
+    )
     assert plain is not None
     assert swapped is not None
     assert (plain.rows[0], plain.columns[0], plain.cluster_m[0], plain.split_k[0]) == (64, 128, 2, 1)
     assert (swapped.rows[0], swapped.columns[0], swapped.cluster_m[0], swapped.split_k[0]) == (128, 64, 1, 4)
     assert work_of(swapped, problem, H200).steps[0] == work_of(plain, problem, H200).steps[0] / 4
+
+
+def test_eight_bit_products_move_half_the_bytes_in_half_the_cycles() -> None:
+    columns = {name: np.array([value]) for name, value in configuration().items()}
+    wide, narrow = (
+        work_of(TEMPLATE.tiling(columns, problem), problem, H200)  # type: ignore[arg-type]
+        for problem in (GemmProblem(4096, 4096, 4096), GemmProblem(4096, 4096, 4096, dtype="e4m3"))
+    )
+    assert narrow.mma_cycles[0] == wide.mma_cycles[0] / 2
+    assert narrow.stage_bytes[0] == wide.stage_bytes[0] / 2
+    assert narrow.tile_bytes[0] == wide.tile_bytes[0]  # both results are bf16

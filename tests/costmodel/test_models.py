@@ -86,7 +86,7 @@ def test_intervals_of_a_problem_left_out_hold_what_they_promise(samples: list[Sa
 
 def test_the_network_ranks_what_the_analytic_model_can_not(samples: list[Sample]) -> None:
     left_out = samples[-1]
-    model = RankingModel(RankingOptions(members=1, steps=80, width=16)).fit(samples[:-1])
+    model = RankingModel(RankingOptions(members=1, steps=200, width=16)).fit(samples[:-1])
     prediction = model.predict(left_out.features)
     alone = AnalyticModel().fit([sample.take(np.arange(24)) for sample in samples[:-1]]).predict(left_out.features)
     assert spearmanr(prediction.mean, left_out.log_time).statistic > 0.98
@@ -99,7 +99,7 @@ def test_the_network_knows_of_a_censored_time_only_that_it_is_longer(samples: li
     exact = samples[0]
     censored = exact.log_time > np.median(exact.log_time)
     given_up = Sample(exact.problem, exact.features, np.minimum(exact.log_time, np.median(exact.log_time)), censored)
-    prediction = RankingModel(RankingOptions(members=1, steps=80, width=16)).fit([given_up]).predict(exact.features)
+    prediction = RankingModel(RankingOptions(members=1, steps=200, width=16)).fit([given_up]).predict(exact.features)
     assert prediction.mean[censored].mean() > prediction.mean[~censored].mean() + 0.1
 
 

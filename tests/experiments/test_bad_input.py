@@ -77,14 +77,14 @@ def test_an_unknown_device_is_told_the_known_ones(refusal: Refusal) -> None:
 @pytest.mark.parametrize(
     ("setting", "answer"),
     [
-        ("tile_q=64", "no knob 'tile_q', its knobs are tile_m"),
+        ("tile_q=64", "no knob 'tile_q', its knobs are schedule"),
         ("tile_m=65", "tile_m can't be 65, allowed are 64, 128, 192, 256"),
         ("tile_m", "expected KNOB=VALUE"),
         ("stages=8", "shared_memory"),
     ],
 )
 def test_a_bad_knob_is_told_what_is_allowed(refusal: Refusal, setting: str, answer: str) -> None:
-    assert answer in refusal("compile", "gemm_sm90", "--set", setting)
+    assert answer in refusal("compile", "gemm_sm90", *PROBLEM, "--set", setting)
 
 
 @pytest.mark.skipif(bool(visible_gpus()), reason="there is a GPU here")
@@ -121,7 +121,7 @@ def test_a_table_of_another_space_is_told(refusal: Refusal, tmp_path: Path) -> N
     assert "it is of the space gemm_sm80, not of gemm_sm90" in refusal(*TUNE, *PROBLEM, "--table", str(copy))
 
 
-@pytest.mark.parametrize("command", [("compile", "gemm_sm90"), (*TUNE, *PROBLEM)])
+@pytest.mark.parametrize("command", [("compile", "gemm_sm90", *PROBLEM), (*TUNE, *PROBLEM)])
 def test_a_store_that_can_not_be_made_is_told(refusal: Refusal, tmp_path: Path, command: tuple[str, ...]) -> None:
     (tmp_path / "file").write_text("")
     line = refusal(*command, "--store", str(tmp_path / "file" / "store"))

@@ -11,7 +11,7 @@ COMMAND = str(Path(sys.executable).with_name("tilescout"))
 
 
 def compile_sample(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [COMMAND, "compile", "gemm_sm90", "--processes", "2", *arguments]
+    command = [COMMAND, "compile", "gemm_sm90", "--problem", "4096x4096x4096", "--processes", "2", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 

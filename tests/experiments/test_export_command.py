@@ -1,6 +1,7 @@
 """`tilescout export`, from a search that measured for real, on the host, to the compiled model."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -105,8 +106,9 @@ def test_what_a_search_proved_reaches_a_compiled_model(export: Run, tmp_path: Pa
         "    torch.testing.assert_close(torch.compile(layer)(x), layer(x), rtol=2e-2, atol=2e-2)\n"
         "print(dict(tuned.report.replaced))\n"
     )
+    cold = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}  # a cached graph would replace nothing
     compiled = subprocess.run(
-        [sys.executable, "-c", model], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120
+        [sys.executable, "-c", model], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120, env=cold
     )
     assert compiled.stdout.splitlines()[-1:] == ["{'16x64x32:bf16': 1}"], compiled.stderr
 

@@ -57,7 +57,7 @@ def test_what_was_published_is_found(store: ArtifactStore, artifact: Artifact) -
         {"source_hash": "a5a5"},
         {"configuration": Configuration.of({"tile": 128, "raster": "m"})},
         {"configuration": Configuration.of({"tile": 64, "raster": "n"})},
-        {"dtype": "fp16"},
+        {"signature": "fp16"},
         {"arch": "sm_100a"},
         {"compiler": "4.9.0"},
     ],
@@ -71,7 +71,7 @@ def test_the_name_does_not_depend_on_the_order_of_knobs_nor_on_having_been_asked
 
     assert turned.digest == KEY.digest
     assert replace(KEY).to_dict() == KEY.to_dict()
-    assert set(KEY.to_dict()) == {"space", "source_hash", "configuration", "dtype", "arch", "compiler"}
+    assert set(KEY.to_dict()) == {"space", "source_hash", "configuration", "signature", "arch", "compiler"}
 
 
 def test_a_key_holds_the_hash_of_the_source_and_the_version_of_the_compiler() -> None:
@@ -81,7 +81,7 @@ def test_a_key_holds_the_hash_of_the_source_and_the_version_of_the_compiler() ->
 
     assert key.source_hash == template.source_hash
     assert key.compiler[0].isdigit()
-    assert (key.space, key.dtype, key.arch) == ("gemm_sm90", "fp16", "sm_90a")
+    assert (key.space, key.signature, key.arch) == ("gemm_sm90", "fp16", "sm_90a")
 
 
 def without(name: str) -> Callable[[str], str]:

@@ -199,7 +199,7 @@ def test_rows_that_do_not_fit_the_card_are_not_written(
     configuration, problem, measurement = invented_rows[0]
     with pytest.raises(TableError, match="rows 0 and 3 are of the same configuration and problem"):
         write(invented_card, [*invented_rows[:3], invented_rows[0]])
-    with pytest.raises(TableError, match="other knobs than tile_m, tile_n"):
+    with pytest.raises(TableError, match="other knobs than schedule, warp_groups"):
         write(invented_card, [({"tile_m": 64}, problem, measurement)])
     with pytest.raises(TableError, match="row 0: tile_m is 65"):
         write(invented_card, [({**configuration, "tile_m": 65}, problem, measurement)])
@@ -258,10 +258,10 @@ def test_a_table_of_another_space_is_refused(invented_table: Table, alter_templa
 
 def test_a_table_of_other_knobs_is_refused(invented_table: Table, alter_template: Alter) -> None:
     knobs = TEMPLATE.knobs
-    narrower = (replace(knobs[0], values=(64, 128)), *knobs[1:])
-    with pytest.raises(TableError, match=r"gemm_sm90 has no knob tile_m, its knobs are tile_n, .*warp_groups$"):
+    narrower = (replace(knobs[0], values=("cooperative",)), *knobs[1:])
+    with pytest.raises(TableError, match=r"gemm_sm90 has no knob schedule, its knobs are warp_groups, .*raster$"):
         invented_table.check_space(alter_template(knobs=knobs[1:]))
-    with pytest.raises(TableError, match=r"knob tile_m of gemm_sm90 can't be 192, allowed are 64, 128$"):
+    with pytest.raises(TableError, match=r"knob schedule of gemm_sm90 can't be pingpong, allowed are cooperative$"):
         invented_table.check_space(alter_template(knobs=narrower))
     with pytest.raises(TableError, match=r"it lacks the knob unroll of gemm_sm90$"):
         invented_table.check_space(alter_template(knobs=(*knobs, Knob("unroll", (1, 2), "unrolling"))))

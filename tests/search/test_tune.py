@@ -151,10 +151,11 @@ class FlakyEvaluator(ReplayEvaluator):
 def test_failed_configurations_are_trials_and_the_search_goes_on(table: Table, tmp_path: Path, sampler: str) -> None:
     evaluator: Evaluator = FlakyEvaluator(table)
     result = tune(TEMPLATE, evaluator, TuneOptions(sampler, 0, Budget(trials=30, whole=True), tmp_path))
-    failed = [trial for trial in result.trials if not trial.measurement.ok]
+    failed = [trial for trial in result.trials if trial.measurement.failed]
     assert len(result.trials) == 30
     assert len(failed) == 10
     assert {trial.measurement.status for trial in failed} == set(FAILURES)
     assert len(set(indices(result.trials))) == 30
-    assert result.best is not None
-    assert result.best.measurement.ok
+    # The first configurations in order may all be pruned ones.
+    assert (result.best is not None) == any(trial.measurement.ok for trial in result.trials)
+    assert result.best is None or result.best.measurement.ok
