@@ -1,6 +1,7 @@
 """What can be compared: the house's samplers, Kernel Tuner's strategies, and rankings, by their names.
 
-- ``NAME`` or ``NAME:OPTION=VALUE:...``: a sampler of `tilescout.search.samplers`;
+- ``NAME`` or ``NAME:OPTION=VALUE:...``: a sampler of `tilescout.search.samplers`; the model of ``guided`` is trained
+  without the problem that is replayed;
 - ``kernel_tuner.STRATEGY[:OPTION=VALUE...]``: a strategy of Kernel Tuner, run by Kernel Tuner;
 - ``ranking.NAME[:top=K]`` or ``ranking.FILE.json[:top=K]``: the first K of a list, measured in order.
 """
@@ -121,4 +122,8 @@ def parse_contender(text: str) -> Contender:
         from tilescout.experiments.compare.kernel_tuner import KernelTunerStrategy
 
         return KernelTunerStrategy(text, options)
+    if name == "guided":
+        from tilescout.experiments.compare.guided import GuidedSearch
+
+        return GuidedSearch(text, options)
     return (RankedList if name.startswith("ranking.") else HouseSampler)(text, options)

@@ -19,7 +19,10 @@ from tilescout.spaces.space import Indices, SearchSpace
 Wish = Mapping[str, Value]
 Ranking = Callable[[SearchSpace, Configuration], Sequence[Wish]]
 
-RANKINGS: Mapping[str, str] = {"quack": "tilescout.experiments.compare.quack:ranking"}
+RANKINGS: Mapping[str, str] = {
+    "quack": "tilescout.experiments.compare.quack:ranking",
+    "heuristics": "tilescout.experiments.compare.heuristics:ranking",
+}
 """Rankings by name, as module:function, imported when they are used."""
 
 _OPEN = 1e-3  # weight of the knobs that a wish leaves open: they only choose between equally near configurations

@@ -1,19 +1,25 @@
 """Every kind of contender searches a recorded table: within its budget, nothing twice, the same for the same seed."""
 
 import sys
+from collections.abc import Collection
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_tuner.searchspace import Searchspace
 
+from tilescout.costmodel.heuristics import is_installed
+from tilescout.costmodel.learned import ForestModel, ForestOptions
 from tilescout.experiments.compare.contenders import parse_contender
 from tilescout.experiments.compare.kernel_tuner import listed
 from tilescout.experiments.sources import shipped_tables, template_of
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.evaluate.table import Table
+from tilescout.search.training import train_model
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import KernelTemplate
 
 PROBLEM = GemmProblem(512, 512, 512)
 TABLE = Table.read(shipped_tables()[0])
@@ -84,3 +90,26 @@ def test_kernel_tuner_searches_just_what_is_listed(rows: set[tuple[int, ...]]) -
     space = Searchspace({name: [0, 1, 2, 3] for name in names}, [listed(cache)], 10**9)
     assert sorted(map(tuple, space.list)) == sorted(rows)
     assert all(space.is_param_config_valid(row) for row in rows)
+
+
+def test_the_guided_search_takes_a_model_that_never_saw_the_problem_and_stops_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[object] = []
+
+    def with_few_trees(table: Table, template: KernelTemplate, without: Collection[Problem]) -> ForestModel:
+        asked.append(list(without))
+        return train_model(table, template, without, ForestOptions(trees=2))
+
+    monkeypatch.setattr("tilescout.experiments.compare.guided.train_model", with_few_trees)
+    tried = play("guided", 200, seed=1)
+    assert len(set(tried)) == len(tried) < 200
+    assert play("guided", 200, seed=1) == tried
+    assert asked == [[PROBLEM]]  # and kept for the next seed
+
+
+@pytest.mark.skipif(not is_installed(), reason="nvidia-matmul-heuristics is not installed")
+def test_the_heuristics_are_measured_from_the_top() -> None:
+    tried = play("ranking.heuristics:top=5", 200, seed=0)
+    assert 1 <= len(set(tried)) == len(tried) <= 5
+    assert play("ranking.heuristics", 200, seed=0)[: len(tried)] == tried
