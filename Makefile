@@ -8,6 +8,9 @@ INSTALLED := $(VENV)/installed
 PINS := $(VENV)/constraints.txt
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(PINS)
 
+# Tests run in two processes, a file at a time; on a machine with a GPU in one, for they measure on it.
+JOBS = $(shell nvidia-smi -L >/dev/null 2>&1 || echo --numprocesses 2 --dist loadfile)
+
 HAS_CUDA := -c 'import torch; assert torch.version.cuda' 2>/dev/null
 
 .DEFAULT_GOAL := help
@@ -52,7 +55,7 @@ tune: setup
 	@$(BIN)/tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16 --sampler tpe --trials 64
 
 test: setup
-	@$(BIN)/pytest -q
+	@$(BIN)/pytest -q $(JOBS)
 
 lint: setup
 	@$(BIN)/ruff check --quiet .
