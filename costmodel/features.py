@@ -54,7 +54,10 @@ Floats = NDArray[np.float64]
 OPERATION_BYTES_A_CYCLE = 8192  # 4096 16-bit matrix operations of a multiprocessor (sm_90), or 8192 8-bit ones
 SHARED_BYTES_A_CYCLE = 128  # that a multiprocessor reads of its shared memory
 MMA_ROWS, MMA_BYTES = 64, 32  # of one matrix instruction: rows, and bytes along k of each row
-PROCESSING_CLUSTERS = 8  # of a Hopper GPU; a thread-block cluster stays within one
+# Share of the multiprocessors that clusters of so many blocks can use. A cluster stays within one of the GPU's
+# processing clusters, and these differ in how many multiprocessors are enabled: of its 132, an H200 runs 30 clusters of
+# 4 at a time and 15 of 8 (cuOccupancyMaxActiveClusters, one card, 2026-11).
+USABLE = {1: 1.0, 2: 1.0, 4: 30 * 4 / 132, 8: 15 * 8 / 132}
 
 
 @dataclass(frozen=True)
@@ -129,8 +132,8 @@ def clusters_at_once(size: NDArray[np.int64], device: Device) -> NDArray[np.int6
 
     Larger clusters leave multiprocessors of each processing cluster unused.
     """
-    each = np.maximum(device.sms / PROCESSING_CLUSTERS / size, 1).astype(np.int64) * PROCESSING_CLUSTERS
-    return np.asarray(np.where(size <= 2, device.sms // size, np.minimum(each, device.sms // size)))
+    share = np.array([USABLE[blocks] for blocks in sorted(USABLE)])[np.searchsorted(sorted(USABLE), size)]
+    return np.asarray(np.maximum(np.floor(share * device.sms / size + 1e-9), 1), dtype=np.int64)
 
 
 @dataclass(frozen=True)
