@@ -32,11 +32,11 @@ OPTIONS = ProtocolOptions()
 
 
 def finalists(table: Table, problem: Problem, count: int) -> list[Configuration]:
-    """The fastest configurations of a problem, then its default."""
+    """The fastest configurations of a problem, and last its default."""
     rows = table.rows(problem)
-    fastest = rows[np.argsort(table.times_us[rows])[:count]]
+    fastest = [table.configuration(int(row)) for row in rows[np.argsort(table.times_us[rows])[:count]]]
     default = table.card.baselines[problem].default
-    return list(dict.fromkeys([*(table.configuration(int(row)) for row in fastest), default]))
+    return [*(configuration for configuration in fastest if configuration != default), default]
 
 
 def race_problem(
