@@ -87,7 +87,7 @@ def test_a_cache_becomes_a_table_with_its_failures(imported: Callable[..., Table
 
 VALUES: dict[str, list[Any]] = {
     "int": [1, 2, 3, 64], "large": [2**40, 2**41, 7, 9], "real": [0.25, 1.5, 3.0, 1e-8], "flag": [True, False],
-    "word": ["a", "b c", "1", "x=y"], "mixed": [1, "auto", 2.5, True],
+    "word": ["a", "b c", "1a", "x=y"], "mixed": [1, "auto", 2.5, True],
 }  # fmt: skip
 OUTCOME = st.one_of(
     st.builds(lambda time: {"time": time, "compile_time": 3.0}, st.floats(1e-3, 1e5)),
