@@ -1,0 +1,36 @@
+"""The scripts that look at a recorded table: what a knob is worth, and who races."""
+
+import numpy as np
+
+from tilescout.experiments.knob_worth import losses
+from tilescout.experiments.race_table import finalists
+from tilescout.experiments.sources import shipped_tables
+from tilescout.search.evaluate.table import Table
+
+TABLE = Table.read(shipped_tables()[0])
+
+
+def test_what_leaving_a_knob_alone_costs_is_nothing_for_the_best_value() -> None:
+    for name, values in TABLE.card.knobs.items():
+        lost = losses(TABLE, name)
+        assert lost.shape == (len(TABLE.problems), len(values))
+        assert (lost >= 0).all()
+        for row, problem in zip(lost, TABLE.problems, strict=True):
+            best = next(summary.best for summary in TABLE.summarise() if summary.problem == problem)
+            assert best is not None
+            assert row[values.index(best[name])] == 0
+
+
+def test_the_fastest_race_in_order_and_the_default_once_at_the_end() -> None:
+    for problem in TABLE.problems:
+        default = TABLE.card.baselines[problem].default
+        runners = finalists(TABLE, problem, 6)
+        assert runners[-1] == default
+        assert runners.count(default) == 1
+        assert len(runners) in (6, 7)
+        rows = [TABLE.row(runner, problem) for runner in runners[:-1]]
+        times = TABLE.times_us[np.array(rows)]
+        assert (np.diff(times) >= 0).all()
+        assert (
+            times[0] <= np.sort(TABLE.times_us[TABLE.rows(problem)])[1]
+        )  # the first or, if that is the default, the next
