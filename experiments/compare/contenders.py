@@ -9,6 +9,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import optuna
 
@@ -16,9 +17,11 @@ from tilescout.experiments.compare.rankings import find_ranking, places
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.loop import Budget, run
 from tilescout.search.samplers import make_sampler
+from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.options import Option, read_options
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.space import SearchSpace
 
 _TOP = Option("top", 10**6, 1, 10**6, "how many configurations of the list are measured")
 
@@ -74,15 +77,21 @@ class HouseSampler(Contender):
     """A sampler of tilescout's, in the loop that `tilescout tune` runs, but for the default as trial 0."""
 
     def check(self) -> None:
-        make_sampler(self.name.split(":")[0], None, 0, self.options)
+        self._make(None, 0)
+
+    def sampler(self, evaluator: ReplayEvaluator, seed: int) -> SpaceSampler:
+        """The sampler of a search."""
+        return self._make(evaluator.space, seed)
 
     def play(self, evaluator: ReplayEvaluator, default: Configuration, trials: int, seed: int) -> Sequence[int]:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        sampler = make_sampler(self.name.split(":")[0], evaluator.space, seed, self.options)
-        study = optuna.create_study(sampler=sampler, direction="minimize")
+        study = optuna.create_study(sampler=self.sampler(evaluator, seed), direction="minimize")
         tried: list[int] = []
         run(study, evaluator, Budget(trials), evaluator.library_us(), lambda trial: tried.append(trial.index))
         return tried
+
+    def _make(self, space: SearchSpace | None, seed: int, **settings: Any) -> SpaceSampler:
+        return make_sampler(self.name.split(":")[0], space, seed, self.options, **settings)
 
 
 class RankedList(Contender):
