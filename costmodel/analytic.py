@@ -144,7 +144,7 @@ class AnalyticModel(CostModel):
         """Settle the constants by least squares of log times, without regard for censored measurements."""
         from scipy.optimize import least_squares
 
-        exact = [sample.take(np.flatnonzero(~sample.censored)) for sample in samples]
+        exact = [sample.exact() for sample in samples]
         exact = [sample for sample in exact if len(sample)]
         if not exact:
             raise ModelError("there are no measurements to calibrate with")
@@ -193,7 +193,7 @@ def calibrate_from(samples: Sequence[Sample], handful: int, seed: int) -> Consta
     if not is_tiled(samples[0].features.names):
         return None
     generator = np.random.default_rng(seed)
-    exact = [sample.take(np.flatnonzero(~sample.censored)) for sample in samples]
+    exact = [sample.exact() for sample in samples]
     few = [s.take(generator.choice(len(s), min(handful, len(s)), replace=False)) for s in exact if len(s)]
     calibration = AnalyticModel().fit(few).calibration if few else None
     return calibration.constants if calibration is not None else None
@@ -207,6 +207,11 @@ def is_tiled(names: tuple[str, ...]) -> bool:
 def time_us(features: Features, constants: Constants) -> Floats:
     """The model's time of each configuration in µs, of shape [configurations]."""
     return _time_us(_Counts.of(features), constants)
+
+
+def log_base(features: Features, constants: Constants | None) -> Floats:
+    """The log times of the model, of shape [configurations], for another one to correct; zeros without constants."""
+    return np.zeros(len(features)) if constants is None else np.log(time_us(features, constants))
 
 
 def shipped_calibration(device: str) -> Calibration | None:

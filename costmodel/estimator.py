@@ -38,6 +38,10 @@ class Sample:
         """Some of the measurements."""
         return Sample(self.problem, self.features.take(rows), self.log_time[rows], self.censored[rows])
 
+    def exact(self) -> "Sample":
+        """The measurements that are not censored."""
+        return self.take(np.flatnonzero(~self.censored))
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -97,7 +101,7 @@ class CostModel(ABC):
         """
         errors, spreads = [], []
         for sample in samples:
-            exact = sample.take(np.flatnonzero(~sample.censored))
+            exact = sample.exact()
             error = exact.log_time - self.predict(exact.features).mean
             errors.append(error - error.mean())
             spreads.append(exact.log_time - exact.log_time.mean())

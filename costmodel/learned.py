@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.costmodel.analytic import Constants, calibrate_from, time_us
+from tilescout.costmodel.analytic import Constants, calibrate_from, log_base
 from tilescout.costmodel.estimator import CostModel, Prediction, Sample
 from tilescout.costmodel.features import Features, Floats
 from tilescout.costmodel.trees import Forest
@@ -73,9 +73,7 @@ class Fitted:
 
     def base(self, features: Features) -> Floats:
         """The log time that the trees correct, of shape [configurations]."""
-        if self.constants is None:
-            return np.zeros(len(features))
-        return np.log(time_us(features, self.constants))
+        return log_base(features, self.constants)
 
     def predict(self, features: Features) -> tuple[Floats, Floats]:
         """The mean log time, and the variance between trees, each of shape [configurations]."""

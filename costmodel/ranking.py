@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilescout.costmodel.analytic import Constants, calibrate_from, time_us
+from tilescout.costmodel.analytic import Constants, calibrate_from, log_base
 from tilescout.costmodel.estimator import CostModel, Prediction, Sample
 from tilescout.costmodel.features import Features, Floats
 from tilescout.costmodel.uncertainty import Errors, estimate_errors
@@ -94,8 +94,7 @@ class Networks:
         """The mean log time, and the variance between networks, each of shape [configurations]."""
         inputs = np.clip((features.values - self.centre) / self.scale, -REACH, REACH)
         said = np.stack([_forward(layers, inputs) for layers in self.members])
-        base = np.zeros(len(features)) if self.constants is None else np.log(time_us(features, self.constants))
-        return base + said.mean(axis=0), said.var(axis=0)
+        return log_base(features, self.constants) + said.mean(axis=0), said.var(axis=0)
 
 
 REACH = 4.0
@@ -138,7 +137,7 @@ class RankingModel(CostModel):
         names = samples[0].features.names
         constants = calibrate_from(samples, options.handful, options.seed)
         inputs = [np.clip((s.features.values - centre) / scale, -REACH, REACH) for s in samples]
-        bases = [np.zeros(len(s)) if constants is None else np.log(time_us(s.features, constants)) for s in samples]
+        bases = [log_base(s.features, constants) for s in samples]
         layers = [_train(samples, inputs, bases, options, options.seed + member) for member in range(members)]
         return Networks(names, centre, scale, tuple(layers), constants)
 

@@ -68,7 +68,7 @@ def estimate_errors(samples: Sequence[Sample], learn: Callable[[Sequence[Sample]
     errors, between, shifts = [], [], []
     for out in parts:
         rest = [sample for part in parts if part is not out for sample in part]
-        exact = out[0].take(np.flatnonzero(~out[0].censored))
+        exact = out[0].exact()
         if not len(exact) or all(sample.censored.all() for sample in rest):
             continue
         mean, variance = learn(rest).predict(exact.features)
