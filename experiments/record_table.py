@@ -53,7 +53,7 @@ PROBLEMS = (
 )
 
 
-OPTIONS = ProtocolOptions(prune=math.inf)
+OPTIONS = ProtocolOptions(prune=math.inf)  # by the first pilot alone: no second one is taken
 
 
 def choose(
@@ -80,7 +80,7 @@ def rows(
     built: Sequence[tuple[Configuration, Artifact | Measurement]],
     library_us: float,
 ) -> Iterator[tuple[Configuration, Problem, Measurement]]:
-    """Measure on one problem what is legal there; none is pruned, but what can't be the best gets few pairs."""
+    """Measure configurations on one problem; what a pilot rules out is pruned, and what can't win gets few pairs."""
     incumbent: float | None = None
     for configuration, artifact in track(built, description=str(problem)):
         if isinstance(artifact, Measurement):

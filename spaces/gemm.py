@@ -5,7 +5,7 @@ torch is imported where it is used.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from reprlib import repr as short
 from typing import TYPE_CHECKING
@@ -245,9 +245,7 @@ class Gemm(Workload):
         # so that a batch is walked too.
         m = 392 if problem.layout[0] == "m" else 389
         k = 336 if problem.element.bytes == 1 else 328
-        return GemmProblem(
-            m, 584, k, 2, problem.dtype, problem.out, problem.layout, problem.alpha, problem.bias, problem.activation
-        )
+        return replace(problem, m=m, n=584, k=k, batch=2)
 
 
 def _epilogue_inputs(problem: GemmProblem, inputs: Tensors) -> "tuple[torch.Tensor | None, torch.Tensor | None]":

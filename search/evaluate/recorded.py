@@ -74,7 +74,7 @@ class RecordedTemplate(KernelTemplate):
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         self._refuse()
 
-    def build(self, configuration: Mapping[str, Value], dtype: str, arch: str, path: Path) -> Built:
+    def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
