@@ -1,6 +1,6 @@
 """``tilescout suites`` and ``tilescout suite from-model``: products of models, counted without a GPU."""
 
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,12 +8,13 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from tilescout.experiments.cli import main
 from tilescout.experiments.from_model import record
 from tilescout.experiments.sources import shipped_tables
 from tilescout.search.evaluate.table import Table
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.suite import find_suite
+
+RunCommand = Callable[..., None]
 
 MODEL = """
 import torch
@@ -115,29 +116,22 @@ def test_a_call_that_fails_is_told(factory, answer: str) -> None:  # type: ignor
         record(factory, None, training=False)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str, code: int = 0) -> None:
-    monkeypatch.setattr(sys, "argv", ["tilescout", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == code
-
-
 def test_a_recorded_model_is_a_suite(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: RunCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a_model_for_tests.py").write_text(MODEL)
-    run(monkeypatch, "suite", "from-model", "a_model_for_tests:make", "--dtype", "bf16", "--out", "own.toml")
+    run("suite", "from-model", "a_model_for_tests:make", "--dtype", "bf16", "--out", "own.toml")
     capsys.readouterr()
-    run(monkeypatch, "suites", "own.toml")
+    run("suites", "own.toml")
     printed = capsys.readouterr().out
     suite = find_suite("own.toml")
     assert {str(entry.problem): entry.count for entry in suite.entries} == {"48x256x64:bf16": 2, "48x64x256:bf16": 2}
     assert all(str(problem) in printed for problem in suite.problems)
 
 
-def test_the_suites_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    run(monkeypatch, "suites")
+def test_the_suites_are_listed(run: RunCommand, capsys: pytest.CaptureFixture[str]) -> None:
+    run("suites")
     printed = capsys.readouterr().out
     assert all(name in printed for name in ("llama3-8b", "deepseek-v3", "squares", "recorded"))
 
@@ -157,8 +151,8 @@ def test_the_recorded_suite_is_what_the_shipped_table_holds() -> None:
     ],
 )
 def test_bad_input_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], answer: str
+    run: RunCommand, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], answer: str
 ) -> None:
-    run(monkeypatch, *arguments, code=2)
+    run(*arguments, code=2)
     (line,) = capsys.readouterr().err.splitlines()
     assert answer in line

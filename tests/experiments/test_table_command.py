@@ -2,16 +2,17 @@
 
 import gzip
 import json
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tilescout.experiments.cli import main
 from tilescout.experiments.sources import shipped_tables, template_of
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.evaluate.table import Table
 from tilescout.spaces.templates import find_template
+
+RunCommand = Callable[..., None]
 
 SIZES = (8, 16, 32, 64)
 
@@ -34,22 +35,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str, code: int = 0) -> None:
-    monkeypatch.setattr(sys, "argv", ["tilescout", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == code
-
-
 def test_an_imported_kernel_is_tuned_listed_and_compared(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, run: RunCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(monkeypatch, "table", "import-kernel-tuner", "cache.json.gz", "stencil.parquet")
+    run("table", "import-kernel-tuner", "cache.json.gz", "stencil.parquet")
     assert "stencil 512x512x64 on A GPU of another time: 64 configurations, 4 failed" in capsys.readouterr().out
-    run(monkeypatch, "tables", "stencil.parquet")
+    run("tables", "stencil.parquet")
     assert "512x512x64" in capsys.readouterr().out
     arguments = ("--problem", "512x512x64", "--table", "stencil.parquet")
-    run(monkeypatch, "tune", "stencil", *arguments, "--sampler", "exhaustive", "--trials", "64", "--json", "tune.json")
+    run("tune", "stencil", *arguments, "--sampler", "exhaustive", "--trials", "64", "--json", "tune.json")
     printed = capsys.readouterr().out
     assert "x=32 y=16 z=8" in printed
     assert "roofline" not in printed
@@ -58,21 +52,21 @@ def test_an_imported_kernel_is_tuned_listed_and_compared(
     assert result["best"]["time_us"] == pytest.approx(1125)
     assert result["roofline_us"] is None
     assert result["gpu_seconds"] == pytest.approx(64 * 0.02)
-    run(monkeypatch, "compare", "--table", "stencil.parquet", "--samplers", "random,lfbo:initial=5", "--trials", "20",
+    run("compare", "--table", "stencil.parquet", "--samplers", "random,lfbo:initial=5", "--trials", "20",
         "--seeds", "2", "--processes", "1", "--json", "compare.json")  # fmt: skip
     (case,) = json.loads(Path("compare.json").read_text())["cases"].values()
     assert (case["configurations"], case["timed"]) == (64, 60)
 
 
-def test_a_shipped_table_is_exported_and_comes_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shipped_table_is_exported_and_comes_back(folder: Path, run: RunCommand) -> None:
     shipped = shipped_tables()[0]
     problem = "512x512x512:bf16"
-    run(monkeypatch, "table", "export-kernel-tuner", str(shipped), "out.json.gz", "--problem", problem)
+    run("table", "export-kernel-tuner", str(shipped), "out.json.gz", "--problem", problem)
     cache = json.loads(gzip.decompress(Path("out.json.gz").read_bytes()))
     original = Table.read(shipped)
     (found,) = [known for known in original.problems if str(known) == problem]
     assert len(cache["cache"]) == len(original.rows(found))
-    run(monkeypatch, "table", "import-kernel-tuner", "out.json.gz", "again.parquet")
+    run("table", "import-kernel-tuner", "out.json.gz", "again.parquet")
     again = Table.read(Path("again.parquet"))
     # Kernel Tuner knows no censored times: a pruned row's pilot stands for them.
     rows = [original.measurement(int(row)) for row in original.rows(found)]
@@ -97,12 +91,12 @@ def test_a_shipped_table_is_exported_and_comes_back(folder: Path, monkeypatch: p
 )
 def test_bad_input_is_one_line(
     folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    run: RunCommand,
     capsys: pytest.CaptureFixture[str],
     arguments: tuple[str, ...],
     answer: str,
 ) -> None:
-    run(monkeypatch, *(str(shipped_tables()[0]) if text == "SHIPPED" else text for text in arguments), code=2)
+    run(*(str(shipped_tables()[0]) if text == "SHIPPED" else text for text in arguments), code=2)
     (line,) = capsys.readouterr().err.splitlines()
     assert answer in line
 

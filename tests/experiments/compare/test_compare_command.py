@@ -1,25 +1,19 @@
 """``tilescout compare``, from the command line to the files and MLflow."""
 
 import json
-import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tilescout.experiments.cli import main
 from tilescout.experiments.compare.play import Case, Journal, Run, Trace, run_all, run_one
 from tilescout.experiments.sources import shipped_tables
 from tilescout.search.evaluate.table import Table
 
+RunCommand = Callable[..., None]
+
 PROBLEM = "512x512x512:bf16"
-
-
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["tilescout", "compare", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 0
 
 
 def case() -> Case:
@@ -29,12 +23,12 @@ def case() -> Case:
 
 @pytest.mark.slow
 def test_a_comparison_ends_in_figures_plots_and_mlflow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: RunCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     arguments = ("--problem", PROBLEM, "--problem", "16x4096x4096:bf16", "--trials", "15", "--seeds", "3")
     names = ("random", "lfbo:initial=5", "kernel_tuner.genetic_algorithm", "ranking.quack")
-    run(monkeypatch, *arguments, "--samplers", ",".join(names), "--processes", "2", "--json", "c.json")
+    run("compare", *arguments, "--samplers", ",".join(names), "--processes", "2", "--json", "c.json")
     printed = capsys.readouterr().out
     assert all(name in printed for name in names)
     result = json.loads(Path("c.json").read_text())
@@ -67,15 +61,15 @@ def test_a_comparison_ends_in_figures_plots_and_mlflow(
 
 @pytest.mark.slow
 def test_the_same_searches_give_the_same_figures_and_are_not_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: RunCommand
 ) -> None:
     monkeypatch.chdir(tmp_path)
     arguments = ("--problem", PROBLEM, "--trials", "10", "--seeds", "2", "--samplers", "random,tpe", "--processes", "1")
-    run(monkeypatch, *arguments, "--json", "first.json")
+    run("compare", *arguments, "--json", "first.json")
     journal = Path(".tilescout/compare/runs.jsonl")
     lines = journal.read_text().splitlines()
     journal.write_text("\n".join(lines[:3]) + "\n" + lines[3][:40])  # killed while it wrote the last
-    run(monkeypatch, *arguments, "--resume", "--json", "second.json")
+    run("compare", *arguments, "--resume", "--json", "second.json")
     again = journal.read_text().splitlines()
     assert again[:3] == lines[:3]
     first, second = (json.loads(Path(name).read_text()) for name in ("first.json", "second.json"))
