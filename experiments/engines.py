@@ -1,9 +1,12 @@
 """Who compiles and measures for a command: this machine's GPUs, a Ray cluster, or a recorded table."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tilescout.experiments.sources import default_table, require_gpu, usable_gpus
+from tilescout.experiments.sources import default_table, make_evaluator, require_gpu, usable_gpus
 from tilescout.search.evaluate.engine import Engine, LiveOptions
+from tilescout.search.evaluate.evaluator import Evaluator
 from tilescout.search.evaluate.gpus import visible_gpus
 from tilescout.search.evaluate.table import Table
 from tilescout.spaces.errors import DeviceError
@@ -21,6 +24,33 @@ def check_device(device: str) -> None:
     """
     if device not in ("auto", "cuda", "replay") and not (device.startswith("cuda:") and device[5:].isdigit()):
         raise DeviceError(f"unknown device {device!r}, allowed are auto, cuda, cuda:N and replay")
+
+
+@contextmanager
+def opened_evaluator(
+    template: KernelTemplate,
+    problem: Problem,
+    device: str,
+    cluster: str | None,
+    gpus: int | None,
+    table: Path | None,
+    artifacts: Path,
+) -> Iterator[Evaluator]:
+    """What tries configurations of one problem, on one GPU here or on those that are asked for; closed at the end.
+
+    The arguments and errors are those of `make_engine`.
+    """
+    if cluster is None and gpus is None:
+        with make_evaluator(template, problem, device, table, artifacts) as evaluator:
+            yield evaluator
+        return
+    from tilescout.search.evaluate.live import EngineEvaluator
+
+    with (
+        make_engine(template, problem, device, cluster, gpus, table, artifacts, LiveOptions()) as engine,
+        EngineEvaluator(engine, problem) as evaluator,
+    ):
+        yield evaluator
 
 
 def make_engine(

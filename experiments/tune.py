@@ -9,23 +9,28 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tilescout.costmodel.persistence import load_model, shipped_model
+from tilescout.experiments.engines import check_device, opened_evaluator
 from tilescout.experiments.options import (
     artifacts,
     check_writable,
+    cluster_option,
+    gpus_option,
     json_option,
-    problem_option,
     seed_option,
+    signature_option,
     store_option,
     studies,
+    suite_problems,
 )
 from tilescout.experiments.printing import print_result
-from tilescout.experiments.sources import make_evaluator, named_template
+from tilescout.experiments.sources import named_template
+from tilescout.experiments.tune_together import Together, tune_together
 from tilescout.search.loop import Budget
 from tilescout.search.records import StudyInfo, TrialRecord
 from tilescout.search.samplers import SAMPLERS, check_sampler
 from tilescout.search.tune import TuneOptions
 from tilescout.search.tune import tune as run_tune
-from tilescout.spaces.errors import DeviceError, StoreError
+from tilescout.spaces.errors import StoreError
 from tilescout.spaces.problems import Problem
 
 DEFAULT_TRIALS = 64
@@ -33,13 +38,19 @@ DEFAULT_TRIALS = 64
 
 @click.command()
 @click.argument("space")
-@problem_option
+@click.option("--problem", help="What to compute, for example 4096x4096x4096:bf16.")
+@click.option("--suite", help="Tune all problems of a suite together: NAME, NAME:PHASE or FILE.toml.")
+@signature_option
 @click.option("--device", default="auto", show_default=True, metavar="auto|cuda[:N]|replay", help="Measure or replay.")
+@gpus_option
+@cluster_option
 @click.option("--table", type=click.Path(path_type=Path), help="Table to replay. [default: the shipped one]")
 @click.option("--sampler", default="tpe", show_default=True, metavar="NAME", help=f"One of {', '.join(SAMPLERS)}.")
 @click.option("--model", type=click.Path(path_type=Path), help="Cost model of guided. [default: the shipped one]")
 @click.option(
-    "--trials", type=click.IntRange(min=1), help=f"Trials of the study. [default: {DEFAULT_TRIALS} if no other limit]"
+    "--trials",
+    type=click.IntRange(min=1),
+    help=f"Trials of the study, or of the suite. [default: {DEFAULT_TRIALS} a problem if no other limit]",
 )
 @click.option("--gpu-seconds", type=click.FloatRange(min=0, min_open=True), help="GPU seconds of the study.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Seconds of this run.")
@@ -51,8 +62,12 @@ DEFAULT_TRIALS = 64
 @json_option
 def tune(
     space: str,
-    problem: str,
+    problem: str | None,
+    suite: str | None,
+    signature: str | None,
     device: str,
+    gpus: int | None,
+    cluster: str | None,
     table: Path | None,
     sampler: str,
     model: Path | None,
@@ -66,28 +81,37 @@ def tune(
     mlflow_uri: str | None,
     json_path: Path | None,
 ) -> None:
-    """Search SPACE for the fastest configuration of a problem.
+    """Search SPACE for the fastest configuration of a problem, or of every problem of a suite.
 
     Every trial is stored at once and logged to MLflow (`tilescout ui` shows it). Where there is no GPU, a recorded
-    table answers instead, and the output says so.
+    table answers instead, and the output says so. For a suite the limits are those of all its problems together, and
+    GPU time goes where the most is still expected to be gained.
     """
     from tilescout.search.tracking import MlflowTracker, default_store
 
-    if device not in ("auto", "cuda", "replay") and not (device.startswith("cuda:") and device[5:].isdigit()):
-        raise DeviceError(f"unknown device {device!r}, allowed are auto, cuda, cuda:N and replay")
+    if (problem is None) == (suite is None):
+        raise click.UsageError("give one of --problem and --suite")
+    check_device(device)
     if json_path is not None:
         check_writable(json_path)
-    if trials is None and gpu_seconds is None and seconds is None:
-        trials = DEFAULT_TRIALS
     template = named_template(space, table)
+    problems = [template.parse(problem)] if problem is not None else suite_problems(template, suite or "", signature)
+    if trials is None and gpu_seconds is None and seconds is None:
+        trials = DEFAULT_TRIALS * len(problems)
     check_sampler(sampler)
     options = TuneOptions(sampler, seed, Budget(trials, gpu_seconds, seconds, whole_budget), studies(store), resume)
     if model is not None:
         options = replace(options, settings={"model": model})
     uri, root = (mlflow_uri, None) if mlflow_uri else default_store(store)
+    where = f"--mlflow {mlflow_uri}" if mlflow_uri else f"--store {store}"
     console = Console(stderr=True)
 
-    with make_evaluator(template, template.parse(problem), device, table, artifacts(store)) as evaluator:
+    if suite is not None:
+        together = Together(template, suite, problems, device, gpus, cluster, table, artifacts(store))
+        hint = f"look at the trials with: tilescout ui {where}"
+        tune_together(together, options, uri, root, hint, json_path, console)
+        return
+    with opened_evaluator(template, problems[0], device, cluster, gpus, table, artifacts(store)) as evaluator:
         console.print(evaluator.provenance.description, highlight=False, soft_wrap=True)
         if sampler == "guided" and evaluator.provenance.kind == "replay":
             _warn_of_hindsight(model or shipped_model(space, evaluator.device.name), evaluator.space.problem, console)
@@ -105,7 +129,6 @@ def tune(
 
             result = run_tune(template, evaluator, options, make_tracker, show)
     print_result(result, Console())
-    where = f"--mlflow {mlflow_uri}" if mlflow_uri else f"--store {store}"
     hint = f"study {result.info.name}; look at the trials with: tilescout ui {where}"
     console.print(hint, highlight=False, soft_wrap=True)
     if json_path is not None:

@@ -98,8 +98,8 @@ class Campaign:
 
     Every outcome is in the journal as soon as it is known. A GPU stays with a problem while compiled configurations
     wait for it, and then turns to the one for which the most wait; the fastest of a problem whose rows are all
-    there race, if the engine measures anew. The GPU that is lost hands over what it had; when none is left, or a problem can't
-    be set up, the campaign ends with that error and can be resumed.
+    there race, if the engine measures anew. A GPU that is lost hands over what it had; when none is left, the campaign
+    ends with that error and can be resumed.
 
     Parameters
     ----------

@@ -78,8 +78,8 @@ class RayEngine(Engine):
     """Compiles and measures on a Ray cluster.
 
     Every call waits in a thread of its own for its answer, and no longer than its deadline. A task whose machine is
-    lost is handed out again; a GPU's actor that is lost or hangs is replaced, and what it had is measured again. Ray itself
-    retries nothing: a compiler that crashes would crash again.
+    lost is handed out again; a GPU's actor that is lost or hangs is replaced, and what it had is measured again. Ray
+    itself retries nothing: a compiler that crashes would crash again.
 
     Compiled kernels travel as bytes: into the store of this process, and through Ray's object store, once to each
     machine with a GPU.
@@ -206,7 +206,7 @@ class RayEngine(Engine):
         return wanted
 
     def _resources(self) -> dict[str, float]:
-        found: dict[str, float] = self._ray.cluster_resources()
+        found: dict[str, float] = self._ray.cluster_resources()  # type: ignore[no-untyped-call]
         return found
 
     def _make_actor(self) -> Callable[[], Any]:

@@ -48,13 +48,11 @@ class EngineEvaluator(Evaluator):
         If the template can't compute the problem, or not on this device.
     """
 
-    measures_anew = True
-
     def __init__(self, engine: Engine, problem: Problem, gpus: Sequence[int] | None = None) -> None:
         self.engine, self.template, self.problem = engine, engine.template, problem
         self.device, self.provenance = engine.device, engine.provenance
         self.space = engine.space(problem)
-        self.library = engine.library(problem)
+        self.library, self.measures_anew = engine.library(problem), engine.measures_anew
         self._in_flight = dict.fromkeys(range(engine.gpus) if gpus is None else gpus, 0)
         self.capacity = engine.compilers + 2 * len(self._in_flight)
         self._library_us = engine.prepare(next(iter(self._in_flight)), problem).result()
@@ -82,6 +80,9 @@ class EngineEvaluator(Evaluator):
 
     def library_us(self) -> float:
         return self._library_us
+
+    def move(self, gpu: int) -> None:
+        self._in_flight = {gpu: 0}
 
     def race(self, indices: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
         compiled = [self.engine.compile(self.space[index], self.problem.signature) for index in indices]
