@@ -1,5 +1,6 @@
 """``tilescout collect``: measure many configurations on many problems, into a table."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -37,8 +38,8 @@ from tilescout.search.evaluate.engine import LiveOptions
 from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.evaluate.table import SUFFIX, Table
 from tilescout.search.plan import make_plan
-from tilescout.spaces.errors import SpaceError, StoreError, TableError
-from tilescout.spaces.knobs import Value
+from tilescout.spaces.errors import SpaceError, StoreError, TableError, one_line
+from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.space import SearchSpace
 
 PRUNE = CampaignOptions().prune
@@ -65,6 +66,9 @@ def parse_prune(context: click.Context, parameter: click.Parameter, text: str) -
 @click.option("--sample", type=click.IntRange(min=1), help="So many; every value of every knob and all defaults occur.")
 @click.option("--only", multiple=True, metavar="KNOB=VALUE[,...]", help="Only these values of a knob; repeatable.")
 @click.option(
+    "--also", type=click.Path(path_type=Path), help="Those of a table (.parquet) or of a JSON list too, counted in."
+)
+@click.option(
     "--prune",
     metavar="RATIO|full",
     default=f"{PRUNE:g}",
@@ -88,6 +92,7 @@ def collect(
     exhaustive: bool,
     sample: int | None,
     only: tuple[str, ...],
+    also: Path | None,
     prune: float | None,
     device: str,
     gpus: int | None,
@@ -120,7 +125,7 @@ def collect(
         console.print(engine.provenance.description, highlight=False, soft_wrap=True)
         spaces = [engine.space(problem) for problem in problems]
         defaults = [template.default(problem, engine.device) for problem in problems]
-        plan = make_plan(spaces, defaults, sample, seed, _only(spaces[0], only))
+        plan = make_plan(spaces, defaults, sample, seed, _only(spaces[0], only), _given(also))
         console.print(f"{plan.how}; {len(problems)} problems, {plan.rows:,} rows", highlight=False, soft_wrap=True)
         if journal_path(out).exists():
             console.print(f"going on with {journal_path(out)}", highlight=False, soft_wrap=True)
@@ -146,6 +151,19 @@ def _only(space: SearchSpace, given: tuple[str, ...]) -> dict[str, list[Value]]:
             raise SpaceError(f"{text!r} is not KNOB=VALUE[,VALUE...]; the knobs of {space.name} are {', '.join(knobs)}")
         found[name] = [knobs[name].parse(value) for value in values.split(",")]
     return found
+
+
+def _given(also: Path | None) -> list[Configuration]:
+    """The configurations of a file, each once."""
+    if also is None:
+        return []
+    if also.suffix == SUFFIX:
+        table = Table.read(also)
+        return list(dict.fromkeys(table.configuration(row) for row in range(len(table))))
+    try:
+        return [Configuration.of(values) for values in json.loads(also.read_text())]
+    except (OSError, ValueError, TypeError) as error:
+        raise StoreError(f"can't read {also} as a JSON list of configurations: {one_line(error)}") from error
 
 
 class _Rate(ProgressColumn):

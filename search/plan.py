@@ -55,6 +55,7 @@ def make_plan(
     sample: int | None,
     seed: int,
     only: Mapping[str, Sequence[Value]] | None = None,
+    also: Sequence[Configuration] = (),
 ) -> Plan:
     """Choose configurations, and measure each on every problem for which it is legal.
 
@@ -71,7 +72,9 @@ def make_plan(
     seed
         Of the sample, and of the order.
     only
-        Values that knobs are restricted to; defaults are exempt.
+        Values that knobs are restricted to; defaults and given ones are exempt.
+    also
+        Given configurations, counted in: those that are legal for one of the problems are measured.
 
     Raises
     ------
@@ -82,7 +85,12 @@ def make_plan(
     allowed = _allowed(first, only or {})
     positions, weights = _union(spaces, allowed)
     generator = np.random.default_rng(seed)
-    chosen = list(dict.fromkeys(int(np.ravel_multi_index(tuple(first.code(each)), first.shape)) for each in defaults))
+    chosen = list(
+        dict.fromkeys(int(np.ravel_multi_index(tuple(first.code(each)), first.shape)) for each in (*defaults, *also))
+    )
+    given = np.stack(np.unravel_index(np.array(chosen), first.shape), axis=1)
+    legal_somewhere = np.logical_or.reduce([space.find(given) >= 0 for space in spaces])
+    chosen = [position for position, kept in zip(chosen, legal_somewhere, strict=True) if kept]
     if sample is None:
         drawn = generator.permutation(positions)
     else:
@@ -90,8 +98,7 @@ def make_plan(
     chosen = list(dict.fromkeys([*chosen, *drawn.tolist()]))
     codes = np.stack(np.unravel_index(np.array(chosen), first.shape), axis=1)
     legal = np.stack([space.find(codes) >= 0 for space in spaces])
-    kept = legal.any(axis=0)
-    values = [[knob.values[code] for code in codes[kept, axis]] for axis, knob in enumerate(first.knobs)]
+    values = [[knob.values[code] for code in codes[:, axis]] for axis, knob in enumerate(first.knobs)]
     names = [knob.name for knob in first.knobs]
     configurations = tuple(Configuration(tuple(zip(names, row, strict=True))) for row in zip(*values, strict=True))
     restricted = "".join(f", {name} {', '.join(map(str, given))}" for name, given in (only or {}).items())
@@ -99,10 +106,11 @@ def make_plan(
         how = f"all {len(configurations):,} legal configurations{restricted}"
     else:
         how = f"{len(configurations):,} configurations sampled with seed {seed}{restricted}, every value of every knob"
+    how += f", {len(also):,} given ones" if also else ""
     return Plan(
         problems=tuple(space.problem for space in spaces),
         configurations=configurations,
-        legal=legal[:, kept],
+        legal=legal,
         how=f"{how} and every default among them",
     )
 

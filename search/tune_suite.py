@@ -118,6 +118,8 @@ class _Part:
         """In the place of `run`: search, a turn at a time; leaves with a turn, for the race."""
         space = evaluator.space
         finished = self._look(study, evaluator)
+        if finished:  # of an earlier run, which the budget did not know of
+            self._pass(evaluator)
         while self._turn is not None and self._turn.trials and finished < len(space):
             before = finished
             part = Budget(trials=finished + self._turn.trials, whole=budget.whole)
@@ -125,11 +127,16 @@ class _Part:
             finished = self._look(study, evaluator)
             if stopped is not None or finished == before:
                 return stopped
-            turn, self._turn = self._turn, None
-            self._turns.give(self._number, turn)
-            self._turn = self._turns.take(self._number, self._claim)
-            evaluator.move(self._turn.gpu)
+            self._pass(evaluator)
         return None
+
+    def _pass(self, evaluator: Evaluator) -> None:
+        """End the turn and wait for the next."""
+        assert self._turn is not None
+        turn, self._turn = self._turn, None
+        self._turns.give(self._number, turn)
+        self._turn = self._turns.take(self._number, self._claim)
+        evaluator.move(self._turn.gpu)
 
     def _look(self, study: optuna.Study, evaluator: Evaluator) -> int:
         trials = finished_trials(study, evaluator.space)

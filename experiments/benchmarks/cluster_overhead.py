@@ -12,6 +12,7 @@ import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 
 from rich.console import Console
@@ -31,7 +32,7 @@ OPTIONS = LiveOptions(protocol=ProtocolOptions(pairs_us=2_000.0, heating_us=10_0
 
 @dataclass(frozen=True)
 class Overhead:
-    """Milliseconds a trial beyond measuring: of trials by themselves, and of those in batches."""
+    """Milliseconds a trial beyond measuring, medians: of trials by themselves, and of those in batches."""
 
     engine: str
     single_ms: float
@@ -48,10 +49,12 @@ def overhead(name: str, engine: Engine, problem: Problem, trials: int, batch: in
         engine.measure(0, [task]).result()  # the problem is set up, and the kernel there
 
         def beyond(count: int, size: int) -> float:
-            started, measured = time.perf_counter(), 0.0
+            beyond = []
             for _ in range(count):
-                measured += sum(each.gpu_seconds for each in engine.measure(0, [task] * size).result())
-            return (time.perf_counter() - started - measured) / count / size * 1e3
+                started = time.perf_counter()
+                measured = sum(each.gpu_seconds for each in engine.measure(0, [task] * size).result())
+                beyond.append((time.perf_counter() - started - measured) / size * 1e3)
+            return median(beyond)
 
         return Overhead(name, beyond(trials, 1), beyond(max(1, trials // batch), batch))
 

@@ -65,6 +65,14 @@ def test_an_exhaustive_plan_of_some_values_has_all_that_have_them_and_the_defaul
     assert "tile_m 128" in plan.how
 
 
+def test_given_configurations_are_among_the_sample_and_counted_in() -> None:
+    given = [SPACES[0][index] for index in range(0, 40_000, 1_000)]
+    plan = make_plan(SPACES, DEFAULTS, 150, 0, also=given)
+    assert set(given) <= set(plan.configurations)
+    assert len(plan.configurations) == 150
+    assert "40 given ones" in plan.how
+
+
 @pytest.mark.parametrize(("only", "reason"), [({"tile": (1,)}, "no knob 'tile'"), ({"tile_m": (7,)}, "tile_m")])
 def test_an_unknown_knob_or_value_is_refused(only: dict[str, tuple[int]], reason: str) -> None:
     with pytest.raises(SpaceError, match=reason):

@@ -23,7 +23,7 @@ def test_searches_that_can_not_say_what_they_expect_share_the_time_evenly() -> N
 
     def search(number: int) -> None:
         trials = 0
-        for _ in range(8):
+        while True:
             turn = turns.take(number, Claim(trials, spent[number], None))
             order.append(number)
             trials, spent[number] = trials + turn.trials, spent[number] + costs[number]
