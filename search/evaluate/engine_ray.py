@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, TypeVar
@@ -140,7 +141,8 @@ class RayEngine(Engine):
         except BaseException:
             self.close()
             raise
-        self.versions = {**described[0]["versions"], "ray": ray.__version__}
+        compiler = {"nvidia-cutlass-dsl": version("nvidia-cutlass-dsl"), "ray": ray.__version__}
+        self.versions = {**described[0]["versions"], **compiler}
         self.provenance = Provenance(
             "live",
             at_work(self.product, self.gpus, " of a Ray cluster"),
@@ -247,9 +249,7 @@ class RayEngine(Engine):
         timeout = self.options.compile.timeout
         fault = ""
         for _ in range(_ATTEMPTS):
-            task = self._compile.remote(
-                self.template, key.configuration, key.signature, key.arch, timeout, self._session
-            )
+            task = self._compile.remote(self.template, key, timeout, self._session)
             try:
                 built = self._ray.get(task, timeout=_START_SECONDS + timeout)
             except self._ray.exceptions.RayTaskError as error:  # a missing tool, a full disk: not the configuration's

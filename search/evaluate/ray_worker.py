@@ -10,15 +10,15 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
+from socket import gethostname
 from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
+from tilescout.search.evaluate.artifacts import Artifact, ArtifactKey, ArtifactStore
 from tilescout.search.evaluate.compile import CompileOptions, CompilePool
 from tilescout.search.evaluate.engine import measure_batch
 from tilescout.search.evaluate.evaluator import CannotMeasureError
@@ -26,8 +26,7 @@ from tilescout.search.evaluate.host import MeasuringProcess, WorkerLostError
 from tilescout.search.evaluate.measurement import Measurement
 from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.evaluate.worker import Job
-from tilescout.spaces.errors import ArtifactError
-from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.errors import ArtifactError, BuildError
 from tilescout.spaces.templates import KernelTemplate
 
 
@@ -46,11 +45,19 @@ def session_folder(session: str) -> Path:
     return folder
 
 
-def compile_task(
-    template: KernelTemplate, configuration: Configuration, signature: str, arch: str, timeout: float, session: str
-) -> Shipped | Measurement:
-    """Compile one configuration in this worker's compiler process."""
-    built = _pool(type(template), arch, timeout, session).submit(configuration, signature).result()
+def compile_task(template: KernelTemplate, key: ArtifactKey, timeout: float, session: str) -> Shipped | Measurement:
+    """Compile one configuration in this worker's compiler process.
+
+    Raises
+    ------
+    BuildError
+        If this machine would compile something else: it has another tilescout, or another compiler.
+    """
+    here = ArtifactKey.of(template, key.configuration, key.signature, key.arch)
+    if here != key:
+        what = "nvidia-cutlass-dsl" if here.source_hash == key.source_hash else f"source of {key.space}"
+        raise BuildError(f"{gethostname()} of the Ray cluster has another {what}: install the same on all its machines")
+    built = _pool(type(template), key.arch, timeout, session).submit(key.configuration, key.signature).result()
     if isinstance(built, Measurement):
         return built
     library = built.path.read_bytes()
@@ -85,8 +92,7 @@ class GpuWorker:
     def describe(self) -> dict[str, Any]:
         """The GPU's name, versions of the software here, and the actor's process."""
         described = self._process.describe()
-        versions = {**described["versions"], "nvidia-cutlass-dsl": version("nvidia-cutlass-dsl")}
-        return {"name": described["name"], "versions": versions, "pid": os.getpid()}
+        return {"name": described["name"], "versions": described["versions"], "pid": os.getpid()}
 
     def prepare(self, workload: str, problem: str, options: ProtocolOptions) -> float:
         """The library's steady time on a problem, in µs."""

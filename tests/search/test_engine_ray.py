@@ -27,7 +27,7 @@ from tilescout.search.loop import Budget
 from tilescout.search.plan import make_plan
 from tilescout.search.race import RaceOptions
 from tilescout.search.tune import TuneOptions, tune
-from tilescout.spaces.errors import ArtifactError, DeviceError
+from tilescout.spaces.errors import ArtifactError, BuildError, DeviceError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 
@@ -151,6 +151,14 @@ def test_a_search_can_not_tell_it_from_a_local_one(engine: RayEngine, tmp_path: 
     assert [trial.measurement.ok for trial in result.trials].count(True) >= 1
     assert result.race is not None
     assert result.info.provenance.description == "measured on CPU of a Ray cluster"
+
+
+def test_a_machine_that_would_compile_something_else_is_named(
+    engine: RayEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(engine.template), "source_hash", "another")  # here, and not in the workers
+    with pytest.raises(BuildError, match="of the Ray cluster has another source of plain_gemm"):
+        engine.compile(configuration(repeats=4), "bf16").result()
 
 
 def test_bytes_that_are_not_what_the_record_says_are_not_loaded(tmp_path: Path) -> None:
