@@ -50,17 +50,18 @@ def make_bundle(build_plain: Callable[..., Artifact], tmp_path_factory: pytest.T
 
 @pytest.fixture(scope="session")
 def make_strided(tmp_path_factory: pytest.TempPathFactory) -> Make:
-    """A function: a bundle that decides for a kernel of any layout, with or without a bias, with one activation."""
+    """A function: a bundle that decides for a kernel of any layout, alpha and bias or none, with one activation."""
 
-    def make_strided(ours: Sequence[str], relu: bool = False) -> Bundle:
+    def make_strided(ours: Sequence[str], activation: str = "") -> Bundle:
         folder = tmp_path_factory.mktemp("strided")
         include = Path(str(find_spec("tvm_ffi").origin)).with_name("include")  # type: ignore[union-attr]
-        command = [find_linker(), "-shared", "-O2", "-fPIC", f"-DRELU={int(relu)}", "-I", str(include), "-o"]
-        command += [str(folder / "kernel.so"), str(SOURCE), *map(str, runtime_libraries())]
+        flags = ["-shared", "-O2", "-fPIC", f"-D{activation.upper() or 'PLAIN'}", "-I", str(include)]
+        command = [find_linker(), *flags, "-o", str(folder / "kernel.so"), str(SOURCE)]
+        command += [*map(str, runtime_libraries()), "-lm"]
         subprocess.run(command, check=True)
         sha256 = hashlib.sha256((folder / "kernel.so").read_bytes()).hexdigest()
         digest = f"{DIGEST}f"
-        kernel = Kernel(f"{KERNELS}/{digest}.so", sha256, "strided_gemm", WORKLOAD, 1, {"relu": relu})
+        kernel = Kernel(f"{KERNELS}/{digest}.so", sha256, "strided_gemm", WORKLOAD, 1, {"activation": activation})
         decisions = [Decision(GemmProblem.parse(text), Choice.OURS, EVIDENCE, digest) for text in ours]
         held = {digest: (kernel, folder / "kernel.so")}
         # The folder makes each bundle another one: of equal bundles a process loads the kernels once.

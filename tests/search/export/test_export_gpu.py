@@ -71,7 +71,7 @@ def test_the_first_call_of_a_process_may_be_captured(bundle: Bundle) -> None:
     name = name_of(bundle, GemmProblem(64, 1024, 512))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        result = torch.ops.tilescout.gemm_compiled(a, b, None, name)
+        result = torch.ops.tilescout.gemm_compiled(a, b, None, None, name)
     for seed in (1, 2):
         for held, fresh in zip((a, b), operands(64, 1024, 512, seed=seed), strict=True):
             held.copy_(fresh)
@@ -89,7 +89,7 @@ def test_our_kernel_runs_in_order_on_the_current_stream(bundle: Bundle) -> None:
     with torch.cuda.stream(stream):
         torch.cuda._sleep(20_000_000)  # longer than a launch takes: another stream would run ahead of the fill
         a.fill_(0.5)
-        result = torch.ops.tilescout.gemm(a, b, None, name)
+        result = torch.ops.tilescout.gemm(a, b, None, None, name)
         stream.synchronize()
     torch.testing.assert_close(result, expected, rtol=2e-2, atol=2e-2)
 
@@ -99,7 +99,7 @@ def test_every_decided_product_runs_our_kernel_and_is_right(bundle: Bundle) -> N
     for text in PROBLEMS:
         problem = GemmProblem.parse(text)
         a, b = operands(problem.m, problem.n, problem.k, problem.batch)
-        result, ours, names = profiled(torch.ops.tilescout.gemm_compiled, a, b, None, name_of(bundle, problem))
+        result, ours, names = profiled(torch.ops.tilescout.gemm_compiled, a, b, None, None, name_of(bundle, problem))
         check(result, a, b)
         assert ours == 1, names
 
@@ -109,7 +109,7 @@ def test_a_batch_of_one_may_have_any_stride(bundle: Bundle) -> None:
     a, b = operands(64, 1024, 512)
     views = (tensor.as_strided(tensor.shape, (0, 512, 1)) for tensor in (a, b))
     result, ours, names = profiled(
-        torch.ops.tilescout.gemm_compiled, *views, None, name_of(bundle, GemmProblem(64, 1024, 512))
+        torch.ops.tilescout.gemm_compiled, *views, None, None, name_of(bundle, GemmProblem(64, 1024, 512))
     )
     check(result, a, b)
     assert ours == 1, names
@@ -120,7 +120,7 @@ def test_misaligned_operands_go_to_the_library(bundle: Bundle) -> None:
     a, b = operands(64, 1024, 512)
     shifted = torch.empty(a.numel() + 1, dtype=a.dtype, device="cuda")[1:].view_as(a).copy_(a)
     name = name_of(bundle, GemmProblem(64, 1024, 512))
-    result, ours, names = profiled(torch.ops.tilescout.gemm_compiled, shifted, b, None, name)
+    result, ours, names = profiled(torch.ops.tilescout.gemm_compiled, shifted, b, None, None, name)
     check(result, a, b)
     assert ours == 0, names
 

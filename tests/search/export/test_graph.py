@@ -15,13 +15,15 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.graph import Report, replace_products
+from tilescout.search.export.inductor import load
 
 OURS = "tilescout.gemm_compiled.default"
 
 
 @pytest.fixture(scope="module")
 def bundle(make_bundle: Callable[..., Bundle]) -> Bundle:
-    return make_bundle(["4096x1024x4104", "64x512x256x3"], ["4096x512x4104"], arch="sm_90a")
+    made = make_bundle(["4096x1024x4104", "64x512x256x3"], ["4096x512x4104"], arch="sm_90a")
+    return load(made.path)
 
 
 @pytest.fixture
