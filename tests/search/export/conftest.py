@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,12 +17,38 @@ from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
 from tilescout.search.export.decisions import Choice, Decision, Evidence
 from tilescout.spaces.gemm import GemmProblem
 
+if TYPE_CHECKING:
+    import torch
+
 EVIDENCE = Evidence("a-study", "proven as fast as torch.mm", 0.97, 0.96, 0.98, 12, "a test", {"torch": "2.11.0"})
 DIGEST = "0" * 63
 WORKLOAD = "tilescout.spaces.gemm:Gemm"
+FUSED = (
+    "64x1024x512:bf16:alpha+bias+silu",
+    "128x512x256:fp16:kn:bias+gelu",
+    "64x512x1024:bf16:mk:relu",
+    "128x1024x512:bf16:mn",
+    "64x256x512x3:bf16:bias+relu",
+    "64x1024x512:e4m3-bf16:alpha",
+    "32x1024x512:e4m3-fp16:alpha+bias+gelu",
+)
+"""Problems of every kind that kernels are built for: layouts, types, epilogues, a batch."""
+
 SOURCE = Path(__file__).parents[1] / "kernels" / "strided_gemm.c"
 
 Make = Callable[..., Bundle]
+
+
+@pytest.fixture(scope="session")
+def fused_problems() -> Sequence[GemmProblem]:
+    """`FUSED`."""
+    return [GemmProblem.parse(text) for text in FUSED]
+
+
+@pytest.fixture(scope="session", params=FUSED)
+def fused_problem(request: pytest.FixtureRequest) -> GemmProblem:
+    """Each of `FUSED`."""
+    return GemmProblem.parse(request.param)
 
 
 @pytest.fixture(scope="session")
@@ -80,6 +107,34 @@ def calls() -> Callable[[Bundle], int]:
         return ctypes.c_int64.in_dll(ctypes.CDLL(str(bundle.path / kernel.file)), "calls").value
 
     return calls
+
+
+@pytest.fixture(scope="session")
+def form_of() -> Callable[[GemmProblem], Callable[..., "torch.Tensor"]]:
+    """A function: how a model writes a problem; takes A, B and, where the problem has them, alpha and bias."""
+    import torch
+
+    activations = {"relu": torch.relu, "gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu}
+
+    def form_of(problem: GemmProblem) -> Callable[..., torch.Tensor]:
+        def form(a: torch.Tensor, b: torch.Tensor, *epilogue: torch.Tensor) -> torch.Tensor:
+            rest = list(epilogue)
+            alpha = rest.pop(0) if problem.alpha else None
+            bias = rest.pop(0) if problem.bias else None
+            if problem.dtype == "e4m3":
+                out = getattr(torch, problem.result.torch_name)
+                one = torch.ones_like(alpha)
+                result = torch._scaled_mm(a.squeeze(0), b.squeeze(0).t(), alpha, one, bias=bias, out_dtype=out)
+            else:
+                result = a.squeeze(0) @ b.squeeze(0).t() if problem.batch == 1 else torch.bmm(a, b.transpose(1, 2))
+                result = result if alpha is None else result * alpha.squeeze()
+                result = result if bias is None else result + bias
+            result = activations[problem.activation](result) if problem.activation else result
+            return result if result.dim() == 3 else result.unsqueeze(0)
+
+        return form
+
+    return form_of
 
 
 @pytest.fixture
