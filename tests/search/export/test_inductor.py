@@ -129,6 +129,30 @@ def test_a_pass_of_the_user_runs_first(bundle: Bundle, calls: Calls) -> None:
     assert graph_pass(bundle.path, inner).uuid() not in (None, inner.uuid())
 
 
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="this torch tells no pass of inference")
+def test_several_passes_of_the_user_run_first_and_are_told_of_inference(bundle: Bundle) -> None:
+    from torch._inductor.custom_graph_pass import CustomInferenceAwareGraphPass
+
+    told: list[object] = []
+
+    class Aware(CustomInferenceAwareGraphPass):
+        def __call__(self, graph: torch.fx.Graph, is_inference: bool) -> None:
+            told.append(is_inference)
+
+        def uuid(self) -> str:
+            return "aware"
+
+    def plain(graph: torch.fx.Graph) -> None:
+        told.append("plain")
+
+    graph_pass(bundle.path, [plain, Aware()])(torch.fx.Graph(), is_inference=True)
+    assert told == ["plain", True]
+    assert isinstance(graph_pass(bundle.path), CustomInferenceAwareGraphPass)
+    assert graph_pass(bundle.path, [Aware(), plain]).uuid() is None
+    named = graph_pass(bundle.path, [Aware()]).uuid()
+    assert named not in (None, graph_pass(bundle.path).uuid())
+
+
 @pytest.mark.parametrize("m", [8, 12, 48])
 def test_sizes_that_were_not_decided_for_ours_are_left(bundle: Bundle, calls: Calls, m: int) -> None:
     model = Block()
