@@ -98,6 +98,21 @@ def test_an_activation_is_fused_where_that_was_decided_and_nothing_else_needs_th
         assert run(bundle, form, "kk", calls) == expected
 
 
+def test_a_fused_layer_with_dynamic_rows_is_looked_up_at_run_time(
+    make_strided: Callable[..., Bundle], calls: Calls
+) -> None:
+    bundle = make_strided([str(GemmProblem(rows, N, K, bias=True, activation="silu")) for rows in (16, 24)], "silu")
+    layer = torch.nn.Sequential(torch.nn.Linear(K, N, dtype=torch.bfloat16), torch.nn.SiLU())
+    with use(bundle.path) as tuned:
+        compiled = torch.compile(layer, dynamic=True)
+    with torch.no_grad():
+        for shape, ours in (((2, 8, K), 1), ((4, 5, K), 1), ((3, 8, K), 1), ((3, 9, K), 0)):
+            x, before = torch.randn(shape, dtype=torch.bfloat16), calls(bundle)
+            close(compiled(x), layer(x))
+            assert calls(bundle) - before == ours, shape
+    assert tuned.report.replaced == {f"*x{N}x{K}:bf16:bias+silu": 1}
+
+
 def test_another_activation_is_not_taken_for_the_decided_one(make_strided: Callable[..., Bundle], calls: Calls) -> None:
     bundle = make_strided([str(GemmProblem(M, N, K, activation="gelu"))], "gelu")
     for other in (lambda x: torch.nn.functional.gelu(x, approximate="tanh"), torch.nn.functional.silu, torch.sigmoid):

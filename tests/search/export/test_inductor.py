@@ -9,9 +9,10 @@ import torch
 from torch import nn
 from torch._inductor.utils import run_and_get_code
 
+from tilescout.search.export import kernels
 from tilescout.search.export.bundle import INDEX, Bundle
 from tilescout.search.export.inductor import OPTION, GraphPass, graph_pass, use
-from tilescout.spaces.errors import BundleError
+from tilescout.spaces.errors import BundleError, DeviceError
 
 Calls = Callable[[Bundle], int]
 OURS = "tilescout.gemm_compiled"
@@ -260,11 +261,8 @@ def test_every_new_node_has_the_metadata_of_the_product(bundle: Bundle) -> None:
     graphs = []
 
     class Spy(GraphPass):
-        def __call__(self, graph: torch.fx.Graph) -> None:
-            self.products = [
-                node.meta for node in graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default)
-            ]
-            super().__call__(graph)
+        def __call__(self, graph: torch.fx.Graph, is_inference: bool = False) -> None:
+            super().__call__(graph, is_inference)
             graphs.append(graph)
 
     with torch.no_grad():
@@ -300,6 +298,21 @@ def test_a_refused_bundle_changes_nothing(bundle: Bundle, tmp_path: Path) -> Non
         raise AssertionError("a refused bundle must not get here")
     assert torch._TorchCompileInductorWrapper.__init__ is made
     assert getattr(torch._inductor.config, OPTION) is None
+
+
+def test_a_bundle_for_another_device_changes_nothing(
+    make_strided: Callable[..., Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = make_strided(["16x64x32"])
+    monkeypatch.setattr(kernels, "arch_of", lambda device: "sm_75")
+    made = torch._TorchCompileInductorWrapper.__init__
+    with pytest.raises(DeviceError, match=r"is for host, cpu is sm_75") as caught, use(bundle.path):
+        raise AssertionError("a refused bundle must not get here")
+    assert "\n" not in str(caught.value)
+    assert torch._TorchCompileInductorWrapper.__init__ is made
+    assert getattr(torch._inductor.config, OPTION) is None
+    with pytest.raises(BundleError, match="not loaded"):
+        kernels.find_family(kernels.name_of(bundle, bundle.ours[0].problem))
 
 
 def test_blocks_nest(bundle: Bundle, make_bundle: Callable[..., Bundle], calls: Calls) -> None:
