@@ -1,7 +1,10 @@
 """The command line: ``tilescout``."""
 
 import importlib
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 
 import click
@@ -52,7 +55,8 @@ def cli() -> None:
 def main() -> None:
     """Run the command line; an error is one line on standard error and exit code 2."""
     try:
-        code = cli.main(standalone_mode=False)
+        with _logged():
+            code = cli.main(standalone_mode=False)
     except (KeyboardInterrupt, click.Abort):
         print("tilescout: interrupted; what is finished is kept, and tune --resume goes on with it", file=sys.stderr)
         sys.exit(130)
@@ -61,6 +65,20 @@ def main() -> None:
     except TilescoutError as error:
         _fail(str(error))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def _logged() -> Iterator[None]:
+    """What the rooms log goes to standard error, a line each, as it is."""
+    logger, handler = logging.getLogger("tilescout"), logging.StreamHandler()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
 
 
 def _fail(message: str) -> None:

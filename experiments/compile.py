@@ -9,17 +9,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from tilescout.experiments.options import (
-    artifacts,
-    chosen,
-    problem_option,
-    seed_option,
-    set_option,
-    store_option,
-    target_option,
-)
+from tilescout.experiments.options import chosen, problem_option, seed_option, set_option, store_option, target_option
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactKey, ArtifactStore, verify_library
 from tilescout.search.evaluate.compile import CompileOptions, CompilePool
+from tilescout.search.store import artifacts
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.templates import find_template
 

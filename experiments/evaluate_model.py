@@ -27,8 +27,8 @@ from tilescout.costmodel.heuristics import is_installed, matches, suggest
 from tilescout.costmodel.learned import ForestModel, ForestOptions
 from tilescout.costmodel.ranking import RankingModel, RankingOptions
 from tilescout.experiments.options import json_option, seed_option
-from tilescout.experiments.sources import largest_table
 from tilescout.search.evaluate.table import Table
+from tilescout.search.sources import largest_table
 from tilescout.search.training import problem_space, samples_of
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import KernelTemplate, find_template

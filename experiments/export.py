@@ -7,11 +7,12 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from tilescout.experiments.options import artifacts, store_option, studies
+from tilescout.experiments.options import store_option
 from tilescout.search.evaluate.artifacts import ArtifactStore
 from tilescout.search.export.collect import make_bundle, read_outcomes
 from tilescout.search.export.decisions import Choice, Outcome
 from tilescout.search.export.lookup import lookup_table, write_lookup_table
+from tilescout.search.store import artifacts, studies
 from tilescout.spaces.devices import find_device
 
 BUNDLE, LOOKUP = "bundle", "inductor-lookup-table"

@@ -7,19 +7,12 @@ import click
 from rich.console import Console
 from rich.progress import track
 
-from tilescout.experiments.options import (
-    artifacts,
-    chosen,
-    json_option,
-    problem_option,
-    seed_option,
-    set_option,
-    store_option,
-)
+from tilescout.experiments.options import chosen, json_option, problem_option, seed_option, set_option, store_option
 from tilescout.experiments.printing import print_measurements
-from tilescout.experiments.sources import require_gpu
 from tilescout.search.evaluate.evaluator import evaluate
 from tilescout.search.evaluate.live import LiveEvaluator
+from tilescout.search.sources import require_gpu
+from tilescout.search.store import artifacts
 from tilescout.spaces.templates import find_template
 from tilescout.spaces.workloads import find_workload
 

@@ -7,13 +7,12 @@ from pathlib import Path
 import click
 import numpy as np
 
+from tilescout.search.store import STORE
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError, StoreError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate
-
-STORE = Path(".tilescout")
 
 store_option = click.option(
     "--store",
@@ -37,16 +36,6 @@ target_option = click.option(
 json_option = click.option(
     "--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the result to this file too."
 )
-
-
-def artifacts(store: Path) -> Path:
-    """Where compiled kernels lie in a store."""
-    return store / "artifacts"
-
-
-def studies(store: Path) -> Path:
-    """Where studies lie in a store."""
-    return store / "studies"
 
 
 def changed_default(template: KernelTemplate, space: SearchSpace, settings: Sequence[str]) -> Configuration:

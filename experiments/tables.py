@@ -6,8 +6,8 @@ import click
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.sources import shipped_tables
 from tilescout.search.evaluate.table import Table, find_tables
+from tilescout.search.sources import shipped_tables
 from tilescout.spaces.errors import SpaceError, TableError
 from tilescout.spaces.templates import find_template
 

@@ -13,8 +13,8 @@ from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.learned import ForestModel, ForestOptions
 from tilescout.costmodel.persistence import ModelCard, save_model
 from tilescout.experiments.options import seed_option, store_option
-from tilescout.experiments.sources import largest_table
 from tilescout.search.evaluate.table import Table
+from tilescout.search.sources import largest_table
 from tilescout.search.training import samples_of
 from tilescout.spaces.templates import find_template
 

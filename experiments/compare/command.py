@@ -14,8 +14,8 @@ from tilescout.experiments.compare.play import Case, Journal, Run, Trace, check_
 from tilescout.experiments.compare.report import log_comparison, print_comparison, write_comparison
 from tilescout.experiments.compare.result import compare as compare_traces
 from tilescout.experiments.options import check_writable, json_option, store_option
-from tilescout.experiments.sources import shipped_tables
 from tilescout.search.evaluate.table import Table
+from tilescout.search.sources import shipped_tables
 from tilescout.spaces.errors import TableError
 
 DEFAULT_SAMPLERS = "random,tpe,lfbo"
