@@ -9,6 +9,7 @@ from importlib.metadata import version
 
 import click
 
+from tilescout.experiments.options import examples
 from tilescout.spaces.errors import TilescoutError, one_line
 
 # The module and function of each command, imported when it is used: `tilescout --help` costs no torch.
@@ -42,13 +43,22 @@ class _Commands(click.Group):
         return command
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog=examples(
+        "tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16",
+        "tilescout ui",
+        "tilescout tune --help",
+    ),
+)
 @click.version_option(version("tilescout"), prog_name="tilescout")
 def cli() -> None:
     """Find the fastest configuration of a CuteDSL kernel.
 
     Start with `tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16`, look at the trials with `tilescout ui`, and see
-    what is missing with `tilescout doctor`.
+    what is missing with `tilescout doctor`. Completion in bash: eval "$(_TILESCOUT_COMPLETE=bash_source tilescout)";
+    zsh and fish alike.
     """
 
 

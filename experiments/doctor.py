@@ -10,7 +10,7 @@ import click
 from packaging.requirements import Requirement
 from rich.console import Console
 
-from tilescout.experiments.options import store_option
+from tilescout.experiments.options import examples, store_option
 from tilescout.search.evaluate.artifacts import ArtifactStore
 from tilescout.search.evaluate.binary import CUOBJDUMP, find_cuobjdump
 from tilescout.search.evaluate.compile import find_linker
@@ -42,7 +42,12 @@ class Finding:
     detail: str
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "tilescout doctor",
+        "tilescout doctor --store results",
+    )
+)
 @store_option
 def doctor(store: Path) -> int:
     """Look at what tilescout needs; exit code 1 if something is missing."""

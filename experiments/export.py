@@ -7,7 +7,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from tilescout.experiments.options import store_option
+from tilescout.experiments.options import examples, store_option
 from tilescout.search.evaluate.artifacts import ArtifactStore
 from tilescout.search.export.collect import make_bundle, read_outcomes
 from tilescout.search.export.decisions import Choice, Outcome
@@ -18,7 +18,13 @@ from tilescout.spaces.devices import find_device
 BUNDLE, LOOKUP = "bundle", "inductor-lookup-table"
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "tilescout export --out bundle",
+        "tilescout export --study gemm_sm90-4096x4096x4096-bf16-h200-live-tpe-s0 --out bundle",
+        "tilescout export --format inductor-lookup-table --out table.json",
+    )
+)
 @click.option(
     "--study",
     "names",

@@ -12,8 +12,12 @@ from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError, StoreError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
-from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.templates import KernelTemplate, template_names
 
+space_argument = click.argument(
+    "space",
+    shell_complete=lambda context, parameter, typed: [name for name in template_names() if name.startswith(typed)],
+)
 store_option = click.option(
     "--store",
     type=click.Path(path_type=Path, file_okay=False),
@@ -36,6 +40,11 @@ target_option = click.option(
 json_option = click.option(
     "--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the result to this file too."
 )
+
+
+def examples(*lines: str) -> str:
+    """The end of a help text: calls that can be copied."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def changed_default(template: KernelTemplate, space: SearchSpace, settings: Sequence[str]) -> Configuration:

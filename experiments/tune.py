@@ -7,7 +7,15 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from tilescout.experiments.options import check_writable, json_option, problem_option, seed_option, store_option
+from tilescout.experiments.options import (
+    check_writable,
+    examples,
+    json_option,
+    problem_option,
+    seed_option,
+    space_argument,
+    store_option,
+)
 from tilescout.experiments.printing import print_result
 from tilescout.search.api import DEFAULT_SAMPLER, DEFAULT_TRIALS
 from tilescout.search.api import tune as run_tune
@@ -18,13 +26,25 @@ from tilescout.spaces.errors import StoreError
 _LOG = logging.getLogger(__name__)
 
 
-@click.command()
-@click.argument("space")
+@click.command(
+    epilog=examples(
+        "tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16",
+        "tilescout tune gemm_sm90 --problem 16x4096x4096:bf16 --sampler guided --device replay",
+        "tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16 --sampler gp --gpu-seconds 2 --json result.json",
+        "tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16 --trials 200 --resume",
+    )
+)
+@space_argument
 @problem_option
 @click.option("--device", default="auto", show_default=True, metavar="auto|cuda[:N]|replay", help="Measure or replay.")
 @click.option("--table", type=click.Path(path_type=Path), help="Table to replay. [default: the shipped one]")
 @click.option(
-    "--sampler", default=DEFAULT_SAMPLER, show_default=True, metavar="NAME", help=f"One of {', '.join(SAMPLERS)}."
+    "--sampler",
+    default=DEFAULT_SAMPLER,
+    show_default=True,
+    metavar="NAME",
+    help=f"One of {', '.join(SAMPLERS)}.",
+    shell_complete=lambda context, parameter, typed: [name for name in SAMPLERS if name.startswith(typed)],
 )
 @click.option("--model", type=click.Path(path_type=Path), help="Cost model of guided. [default: the shipped one]")
 @click.option(
