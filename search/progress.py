@@ -39,4 +39,5 @@ class StudyProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._progress.refresh()  # a notebook would keep the last but one otherwise
         self._progress.stop()
