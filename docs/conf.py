@@ -26,6 +26,7 @@ html_show_copyright = False
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
+smartquotes = False  # they would make one dash of the two before an option
 suppress_warnings = ["ref.python"]  # a type `bytes` in a signature is not one of our properties of that name
 default_role = "literal"  # a name in single backquotes, as docstrings have them
 autodoc_default_options = {
@@ -35,6 +36,7 @@ autodoc_default_options = {
     "ignore-module-all": True,  # what a module names again is described where it is defined
 }
 autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
 napoleon_google_docstring = False
 napoleon_use_ivar = True  # or each attribute of a dataclass would be described twice
 
