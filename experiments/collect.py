@@ -20,24 +20,26 @@ from rich.progress import Progress as Bars
 from rich.table import Table as Grid
 from rich.text import Text
 
-from tilescout.experiments.engines import make_engine
 from tilescout.experiments.options import (
-    artifacts,
     cluster_option,
+    examples,
     gpus_option,
     seed_option,
     signature_option,
+    space_argument,
     store_option,
     suite_problems,
 )
-from tilescout.experiments.sources import named_template
 from tilescout.search.campaign import CampaignOptions, Progress
 from tilescout.search.collect import collect as run_campaign
 from tilescout.search.collect import journal_path
+from tilescout.search.engines import make_engine
 from tilescout.search.evaluate.engine import LiveOptions
 from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.evaluate.table import SUFFIX, Table
 from tilescout.search.plan import make_plan
+from tilescout.search.sources import named_template
+from tilescout.search.store import artifacts
 from tilescout.spaces.errors import SpaceError, StoreError, TableError, one_line
 from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.space import SearchSpace
@@ -58,8 +60,14 @@ def parse_prune(context: click.Context, parameter: click.Parameter, text: str) -
     return ratio
 
 
-@click.command()
-@click.argument("space")
+@click.command(
+    epilog=examples(
+        "tilescout collect gemm_sm90 --suite squares --sample 500 --out squares.parquet",
+        "tilescout collect gemm_sm90 --suite ground-truth --sample 4000 --cluster auto --out truth.parquet",
+        "tilescout collect gemm_sm90 --suite odd --exhaustive --only cluster_m=1 --only cluster_n=1 --out odd.parquet",
+    )
+)
+@space_argument
 @click.option("--suite", required=True, help="Problems: NAME, NAME:PHASE or FILE.toml; `tilescout suites` lists them.")
 @signature_option
 @click.option("--exhaustive", is_flag=True, help="Every legal configuration.")

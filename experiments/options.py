@@ -7,16 +7,19 @@ from pathlib import Path
 import click
 import numpy as np
 
+from tilescout.search.store import STORE
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError, StoreError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.suite import find_suite
-from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.templates import KernelTemplate, template_names
 
-STORE = Path(".tilescout")
-
+space_argument = click.argument(
+    "space",
+    shell_complete=lambda context, parameter, typed: [name for name in template_names() if name.startswith(typed)],
+)
 store_option = click.option(
     "--store",
     type=click.Path(path_type=Path, file_okay=False),
@@ -37,9 +40,7 @@ target_option = click.option(
     "--target", type=click.Choice(list(DEVICES)), default="h200", show_default=True, help="Device to compile for."
 )
 cluster_option = click.option(
-    "--cluster",
-    metavar="auto|ADDRESS",
-    help="Compile and measure on a Ray cluster: that one, or one on this machine.",
+    "--cluster", metavar="auto|ADDRESS", help="Compile and measure on a Ray cluster: that one, or one on this machine."
 )
 gpus_option = click.option("--gpus", type=click.IntRange(min=1), help="GPUs to use at most. [default: all]")
 signature_option = click.option(
@@ -50,14 +51,9 @@ json_option = click.option(
 )
 
 
-def artifacts(store: Path) -> Path:
-    """Where compiled kernels lie in a store."""
-    return store / "artifacts"
-
-
-def studies(store: Path) -> Path:
-    """Where studies lie in a store."""
-    return store / "studies"
+def examples(*lines: str) -> str:
+    """The end of a help text: calls that can be copied."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def suite_problems(template: KernelTemplate, suite: str, signature: str | None) -> list[Problem]:
@@ -70,9 +66,8 @@ def suite_problems(template: KernelTemplate, suite: str, signature: str | None) 
     """
     found = find_suite(suite).problems
     if signature is not None:
-        found = list(
-            dict.fromkeys(template.parse(f"{str(problem).partition(':')[0]}:{signature}") for problem in found)
-        )
+        sizes = [str(problem).partition(":")[0] for problem in found]
+        found = list(dict.fromkeys(template.parse(f"{size}:{signature}") for size in sizes))
     for problem in found:
         template.check(problem)
     return found

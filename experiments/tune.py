@@ -1,43 +1,47 @@
 """``tilescout tune``: search for the fastest configuration."""
 
 import json
+import logging
 from dataclasses import replace
 from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tilescout.costmodel.persistence import load_model, shipped_model
-from tilescout.experiments.engines import check_device, opened_evaluator
 from tilescout.experiments.options import (
-    artifacts,
     check_writable,
     cluster_option,
+    examples,
     gpus_option,
     json_option,
     seed_option,
     signature_option,
+    space_argument,
     store_option,
-    studies,
-    suite_problems,
 )
 from tilescout.experiments.printing import print_result
-from tilescout.experiments.sources import named_template
 from tilescout.experiments.tune_together import Together, tune_together
+from tilescout.search.api import DEFAULT_SAMPLER, DEFAULT_TRIALS
+from tilescout.search.api import tune as run_tune
 from tilescout.search.loop import Budget
-from tilescout.search.records import StudyInfo, TrialRecord
-from tilescout.search.samplers import SAMPLERS, check_sampler
-from tilescout.search.tune import TuneOptions
-from tilescout.search.tune import tune as run_tune
+from tilescout.search.samplers import SAMPLERS
+from tilescout.search.store import studies
+from tilescout.search.tuning import TuneOptions
 from tilescout.spaces.errors import StoreError
-from tilescout.spaces.problems import Problem
 
-DEFAULT_TRIALS = 64
+_LOG = logging.getLogger(__name__)
 
 
-@click.command()
-@click.argument("space")
+@click.command(
+    epilog=examples(
+        "tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16",
+        "tilescout tune gemm_sm90 --problem 16x4096x4096:bf16 --sampler guided --device replay",
+        "tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16 --sampler gp --gpu-seconds 2 --json result.json",
+        "tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16 --trials 200 --resume",
+        "tilescout tune gemm_sm90 --suite llama3-8b:decode --sampler guided",
+    )
+)
+@space_argument
 @click.option("--problem", help="What to compute, for example 4096x4096x4096:bf16.")
 @click.option("--suite", help="Tune all problems of a suite together: NAME, NAME:PHASE or FILE.toml.")
 @signature_option
@@ -45,7 +49,14 @@ DEFAULT_TRIALS = 64
 @gpus_option
 @cluster_option
 @click.option("--table", type=click.Path(path_type=Path), help="Table to replay. [default: the shipped one]")
-@click.option("--sampler", default="tpe", show_default=True, metavar="NAME", help=f"One of {', '.join(SAMPLERS)}.")
+@click.option(
+    "--sampler",
+    default=DEFAULT_SAMPLER,
+    show_default=True,
+    metavar="NAME",
+    help=f"One of {', '.join(SAMPLERS)}.",
+    shell_complete=lambda context, parameter, typed: [name for name in SAMPLERS if name.startswith(typed)],
+)
 @click.option("--model", type=click.Path(path_type=Path), help="Cost model of guided. [default: the shipped one]")
 @click.option(
     "--trials",
@@ -87,67 +98,41 @@ def tune(
     table answers instead, and the output says so. For a suite the limits are those of all its problems together, and
     GPU time goes where the most is still expected to be gained.
     """
-    from tilescout.search.tracking import MlflowTracker, default_store
-
     if (problem is None) == (suite is None):
         raise click.UsageError("give one of --problem and --suite")
-    check_device(device)
     if json_path is not None:
         check_writable(json_path)
-    template = named_template(space, table)
-    problems = [template.parse(problem)] if problem is not None else suite_problems(template, suite or "", signature)
-    if trials is None and gpu_seconds is None and seconds is None:
-        trials = DEFAULT_TRIALS * len(problems)
-    check_sampler(sampler)
-    options = TuneOptions(sampler, seed, Budget(trials, gpu_seconds, seconds, whole_budget), studies(store), resume)
-    if model is not None:
-        options = replace(options, settings={"model": model})
-    uri, root = (mlflow_uri, None) if mlflow_uri else default_store(store)
     where = f"--mlflow {mlflow_uri}" if mlflow_uri else f"--store {store}"
-    console = Console(stderr=True)
-
+    limits = Budget(trials, gpu_seconds, seconds, whole_budget)
     if suite is not None:
-        together = Together(template, suite, problems, device, gpus, cluster, table, artifacts(store))
-        hint = f"look at the trials with: tilescout ui {where}"
-        tune_together(together, options, uri, root, hint, json_path, console)
+        settings = {"model": model} if model is not None else {}
+        options = TuneOptions(sampler, seed, limits, studies(store), resume, settings=settings)
+        together = Together(space, suite, signature, device, gpus, cluster, table, store)
+        tune_together(together, options, mlflow_uri, json_path)
+        _LOG.info("look at the trials with: tilescout ui %s", where)
         return
-    with opened_evaluator(template, problems[0], device, cluster, gpus, table, artifacts(store)) as evaluator:
-        console.print(evaluator.provenance.description, highlight=False, soft_wrap=True)
-        if sampler == "guided" and evaluator.provenance.kind == "replay":
-            _warn_of_hindsight(model or shipped_model(space, evaluator.device.name), evaluator.space.problem, console)
-        with _progress(console) as progress:
-            task = progress.add_task("", total=trials)
-            best = float("inf")
-
-            def show(trial: TrialRecord) -> None:
-                nonlocal best
-                best = min(best, trial.measurement.time_us)
-                progress.update(task, advance=1, description=f"best {best:.2f} µs")
-
-            def make_tracker(info: StudyInfo, run_id: str | None) -> MlflowTracker:
-                return MlflowTracker(uri, root, info, run_id)
-
-            result = run_tune(template, evaluator, options, make_tracker, show)
+    assert problem is not None
+    if trials is None and gpu_seconds is None and seconds is None:
+        limits = replace(limits, trials=DEFAULT_TRIALS)
+    result = run_tune(
+        space,
+        problem,
+        sampler=sampler,
+        seed=seed,
+        budget=limits,
+        settings={"model": model} if model is not None else None,
+        device=device,
+        cluster=cluster,
+        gpus=gpus,
+        table=table,
+        store=store,
+        resume=resume,
+        mlflow=mlflow_uri or True,
+        progress=True,
+    )
     print_result(result, Console())
-    hint = f"study {result.info.name}; look at the trials with: tilescout ui {where}"
-    console.print(hint, highlight=False, soft_wrap=True)
+    _LOG.info("study %s; look at the trials with: tilescout ui %s", result.info.name, where)
     if json_path is not None:
         json_path.write_text(json.dumps(result.to_dict(), indent=2) + "\n")
     if result.not_tracked:
         raise StoreError(f"{result.not_tracked}; tune --resume delivers the rest")
-
-
-def _warn_of_hindsight(model: Path | None, problem: Problem, console: Console) -> None:
-    """Say so if the model was trained on what is replayed."""
-    if model is not None and str(problem) in load_model(model)[1].problems:
-        console.print(
-            "the cost model was trained on measurements of this very problem: what it finds here says nothing of how "
-            "well it searches; `tilescout train --without` and --model make a fair test",
-            highlight=False,
-            soft_wrap=True,
-        )
-
-
-def _progress(console: Console) -> Progress:
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    return Progress(*columns, console=console)

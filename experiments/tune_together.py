@@ -1,83 +1,85 @@
 """``tilescout tune --suite``: all problems of a suite together."""
 
 import json
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
-from tilescout.experiments.engines import make_engine
+from tilescout.experiments.options import suite_problems
+from tilescout.search.api import DEFAULT_TRIALS
+from tilescout.search.engines import make_engine
 from tilescout.search.evaluate.engine import LiveOptions
 from tilescout.search.evaluate.engine_replay import ReplayEngine
 from tilescout.search.evaluate.evaluator import Evaluator
 from tilescout.search.evaluate.live import EngineEvaluator
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
-from tilescout.search.tune import TuneOptions
+from tilescout.search.samplers import check_sampler
+from tilescout.search.sources import check_device, named_template
+from tilescout.search.store import artifacts
 from tilescout.search.tune_suite import tune_suite
+from tilescout.search.tuning import TuneOptions
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import KernelTemplate
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Together:
     """What is tuned, and by whom it is measured; see `make_engine`."""
 
-    template: KernelTemplate
+    space: str
     suite: str
-    problems: Sequence[Problem]
+    signature: str | None
     device: str
     gpus: int | None
     cluster: str | None
     table: Path | None
-    artifacts: Path
+    store: Path
 
 
-def tune_together(
-    asked: Together,
-    options: TuneOptions,
-    uri: str,
-    root: Path | None,
-    hint: str,
-    json_path: Path | None,
-    console: Console,
-) -> None:
+def tune_together(asked: Together, options: TuneOptions, mlflow_uri: str | None, json_path: Path | None) -> None:
     """Search for the fastest configuration of every problem, print what was found, and write it.
 
     Parameters
     ----------
     asked, options
-        What is searched how.
-    uri, root
-        The MLflow store, and its folder of artifacts.
-    hint
-        How to look at the trials.
+        What is searched how; without a limit, each problem has its usual trials.
+    mlflow_uri
+        The MLflow store; None takes the one in the store of kernels and studies.
     json_path
         Where the results are written, if anywhere.
-    console
-        For progress.
 
     Raises
     ------
     StoreError
         If MLflow did not get all of it.
     """
-    from tilescout.search.tracking import MlflowTracker, SuiteInfo, SuiteRun
+    from tilescout.search.tracking import MlflowTracker, SuiteInfo, SuiteRun, default_store
 
-    template, problems = asked.template, asked.problems
+    check_device(asked.device)
+    check_sampler(options.sampler)
+    template = named_template(asked.space, asked.table)
+    problems = suite_problems(template, asked.suite, asked.signature)
+    budget = options.budget
+    if budget.trials is None and budget.gpu_seconds is None and budget.seconds is None:
+        options = replace(options, budget=replace(budget, trials=DEFAULT_TRIALS * len(problems)))
+    uri, root = (mlflow_uri, None) if mlflow_uri else default_store(asked.store)
     with ExitStack() as stack:
         engine = stack.enter_context(
             make_engine(
-                template, problems[0], asked.device, asked.cluster, asked.gpus, asked.table, asked.artifacts,
+                template, problems[0], asked.device, asked.cluster, asked.gpus, asked.table, artifacts(asked.store),
                 LiveOptions(),
             )
         )  # fmt: skip
-        console.print(engine.provenance.description, highlight=False, soft_wrap=True)
+        _LOG.info("%s", engine.provenance.description)
         about = SuiteInfo(
             asked.suite, template.name, engine.device.name, options.sampler, options.seed, len(problems),
             engine.provenance.description,
@@ -85,7 +87,7 @@ def tune_together(
         run = stack.enter_context(SuiteRun(uri, root, about, options.resume))
         bars = stack.enter_context(
             Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"),
-                     console=console)
+                     console=Console(stderr=True))
         )  # fmt: skip
         task = bars.add_task("", total=options.budget.trials)
 
@@ -103,7 +105,6 @@ def tune_together(
         results = tune_suite(template, problems, make_evaluator, engine.gpus, options, make_tracker, show)
         run.finish(results)
     _print(results, f"{template.name}, suite {asked.suite}, on {engine.device.name}", Console())
-    console.print(hint, highlight=False, soft_wrap=True)
     if json_path is not None:
         json_path.write_text(json.dumps([result.to_dict() for result in results], indent=2) + "\n")
     if missing := [result.not_tracked for result in results if result.not_tracked]:

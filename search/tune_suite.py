@@ -12,7 +12,7 @@ from tilescout.search.loop import Budget, run
 from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.study import finished_trials
-from tilescout.search.tune import NoTracker, Tracker, TuneOptions, tune
+from tilescout.search.tuning import NoTracker, Tracker, TuneOptions, run_study
 from tilescout.search.turns import Claim, Turn, Turns
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate
@@ -51,7 +51,7 @@ def tune_suite(
     options
         See `TuneOptions`; the budget is that of all problems together.
     make_tracker, on_trial
-        See `tune`; they are called in threads, `on_trial` in one at a time.
+        See `run_study`; they are called in threads, `on_trial` in one at a time.
     slice
         Trials of a turn.
 
@@ -77,7 +77,7 @@ def tune_suite(
         try:
             part.begin()
             with make_evaluator(problems[number], part.gpu) as evaluator:
-                return tune(template, evaluator, options, make_tracker, show, part.search)
+                return run_study(template, evaluator, options, make_tracker, show, part.search)
         finally:
             part.end()
 

@@ -17,13 +17,14 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.options import STORE, artifacts, suite_problems
+from tilescout.experiments.options import suite_problems
 from tilescout.search.campaign import CampaignOptions
 from tilescout.search.collect import collect
 from tilescout.search.evaluate.engine import LiveOptions
 from tilescout.search.evaluate.engine_ray import RayEngine, RayOptions
 from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.plan import make_plan
+from tilescout.search.store import STORE, artifacts
 from tilescout.spaces.templates import find_template
 
 OPTIONS = replace(LiveOptions(), protocol=ProtocolOptions(prune=math.inf))  # as `tilescout collect` has it

@@ -14,7 +14,6 @@ from types import ModuleType
 
 import pytest
 
-from tilescout.experiments.sources import default_table
 from tilescout.search.campaign import CampaignOptions, Progress
 from tilescout.search.collect import collect, journal_path
 from tilescout.search.evaluate.compile import CompileOptions
@@ -26,6 +25,7 @@ from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.evaluate.table import Table
 from tilescout.search.plan import Plan, make_plan
 from tilescout.search.race import RaceOptions
+from tilescout.search.sources import default_table
 from tilescout.spaces.errors import DeviceError, StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template

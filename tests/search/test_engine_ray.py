@@ -26,7 +26,7 @@ from tilescout.search.journal import Journal
 from tilescout.search.loop import Budget
 from tilescout.search.plan import make_plan
 from tilescout.search.race import RaceOptions
-from tilescout.search.tune import TuneOptions, tune
+from tilescout.search.tuning import TuneOptions, run_study
 from tilescout.spaces.errors import ArtifactError, BuildError, DeviceError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
@@ -147,7 +147,7 @@ def test_a_search_can_not_tell_it_from_a_local_one(engine: RayEngine, tmp_path: 
     with EngineEvaluator(engine, PROBLEM) as evaluator:
         wanted = [evaluator.space.index(configuration("nothing", repeats)) for repeats in (1, 2, 4)]
         evaluator.space = evaluator.space.subset(wanted)
-        result = tune(engine.template, evaluator, TuneOptions("random", 0, Budget(trials=3), tmp_path))
+        result = run_study(engine.template, evaluator, TuneOptions("random", 0, Budget(trials=3), tmp_path))
     assert [trial.measurement.ok for trial in result.trials].count(True) >= 1
     assert result.race is not None
     assert result.info.provenance.description == "measured on CPU of a Ray cluster"

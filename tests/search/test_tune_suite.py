@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from tilescout.experiments.sources import default_table
 from tilescout.search.evaluate.evaluator import Evaluator
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.evaluate.table import Table
 from tilescout.search.loop import Budget
 from tilescout.search.records import StudyInfo, StudyResult
+from tilescout.search.sources import default_table
 from tilescout.search.tracking import MlflowTracker, SuiteInfo, SuiteRun
-from tilescout.search.tune import TuneOptions
 from tilescout.search.tune_suite import tune_suite
+from tilescout.search.tuning import TuneOptions
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.problems import Problem

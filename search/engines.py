@@ -4,26 +4,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tilescout.experiments.sources import default_table, make_evaluator, require_gpu, usable_gpus
 from tilescout.search.evaluate.engine import Engine, LiveOptions
 from tilescout.search.evaluate.evaluator import Evaluator
 from tilescout.search.evaluate.gpus import visible_gpus
 from tilescout.search.evaluate.table import Table
+from tilescout.search.sources import check_device, default_table, make_evaluator, require_gpu, usable_gpus
 from tilescout.spaces.errors import DeviceError
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate
-
-
-def check_device(device: str) -> None:
-    """Refuse a device that no command knows.
-
-    Raises
-    ------
-    DeviceError
-        With what is allowed.
-    """
-    if device not in ("auto", "cuda", "replay") and not (device.startswith("cuda:") and device[5:].isdigit()):
-        raise DeviceError(f"unknown device {device!r}, allowed are auto, cuda, cuda:N and replay")
 
 
 @contextmanager
