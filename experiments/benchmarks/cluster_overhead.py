@@ -78,15 +78,10 @@ def main() -> None:
     problem = template.parse(arguments.problem)
     with TemporaryDirectory() as folder:
         store = Path(folder)
-        rows = [
-            overhead(name, make(), problem, arguments.trials, arguments.batch)
-            for name, make in {
-                "local": lambda: LocalEngine(template, store, [arguments.gpu], device, OPTIONS),
-                "ray": lambda: RayEngine(
-                    template, store, RayOptions(arguments.cluster, 1, arguments.gpu), device, OPTIONS
-                ),
-            }.items()
-        ]
+        local = LocalEngine(template, store, [arguments.gpu], device, OPTIONS)
+        rows = [overhead("local", local, problem, arguments.trials, arguments.batch)]
+        ray = RayEngine(template, store, RayOptions(arguments.cluster, 1, arguments.gpu), device, OPTIONS)
+        rows.append(overhead("ray", ray, problem, arguments.trials, arguments.batch))
     grid = Grid(title=f"ms a trial beyond measuring it, {problem} on {arguments.gpu}")
     for heading in ("engine", "one at a time", f"batches of {arguments.batch}"):
         grid.add_column(heading)
