@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tilescout.costmodel.persistence import load_model, shipped_model
+from tilescout.experiments.compare.rankings import ranked
 from tilescout.experiments.options import (
     artifacts,
     check_writable,
@@ -38,6 +39,7 @@ DEFAULT_TRIALS = 64
 @click.option("--table", type=click.Path(path_type=Path), help="Table to replay. [default: the shipped one]")
 @click.option("--sampler", default="tpe", show_default=True, metavar="NAME", help=f"One of {', '.join(SAMPLERS)}.")
 @click.option("--model", type=click.Path(path_type=Path), help="Cost model of guided. [default: the shipped one]")
+@click.option("--first", metavar="NAME", help="Try this list after the default: quack, heuristics or a JSON file.")
 @click.option(
     "--trials", type=click.IntRange(min=1), help=f"Trials of the study. [default: {DEFAULT_TRIALS} if no other limit]"
 )
@@ -56,6 +58,7 @@ def tune(
     table: Path | None,
     sampler: str,
     model: Path | None,
+    first: str | None,
     trials: int | None,
     gpu_seconds: float | None,
     seconds: float | None,
@@ -89,6 +92,8 @@ def tune(
 
     with make_evaluator(template, template.parse(problem), device, table, artifacts(store)) as evaluator:
         console.print(evaluator.provenance.description, highlight=False, soft_wrap=True)
+        if first is not None:
+            options = replace(options, first=ranked(template, evaluator.space, first))
         if sampler == "guided" and evaluator.provenance.kind == "replay":
             _warn_of_hindsight(model or shipped_model(space, evaluator.device.name), evaluator.space.problem, console)
         with _progress(console) as progress:

@@ -149,8 +149,8 @@ class QuackSm90Template(QuackTemplate):
     constraints = (
         Constraint(
             "tile",
-            "the warp groups can't divide it: of pingpong, tile_m is at most 192 and tile_n at most 256, 208, 128 with "
-            "tile_m 64, 128, 192; of cooperative, tile_n is a multiple of 32 with tile_m 192 and 320, up to 160 with 320",
+            "the warp groups can't divide it: in turns tile_m is at most 192, and tile_n at most 256, 208 and 128 with "
+            "tile_m 64, 128 and 192; together tile_n is a multiple of 32 with 192 and 320, and at most 160 with 320",
             ("schedule", "tile_m", "tile_n"),
             _tile_is_computable,
         ),

@@ -1,10 +1,7 @@
 """Compile a matrix product of Dao-AILab/quack to an object file, with no GPU."""
 
-import sys
 from dataclasses import dataclass
-from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import cuda.bindings.driver as cuda
@@ -13,23 +10,16 @@ from cutlass import Float32, Int32, const_expr, cute
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_sm90.kernel import ELEMENTS
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.libraries.bare import without_init
 from tilescout.spaces.libraries.build import build_object
 from tilescout.spaces.templates import Built
 
 FUNCTION = "quack_gemm"
 
 
-def _without_init(*packages: str) -> None:
-    """Make packages importable without what their ``__init__`` imports, unless they are imported already."""
-    for name in packages:
-        if name not in sys.modules and (spec := find_spec(name)) is not None:
-            bare: ModuleType = module_from_spec(spec)
-            sys.modules[name] = bare
-
-
 # Of what these would import, the kernels need nothing: Triton, which is not there without a CUDA build of torch, and
 # torch's compiler, which takes longer to import than a kernel to compile.
-_without_init("quack", "quack.blockscaled")
+without_init("quack", "quack.blockscaled")
 
 from quack.gemm_default_epi import GemmDefaultSm90, GemmDefaultSm100, GemmDefaultSm120  # noqa: E402
 from quack.tile_scheduler import RasterOrderOption, TileSchedulerOptions  # noqa: E402
