@@ -2,11 +2,13 @@
 
 import json
 import logging
+from functools import partial
 from pathlib import Path
 
 import click
 from rich.console import Console
 
+from tilescout.experiments.compare.rankings import ranked
 from tilescout.experiments.options import (
     check_writable,
     examples,
@@ -21,6 +23,7 @@ from tilescout.search.api import DEFAULT_SAMPLER, DEFAULT_TRIALS
 from tilescout.search.api import tune as run_tune
 from tilescout.search.loop import Budget
 from tilescout.search.samplers import SAMPLERS
+from tilescout.search.sources import named_template
 from tilescout.spaces.errors import StoreError
 
 _LOG = logging.getLogger(__name__)
@@ -47,6 +50,7 @@ _LOG = logging.getLogger(__name__)
     shell_complete=lambda context, parameter, typed: [name for name in SAMPLERS if name.startswith(typed)],
 )
 @click.option("--model", type=click.Path(path_type=Path), help="Cost model of guided. [default: the shipped one]")
+@click.option("--first", metavar="NAME", help="Try this list after the default: quack, heuristics or a JSON file.")
 @click.option(
     "--trials", type=click.IntRange(min=1), help=f"Trials of the study. [default: {DEFAULT_TRIALS} if no other limit]"
 )
@@ -65,6 +69,7 @@ def tune(
     table: Path | None,
     sampler: str,
     model: Path | None,
+    first: str | None,
     trials: int | None,
     gpu_seconds: float | None,
     seconds: float | None,
@@ -91,6 +96,7 @@ def tune(
         seed=seed,
         budget=Budget(trials, gpu_seconds, seconds, whole_budget),
         settings={"model": model} if model is not None else None,
+        first=partial(ranked, named_template(space, table), name=first) if first is not None else None,
         device=device,
         table=table,
         store=store,
