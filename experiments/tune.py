@@ -3,11 +3,13 @@
 import json
 import logging
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
 from rich.console import Console
 
+from tilescout.experiments.compare.rankings import ranked
 from tilescout.experiments.options import (
     check_writable,
     cluster_option,
@@ -25,6 +27,7 @@ from tilescout.search.api import DEFAULT_SAMPLER, DEFAULT_TRIALS
 from tilescout.search.api import tune as run_tune
 from tilescout.search.loop import Budget
 from tilescout.search.samplers import SAMPLERS
+from tilescout.search.sources import named_template
 from tilescout.search.store import studies
 from tilescout.search.tuning import TuneOptions
 from tilescout.spaces.errors import StoreError
@@ -58,6 +61,7 @@ _LOG = logging.getLogger(__name__)
     shell_complete=lambda context, parameter, typed: [name for name in SAMPLERS if name.startswith(typed)],
 )
 @click.option("--model", type=click.Path(path_type=Path), help="Cost model of guided. [default: the shipped one]")
+@click.option("--first", metavar="NAME", help="Try this list after the default: quack, heuristics or a JSON file.")
 @click.option(
     "--trials",
     type=click.IntRange(min=1),
@@ -82,6 +86,7 @@ def tune(
     table: Path | None,
     sampler: str,
     model: Path | None,
+    first: str | None,
     trials: int | None,
     gpu_seconds: float | None,
     seconds: float | None,
@@ -104,6 +109,8 @@ def tune(
         check_writable(json_path)
     where = f"--mlflow {mlflow_uri}" if mlflow_uri else f"--store {store}"
     limits = Budget(trials, gpu_seconds, seconds, whole_budget)
+    if suite is not None and first is not None:
+        raise click.UsageError("--first is for one --problem, not for a --suite")
     if suite is not None:
         settings = {"model": model} if model is not None else {}
         options = TuneOptions(sampler, seed, limits, studies(store), resume, settings=settings)
@@ -121,6 +128,7 @@ def tune(
         seed=seed,
         budget=limits,
         settings={"model": model} if model is not None else None,
+        first=partial(ranked, named_template(space, table), name=first) if first is not None else None,
         device=device,
         cluster=cluster,
         gpus=gpus,

@@ -1,8 +1,9 @@
 """Tune a kernel in one call: all that ``tilescout tune`` can, for scripts and notebooks."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tilescout.search.sources import check_device, named_template
 from tilescout.search.store import STORE, artifacts, studies
 from tilescout.search.tuning import NoTracker, Tracker, TuneOptions, run_study
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate
 
 _LOG = logging.getLogger(__name__)
@@ -34,6 +36,7 @@ def tune(
     seed: int = 0,
     budget: Budget | None = None,
     settings: Mapping[str, Any] | None = None,
+    first: Callable[[SearchSpace], Sequence[int]] | None = None,
     race: RaceOptions | None = None,
     device: str = "auto",
     cluster: str | None = None,
@@ -64,6 +67,8 @@ def tune(
         When to stop; None means 64 trials.
     settings
         What else the strategy takes: ``{"model": path}`` for ``guided``, ``{"options": {"copies": 5}}`` for ``lfbo``.
+    first
+        Indices of the space that a new study tries right after the default, in this order: what others would try.
     race
         How the best are told apart at the end of a live search.
     device
@@ -117,6 +122,8 @@ def tune(
             opened_evaluator(template, parsed, device, cluster, gpus, table, artifacts(store))
         )
         _LOG.info("%s", evaluator.provenance.description)
+        if first is not None:
+            options = replace(options, first=first(evaluator.space))
         if sampler == "guided" and evaluator.provenance.kind == "replay":
             _warn_of_hindsight(template, evaluator, options.settings.get("model"))
         bar = stack.enter_context(StudyProgress(budget.trials)) if progress else None
