@@ -116,6 +116,7 @@ def run_study(
     options: TuneOptions,
     make_tracker: Callable[[StudyInfo, str | None], Tracker] = lambda info, run_id: NoTracker(),
     on_trial: Callable[[TrialRecord], None] = lambda trial: None,
+    search: Callable[..., str | None] = run,
 ) -> StudyResult:
     """Search for the fastest configuration.
 
@@ -134,6 +135,8 @@ def run_study(
         Called once with what the study is about and, when a tracked study is resumed, its run.
     on_trial
         Called with every trial as it finishes, those of earlier runs first.
+    search
+        What asks and tells the study; a suite's searches do so in turns.
 
     Returns
     -------
@@ -173,7 +176,7 @@ def run_study(
 
         default = space.index(info.default) if info.default in space else None
         in_full = () if default is None else (default,)
-        stopped = run(study, evaluator, options.budget, info.library_us, finished, in_full)
+        stopped = search(study, evaluator, options.budget, info.library_us, finished, in_full)
         result = StudyResult(info, finished_trials(study, space), time.monotonic() - started, stopped=stopped or "")
         result = _race(evaluator, result, default, options)
         result = replace(result, seconds=time.monotonic() - started)
