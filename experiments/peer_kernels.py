@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from tilescout.experiments.compare.rankings import ranked
-from tilescout.experiments.options import STORE, artifacts, studies
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
 from tilescout.search.evaluate.compile import CompileOptions, CompilePool
 from tilescout.search.evaluate.live import LiveEvaluator
@@ -30,7 +29,8 @@ from tilescout.search.evaluate.runtime import Launch, load_launch, load_runtime_
 from tilescout.search.loop import Budget
 from tilescout.search.race import RaceOptions, run_race
 from tilescout.search.records import StudyInfo
-from tilescout.search.tune import TuneOptions, tune
+from tilescout.search.store import STORE, artifacts, studies
+from tilescout.search.tuning import TuneOptions, run_study
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
@@ -127,7 +127,7 @@ def compare(template: KernelTemplate, problem: str, theirs: Configuration, store
         space = evaluator.space
         first = listed(template, space)
         options = TuneOptions("tpe", 0, Budget(min(trials, len(space))), studies(store), first=first)
-        result = tune(template, evaluator, options, make_tracker)
+        result = run_study(template, evaluator, options, make_tracker)
         assert result.best is not None
         default = space.index(template.default(space.problem, space.device))
         named = {"ours": result.best.index, "their default": default, "their choice": space.index(theirs)}
