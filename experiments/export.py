@@ -7,11 +7,12 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from tilescout.experiments.options import artifacts, store_option, studies
+from tilescout.experiments.options import examples, store_option
 from tilescout.search.evaluate.artifacts import ArtifactStore
 from tilescout.search.export.collect import make_bundle, read_outcomes
 from tilescout.search.export.decisions import Choice, Outcome
 from tilescout.search.export.lookup import lookup_table, write_lookup_table
+from tilescout.search.store import artifacts, studies
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ExportError
 from tilescout.spaces.suite import find_suite
@@ -19,7 +20,13 @@ from tilescout.spaces.suite import find_suite
 BUNDLE, LOOKUP = "bundle", "inductor-lookup-table"
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "tilescout export --out bundle",
+        "tilescout export --study gemm_sm90-4096x4096x4096-bf16-h200-live-tpe-s0 --out bundle",
+        "tilescout export --format inductor-lookup-table --out table.json",
+    )
+)
 @click.option(
     "--study",
     "names",

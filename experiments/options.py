@@ -7,14 +7,19 @@ from pathlib import Path
 import click
 import numpy as np
 
+from tilescout.search.store import STORE
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError, StoreError
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
-from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.suite import find_suite
+from tilescout.spaces.templates import KernelTemplate, template_names
 
-STORE = Path(".tilescout")
-
+space_argument = click.argument(
+    "space",
+    shell_complete=lambda context, parameter, typed: [name for name in template_names() if name.startswith(typed)],
+)
 store_option = click.option(
     "--store",
     type=click.Path(path_type=Path, file_okay=False),
@@ -34,19 +39,38 @@ set_option = click.option(
 target_option = click.option(
     "--target", type=click.Choice(list(DEVICES)), default="h200", show_default=True, help="Device to compile for."
 )
+cluster_option = click.option(
+    "--cluster", metavar="auto|ADDRESS", help="Compile and measure on a Ray cluster: that one, or one on this machine."
+)
+gpus_option = click.option("--gpus", type=click.IntRange(min=1), help="GPUs to use at most. [default: all]")
+signature_option = click.option(
+    "--signature", help="Types, layout and epilogue in place of the suite's: its sizes alone count."
+)
 json_option = click.option(
     "--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the result to this file too."
 )
 
 
-def artifacts(store: Path) -> Path:
-    """Where compiled kernels lie in a store."""
-    return store / "artifacts"
+def examples(*lines: str) -> str:
+    """The end of a help text: calls that can be copied."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def studies(store: Path) -> Path:
-    """Where studies lie in a store."""
-    return store / "studies"
+def suite_problems(template: KernelTemplate, suite: str, signature: str | None) -> list[Problem]:
+    """The problems of a suite, each once; with a signature, of that one.
+
+    Raises
+    ------
+    ProblemError
+        If there is no such suite, or the template can't compute one of them.
+    """
+    found = find_suite(suite).problems
+    if signature is not None:
+        sizes = [str(problem).partition(":")[0] for problem in found]
+        found = list(dict.fromkeys(template.parse(f"{size}:{signature}") for size in sizes))
+    for problem in found:
+        template.check(problem)
+    return found
 
 
 def changed_default(template: KernelTemplate, space: SearchSpace, settings: Sequence[str]) -> Configuration:

@@ -35,7 +35,7 @@ from tilescout.search.evaluate.live import LiveEvaluator, LiveOptions
 from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.loop import Budget
 from tilescout.search.race import RaceOptions
-from tilescout.search.tune import TuneOptions, tune
+from tilescout.search.tuning import TuneOptions, run_study
 from tilescout.spaces.gemm import GemmProblem
 
 class Raced(LiveEvaluator):
@@ -50,7 +50,8 @@ if __name__ == "__main__":
         plain_gemm.TEMPLATE, problem, store / "artifacts", "cpu", plain_gemm.HOST, options
     ) as evaluator:
         race = RaceOptions(looks=1, look=8)
-        tune(plain_gemm.TEMPLATE, evaluator, TuneOptions("random", 0, Budget(trials=1), store / "studies", race=race))
+        options = TuneOptions("random", 0, Budget(trials=1), store / "studies", race=race)
+        run_study(plain_gemm.TEMPLATE, evaluator, options)
 """
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -14,13 +14,14 @@ import pytest
 
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
 from tilescout.search.evaluate.compile import CompileOptions, CompilePool
+from tilescout.search.evaluate.engine import complete, make_job
 from tilescout.search.evaluate.host import MeasuringProcess
-from tilescout.search.evaluate.live import LiveEvaluator, make_job, measure_artifact
+from tilescout.search.evaluate.live import LiveEvaluator
 from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.evaluate.worker import Job
 from tilescout.search.loop import Budget
-from tilescout.search.tune import TuneOptions, tune
+from tilescout.search.tuning import TuneOptions, run_study
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
@@ -185,7 +186,7 @@ def test_the_real_kernel_is_right_on_odd_sizes_in_every_signature(
     library_us = process.prepare(TEMPLATE.workload, str(problem), options)
     for configuration, artifact in artifacts.items():
         job = make_job(TEMPLATE, configuration, artifact, problem, library_us, options)
-        measured = measure_artifact(process, job, artifact)
+        measured = complete(process.measure(job), artifact)
         if not measured.ok:
             failures.append(f"{configuration}: {measured.status}: {measured.error}")
 
@@ -236,7 +237,7 @@ def test_clusters_fill_the_gpu_but_for_what_is_left_over() -> None:
 def test_a_live_search_finds_a_kernel_in_the_librarys_range(tmp_path: Path) -> None:
     with LiveEvaluator(TEMPLATE, GemmProblem(1024, 1024, 1024), tmp_path / "artifacts") as evaluator:
         options = TuneOptions("random", seed=0, budget=Budget(trials=12), studies=tmp_path / "studies")
-        result = tune(TEMPLATE, evaluator, options)
+        result = run_study(TEMPLATE, evaluator, options)
         assert evaluator.provenance.kind == "live"
 
     assert len(result.trials) == 12

@@ -2,11 +2,11 @@
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tilescout.experiments.sources import default_table
 from tilescout.search.evaluate.evaluator import Evaluator
 from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.evaluate.replay import ReplayEvaluator
@@ -14,7 +14,8 @@ from tilescout.search.evaluate.table import Table
 from tilescout.search.loop import Budget
 from tilescout.search.records import StudyResult, TrialRecord
 from tilescout.search.samplers import SAMPLERS
-from tilescout.search.tune import TuneOptions, tune
+from tilescout.search.sources import default_table
+from tilescout.search.tuning import TuneOptions, run_study
 from tilescout.spaces.errors import SamplerError, StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
@@ -33,7 +34,7 @@ def search(
 ) -> StudyResult:
     options = TuneOptions(sampler, seed, Budget(**budget, whole=True), studies, resume)  # type: ignore[arg-type]
     with ReplayEvaluator(table, TEMPLATE, PROBLEM) as evaluator:
-        return tune(TEMPLATE, evaluator, options)
+        return run_study(TEMPLATE, evaluator, options)
 
 
 def indices(trials: Sequence[TrialRecord]) -> list[int]:
@@ -150,7 +151,7 @@ class FlakyEvaluator(ReplayEvaluator):
 @pytest.mark.parametrize("sampler", list(SAMPLERS))
 def test_failed_configurations_are_trials_and_the_search_goes_on(table: Table, tmp_path: Path, sampler: str) -> None:
     evaluator: Evaluator = FlakyEvaluator(table)
-    result = tune(TEMPLATE, evaluator, TuneOptions(sampler, 0, Budget(trials=30, whole=True), tmp_path))
+    result = run_study(TEMPLATE, evaluator, TuneOptions(sampler, 0, Budget(trials=30, whole=True), tmp_path))
     failed = [trial for trial in result.trials if trial.measurement.failed]
     assert len(result.trials) == 30
     assert len(failed) == 10
@@ -159,3 +160,14 @@ def test_failed_configurations_are_trials_and_the_search_goes_on(table: Table, t
     # The first configurations in order may all be pruned ones.
     assert (result.best is not None) == any(trial.measurement.ok for trial in result.trials)
     assert result.best is None or result.best.measurement.ok
+
+
+def test_what_is_to_be_tried_first_comes_right_after_the_default_and_once(table: Table, tmp_path: Path) -> None:
+    with ReplayEvaluator(table, TEMPLATE, PROBLEM) as evaluator:
+        default = evaluator.space.index(TEMPLATE.default(PROBLEM, evaluator.device))
+        first = [7, default, 3, 7, 11]
+        options = TuneOptions("random", 0, Budget(trials=6), tmp_path, first=first)
+        result = run_study(TEMPLATE, evaluator, options)
+        resumed = run_study(TEMPLATE, evaluator, replace(options, budget=Budget(trials=8), resume=True))
+    assert indices(result.trials)[:4] == [default, 7, 3, 11]
+    assert len(set(indices(resumed.trials))) == len(resumed.trials) == 8
