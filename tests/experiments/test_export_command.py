@@ -115,6 +115,19 @@ def test_what_a_search_proved_reaches_a_compiled_model(export: Run, tmp_path: Pa
 
 
 @pytest.mark.slow
+def test_of_a_suite_what_was_tuned_is_exported(export: Run, tmp_path: Path) -> None:
+    suite = tmp_path / "mine.toml"
+    suite.write_text('title = "mine"\nsource = "a test"\nproblems = ["16x64x32:bf16", "128x64x32:bf16"]\n')
+    done = export("--suite", "mine.toml", "--out", "bundle")
+    assert done.returncode == 0, done.stderr
+    assert "1 of 2 problems of mine.toml were tuned" in done.stdout
+    assert "1 of 1 problems to our kernels" in done.stdout
+    suite.write_text('title = "mine"\nsource = "a test"\nproblems = ["128x64x32:bf16"]\n')
+    assert "no study of a problem of mine.toml ended" in refused(export("--suite", "mine.toml", "--out", "other"))
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.slow
 def test_the_lookup_table_pins_what_is_the_librarys(export: Run, tmp_path: Path) -> None:
     done = export("--format", "inductor-lookup-table", "--out", "table.json")
     assert done.returncode == 0, done.stderr
