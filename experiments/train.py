@@ -9,9 +9,11 @@ import numpy as np
 from rich.console import Console
 
 from tilescout.costmodel.analytic import AnalyticModel, Calibration, is_tiled
+from tilescout.costmodel.blend import BlendModel, BlendOptions
 from tilescout.costmodel.estimator import Sample
-from tilescout.costmodel.learned import ForestModel, ForestOptions
+from tilescout.costmodel.learned import ForestOptions
 from tilescout.costmodel.persistence import ModelCard, save_model
+from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.options import seed_option, store_option
 from tilescout.experiments.sources import largest_table
 from tilescout.search.evaluate.table import Table
@@ -56,7 +58,8 @@ def train(
     samples = samples_of(recorded, template, left_out)
     console = Console()
     started = time.perf_counter()
-    model = ForestModel(ForestOptions(trees=trees, seed=seed)).fit(samples)
+    options = BlendOptions(ForestOptions(trees=trees, seed=seed), RankingOptions(seed=seed))
+    model = BlendModel(options).fit(samples)
     folder = out if out is not None else store / "models"
     device = recorded.card.device
     path = folder / f"{space}-{device}.npz"
