@@ -46,6 +46,9 @@ LEFT_OUT = ("problem", "family")
     "--binaries", is_flag=True, help="On rows whose kernel was read: learn with and without what its binary says."
 )
 @click.option("--trees", type=click.IntRange(min=1), default=ForestOptions.trees, show_default=True)
+@click.option(
+    "--steps", type=click.IntRange(min=1), default=RankingOptions.steps, show_default=True, help="Of the networks' fit."
+)
 @seed_option
 @json_option
 @click.option("--plots", type=click.Path(path_type=Path, file_okay=False), help="Draw plots into this folder.")
@@ -56,6 +59,7 @@ def evaluate_model(
     parts: bool,
     binaries: bool,
     trees: int,
+    steps: int,
     seed: int,
     json_path: Path | None,
     plots: Path | None,
@@ -72,7 +76,8 @@ def evaluate_model(
     console = Console()
     result: dict[str, Any] = {"table": recorded.path.name, "rows": len(recorded), "device": recorded.card.device}
     drawn: dict[str, list[tuple[Sample, Prediction]]] = {}
-    makers = _makers(trees, seed, parts, is_tiled(samples[0].features.names))
+    options = BlendOptions(ForestOptions(trees=trees, seed=seed), RankingOptions(steps=steps, seed=seed))
+    makers = _makers(options, parts, is_tiled(samples[0].features.names))
     seen = dict.fromkeys(makers, plain)
     if binaries:
         makers["learned with binaries"], seen["learned with binaries"] = makers["learned"], samples
@@ -103,14 +108,13 @@ def evaluate_model(
         draw_and_log(drawn, result, plots, mlflow_uri)
 
 
-def _makers(trees: int, seed: int, parts: bool, tiled: bool) -> dict[str, Callable[[], CostModel]]:
+def _makers(options: BlendOptions, parts: bool, tiled: bool) -> dict[str, Callable[[], CostModel]]:
     """What makes each model that is evaluated, by its name."""
-    forest, ranking = ForestOptions(trees=trees, seed=seed), RankingOptions(seed=seed)
-    makers: dict[str, Callable[[], CostModel]] = {"learned": lambda: BlendModel(BlendOptions(forest, ranking))}
+    makers: dict[str, Callable[[], CostModel]] = {"learned": lambda: BlendModel(options)}
     if tiled:
         makers["analytic"] = AnalyticModel
     if parts:
-        makers |= {"forest": lambda: ForestModel(forest), "ranking": lambda: RankingModel(ranking)}
+        makers |= {"forest": lambda: ForestModel(options.forest), "ranking": lambda: RankingModel(options.ranking)}
     return makers
 
 

@@ -19,6 +19,7 @@ from tilescout.search.evaluate.measurement import Resources
 from tilescout.search.evaluate.rows import Row
 from tilescout.search.evaluate.table import Table, write_table
 from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import TableError
 from tilescout.spaces.templates import KernelTemplate, find_template
 
 
@@ -32,8 +33,12 @@ def read_binaries(table: Table, template: KernelTemplate, store: ArtifactStore, 
     BuildError
         If an artifact holds no code for a GPU.
     TableError
-        If the table can't be written.
+        If the kernels are no longer those that were measured, or the table can't be written.
     """
+    if table.stale_for(template):
+        raise TableError(
+            f"table {table.path}: the source of {template.name} has changed since, and so have its kernels"
+        )
     arch = find_device(table.card.device).arch
 
     @cache

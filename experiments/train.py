@@ -31,6 +31,9 @@ HANDFUL = 24
 )
 @click.option("--without", multiple=True, metavar="PROBLEM", help="Leave this problem out; repeatable.")
 @click.option("--trees", type=click.IntRange(min=1), default=ForestOptions.trees, show_default=True)
+@click.option(
+    "--steps", type=click.IntRange(min=1), default=RankingOptions.steps, show_default=True, help="Of the networks' fit."
+)
 @seed_option
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder to write to. [default: models in the store]"
@@ -42,6 +45,7 @@ def train(
     table: Path | None,
     without: tuple[str, ...],
     trees: int,
+    steps: int,
     seed: int,
     out: Path | None,
     store: Path,
@@ -58,7 +62,7 @@ def train(
     samples = samples_of(recorded, template, left_out)
     console = Console()
     started = time.perf_counter()
-    options = BlendOptions(ForestOptions(trees=trees, seed=seed), RankingOptions(seed=seed))
+    options = BlendOptions(ForestOptions(trees=trees, seed=seed), RankingOptions(steps=steps, seed=seed))
     model = BlendModel(options).fit(samples)
     folder = out if out is not None else store / "models"
     device = recorded.card.device

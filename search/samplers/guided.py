@@ -296,8 +296,11 @@ class GuidedSampler(SpaceSampler):
         if elsewhere is None and not len(seen.settled) + len(seen.failed) + len(seen.running):
             return prior.mean[candidates], prior.std[candidates]
         place = place_of(self.space.problem)
-        points = np.concatenate([self.points, np.tile(place, (len(self.points), 1))], axis=1)
-        kernel = Kernel.even(points.shape[1], options.length, options.noise)
+        kernel = Kernel.even(self.points.shape[1] + len(place), options.length, options.noise)
+
+        def points_of(chosen: Indices) -> Floats:
+            return np.concatenate([self.points[chosen], np.tile(place, (len(chosen), 1))], axis=1)
+
         indices = np.concatenate([seen.settled, seen.failed])
         spread = prior.spread[indices]
         errors = np.concatenate(
@@ -306,12 +309,12 @@ class GuidedSampler(SpaceSampler):
         noise = np.full(len(indices), options.noise)
         noise[np.flatnonzero(seen.pruned)] = options.pilot_noise
         noise[len(seen.settled) :] = options.pilot_noise
-        observed = Observed.here(points[indices], errors, spread, noise)
+        observed = Observed.here(points_of(indices), errors, spread, noise)
         if elsewhere is not None:
             observed = observed.and_(elsewhere)
-        running = points[seen.running], prior.spread[seen.running]
+        running = points_of(seen.running), prior.spread[seen.running]
         observed = self._with_running(observed, kernel, prior.shift, *running)
-        mean, std = condition(kernel, prior.shift, observed, points[candidates], prior.spread[candidates])
+        mean, std = condition(kernel, prior.shift, observed, points_of(candidates), prior.spread[candidates])
         return prior.mean[candidates] + mean, std
 
     def _unguided(self, seen: "_Seen", candidates: Indices) -> tuple[Floats, Floats]:

@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 OCTAVES = 4.0
 """Factor between two sizes of a problem, as a logarithm to base 2, that counts as much as a knob's whole range."""
 
-MOST = 400
+MOST = 256
 """Most trials of other problems that correct a prior, those of the most similar problems first: time goes with the
 cube of their number."""
 
