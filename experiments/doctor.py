@@ -10,14 +10,14 @@ import click
 from packaging.requirements import Requirement
 from rich.console import Console
 
-from tilescout.experiments.options import store_option
-from tilescout.experiments.sources import shipped_tables
+from tilescout.experiments.options import examples, store_option
 from tilescout.search.evaluate.artifacts import ArtifactStore
 from tilescout.search.evaluate.binary import CUOBJDUMP, find_cuobjdump
 from tilescout.search.evaluate.compile import find_linker
 from tilescout.search.evaluate.gpus import visible_gpus
 from tilescout.search.evaluate.runtime import runtime_libraries
 from tilescout.search.evaluate.table import Table
+from tilescout.search.sources import shipped_tables
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import DeviceError, TilescoutError
 from tilescout.spaces.templates import find_template, template_names
@@ -42,7 +42,12 @@ class Finding:
     detail: str
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "tilescout doctor",
+        "tilescout doctor --store results",
+    )
+)
 @store_option
 def doctor(store: Path) -> int:
     """Look at what tilescout needs; exit code 1 if something is missing."""

@@ -28,9 +28,9 @@ from tilescout.costmodel.features import BINARY_PREFIX
 from tilescout.costmodel.heuristics import is_installed, matches, suggest
 from tilescout.costmodel.learned import ForestModel, ForestOptions
 from tilescout.costmodel.ranking import RankingModel, RankingOptions
-from tilescout.experiments.options import json_option, seed_option
-from tilescout.experiments.sources import largest_table
+from tilescout.experiments.options import examples, json_option, seed_option, space_argument
 from tilescout.search.evaluate.table import Table
+from tilescout.search.sources import largest_table
 from tilescout.search.training import problem_space, samples_of
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import KernelTemplate, find_template
@@ -38,14 +38,22 @@ from tilescout.spaces.templates import KernelTemplate, find_template
 LEFT_OUT = ("problem", "family")
 
 
-@click.command("evaluate-model")
-@click.argument("space")
+@click.command(
+    "evaluate-model",
+    epilog=examples(
+        "tilescout evaluate-model gemm_sm90 --trees 100 --plots plots",
+        "tilescout evaluate-model gemm_sm90 --parts --json evaluation.json",
+    ),
+)
+@space_argument
 @click.option("--table", type=click.Path(path_type=Path), help="Table to test on. [default: the largest shipped one]")
 @click.option("--parts", is_flag=True, help="Evaluate the forest and the networks that the learned model blends, too.")
 @click.option(
     "--binaries", is_flag=True, help="On rows whose kernel was read: learn with and without what its binary says."
 )
-@click.option("--trees", type=click.IntRange(min=1), default=ForestOptions.trees, show_default=True)
+@click.option(
+    "--trees", type=click.IntRange(min=1), default=ForestOptions.trees, show_default=True, help="Trees of the forest."
+)
 @click.option(
     "--steps", type=click.IntRange(min=1), default=RankingOptions.steps, show_default=True, help="Of the networks' fit."
 )

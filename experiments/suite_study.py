@@ -22,12 +22,12 @@ from rich.progress import track
 
 from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.evaluation import family_of, median_interval
-from tilescout.experiments.sources import largest_table
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.evaluate.table import Table
 from tilescout.search.loop import Budget, run
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.others import OtherTrials
+from tilescout.search.sources import largest_table
 from tilescout.search.training import train_model
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate, find_template

@@ -8,10 +8,10 @@ import pytest
 
 from tilescout.costmodel.features import BINARY_PREFIX
 from tilescout.experiments.read_binaries import read_binaries
-from tilescout.experiments.sources import largest_table
 from tilescout.search.evaluate.artifacts import LIBRARY, Artifact, ArtifactKey, ArtifactStore
 from tilescout.search.evaluate.measurement import Resources
 from tilescout.search.evaluate.table import Table, write_table
+from tilescout.search.sources import largest_table
 from tilescout.search.training import problem_space, samples_of
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import ArtifactError, TableError

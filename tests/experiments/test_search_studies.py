@@ -12,8 +12,8 @@ from tilescout.costmodel.blend import BlendModel, BlendOptions
 from tilescout.costmodel.learned import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments import guided_study, suite_study
-from tilescout.experiments.sources import largest_table
 from tilescout.search.evaluate.table import Table, write_table
+from tilescout.search.sources import largest_table
 from tilescout.search.training import train_model
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.problems import Problem

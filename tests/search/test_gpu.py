@@ -20,7 +20,7 @@ from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.evaluate.worker import Job
 from tilescout.search.loop import Budget
-from tilescout.search.tune import TuneOptions, tune
+from tilescout.search.tuning import TuneOptions, run_study
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
@@ -179,7 +179,7 @@ def test_the_real_kernel_is_right_on_odd_sizes_in_every_signature(
     space = TEMPLATE.space(problem, H200)
     drawn = [space[int(index)] for index in space.sample(5, np.random.default_rng(90))]
     artifacts = compile_all([TEMPLATE.default(problem, H200), *drawn], problem.signature)
-    options = ProtocolOptions(first=2, max_pairs=2, heating_us=1000.0)
+    options = ProtocolOptions(first=2, few_pairs=2, pairs_us=100.0, heating_us=1000.0)
 
     failures = []
     library_us = process.prepare(TEMPLATE.workload, str(problem), options)
@@ -236,7 +236,7 @@ def test_clusters_fill_the_gpu_but_for_what_is_left_over() -> None:
 def test_a_live_search_finds_a_kernel_in_the_librarys_range(tmp_path: Path) -> None:
     with LiveEvaluator(TEMPLATE, GemmProblem(1024, 1024, 1024), tmp_path / "artifacts") as evaluator:
         options = TuneOptions("random", seed=0, budget=Budget(trials=12), studies=tmp_path / "studies")
-        result = tune(TEMPLATE, evaluator, options)
+        result = run_study(TEMPLATE, evaluator, options)
         assert evaluator.provenance.kind == "live"
 
     assert len(result.trials) == 12

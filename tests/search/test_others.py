@@ -4,13 +4,13 @@ import numpy as np
 import optuna
 import pytest
 
-from tilescout.experiments.sources import largest_table
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.evaluate.table import Table
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import distributions
 from tilescout.search.samplers.guided import GuidedSampler
 from tilescout.search.samplers.others import MOST, OtherTrials, nearest, points_of
+from tilescout.search.sources import largest_table
 from tilescout.search.training import problem_sample, problem_space
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm import GemmProblem
