@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from packaging.requirements import Requirement
 from rich.console import Console
+from rich.markup import escape
 
 from tilescout.experiments.options import examples, store_option
 from tilescout.search.evaluate.artifacts import ArtifactStore
@@ -19,7 +20,7 @@ from tilescout.search.evaluate.runtime import runtime_libraries
 from tilescout.search.evaluate.table import Table
 from tilescout.search.sources import shipped_tables
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import DeviceError, TilescoutError
+from tilescout.spaces.errors import DeviceError, SpaceError, TilescoutError
 from tilescout.spaces.templates import find_template, template_names
 
 
@@ -55,7 +56,9 @@ def doctor(store: Path) -> int:
     marks = {"ok": "[green]ok     [/green]", "missing": "[red]missing[/red]", "note": "[yellow]note   [/yellow]"}
     findings = list(examine(store))
     for finding in findings:
-        console.print(f"{marks[finding.state]} {finding.what}: {finding.detail}", highlight=False, soft_wrap=True)
+        console.print(
+            f"{marks[finding.state]} {finding.what}: {escape(finding.detail)}", highlight=False, soft_wrap=True
+        )
     return 1 if any(finding.state == "missing" for finding in findings) else 0
 
 
@@ -67,6 +70,7 @@ def examine(store: Path) -> Iterator[Finding]:
     yield _try("cuobjdump", find_cuobjdump, "")  # the package's, or the CUDA toolkit's
     yield _try("runtime libraries", lambda: ", ".join(path.name for path in runtime_libraries()), "")
     yield _try("store", lambda: str(ArtifactStore(store / "artifacts").root), "")
+    yield from _spaces()
     yield from _gpus()
     yield from _tables()
 
@@ -92,6 +96,17 @@ def _packages() -> Iterator[Finding]:
             yield Finding(requirement.name, "ok", found)
         else:
             yield Finding(requirement.name, "missing", f"{found} is installed, {requirement.specifier} is needed")
+
+
+def _spaces() -> Iterator[Finding]:
+    for name in template_names():
+        template = find_template(name)
+        try:
+            found = f"for {', '.join(template.archs)}, source {template.source_hash[:12]}"
+        except SpaceError as error:
+            yield Finding(name, "note", str(error))  # an extra that is not installed
+            continue
+        yield Finding(name, "ok", found)
 
 
 def _gpus() -> Iterator[Finding]:

@@ -21,7 +21,7 @@ ALLOWED = {
 UNPICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "skops"}
 """Libraries whose loading runs, or may run, code that a file names."""
 
-HEAVY = {"cutlass", "matplotlib", "mlflow", "pandas", "pyarrow", "sklearn", "torch"}
+HEAVY = {"cutlass", "matplotlib", "mlflow", "pandas", "pyarrow", "ray", "sklearn", "torch"}
 """Libraries that take longer to import than `import tilescout.<anything>` may."""
 
 LONGEST = 500

@@ -60,6 +60,9 @@ class TableCard:
         The problems, in order, with what their configurations are compared with.
     rows, size, sha256
         Number of rows, and bytes and checksum of the Parquet file; `write_table` fills them in.
+    selection
+        How the configurations were chosen, which rows were stopped early, and which were measured anew, in prose; empty
+        where it was not written down.
     format
         Version of the files' format: since 3 a row says what its pilot cost (before, verifying included it),
         since 4 how many instructions its kernel has.
@@ -80,6 +83,7 @@ class TableCard:
     rows: int = 0
     size: int = 0
     sha256: str = ""
+    selection: str = ""
     format: int = FORMAT
 
     def to_json(self) -> str:
@@ -125,6 +129,7 @@ class TableCard:
             **{name: _take(record, name, str) for name in _STRINGS},
             **{name: _take(record, name, int) for name in _COUNTS},
             format=version,
+            selection=_take(record, "selection", str) if "selection" in record else "",
             knobs=knobs,
             versions={name: _take(versions, name, str) for name in versions},
             recorded=_day(_take(record, "recorded", str)),

@@ -212,6 +212,19 @@ class GuidedSampler(SpaceSampler):
             f"{chance:.1%}"
         )
 
+    def gain(self, study: optuna.Study) -> float | None:
+        """The largest expected improvement, as a share of the time: what the next proposal is chosen by."""
+        seen, free = self._seen(study), self.free(study)
+        if seen.best is None or not seen.are_times:
+            return None
+        if not len(free):
+            return 0.0
+        if seen.prior is None and len(seen.settled) < 2 * self.tuning.startup:
+            return None
+        candidates = self._candidates(seen, free, np.random.default_rng(len(seen.settled)))
+        mean, std = self._posterior(seen, candidates)
+        return float(expected_improvement(mean, std, seen.best).max())
+
     def _seen(self, study: optuna.Study, but: int | None = None) -> "_Seen":
         """The study's trials as the process sees them."""
         finished = [
