@@ -15,6 +15,7 @@ from tilescout.spaces.gemm_sm90.layout import (
     ALIGNMENT,
     MAX_ACCUMULATORS,
     MMA_ROWS,
+    SWIZZLE_BYTES,
     GemmShape,
     groups_per_tile,
     held,
@@ -125,7 +126,6 @@ def _narrow_tiles_are_of_use(columns: Columns, problem: GemmProblem, device: Dev
     return np.asarray((columns["tile_n"] >= 32) | (columns["swap_ab"] == 1) | (problem.n <= _SKINNY))
 
 
-SWIZZLE_BYTES = 1024  # after which the widest swizzle repeats
 _SKINNY = 128  # rows of D from which on both orders of the operands fill the tensor cores' 64 rows
 
 CONSTRAINTS = (
