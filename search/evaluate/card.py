@@ -14,7 +14,7 @@ from tilescout.spaces.named import NamedProblem
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import find_template, template_names
 
-FORMAT = 3
+FORMAT = 4
 _OLDEST = 2  # without pilot_seconds
 _INT32 = range(-(2**31), 2**31)  # what an integer column holds
 
@@ -64,7 +64,8 @@ class TableCard:
         How the configurations were chosen, which rows were stopped early, and which were measured anew, in prose; empty
         where it was not written down.
     format
-        Version of the files' format: since 3 a row says what its pilot cost (before, verifying included it).
+        Version of the files' format: since 3 a row says what its pilot cost (before, verifying included it),
+        since 4 how many instructions its kernel has.
     """
 
     space: str

@@ -15,7 +15,7 @@ from pathlib import Path
 from pebble import ProcessExpired, ProcessPool
 
 from tilescout.search.evaluate.artifacts import LIBRARY, Artifact, ArtifactKey, ArtifactStore
-from tilescout.search.evaluate.binary import find_cuobjdump, resource_usage
+from tilescout.search.evaluate.binary import find_cuobjdump, instruction_count, resource_usage
 from tilescout.search.evaluate.closing import Closing
 from tilescout.search.evaluate.measurement import Measurement, Resources, Status
 from tilescout.search.evaluate.runtime import runtime_libraries
@@ -121,8 +121,9 @@ def _refuse_passing(error: BuildError, store: ArtifactStore) -> None:
 def _resources(built: Built, obj: Path) -> Resources | None:
     if built.shared_memory is None:
         return None
-    registers, spilled, static = resource_usage(obj.read_bytes())
-    return Resources(registers, spilled, static + built.shared_memory)
+    binary = obj.read_bytes()
+    registers, spilled, static = resource_usage(binary)
+    return Resources(registers, spilled, static + built.shared_memory, instruction_count(binary))
 
 
 class CompilePool(Closing):

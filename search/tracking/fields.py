@@ -127,6 +127,8 @@ def trial_metrics(trial: TrialRecord, info: StudyInfo, default: Timing | None) -
             "spill_bytes": float(resources.spill_bytes),
             "shared_memory": float(resources.shared_memory),
         }
+        if resources.instructions is not None:
+            metrics["instructions"] = float(resources.instructions)
     if measurement.clocks is not None:
         metrics |= {name: getattr(measurement.clocks, name) for name in ("sm_mhz", "power_w", "temperature_c")}
     for name in ("relative_error", "pilot_us"):
