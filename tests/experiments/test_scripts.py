@@ -26,16 +26,22 @@ def test_every_script_is_tested_and_short_enough_to_copy() -> None:
     assert not long
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all scripts: making an MLflow store costs more than most of them."""
+    return tmp_path_factory.mktemp("store")
+
+
 @pytest.mark.parametrize("name", TINY)
 def test_a_script_leaves_a_plot_and_a_run_with_figures_in_mlflow(
-    tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, store: Path, name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script = importlib.import_module(f"tilescout.experiments.scripts.{name}")
-    script.main([*TINY[name], "--out", str(tmp_path / "out"), "--store", str(tmp_path / "store")])
+    script.main([*TINY[name], "--out", str(tmp_path / "out"), "--store", str(store)])
 
     (plot,) = (tmp_path / "out").glob("*.png")
     assert matplotlib.image.imread(plot).std() > 0
-    client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/store/mlflow.db")
+    client = mlflow.MlflowClient(f"sqlite:///{store}/mlflow.db")
     experiment = client.get_experiment_by_name(f"tilescout/{name.replace('_', ' ')}")
     assert experiment is not None
     (run,) = client.search_runs([experiment.experiment_id])
