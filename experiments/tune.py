@@ -27,7 +27,6 @@ from tilescout.search.api import DEFAULT_SAMPLER, DEFAULT_TRIALS
 from tilescout.search.api import tune as run_tune
 from tilescout.search.loop import Budget
 from tilescout.search.samplers import SAMPLERS
-from tilescout.search.sources import named_template
 from tilescout.search.store import studies
 from tilescout.search.tuning import TuneOptions
 from tilescout.spaces.errors import StoreError
@@ -128,7 +127,7 @@ def tune(
         seed=seed,
         budget=limits,
         settings={"model": model} if model is not None else None,
-        first=partial(ranked, named_template(space, table), name=first) if first is not None else None,
+        first=partial(ranked, name=first) if first is not None else None,
         device=device,
         cluster=cluster,
         gpus=gpus,

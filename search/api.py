@@ -36,7 +36,7 @@ def tune(
     seed: int = 0,
     budget: Budget | None = None,
     settings: Mapping[str, Any] | None = None,
-    first: Callable[[SearchSpace], Sequence[int]] | None = None,
+    first: Callable[[KernelTemplate, SearchSpace], Sequence[int]] | None = None,
     race: RaceOptions | None = None,
     device: str = "auto",
     cluster: str | None = None,
@@ -68,7 +68,7 @@ def tune(
     settings
         What else the strategy takes: ``{"model": path}`` for ``guided``, ``{"options": {"copies": 5}}`` for ``lfbo``.
     first
-        Indices of the space that a new study tries right after the default, in this order: what others would try.
+        Says what to try right after the default, as indices of the space: what somebody else would try.
     race
         How the best are told apart at the end of a live search.
     device
@@ -123,7 +123,7 @@ def tune(
         )
         _LOG.info("%s", evaluator.provenance.description)
         if first is not None:
-            options = replace(options, first=first(evaluator.space))
+            options = replace(options, first=first(template, evaluator.space))
         if sampler == "guided" and evaluator.provenance.kind == "replay":
             _warn_of_hindsight(template, evaluator, options.settings.get("model"))
         bar = stack.enter_context(StudyProgress(budget.trials)) if progress else None

@@ -118,6 +118,17 @@ def test_nothing_is_unpickled():
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize("room", ["spaces", "costmodel", "search"])
+def test_a_library_does_not_print(room: str):
+    wrong = [
+        where(path, node.lineno)
+        for path in (ROOT / room).rglob("*.py")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
+    ]
+    assert not wrong, f"{wrong}: log it, with a logger named after the module"
+
+
 def test_no_file_is_long():
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in (*SOURCES, *TESTS)}
     long = [f"{where(path, length)}, at most {LONGEST}" for path, length in lengths.items() if length > LONGEST]
