@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import optuna
@@ -10,7 +11,9 @@ import optuna
 from tilescout.search.evaluate.evaluator import Evaluator
 from tilescout.search.loop import Budget, run
 from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
+from tilescout.search.samplers import LEARN_FROM_OTHERS
 from tilescout.search.samplers.base import SpaceSampler
+from tilescout.search.samplers.others import OtherTrials
 from tilescout.search.study import finished_trials
 from tilescout.search.tuning import NoTracker, Tracker, TuneOptions, run_study
 from tilescout.search.turns import Claim, Turn, Turns
@@ -34,8 +37,9 @@ def tune_suite(
     """Search for the fastest configuration of every problem.
 
     GPU time goes, a slice of trials at a time, to the problem whose next trial is expected to gain the most a second:
-    see `Claim.rank`. A search ends by itself where its sampler says so, and its share goes to the others; each ends
-    with its race. With one GPU and a table, the same seed gives the same trials.
+    see `Claim.rank`. A sampler that learns from other problems has their trials, as of their last turns. A search ends
+    by itself where its sampler says so, and its share goes to the others; each ends with its race. With one GPU and a
+    table, the same seed gives the same trials.
 
     Parameters
     ----------
@@ -67,17 +71,24 @@ def tune_suite(
     """
     turns = Turns(len(problems), gpus, options.budget, slice)
     lock = threading.Lock()
+    known: dict[int, OtherTrials] = {}  # by the problem's number, as of its last turn
 
     def search(number: int) -> StudyResult:
         def show(trial: TrialRecord) -> None:
             with lock:
                 on_trial(problems[number], trial)
 
-        part = _Part(turns, number)
+        def others() -> list[OtherTrials]:
+            return [trials for other, trials in sorted(known.copy().items()) if other != number]
+
+        part = _Part(turns, number, known)
+        asked = options
+        if options.sampler in LEARN_FROM_OTHERS:
+            asked = replace(options, settings={**options.settings, "others": others})
         try:
             part.begin()
             with make_evaluator(problems[number], part.gpu) as evaluator:
-                return run_study(template, evaluator, options, make_tracker, show, part.search)
+                return run_study(template, evaluator, asked, make_tracker, show, part.search)
         finally:
             part.end()
 
@@ -93,8 +104,8 @@ def tune_suite(
 class _Part:
     """One search of a suite: its turns, in its thread."""
 
-    def __init__(self, turns: Turns, number: int) -> None:
-        self._turns, self._number = turns, number
+    def __init__(self, turns: Turns, number: int, known: dict[int, OtherTrials]) -> None:
+        self._turns, self._number, self._known = turns, number, known
         self._turn: Turn | None = None
         self._claim = Claim(0, 0.0, None)
 
@@ -140,6 +151,8 @@ class _Part:
 
     def _look(self, study: optuna.Study, evaluator: Evaluator) -> int:
         trials = finished_trials(study, evaluator.space)
+        if (found := OtherTrials.of_study(study, evaluator.space)) is not None:
+            self._known[self._number] = found
         sampler = study.sampler
         gain = sampler.gain(study) if isinstance(sampler, SpaceSampler) and trials else None
         self._claim = Claim(len(trials), sum(trial.measurement.gpu_seconds for trial in trials), gain)

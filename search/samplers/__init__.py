@@ -23,6 +23,9 @@ SAMPLERS: Mapping[str, str] = {
 }
 """What each strategy does, by its name."""
 
+LEARN_FROM_OTHERS = ("guided", "guided-cold")
+"""Those that take what is known of other problems (``others``); see `tilescout.search.samplers.others`."""
+
 _CLASSES = {
     "exhaustive": "exhaustive:ExhaustiveSampler",
     "random": "random:RandomSampler",

@@ -29,7 +29,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
     problems = whole.problems[:2]
     rows = [(whole.configuration(r), p, whole.measurement(r)) for p in problems for r in whole.rows(p)[:30].tolist()]
     rows = [(c, p, replace(m, resources=m.resources and replace(m.resources, instructions=None))) for c, p, m in rows]
-    card = replace(whole.card, format=3, baselines={problem: whole.card.baselines[problem] for problem in problems})
+    baselines = {problem: whole.card.baselines[problem] for problem in problems}
+    card = replace(whole.card, format=3, source_hash=TEMPLATE.source_hash, baselines=baselines)
     return write_table(tmp_path_factory.mktemp("table") / "part.parquet", card, rows)
 
 

@@ -96,7 +96,7 @@ def test_the_order_in_which_a_card_lists_values_does_not_matter(
 
 def test_a_card_that_lacks_an_entry_is_refused(invented_table: Table) -> None:
     record = json.loads(invented_table.card.to_json())
-    for name in record:
+    for name in record.keys() - {"selection"}:  # what older cards do not have
         cut = {key: value for key, value in record.items() if key != name}
         with pytest.raises(TableError, match=f"malformed card, {name}: missing"):
             TableCard.from_json(json.dumps(cut))

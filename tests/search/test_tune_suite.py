@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from tilescout.costmodel.posterior import Observed
 from tilescout.search.evaluate.evaluator import Evaluator
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.evaluate.table import Table
 from tilescout.search.loop import Budget
 from tilescout.search.records import StudyInfo, StudyResult
+from tilescout.search.samplers.guided import GuidedSampler
 from tilescout.search.sources import default_table
 from tilescout.search.tracking import MlflowTracker, SuiteInfo, SuiteRun
 from tilescout.search.tune_suite import tune_suite
@@ -66,6 +68,26 @@ def test_gpu_time_goes_where_the_most_is_expected_and_searches_end_by_themselves
     results = search(table, tmp_path, "guided")  # no limit at all
     assert all(result.stopped for result in results)
     assert all(len(result.trials) < len(table.rows(result.info.problem)) // 2 for result in results)
+
+
+def test_a_guided_search_of_a_suite_has_the_trials_of_the_other_problems(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[Problem, set[Problem]] = {}
+    elsewhere = GuidedSampler._elsewhere
+
+    def noted(sampler: GuidedSampler) -> Observed | None:
+        assert sampler._others is not None
+        others = {other.space.problem for other in sampler._others()}
+        asked.setdefault(sampler.space.problem, set()).update(others)
+        return elsewhere(sampler)
+
+    monkeypatch.setattr(GuidedSampler, "_elsewhere", noted)
+    search(table, tmp_path, "guided", trials=40)
+    for problem in PROBLEMS[1:]:
+        assert asked[problem]
+        assert asked[problem] < set(PROBLEMS)  # never its own
+        assert problem not in asked[problem]
 
 
 def test_a_resumed_suite_goes_on_where_it_ended(table: Table, tmp_path: Path) -> None:

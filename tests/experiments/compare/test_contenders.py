@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_tuner.searchspace import Searchspace
 
+from tilescout.costmodel.blend import BlendModel, BlendOptions
 from tilescout.costmodel.heuristics import is_installed
-from tilescout.costmodel.learned import ForestModel, ForestOptions
+from tilescout.costmodel.learned import ForestOptions
+from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.compare.contenders import parse_contender
 from tilescout.experiments.compare.kernel_tuner import listed
 from tilescout.search.evaluate.replay import ReplayEvaluator
@@ -92,14 +94,17 @@ def test_kernel_tuner_searches_just_what_is_listed(rows: set[tuple[int, ...]]) -
     assert all(space.is_param_config_valid(row) for row in rows)
 
 
+QUICK = BlendOptions(ForestOptions(trees=2, validation_trees=2), RankingOptions(members=1, steps=20))
+
+
 def test_the_guided_search_takes_a_model_that_never_saw_the_problem_and_stops_by_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[object] = []
 
-    def with_few_trees(table: Table, template: KernelTemplate, without: Collection[Problem]) -> ForestModel:
+    def with_few_trees(table: Table, template: KernelTemplate, without: Collection[Problem]) -> BlendModel:
         asked.append(list(without))
-        return train_model(table, template, without, ForestOptions(trees=2))
+        return train_model(table, template, without, QUICK)
 
     monkeypatch.setattr("tilescout.experiments.compare.guided.train_model", with_few_trees)
     tried = play("guided", 200, seed=1)
@@ -113,3 +118,11 @@ def test_the_heuristics_are_measured_from_the_top() -> None:
     tried = play("ranking.heuristics:top=5", 200, seed=0)
     assert 1 <= len(set(tried)) == len(tried) <= 5
     assert play("ranking.heuristics", 200, seed=0)[: len(tried)] == tried
+
+
+def test_a_search_that_stops_by_itself_goes_on_if_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilescout.search.samplers.guided.GuidedSampler.done", lambda sampler, study: "enough")
+    assert play("guided-cold", 12, seed=1) == []
+    assert len(play("guided-cold:whole=1", 12, seed=1)) == 12
+    with pytest.raises(SamplerError, match="option whole can't be 2"):
+        play("guided-cold:whole=2", 12, seed=1)
