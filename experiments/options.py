@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import numpy as np
 
+from tilescout.search.database import is_database
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError, StoreError
 from tilescout.spaces.knobs import Configuration
@@ -34,6 +35,12 @@ set_option = click.option(
 target_option = click.option(
     "--target", type=click.Choice(list(DEVICES)), default="h200", show_default=True, help="Device to compile for."
 )
+storage_option = click.option(
+    "--storage",
+    metavar="URL|FOLDER",
+    help="Where studies are: a database that tuners share, as postgresql://user:password@host/name, or a folder. "
+    "[default: a folder of the store]",
+)
 json_option = click.option(
     "--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the result to this file too."
 )
@@ -44,9 +51,11 @@ def artifacts(store: Path) -> Path:
     return store / "artifacts"
 
 
-def studies(store: Path) -> Path:
-    """Where studies lie in a store."""
-    return store / "studies"
+def studies(store: Path, storage: str | None = None) -> Path | str:
+    """Where studies are kept: in a store, unless `storage` names another folder or a database."""
+    if storage is None:
+        return store / "studies"
+    return storage if is_database(storage) else Path(storage)
 
 
 def changed_default(template: KernelTemplate, space: SearchSpace, settings: Sequence[str]) -> Configuration:

@@ -15,6 +15,7 @@ from tilescout.experiments.options import (
     json_option,
     problem_option,
     seed_option,
+    storage_option,
     store_option,
     studies,
 )
@@ -45,8 +46,9 @@ DEFAULT_TRIALS = 64
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Seconds of this run.")
 @click.option("--whole-budget", is_flag=True, help="Go on even when the sampler finds that it is not worth it.")
 @seed_option
-@click.option("--resume", is_flag=True, help="Go on with the newest study of the same kind.")
+@click.option("--resume", is_flag=True, help="Go on with the newest study of the same kind, or join it.")
 @store_option
+@storage_option
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="MLflow server. [default: a SQLite file in the store]")
 @json_option
 def tune(
@@ -63,6 +65,7 @@ def tune(
     seed: int,
     resume: bool,
     store: Path,
+    storage: str | None,
     mlflow_uri: str | None,
     json_path: Path | None,
 ) -> None:
@@ -81,7 +84,8 @@ def tune(
         trials = DEFAULT_TRIALS
     template = named_template(space, table)
     check_sampler(sampler)
-    options = TuneOptions(sampler, seed, Budget(trials, gpu_seconds, seconds, whole_budget), studies(store), resume)
+    budget = Budget(trials, gpu_seconds, seconds, whole_budget)
+    options = TuneOptions(sampler, seed, budget, studies(store, storage), resume)
     if model is not None:
         options = replace(options, settings={"model": model})
     uri, root = (mlflow_uri, None) if mlflow_uri else default_store(store)
