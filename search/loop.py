@@ -95,16 +95,18 @@ def run(
 
     def ask() -> optuna.Trial | None:
         """A trial to try; None if what is left of the budget or the space is in flight elsewhere."""
+        trial = None
         with tuner.exclusive():
             tuner.take_over()
             found, elsewhere = tuner.look()
-            for record in found:
-                if tally.add(record):
-                    on_trial(record)
-            if not may_ask(elsewhere):
-                return None
-            trial = study.ask()
-            tuner.begin(trial)
+            news = [record for record in found if tally.add(record)]
+            if may_ask(elsewhere):
+                trial = study.ask()
+                tuner.begin(trial)
+        for record in news:
+            on_trial(record)
+        if trial is None:
+            return None
         # The proposal may take long, and none is made twice without the lock.
         for name, knob in knobs.items():
             trial.suggest_int(name, knob.low, knob.high)

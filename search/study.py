@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 import optuna
-from optuna.exceptions import UpdateFinishedTrialError
+from optuna.exceptions import OptunaError, UpdateFinishedTrialError
 from optuna.samplers import BaseSampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
@@ -19,11 +19,12 @@ from optuna.trial import FrozenTrial, TrialState
 from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.records import StudyResult, TrialRecord
 from tilescout.search.samplers.ledger import all_trials, proposed
-from tilescout.spaces.errors import StoreError, one_line
+from tilescout.spaces.errors import MALFORMED, StoreError, one_line
 from tilescout.spaces.space import SearchSpace
 
 MEASUREMENT = "measurement"  # the user attribute of a trial that holds its outcome
 _AGAIN = "again"  # the user attribute of a trial that names the interrupted one whose configuration it tries again
+_DAMAGE = (*MALFORMED, AssertionError, OptunaError)  # what optuna raises over records that it did not write
 RESULT = "result"  # the user attribute of a study that holds what its last run found
 
 
@@ -107,10 +108,12 @@ def open_storage(path: Path) -> JournalStorage:
         return JournalStorage(_Journal(path, lock))
     except OSError as error:
         raise _unwritable(path, error) from error
-    except (ValueError, KeyError) as error:
-        raise StoreError(
-            f"the study {path} is damaged ({one_line(error)}); start a new one without --resume"
-        ) from error
+    except _DAMAGE as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(what: object, error: Exception) -> StoreError:
+    return StoreError(f"the study {what} is damaged ({one_line(repr(error), 200)}); start a new one without --resume")
 
 
 def _unwritable(path: Path, error: OSError) -> StoreError:
@@ -131,9 +134,12 @@ def _drop_torn_record(path: Path) -> None:
 def open_study(path: Path, sampler: BaseSampler) -> optuna.Study:
     """The study in the journal at `path`, made if it is new; its name is the file's stem."""
     storage = open_storage(path)
-    return optuna.create_study(
-        storage=storage, sampler=sampler, study_name=path.stem, direction="minimize", load_if_exists=True
-    )
+    try:
+        return optuna.create_study(
+            storage=storage, sampler=sampler, study_name=path.stem, direction="minimize", load_if_exists=True
+        )
+    except _DAMAGE as error:
+        raise _damaged(path, error) from error
 
 
 @contextmanager
@@ -263,7 +269,7 @@ def recover(study: optuna.Study, space: SearchSpace, lost: Callable[[FrozenTrial
             continue
         trial = optuna.Trial(study, frozen._trial_id)
         if MEASUREMENT in frozen.user_attrs:
-            _tell(study, trial, Measurement.from_dict(frozen.user_attrs[MEASUREMENT]))
+            _tell(study, trial, _outcome(frozen))
             continue
         params = proposed(frozen, space)
         if params is not None:
@@ -276,20 +282,22 @@ def recover(study: optuna.Study, space: SearchSpace, lost: Callable[[FrozenTrial
 
 def trial_record(frozen: FrozenTrial, space: SearchSpace) -> TrialRecord | None:
     """What a finished trial found; None if it has no outcome, or was interrupted."""
-    stored = frozen.user_attrs.get(MEASUREMENT)
-    if stored is None or not frozen.state.is_finished():
+    if MEASUREMENT not in frozen.user_attrs or not frozen.state.is_finished():
         return None
-    measurement = Measurement.from_dict(stored)
+    measurement = _outcome(frozen)
     if measurement.status is Status.INTERRUPTED:
         return None
-    index = int(space.find(codes(space, frozen.params)))
+    try:
+        index = int(space.find(codes(space, frozen.params)))
+    except MALFORMED as error:
+        raise _damaged(f"with trial {frozen.number}", error) from error
     if index < 0:
         raise StoreError(
             f"trial {frozen.number} holds a configuration that the space no longer has; "
             "start a new study without --resume"
         )
-    assert frozen.datetime_start is not None
-    assert frozen.datetime_complete is not None
+    if frozen.datetime_start is None or frozen.datetime_complete is None:
+        raise _damaged(f"with trial {frozen.number}", ValueError("it has no times"))
     return TrialRecord(
         number=frozen.number,
         index=index,
@@ -298,6 +306,13 @@ def trial_record(frozen: FrozenTrial, space: SearchSpace) -> TrialRecord | None:
         started=frozen.datetime_start.timestamp(),
         finished=frozen.datetime_complete.timestamp(),
     )
+
+
+def _outcome(frozen: FrozenTrial) -> Measurement:
+    try:
+        return Measurement.from_dict(frozen.user_attrs[MEASUREMENT])
+    except MALFORMED as error:
+        raise _damaged(f"with trial {frozen.number}", error) from error
 
 
 def finished_trials(study: optuna.Study, space: SearchSpace) -> Sequence[TrialRecord]:

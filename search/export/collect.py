@@ -12,7 +12,7 @@ from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
 from tilescout.search.export.decisions import Decision, Outcome, best_of, judge
 from tilescout.search.studies import place_name, result_of, results
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import ExportError, StoreError, one_line
+from tilescout.spaces.errors import MALFORMED, ExportError, StoreError, one_line
 from tilescout.spaces.templates import KernelTemplate, find_template
 
 COMPILER = "nvidia-cutlass-dsl"
@@ -59,7 +59,7 @@ def _read(name: str, studies: Path | str) -> dict[str, Any] | None:
         record = json.loads(Path(name).read_bytes())
     except OSError as error:
         raise StoreError(f"can't read {name}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StoreError(f"{name} is no result of a search: it is no JSON ({one_line(error, 80)})") from error
     return record if isinstance(record, dict) else {}
 
@@ -67,7 +67,7 @@ def _read(name: str, studies: Path | str) -> dict[str, Any] | None:
 def _judge(name: str, record: Mapping[str, Any]) -> Outcome:
     try:
         return judge(record)
-    except (KeyError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise StoreError(
             f"{name} is no result that can be exported ({type(error).__name__}: {one_line(error, 80)}): it was written "
             "by an older tilescout, or is something else"

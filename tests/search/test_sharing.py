@@ -8,130 +8,87 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from subprocess import PIPE
+from threading import Event, Thread
 
 import optuna
 import pytest
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
+from tilescout.experiments.sources import default_table
 from tilescout.search.database import Database
 from tilescout.search.evaluate.measurement import Measurement, Status, Timing
+from tilescout.search.evaluate.replay import ReplayEvaluator
+from tilescout.search.evaluate.table import Table
+from tilescout.search.loop import Budget
+from tilescout.search.records import StudyResult, TrialRecord
 from tilescout.search.samplers.base import distributions
 from tilescout.search.sharing import SharingOptions, SharingTuner
 from tilescout.search.studies import joined, result_of, results
 from tilescout.search.study import claimed, finished_trials, make_journal, record_outcome, recover
+from tilescout.search.tracking import MlflowTracker
+from tilescout.search.tune import TuneOptions, tune
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import find_template
 
-SPACE = find_template("gemm_sm90").space(GemmProblem(4096, 4096, 4096), find_device("h200"))
+TEMPLATE, PROBLEM = find_template("gemm_sm90"), GemmProblem(4096, 4096, 4096)
+SPACE = TEMPLATE.space(PROBLEM, find_device("h200"))
 QUICK = SharingOptions(beat=0.4, patience=8)
 
-TUNER = """
-import sys, time
-from tilescout.experiments.sources import default_table
-from tilescout.search.evaluate.replay import ReplayEvaluator
-from tilescout.search.loop import Budget
-from tilescout.search.sharing import SharingOptions
-from tilescout.search.tracking import MlflowTracker
-from tilescout.search.tune import TuneOptions, tune
-from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.templates import find_template
 
 class Overlapping(ReplayEvaluator):
-    capacity = 3  # so that a tuner that is killed has trials in flight
+    """Has three configurations in flight, and takes a while for each."""
 
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self.submitted = []
+    capacity = 3
 
-    def submit(self, index, incumbent=None):
+    def __init__(self, table: Table) -> None:
+        super().__init__(table, TEMPLATE, PROBLEM)
+        self.submitted: list[int] = []
+
+    def submit(self, index: int, incumbent: float | None = None) -> None:
         self.submitted.append(index)
 
-    def wait(self):
+    def wait(self) -> list[tuple[int, Measurement]]:
         time.sleep(0.02)
         super().submit(self.submitted.pop(0))
         return super().wait()
 
-storage, sampler, trials, mlflow = sys.argv[1:]
-template, problem = find_template("gemm_sm90"), GemmProblem(4096, 4096, 4096)
-sharing = SharingOptions(beat=0.4, patience=8)
-trackers = {"make_tracker": lambda info, run_id: MlflowTracker(mlflow, None, info, run_id)} if mlflow else {}
-with Overlapping(default_table(template, problem), template, problem) as evaluator:
-    options = TuneOptions(sampler, 0, Budget(trials=int(trials), whole=True), storage, resume=True, sharing=sharing)
-    print("ready", flush=True)
-    sys.stdin.readline()
-    shown = lambda trial: print("trial", trial.number, flush=True)
-    result = tune(template, evaluator, options, on_trial=shown, **trackers)
-assert not result.not_tracked, result.not_tracked
-print("tracked", result.info.name, len(result.trials), flush=True)
+
+def search_together(storage: str, mlflow: str, trials: int, on_trial: Callable[[TrialRecord], None]) -> StudyResult:
+    """Join a study, or make it, and search until it has so many trials.
+
+    In order of the space: each tuner wants the very configurations that the other one wants.
+    """
+    options = TuneOptions("exhaustive", 0, Budget(trials=trials), storage, resume=True, sharing=QUICK)
+    with Overlapping(default_table(TEMPLATE, PROBLEM)) as evaluator:
+        return tune(TEMPLATE, evaluator, options, partial(MlflowTracker, mlflow, None), on_trial)
+
+
+VICTIM = """
+import sys
+sys.path.insert(0, {here!r})
+from test_sharing import search_together
+import mlflow
+print("ready", flush=True)
+sys.stdin.readline()
+search_together({storage!r}, {mlflow!r}, {trials}, lambda trial: print(trial.number, flush=True))
 """
 
 
-class Process:
-    """A tuner in a process of its own; it starts when told."""
-
-    def __init__(self, storage: str, sampler: str, trials: int, mlflow: str = "") -> None:
-        command = [sys.executable, "-c", TUNER, storage, sampler, str(trials), mlflow]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def start(self) -> None:
-        assert self.process.stdin is not None
-        self.read("ready")
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-    def read(self, word: str) -> list[str]:
-        """The next line, which begins with this word."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline().split()
-        assert line[:1] == [word], line
-        return line[1:]
-
-    def finish(self) -> int:
-        """The number of trials in its result; its process has ended well."""
-        output, _ = self.process.communicate(timeout=200)
-        assert self.process.returncode == 0
-        return int(output.splitlines()[-1].split()[-1])
-
-
-def the_study(url: str, sampler: str) -> optuna.Study:
-    """The only study of this sampler in a database."""
+def the_study(url: str) -> optuna.Study:
+    """The only study in a database."""
     database = Database(url)
-    [name] = [name for name in database.names() if f"-{sampler}-" in name]
+    [name] = database.names()
     return optuna.load_study(study_name=name, storage=database.storage)
 
 
 def measured(ratio: float = 1.0) -> Measurement:
     return Measurement(Status.OK, timing=Timing(*[ratio] * 5, library_us=10.0, pairs=3), gpu_seconds=0.5)
-
-
-def check_whole(study: optuna.Study, space: SearchSpace, trials: int) -> None:
-    """Exactly so many configurations were measured, each once, and nothing is left in flight or in the queue."""
-    states = [trial.state for trial in study.trials]
-    assert TrialState.RUNNING not in states
-    assert TrialState.WAITING not in states
-    finished = finished_trials(study, space)
-    assert len(finished) == trials
-    assert len({trial.index for trial in finished}) == trials
-    default = find_template("gemm_sm90").default(space.problem, space.device)
-    assert [trial.number for trial in finished if trial.configuration == default] == [0]
-
-
-def test_tuners_that_start_at_once_make_one_study_and_measure_nothing_twice(postgres: str) -> None:
-    # In order of the space: each wants the very configurations that the other wants.
-    tuners = [Process(postgres.format("studies"), "exhaustive", 30) for _ in range(2)]
-    for tuner in tuners:
-        tuner.start()
-    assert [tuner.finish() for tuner in tuners] == [30, 30]
-    study = the_study(postgres.format("studies"), "exhaustive")
-    check_whole(study, SPACE, 30)
-    by = [trial.user_attrs["tuner"] for trial in study.trials]
-    assert min(by.count(name) for name in set(by)) > 3
-    assert len(set(by)) == 2
 
 
 @pytest.fixture
@@ -169,35 +126,60 @@ def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
         time.sleep(0.1)
 
 
-def test_a_tuner_killed_midway_loses_nothing_and_mlflow_has_the_trials_of_both_under_one_run(
+def test_of_two_tuners_one_is_killed_and_no_trial_is_lost_or_measured_twice_or_missing_in_mlflow(
     postgres: str, mlflow_server: str
 ) -> None:
     from mlflow import MlflowClient
 
-    storage = postgres.format("studies")
-    tuners = [Process(storage, "random", 24, mlflow_server) for _ in range(2)]
-    for tuner in tuners:
-        tuner.start()
-    for _ in range(8):
-        tuners[0].read("trial")
-    tuners[0].process.kill()
-    assert tuners[1].finish() == 24
+    storage, trials, killed = postgres.format("studies"), 24, Event()
+    code = VICTIM.format(here=str(Path(__file__).parent), storage=storage, mlflow=mlflow_server, trials=trials)
+    with subprocess.Popen([sys.executable, "-c", code], stdin=PIPE, stdout=PIPE, text=True) as victim:
+        assert victim.stdin is not None
+        assert victim.stdout is not None
+        assert victim.stdout.readline() == "ready\n"
+        victim.stdin.write("go\n")  # so that both make the study at once
+        victim.stdin.flush()
 
-    study = the_study(storage, "random")
-    check_whole(study, SPACE, 24)
+        def kill() -> None:
+            assert victim.stdout is not None
+            for _ in range(8):
+                victim.stdout.readline()
+            victim.kill()
+            killed.set()
+
+        killer = Thread(target=kill)
+        killer.start()
+        # The last trials are left for after the kill, so that there is something to do.
+        result = search_together(storage, mlflow_server, trials, lambda trial: wait_near_the_end(trial, killed))
+        killer.join()
+    assert not result.not_tracked
+
+    study = the_study(storage)
+    states = [trial.state for trial in study.trials]
+    assert TrialState.RUNNING not in states
+    assert TrialState.WAITING not in states
+    finished = finished_trials(study, SPACE)
+    assert len(result.trials) == len(finished) == len({trial.index for trial in finished}) == trials
+    assert [trial.number for trial in finished if trial.configuration == result.info.default] == [0]
+    assert len({trial.user_attrs["tuner"] for trial in study.trials}) == 2
     interrupted = [trial for trial in study.trials if is_interrupted(trial)]
     assert 1 <= len(interrupted) <= 4  # what was in flight when it was killed, each tried again by the other one
     assert len({trial.user_attrs["tuner"] for trial in interrupted}) == 1
+
     client = MlflowClient(mlflow_server)
     runs = client.search_runs([e.experiment_id for e in client.search_experiments()], max_results=1000)
     [parent] = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
     children = [run for run in runs if run is not parent]
     assert parent.info.status == "FINISHED"
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
-    numbers = sorted(trial.number for trial in finished_trials(study, SPACE))
-    assert sorted(int(run.data.tags["tilescout.trial"]) for run in children) == numbers
+    assert sorted(int(run.data.tags["tilescout.trial"]) for run in children) == [trial.number for trial in finished]
     assert "RUNNING" not in {run.info.status for run in children}
-    assert parent.data.metrics["trials"] == 24
+    assert parent.data.metrics["trials"] == trials
+
+
+def wait_near_the_end(trial: TrialRecord, event: Event) -> None:
+    if trial.number >= 16:
+        assert event.wait(200)
 
 
 def is_interrupted(trial: optuna.trial.FrozenTrial) -> bool:
@@ -360,7 +342,7 @@ def test_a_journal_is_searched_by_one_process_at_a_time_and_freed_by_its_death(t
 
 
 def test_searches_that_start_at_once_in_one_folder_get_studies_of_their_own(tmp_path: Path) -> None:
-    code = f"import pathlib, sys, tilescout.search.study as s\nsys.stdin.readline()\n"
+    code = "import pathlib, sys, tilescout.search.study as s\nsys.stdin.readline()\n"
     code += f"print(*(s.make_journal(pathlib.Path({str(tmp_path)!r}), 'base').name for _ in range(20)))"
     searches = [
         subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
