@@ -24,7 +24,7 @@ from tilescout.experiments.sources import make_evaluator, named_template
 from tilescout.search.loop import Budget
 from tilescout.search.records import StudyInfo, TrialRecord
 from tilescout.search.samplers import SAMPLERS, check_sampler
-from tilescout.search.tune import TuneOptions
+from tilescout.search.tune import SearchInterrupted, TuneOptions
 from tilescout.search.tune import tune as run_tune
 from tilescout.spaces.errors import DeviceError, StoreError
 from tilescout.spaces.problems import Problem
@@ -107,7 +107,11 @@ def tune(
             def make_tracker(info: StudyInfo, run_id: str | None) -> MlflowTracker:
                 return MlflowTracker(uri, root, info, run_id)
 
-            result = run_tune(template, evaluator, options, make_tracker, show)
+            try:
+                result = run_tune(template, evaluator, options, make_tracker, show)
+            except SearchInterrupted as interrupted:
+                print_result(interrupted.result, Console())
+                raise
     print_result(result, Console())
     where = f"--mlflow {mlflow_uri}" if mlflow_uri else f"--store {store}"
     hint = f"study {result.info.name}; look at the trials with: tilescout ui {where}"

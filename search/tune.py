@@ -92,6 +92,20 @@ class TuneOptions:
     sharing: SharingOptions = field(default_factory=SharingOptions)
 
 
+class SearchInterrupted(KeyboardInterrupt):
+    """A search was ended by Ctrl-C; all that is finished is stored, and the search can be resumed.
+
+    Attributes
+    ----------
+    result
+        What it had found, without a race.
+    """
+
+    def __init__(self, result: StudyResult) -> None:
+        super().__init__("the search was interrupted")
+        self.result = result
+
+
 class NoTracker:
     """Shows nothing."""
 
@@ -157,6 +171,8 @@ def tune(
         If the study can't be opened or written.
     SamplerError
         If the sampler is unknown.
+    SearchInterrupted
+        On Ctrl-C, with the best so far.
     """
     started = time.monotonic()
     space = evaluator.space
@@ -188,7 +204,12 @@ def tune(
             show(trial)
         default = space.index(info.default) if info.default in space else None
         in_full = () if default is None else (default,)
-        stopped = run(study, evaluator, options.budget, info.library_us, show, in_full, tuner)
+        try:
+            stopped = run(study, evaluator, options.budget, info.library_us, show, in_full, tuner)
+        except KeyboardInterrupt as interrupt:
+            found = finished_trials(study, space)
+            tracker.catch_up([trial for trial in found if tuner.owns(trial.number)])  # it may have hit one's delivery
+            raise SearchInterrupted(StudyResult(info, found, time.monotonic() - started)) from interrupt
         result = StudyResult(info, finished_trials(study, space), time.monotonic() - started, stopped=stopped or "")
         result = _race(evaluator, result, default, options)
         result = replace(result, seconds=time.monotonic() - started)
