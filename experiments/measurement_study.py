@@ -40,7 +40,6 @@ from tilescout.search.evaluate.protocol import VERSION, ProtocolOptions, block_l
 from tilescout.search.evaluate.runtime import Launch
 from tilescout.search.evaluate.worker import Job, Worker
 from tilescout.search.loop import Budget
-from tilescout.search.race import RaceOptions
 from tilescout.search.tune import TuneOptions, tune
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.problems import Problem
@@ -162,27 +161,32 @@ def study_spread(worker: Worker, jobs: Sequence[Job], rounds: int, seed: int) ->
     return results
 
 
-def study_tunings(problem: Problem, device: str, store: Path, count: int, trials: int) -> dict[str, Any]:
+def study_tunings(problem: Problem, device: str, store: Path, count: int, asked: TuneOptions) -> dict[str, Any]:
     """Whole searches from different seeds, and how far their answers are from the best of them."""
     answers: list[int] = []
     searches = []
-    options = RaceOptions()
     with TemporaryDirectory() as studies:
         for seed in range(count):
             with LiveEvaluator(TEMPLATE, problem, store, device) as evaluator:
-                asked = TuneOptions("tpe", seed, Budget(trials=trials), Path(studies), race=options)
-                result = tune(TEMPLATE, evaluator, asked)
+                result = tune(TEMPLATE, evaluator, replace(asked, seed=seed, studies=Path(studies)))
                 assert result.race is not None
                 answers.append(result.race.answer)
-                searches.append({"gpu_seconds": result.gpu_seconds, "verdict": result.race.verdict()})
+                searches.append(
+                    {
+                        "gpu_seconds": result.gpu_seconds,
+                        "trials": len(result.trials),
+                        "verdict": result.race.verdict(),
+                    }
+                )
         with LiveEvaluator(TEMPLATE, problem, store, device) as evaluator:
             default = evaluator.space.index(TEMPLATE.default(problem, evaluator.device))
             runners = list(dict.fromkeys([*answers, default]))
-            logs = np.log(evaluator.race(runners, 20, options.pairs, count))
+            logs = np.log(evaluator.race(runners, 20, asked.race.pairs, count))
             means = dict(zip(runners, np.exp(logs.mean(axis=0)).tolist(), strict=True))
     best = min(means[answer] for answer in answers)
     behind = [means[answer] / best - 1 for answer in answers]
     return {
+        "sampler": asked.sampler,
         "searches": searches,
         "behind_the_best_winner": behind,
         "within_1_percent": sum(value <= 0.01 for value in behind),
@@ -195,11 +199,13 @@ def main() -> None:
     """Command line of the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problem", action="append", help=f"repeatable; without it: {', '.join(PROBLEMS)}")
-    parser.add_argument("--sample", type=int, default=500)
+    parser.add_argument("--sample", type=int, default=500, help="random configurations, of pruning and spread")
     parser.add_argument("--good", type=int, default=20, help="configurations that are re-measured")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--tunings", type=int, default=0, help="whole searches a problem")
-    parser.add_argument("--trials", type=int, default=64, help="trials of each")
+    parser.add_argument("--sampler", default="tpe", help="strategy of each")
+    parser.add_argument("--model", type=Path, help="cost model of guided; without it: the shipped one")
+    parser.add_argument("--trials", type=int, default=64, help="trials of each at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--store", type=Path, default=artifacts(STORE))
     parser.add_argument("--device", default="cuda")
@@ -232,7 +238,10 @@ def main() -> None:
         figures = {"library_us": library_us, "pruning": pruning, "spread": spread}
         _print(str(problem), pruning, spread)
         if arguments.tunings:
-            tunings = study_tunings(problem, arguments.device, arguments.store, arguments.tunings, arguments.trials)
+            settings = {} if arguments.model is None else {"model": arguments.model}
+            budget = Budget(trials=arguments.trials)
+            asked = TuneOptions(arguments.sampler, arguments.seed, budget, arguments.store, settings=settings)
+            tunings = study_tunings(problem, arguments.device, arguments.store, arguments.tunings, asked)
             figures["tunings"] = tunings
             print(
                 f"  {arguments.tunings} tunings: {tunings['within_1_percent']} within 1 % of the best winner, "

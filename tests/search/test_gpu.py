@@ -179,7 +179,7 @@ def test_the_real_kernel_is_right_on_odd_sizes_in_every_signature(
     space = TEMPLATE.space(problem, H200)
     drawn = [space[int(index)] for index in space.sample(5, np.random.default_rng(90))]
     artifacts = compile_all([TEMPLATE.default(problem, H200), *drawn], problem.signature)
-    options = ProtocolOptions(first=2, max_pairs=2, heating_us=1000.0)
+    options = ProtocolOptions(first=2, few_pairs=2, pairs_us=100.0, heating_us=1000.0)
 
     failures = []
     library_us = process.prepare(TEMPLATE.workload, str(problem), options)
