@@ -61,7 +61,7 @@ def test_a_driver_that_is_too_old_for_torch_is_found(
 @pytest.mark.parametrize(
     ("change", "state", "answer"),
     [
-        (lambda card: card.replace('"source_hash": "', '"source_hash": "0'), "note", "recorded with another version"),
+        (lambda card: card.replace('"source_hash": "', '"source_hash": "0'), "note", "another version of gemm_sm90"),
         (
             lambda card: card.replace('"raster": [', '"raster": ["z",'),
             "note",

@@ -92,8 +92,10 @@ def measured(ratio: float = 1.0) -> Measurement:
 
 
 @pytest.fixture
-def mlflow_server(postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of an MLflow server that keeps its runs in PostgreSQL."""
+def mlflow_server(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+    """An MLflow server that keeps its runs in PostgreSQL: its address, and its process, which leads a group."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", postgres.format("mlflow")]
@@ -105,7 +107,7 @@ def mlflow_server(postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with subprocess.Popen(command, env=os.environ | quiet, start_new_session=True, stderr=subprocess.PIPE) as process:
         try:
             wait_for(lambda: answers(f"{address}/health"))
-            yield address
+            yield address, process
         finally:
             os.killpg(process.pid, signal.SIGTERM)
             process.communicate()
@@ -127,12 +129,13 @@ def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
 
 
 def test_of_two_tuners_one_is_killed_and_no_trial_is_lost_or_measured_twice_or_missing_in_mlflow(
-    postgres: str, mlflow_server: str
+    postgres: str, mlflow_server: tuple[str, "subprocess.Popen[bytes]"]
 ) -> None:
     from mlflow import MlflowClient
 
+    mlflow, server = mlflow_server
     storage, trials, killed = postgres.format("studies"), 24, Event()
-    code = VICTIM.format(here=str(Path(__file__).parent), storage=storage, mlflow=mlflow_server, trials=trials)
+    code = VICTIM.format(here=str(Path(__file__).parent), storage=storage, mlflow=mlflow, trials=trials)
     with subprocess.Popen([sys.executable, "-c", code], stdin=PIPE, stdout=PIPE, text=True) as victim:
         assert victim.stdin is not None
         assert victim.stdout is not None
@@ -145,12 +148,15 @@ def test_of_two_tuners_one_is_killed_and_no_trial_is_lost_or_measured_twice_or_m
             for _ in range(8):
                 victim.stdout.readline()
             victim.kill()
+            os.killpg(server.pid, signal.SIGSTOP)  # a server that is slow: the search goes on meanwhile
             killed.set()
+            time.sleep(1)
+            os.killpg(server.pid, signal.SIGCONT)
 
         killer = Thread(target=kill)
         killer.start()
         # The last trials are left for after the kill, so that there is something to do.
-        result = search_together(storage, mlflow_server, trials, lambda trial: wait_near_the_end(trial, killed))
+        result = search_together(storage, mlflow, trials, lambda trial: wait_near_the_end(trial, killed))
         killer.join()
     assert not result.not_tracked
 
@@ -166,7 +172,7 @@ def test_of_two_tuners_one_is_killed_and_no_trial_is_lost_or_measured_twice_or_m
     assert 1 <= len(interrupted) <= 4  # what was in flight when it was killed, each tried again by the other one
     assert len({trial.user_attrs["tuner"] for trial in interrupted}) == 1
 
-    client = MlflowClient(mlflow_server)
+    client = MlflowClient(mlflow)
     runs = client.search_runs([e.experiment_id for e in client.search_experiments()], max_results=1000)
     [parent] = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
     children = [run for run in runs if run is not parent]
