@@ -14,12 +14,13 @@ JOBS = $(shell nvidia-smi -L >/dev/null 2>&1 || echo --numprocesses 2 --dist loa
 HAS_CUDA := -c 'import torch; assert torch.version.cuda' 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tune test lint types format clean
+.PHONY: help setup tune test lint types format docs clean
 
 help:
 	@echo "make tune    set up .venv and search the Hopper GEMM at 4096x4096x4096 (replayed where there is no GPU)"
 	@echo "make test    set up .venv and run the tests"
 	@echo "make lint    check style;  make format  apply it;  make types  check types"
+	@echo "make docs    build the documentation into build/docs"
 	@echo "make setup   only set up .venv (PYTHON=python3.12 picks another Python);  make clean  remove build outputs"
 
 setup: $(INSTALLED)
@@ -69,6 +70,10 @@ format: setup
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format .
 
+docs: setup
+	@$(BIN)/sphinx-build -W --keep-going --quiet --builder html docs build/docs
+	@echo "docs: build/docs/index.html"
+
 clean:
-	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf build dist docs/reference/api *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find $(ROOMS) tests -name __pycache__ -type d -prune -exec rm -rf {} +

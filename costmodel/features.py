@@ -26,8 +26,9 @@ Features of a tiled product, all dimensionless or with the unit named, those of 
 ``traffic``             log2 of bytes through device memory, re-reads of A and B included, / the compulsory ones
 ``warp_groups``         log2; ``accumulators`` log2 of fp32 accumulators a thread; ``mma_columns`` log2
 ``free_shared``         share of the block's shared memory that is left over
-``ping_pong``, ``early_launch``, ``along_m``   0 or 1;  ``swizzle`` log2
-``time_mma time_l2 time_memory time_latency time_store``  log2 of lower bounds in µs, the parts of the analytic model
+``ping_pong``           0 or 1, as are ``early_launch`` and ``along_m``;  ``swizzle`` log2
+``time_mma``            log2 of a lower bound in µs, as ``time_l2 time_memory time_latency time_store``: the parts of
+                        the analytic model
 ``bound``               log2 of the largest of them; ``second`` of the next
 ======================  ==================================================================================
 

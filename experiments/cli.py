@@ -1,11 +1,15 @@
 """The command line: ``tilescout``."""
 
 import importlib
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 
 import click
 
+from tilescout.experiments.options import examples
 from tilescout.spaces.errors import TilescoutError, one_line
 
 # The module and function of each command, imported when it is used: `tilescout --help` costs no torch.
@@ -39,20 +43,30 @@ class _Commands(click.Group):
         return command
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog=examples(
+        "tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16",
+        "tilescout ui",
+        "tilescout tune --help",
+    ),
+)
 @click.version_option(version("tilescout"), prog_name="tilescout")
 def cli() -> None:
     """Find the fastest configuration of a CuteDSL kernel.
 
     Start with `tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16`, look at the trials with `tilescout ui`, and see
-    what is missing with `tilescout doctor`.
+    what is missing with `tilescout doctor`. Completion in bash: eval "$(_TILESCOUT_COMPLETE=bash_source tilescout)";
+    zsh and fish alike.
     """
 
 
 def main() -> None:
     """Run the command line; an error is one line on standard error and exit code 2."""
     try:
-        code = cli.main(standalone_mode=False)
+        with _logged():
+            code = cli.main(standalone_mode=False)
     except (KeyboardInterrupt, click.Abort):
         print("tilescout: interrupted; what is finished is kept, and tune --resume goes on with it", file=sys.stderr)
         sys.exit(130)
@@ -61,6 +75,20 @@ def main() -> None:
     except TilescoutError as error:
         _fail(str(error))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def _logged() -> Iterator[None]:
+    """What the rooms log goes to standard error, a line each, as it is."""
+    logger, handler = logging.getLogger("tilescout"), logging.StreamHandler()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
 
 
 def _fail(message: str) -> None:

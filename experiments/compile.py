@@ -10,22 +10,30 @@ from rich.progress import track
 from rich.table import Table
 
 from tilescout.experiments.options import (
-    artifacts,
     chosen,
+    examples,
     problem_option,
     seed_option,
     set_option,
+    space_argument,
     store_option,
     target_option,
 )
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactKey, ArtifactStore, verify_library
 from tilescout.search.evaluate.compile import CompileOptions, CompilePool
+from tilescout.search.store import artifacts
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.templates import find_template
 
 
-@click.command("compile")
-@click.argument("space")
+@click.command(
+    "compile",
+    epilog=examples(
+        "tilescout compile gemm_sm90 --problem 4096x4096x4096:bf16 --sample 100",
+        "tilescout compile gemm_sm90 --problem 4096x4096x4096:bf16 --set stages=3 --set swizzle=4",
+    ),
+)
+@space_argument
 @click.option("--sample", type=click.IntRange(min=0), default=0, help="Random configurations besides the default.")
 @seed_option
 @set_option

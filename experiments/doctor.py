@@ -10,15 +10,16 @@ import click
 from packaging.requirements import Requirement
 from rich.console import Console
 
-from tilescout.experiments.options import storage_option, store_option
-from tilescout.experiments.sources import shipped_tables
-from tilescout.search.database import Database, is_database
+from tilescout.experiments.options import examples, storage_option, store_option
+from tilescout.search.database import Database
 from tilescout.search.evaluate.artifacts import ArtifactStore
 from tilescout.search.evaluate.binary import CUOBJDUMP, find_cuobjdump
 from tilescout.search.evaluate.compile import find_linker
 from tilescout.search.evaluate.gpus import driver_version, visible_gpus
 from tilescout.search.evaluate.runtime import runtime_libraries
 from tilescout.search.evaluate.table import Table
+from tilescout.search.sources import shipped_tables
+from tilescout.search.store import is_database
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import DeviceError, TilescoutError
 from tilescout.spaces.templates import find_template, template_names
@@ -43,7 +44,12 @@ class Finding:
     detail: str
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "tilescout doctor",
+        "tilescout doctor --store results",
+    )
+)
 @store_option
 @storage_option
 @click.option(

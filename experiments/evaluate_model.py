@@ -26,9 +26,9 @@ from tilescout.costmodel.evaluation import (
 from tilescout.costmodel.heuristics import is_installed, matches, suggest
 from tilescout.costmodel.learned import ForestModel, ForestOptions
 from tilescout.costmodel.ranking import RankingModel, RankingOptions
-from tilescout.experiments.options import json_option, seed_option
-from tilescout.experiments.sources import largest_table
+from tilescout.experiments.options import examples, json_option, seed_option, space_argument
 from tilescout.search.evaluate.table import Table
+from tilescout.search.sources import largest_table
 from tilescout.search.training import problem_space, samples_of
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import KernelTemplate, find_template
@@ -36,11 +36,19 @@ from tilescout.spaces.templates import KernelTemplate, find_template
 LEFT_OUT = ("problem", "family")
 
 
-@click.command("evaluate-model")
-@click.argument("space")
+@click.command(
+    "evaluate-model",
+    epilog=examples(
+        "tilescout evaluate-model gemm_sm90 --trees 100 --plots plots",
+        "tilescout evaluate-model gemm_sm90 --ranking --json evaluation.json",
+    ),
+)
+@space_argument
 @click.option("--table", type=click.Path(path_type=Path), help="Table to test on. [default: the largest shipped one]")
 @click.option("--ranking", is_flag=True, help="Evaluate the ranking network too; it takes longest.")
-@click.option("--trees", type=click.IntRange(min=1), default=ForestOptions.trees, show_default=True)
+@click.option(
+    "--trees", type=click.IntRange(min=1), default=ForestOptions.trees, show_default=True, help="Trees of the forest."
+)
 @seed_option
 @json_option
 @click.option("--plots", type=click.Path(path_type=Path, file_okay=False), help="Draw plots into this folder.")

@@ -7,23 +7,39 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from tilescout.experiments.options import artifacts, storage_option, store_option, studies
+from tilescout.experiments.options import examples, storage_option, store_option
 from tilescout.search.evaluate.artifacts import ArtifactStore
 from tilescout.search.export.collect import make_bundle, read_outcomes
 from tilescout.search.export.decisions import Choice, Outcome
 from tilescout.search.export.lookup import lookup_table, write_lookup_table
+from tilescout.search.store import artifacts, studies
 from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import ExportError
+from tilescout.spaces.suite import find_suite
 
 BUNDLE, LOOKUP = "bundle", "inductor-lookup-table"
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "tilescout export --out bundle",
+        "tilescout export --study gemm_sm90-4096x4096x4096-bf16-h200-live-tpe-s0 --out bundle",
+        "tilescout export --format inductor-lookup-table --out table.json",
+    )
+)
 @click.option(
     "--study",
     "names",
     multiple=True,
     metavar="NAME|FILE",
     help="A study of the store, a journal, or what tune --json wrote; repeatable. [default: every study of the store]",
+)
+@click.option(
+    "--suite",
+    "suites",
+    multiple=True,
+    metavar="NAME[:PHASE]|FILE.toml",
+    help="Only problems of this suite, of whatever study; repeatable.",
 )
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="What to write: a directory, or a file.")
 @click.option(
@@ -36,14 +52,21 @@ BUNDLE, LOOKUP = "bundle", "inductor-lookup-table"
 )
 @store_option
 @storage_option
-def export(names: tuple[str, ...], out: Path, form: str, store: Path, storage: str | None) -> None:
+def export(
+    names: tuple[str, ...], suites: tuple[str, ...], out: Path, form: str, store: Path, storage: str | None
+) -> None:
     """Write what searches decided, for models that torch.compile compiles.
 
     Our kernel is chosen for a problem only where the race that ended its search proved it as fast as the library's; all
     else is left as it was.
     """
-    outcomes = read_outcomes(names, studies(store, storage))
-    console = Console()
+    wanted = {problem for name in suites for problem in find_suite(name).problems}
+    outcomes, console = read_outcomes(names, studies(store, storage)), Console()
+    if suites:
+        outcomes = [outcome for outcome in outcomes if outcome.problem in wanted]
+        if not outcomes:
+            raise ExportError(f"no study of a problem of {', '.join(suites)} ended: run tilescout tune for each first")
+        console.print(f"{len(outcomes)} of {len(wanted)} problems of {', '.join(suites)} were tuned", highlight=False)
     if form == BUNDLE:
         bundle = make_bundle(outcomes, ArtifactStore(artifacts(store)), out)
         console.print(_shown(outcomes))

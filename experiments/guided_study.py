@@ -16,13 +16,13 @@ import numpy as np
 from rich.progress import track
 
 from tilescout.costmodel.estimator import CostModel
-from tilescout.experiments.sources import largest_table
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.evaluate.table import Table
 from tilescout.search.loop import Budget
 from tilescout.search.records import StudyResult
+from tilescout.search.sources import largest_table
 from tilescout.search.training import train_model
-from tilescout.search.tune import TuneOptions, tune
+from tilescout.search.tuning import TuneOptions, run_study
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate, find_template
 
@@ -79,7 +79,7 @@ def _search(table: Table, template: KernelTemplate, problem: Problem, model: Cos
     with TemporaryDirectory() as folder, ReplayEvaluator(table, template, problem) as evaluator:
         budget = Budget(trials=TRIALS, whole=whole)
         options = TuneOptions("guided", 0, budget, Path(folder), settings={"model": model})
-        return tune(template, evaluator, options)
+        return run_study(template, evaluator, options)
 
 
 def main() -> None:

@@ -7,13 +7,15 @@ The ways: TorchInductor as it is; ``max_autotune`` over ATen and Triton; the sam
 there; ours from a bundle; ours with CUDA graphs; and the first with CUDA graphs, so that these have their peer. Each is
 compiled with an empty cache. Then their runs are timed in turns, in random order within a round: as a program calls
 them, and, for those without CUDA graphs of their own, replayed from a graph, which leaves out the time of launching.
-Results are compared with the same block in fp32.
+What is compared is the ratio to TorchInductor's default in the same round. All results, those of replays too, are
+compared with the same block in fp32.
 """
 
 import argparse
 import json
 import random
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -25,6 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tilescout.experiments.llama_block import BlockSizes, make_block
+from tilescout.search.evaluate.interval import mean_interval
+from tilescout.search.export.bundle import read_bundle
 from tilescout.search.export.graph import Report
 from tilescout.search.export.inductor import GraphPass, use
 from tilescout.spaces.errors import DeviceError, one_line
@@ -56,13 +60,15 @@ class Way:
     Attributes
     ----------
     compile_seconds
-        From the first call to its result, with an empty cache.
+        From nothing to the first result, with an empty cache; with ours, the bundle's loading is part of it.
     replaced, products
         Matrix products that run our kernels, and all that were met; None where our pass was not there to count.
     error
-        Relative Frobenius error against fp32.
+        Relative Frobenius error against fp32: the largest of the results that were looked at.
     call_us, graph_us
-        Median times of a run: called from Python, and replayed from a CUDA graph.
+        Median times of a run: called from Python, and replayed from a CUDA graph; None where that was not timed.
+    call_ratio, graph_ratio
+        Those over the default way's in the same rounds: the mean and its 95 % interval.
     problems
         Those products: by what became of them, how often each problem was met.
     missing
@@ -72,9 +78,11 @@ class Way:
     compile_seconds: float = 0.0
     replaced: int | None = None
     products: int | None = None
-    error: float = float("nan")
-    call_us: float = float("nan")
-    graph_us: float = float("nan")
+    error: float | None = None
+    call_us: float | None = None
+    graph_us: float | None = None
+    call_ratio: tuple[float, float, float] | None = None
+    graph_ratio: tuple[float, float, float] | None = None
     problems: dict[str, Any] = field(default_factory=dict)
     missing: str = ""
 
@@ -100,12 +108,14 @@ def compile_way(name: str, block: "torch.nn.Module", x: "torch.Tensor", bundle: 
 
     if name == "max-autotune, NVGEMM" and (why := nvgemm_missing()):
         return Way(missing=why), None
-    ours: AbstractContextManager[GraphPass | None] = use(bundle) if name in (OURS, OURS_GRAPHS) else nullcontext()
-    with fresh_cache(), ours as tuned:
-        compiled = torch.compile(block, options=dict(WAYS[name]), dynamic=False)
+    with fresh_cache():
         started = time.perf_counter()
-        compiled(x)
-        torch.cuda.synchronize()
+        ours: AbstractContextManager[GraphPass | None] = use(bundle) if name in (OURS, OURS_GRAPHS) else nullcontext()
+        with ours as tuned:
+            compiled = torch.compile(block, options=dict(WAYS[name]), dynamic=False)
+            compiled(x)
+            if x.is_cuda:
+                torch.cuda.synchronize()
         way = Way(compile_seconds=time.perf_counter() - started)
     if tuned is not None:
         way.replaced, way.products, way.problems = _counts(tuned.report)
@@ -180,32 +190,62 @@ def measure(rows: int, options: argparse.Namespace) -> dict[str, Way]:
         ways = {"eager": Way(error=error(block(x)))}
         runs: dict[str, Run] = {"eager": lambda: block(x)}
         for name in options.ways:
-            ways[name], run = compile_way(name, block, x, options.bundle)
+            try:
+                ways[name], run = compile_way(name, block, x, options.bundle)
+            except Exception as failure:  # one way's failure is its result: the others are still worth measuring
+                traceback.print_exc()
+                ways[name], run = Way(missing=one_line(failure, 80)), None
             if run is not None:
-                runs[name], ways[name].error = run, error(run())
-        for name, times in time_in_turns(runs, options.rounds, options.calls, seed=rows).items():
-            ways[name].call_us = median(times)
-        own = [name for name in runs if "CUDA graphs" not in name]
-        graphs = {name: _in_graph(runs[name]) for name in own}
-        for name, times in time_in_turns(graphs, options.rounds, options.calls, seed=rows).items():
-            ways[name].graph_us = median(times)
+                # With CUDA graphs of its own, a way's second call captures and the third replays.
+                runs[name], ways[name].error = run, max(error(run()) for _ in range(3))
+        called = time_in_turns(runs, options.rounds, options.calls, seed=rows)
+        graphs = {name: _in_graph(run) for name, run in runs.items() if "CUDA graphs" not in name}
+        replayed = time_in_turns(graphs, options.rounds, options.calls, seed=rows)
+        for name, run in graphs.items():
+            ways[name].error = max(ways[name].error or 0.0, error(run()))
+    for name in called:
+        ways[name].call_us, ways[name].call_ratio = median(called[name]), ratio_to(called.get(DEFAULT), called[name])
+    for name in replayed:
+        ways[name].graph_us = median(replayed[name])
+        ways[name].graph_ratio = ratio_to(replayed.get(DEFAULT), replayed[name])
     return ways
+
+
+def ratio_to(reference: Sequence[float] | None, times: Sequence[float]) -> tuple[float, float, float] | None:
+    """The mean of times over those of the reference in the same rounds, and its 95 % interval."""
+    if reference is None:
+        return None
+    return mean_interval([time / base for time, base in zip(times, reference, strict=True)])
 
 
 def show(rows: int, ways: Mapping[str, Way], console: Console) -> None:
     """One table for one number of rows."""
     table = Table(title=f"{rows} rows", title_justify="left")
-    for heading in ("", "µs called", "µs in a graph", "compile s", "ours / products", "error against fp32"):
-        table.add_column(heading, justify="left" if not heading else "right")
+    headings = ("µs called", "over default", "µs in a graph", "over default", "compile s", "ours / products", "error")
+    table.add_column("")
+    for heading in headings:
+        table.add_column(heading, justify="right")
     for name, way in ways.items():
         if way.missing:
-            table.add_row(f"{name}: {way.missing}", *[""] * 5)
+            table.add_row(f"{name}: {way.missing}", *[""] * len(headings))
             continue
-        in_graph = "" if way.graph_us != way.graph_us else f"{way.graph_us:.1f}"
-        replaced = "" if way.replaced is None else f"{way.replaced} / {way.products}"
-        seconds = f"{way.compile_seconds:.1f}" if way.compile_seconds else ""
-        table.add_row(name, f"{way.call_us:.1f}", in_graph, seconds, replaced, f"{way.error:.2e}")
+        table.add_row(
+            name,
+            *(_shown("{:.1f}", way.call_us), _shown_ratio(way.call_ratio)),
+            *(_shown("{:.1f}", way.graph_us), _shown_ratio(way.graph_ratio)),
+            _shown("{:.1f}", way.compile_seconds or None),
+            "" if way.replaced is None else f"{way.replaced} / {way.products}",
+            _shown("{:.2e}", way.error),
+        )
     console.print(table)
+
+
+def _shown(form: str, value: float | None) -> str:
+    return "" if value is None else form.format(value)
+
+
+def _shown_ratio(ratio: tuple[float, float, float] | None) -> str:
+    return "" if ratio is None else "{:.4f} ({:.4f}-{:.4f})".format(*ratio)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -226,21 +266,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch._dynamo.config.recompile_limit = 64  # a block is compiled in six ways for each number of rows
     warm = torch.compile(lambda x: x + 1)  # what the first compilation in a process starts is no way's cost
     warm(torch.ones(8, device="cuda"))
-    console, results = Console(width=120), {}
+    console, results = Console(width=140), {}
     for rows in options.rows or [4096]:
         results[rows] = measure(rows, options)
         show(rows, results[rows], console)
-    if options.out is not None:
-        record = {
-            "gpu": torch.cuda.get_device_name(),
-            "torch": torch.__version__,
-            "block": asdict(BlockSizes()),
-            "dtype": options.dtype,
-            "rounds": options.rounds,
-            "calls": options.calls,
-            "rows": {rows: {name: asdict(way) for name, way in ways.items()} for rows, ways in results.items()},
-        }
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+        if options.out is not None:  # after every number of rows: what is finished is kept
+            write(options, results)
+
+
+def write(options: argparse.Namespace, results: Mapping[int, Mapping[str, Way]]) -> None:
+    """Write what was measured as JSON."""
+    import torch
+
+    record = {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "bundle": read_bundle(options.bundle).digest,
+        "block": asdict(BlockSizes()),
+        "dtype": options.dtype,
+        "rounds": options.rounds,
+        "calls": options.calls,
+        "rows": {rows: {name: asdict(way) for name, way in ways.items()} for rows, ways in results.items()},
+    }
+    options.out.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

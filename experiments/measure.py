@@ -8,24 +8,31 @@ from rich.console import Console
 from rich.progress import track
 
 from tilescout.experiments.options import (
-    artifacts,
     chosen,
+    examples,
     json_option,
     problem_option,
     seed_option,
     set_option,
+    space_argument,
     store_option,
 )
 from tilescout.experiments.printing import print_measurements
-from tilescout.experiments.sources import require_gpu
 from tilescout.search.evaluate.evaluator import evaluate
 from tilescout.search.evaluate.live import LiveEvaluator
+from tilescout.search.sources import require_gpu
+from tilescout.search.store import artifacts
 from tilescout.spaces.templates import find_template
 from tilescout.spaces.workloads import find_workload
 
 
-@click.command()
-@click.argument("space")
+@click.command(
+    epilog=examples(
+        "tilescout measure gemm_sm90 --problem 4096x4096x4096:bf16",
+        "tilescout measure gemm_sm90 --problem 4096x4096x4096:bf16 --set stages=3 --sample 10 --json measured.json",
+    )
+)
+@space_argument
 @problem_option
 @set_option
 @click.option("--sample", type=click.IntRange(min=0), default=0, help="Random configurations besides the default.")

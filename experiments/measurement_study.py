@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
-from tilescout.experiments.options import STORE, artifacts
 from tilescout.experiments.studies import log_study, spread_of
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
 from tilescout.search.evaluate.bench import Bench
@@ -40,7 +39,8 @@ from tilescout.search.evaluate.protocol import VERSION, ProtocolOptions, block_l
 from tilescout.search.evaluate.runtime import Launch
 from tilescout.search.evaluate.worker import Job, Worker
 from tilescout.search.loop import Budget
-from tilescout.search.tune import TuneOptions, tune
+from tilescout.search.store import STORE, artifacts
+from tilescout.search.tuning import TuneOptions, run_study
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import find_template
@@ -168,7 +168,7 @@ def study_tunings(problem: Problem, device: str, store: Path, count: int, asked:
     with TemporaryDirectory() as studies:
         for seed in range(count):
             with LiveEvaluator(TEMPLATE, problem, store, device) as evaluator:
-                result = tune(TEMPLATE, evaluator, replace(asked, seed=seed, studies=Path(studies)))
+                result = run_study(TEMPLATE, evaluator, replace(asked, seed=seed, studies=Path(studies)))
                 assert result.race is not None
                 answers.append(result.race.answer)
                 searches.append(

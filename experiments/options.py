@@ -7,15 +7,17 @@ from pathlib import Path
 import click
 import numpy as np
 
-from tilescout.search.database import is_database
+from tilescout.search.store import STORE
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError, StoreError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
-from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.templates import KernelTemplate, template_names
 
-STORE = Path(".tilescout")
-
+space_argument = click.argument(
+    "space",
+    shell_complete=lambda context, parameter, typed: [name for name in template_names() if name.startswith(typed)],
+)
 store_option = click.option(
     "--store",
     type=click.Path(path_type=Path, file_okay=False),
@@ -46,16 +48,9 @@ json_option = click.option(
 )
 
 
-def artifacts(store: Path) -> Path:
-    """Where compiled kernels lie in a store."""
-    return store / "artifacts"
-
-
-def studies(store: Path, storage: str | None = None) -> Path | str:
-    """Where studies are kept: in a store, unless `storage` names another folder or a database."""
-    if storage is None:
-        return store / "studies"
-    return storage if is_database(storage) else Path(storage)
+def examples(*lines: str) -> str:
+    """The end of a help text: calls that can be copied."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def changed_default(template: KernelTemplate, space: SearchSpace, settings: Sequence[str]) -> Configuration:

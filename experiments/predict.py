@@ -13,7 +13,7 @@ from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.features import space_features
 from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.costmodel.roofline import Roofline
-from tilescout.experiments.options import json_option, problem_option, target_option
+from tilescout.experiments.options import examples, json_option, problem_option, space_argument, target_option
 from tilescout.search.records import tflops
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ModelError
@@ -22,11 +22,18 @@ from tilescout.spaces.templates import find_template
 MODELS = ("learned", "analytic")
 
 
-@click.command()
-@click.argument("space")
+@click.command(
+    epilog=examples(
+        "tilescout predict gemm_sm90 --problem 3000x4096x4096:bf16 --top 5",
+        "tilescout predict gemm_sm90 --problem 3000x4096x4096:bf16 --model analytic --json ranking.json",
+    )
+)
+@space_argument
 @problem_option
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Configurations to show.")
-@click.option("--model", "name", type=click.Choice(MODELS), default=MODELS[0], show_default=True)
+@click.option(
+    "--model", "name", type=click.Choice(MODELS), default=MODELS[0], show_default=True, help="Which model ranks."
+)
 @click.option("--model-file", type=click.Path(path_type=Path), help="Learned model. [default: the shipped one]")
 @target_option
 @json_option

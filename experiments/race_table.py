@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from tilescout.experiments.options import STORE, artifacts
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
 from tilescout.search.evaluate.compile import CompileOptions, CompilePool
 from tilescout.search.evaluate.host import MeasuringProcess
@@ -23,6 +22,7 @@ from tilescout.search.evaluate.live import LiveOptions, make_job
 from tilescout.search.evaluate.protocol import VERSION, ProtocolOptions
 from tilescout.search.evaluate.table import Table
 from tilescout.search.race import RaceOptions, run_race
+from tilescout.search.store import STORE, artifacts
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem

@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 from rich.progress import track
 
-from tilescout.experiments.options import STORE, artifacts
 from tilescout.search.evaluate import protocol
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
 from tilescout.search.evaluate.card import Baseline, TableCard
@@ -29,6 +28,7 @@ from tilescout.search.evaluate.live import LiveOptions, make_job, measure_artifa
 from tilescout.search.evaluate.measurement import Measurement
 from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.evaluate.table import write_table
+from tilescout.search.store import STORE, artifacts
 from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem

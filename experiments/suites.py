@@ -7,13 +7,18 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.experiments.from_model import load_factory, record
-from tilescout.experiments.options import check_writable
+from tilescout.experiments.options import check_writable, examples
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import INPUTS
 from tilescout.spaces.suite import Entry, find_suite, suite_names, write_suite
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "tilescout suites",
+        "tilescout suites llama3-8b:decode odd",
+    )
+)
 @click.argument("names", nargs=-1)
 def suites(names: tuple[str, ...]) -> None:
     """List the suites, or the problems of those in NAMES (NAME, NAME:PHASE or FILE.toml)."""
@@ -32,12 +37,21 @@ def suites(names: tuple[str, ...]) -> None:
     console.print(grid)
 
 
-@click.group()
+@click.group(
+    epilog=examples(
+        "tilescout suite from-model package.module:make_model --out model.toml",
+    )
+)
 def suite() -> None:
     """Make suites; `tilescout suites` lists them."""
 
 
-@suite.command()
+@suite.command(
+    epilog=examples(
+        "tilescout suite from-model package.module:make_model",
+        "tilescout suite from-model package.module:make_model --dtype bf16 --training --out model.toml",
+    )
+)
 @click.argument("factory", metavar="MODULE:FACTORY")
 @click.option("--dtype", type=click.Choice(INPUTS), help="Convert the model to this type. [default: as it is]")
 @click.option("--training", is_flag=True, help="Record the products of the gradients too.")

@@ -7,18 +7,26 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from tilescout.experiments.options import check_writable
+from tilescout.experiments.options import check_writable, examples
 from tilescout.search.evaluate.kernel_tuner import cache_of, read_cache
 from tilescout.search.evaluate.table import Table, write_table
 from tilescout.spaces.errors import TableError
 
 
-@click.group()
+@click.group(
+    epilog=examples(
+        "tilescout table import-kernel-tuner convolution_A100.json.gz convolution.parquet",
+    )
+)
 def table() -> None:
     """Import and export recorded tables; `tilescout tables` lists them."""
 
 
-@table.command()
+@table.command(
+    epilog=examples(
+        "tilescout table import-kernel-tuner convolution_A100.json.gz convolution.parquet",
+    )
+)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--problem", metavar="NAME", help="What to call the problem. [default: its size]")
@@ -37,7 +45,11 @@ def import_kernel_tuner(file: Path, out: Path, problem: str | None) -> None:
     )
 
 
-@table.command()
+@table.command(
+    epilog=examples(
+        "tilescout table export-kernel-tuner own.parquet cache.json.gz --problem 512x512x512:bf16",
+    )
+)
 @click.argument("path", metavar="TABLE", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--problem", metavar="NAME", help="Which problem, if the table has several.")

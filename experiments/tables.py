@@ -6,13 +6,19 @@ import click
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.sources import shipped_tables
+from tilescout.experiments.options import examples
 from tilescout.search.evaluate.table import Table, find_tables
+from tilescout.search.sources import shipped_tables
 from tilescout.spaces.errors import SpaceError, TableError
 from tilescout.spaces.templates import find_template
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "tilescout tables",
+        "tilescout tables own.parquet recorded",
+    )
+)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 def tables(paths: tuple[Path, ...]) -> None:
     """List recorded tables: those that come with tilescout, or the files and folders in PATHS."""

@@ -12,9 +12,9 @@ from tilescout.costmodel.analytic import AnalyticModel, Calibration, is_tiled
 from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.learned import ForestModel, ForestOptions
 from tilescout.costmodel.persistence import ModelCard, save_model
-from tilescout.experiments.options import seed_option, store_option
-from tilescout.experiments.sources import largest_table
+from tilescout.experiments.options import examples, seed_option, space_argument, store_option
 from tilescout.search.evaluate.table import Table
+from tilescout.search.sources import largest_table
 from tilescout.search.training import samples_of
 from tilescout.spaces.templates import find_template
 
@@ -22,13 +22,20 @@ HANDFUL = 24
 """Random configurations a problem that the analytic model is calibrated with."""
 
 
-@click.command()
-@click.argument("space")
+@click.command(
+    epilog=examples(
+        "tilescout train gemm_sm90",
+        "tilescout train gemm_sm90 --without 512x512x512:bf16 --out models --mlflow http://localhost:5000",
+    )
+)
+@space_argument
 @click.option(
     "--table", type=click.Path(path_type=Path), help="Table to learn from. [default: the largest shipped one]"
 )
 @click.option("--without", multiple=True, metavar="PROBLEM", help="Leave this problem out; repeatable.")
-@click.option("--trees", type=click.IntRange(min=1), default=ForestOptions.trees, show_default=True)
+@click.option(
+    "--trees", type=click.IntRange(min=1), default=ForestOptions.trees, show_default=True, help="Trees of the forest."
+)
 @seed_option
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder to write to. [default: models in the store]"

@@ -5,10 +5,16 @@ from pathlib import Path
 
 import click
 
-from tilescout.experiments.options import store_option
+from tilescout.experiments.options import examples, store_option
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "tilescout ui",
+        "tilescout ui --store results --port 5001",
+        "tilescout ui --mlflow http://tracking:5000",
+    )
+)
 @store_option
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="Another store than the one in the folder.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")

@@ -22,11 +22,6 @@ _SQLITE_SECONDS = 60.0  # how long SQLite is waited for while another process wr
 _STARTS = 5  # attempts at making the tables, which other tuners may be making just now
 
 
-def is_database(place: Path | str) -> bool:
-    """Whether studies are kept in a database: a URL, not a path."""
-    return isinstance(place, str) and "://" in place
-
-
 class Database:
     """The studies of a database.
 

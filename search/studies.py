@@ -8,8 +8,9 @@ from typing import Any
 import optuna
 from optuna.samplers import BaseSampler
 
-from tilescout.search.database import Database, is_database, public_address
+from tilescout.search.database import Database, public_address
 from tilescout.search.sharing import SharingOptions, SharingTuner, SoleTuner, Tuner
+from tilescout.search.store import is_database
 from tilescout.search.study import RESULT, claimed, latest_name, make_journal, open_study, stored_result
 from tilescout.spaces.space import SearchSpace
 

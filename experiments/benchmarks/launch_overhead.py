@@ -83,8 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     flat, turned = a[0], b[0].t()
     calls: dict[str, Callable[[], Any]] = {
         "torch.mm": lambda: torch.mm(flat, turned),
-        "tilescout::gemm_compiled": lambda: torch.ops.tilescout.gemm_compiled.default(a, b, None, name),
-        "tilescout::gemm": lambda: torch.ops.tilescout.gemm.default(a, b, None, name),
+        "tilescout::gemm_compiled": lambda: torch.ops.tilescout.gemm_compiled.default(a, b, None, None, name),
+        "tilescout::gemm": lambda: torch.ops.tilescout.gemm.default(a, b, None, None, name),
     }
     record: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "problem": str(problem)}
     table = Table(title=f"{problem} on {record['gpu']}, torch {torch.__version__}", title_justify="left")

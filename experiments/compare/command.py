@@ -13,9 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tilescout.experiments.compare.play import Case, Journal, Run, Trace, check_contenders, open_case, run_all
 from tilescout.experiments.compare.report import log_comparison, print_comparison, write_comparison
 from tilescout.experiments.compare.result import compare as compare_traces
-from tilescout.experiments.options import check_writable, json_option, store_option
-from tilescout.experiments.sources import shipped_tables
+from tilescout.experiments.options import check_writable, examples, json_option, store_option
 from tilescout.search.evaluate.table import Table
+from tilescout.search.sources import shipped_tables
 from tilescout.spaces.errors import TableError
 
 DEFAULT_SAMPLERS = "random,tpe,lfbo"
@@ -23,7 +23,13 @@ WIDTH = 140
 """Characters a line where the output is not a terminal."""
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "tilescout compare --samplers random,tpe,guided --trials 60 --seeds 20",
+        "tilescout compare --samplers tpe,lfbo:copies=5 --problem 512x512x512:bf16 --seeds 3",
+        "tilescout compare --table convolution.parquet --samplers lfbo,kernel_tuner.hybrid_vndx --resume",
+    )
+)
 @click.option(
     "--table", "tables", multiple=True, type=click.Path(path_type=Path), help="Repeatable. [default: the shipped ones]"
 )

@@ -4,10 +4,10 @@ from functools import lru_cache
 
 from tilescout.costmodel.learned import ForestModel
 from tilescout.experiments.compare.contenders import HouseSampler
-from tilescout.experiments.sources import template_of
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.evaluate.table import Table
 from tilescout.search.samplers.base import SpaceSampler
+from tilescout.search.sources import template_of
 from tilescout.search.training import train_model
 from tilescout.spaces.problems import Problem
 

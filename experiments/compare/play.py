@@ -15,9 +15,9 @@ import numpy as np
 
 from tilescout.experiments.compare.contenders import parse_contender
 from tilescout.experiments.compare.truth import Truth
-from tilescout.experiments.sources import template_of
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.evaluate.table import Table
+from tilescout.search.sources import template_of
 from tilescout.spaces.errors import SamplerError, StoreError, TilescoutError, one_line
 
 

@@ -3,14 +3,16 @@
 Works on the graphs that TorchInductor lowers: functional, with a fake tensor in ``meta["val"]`` of every node.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Choice
+from tilescout.search.export.epilogues import Product, aten, forms, is_factor, is_row
 from tilescout.search.export.kernels import device_type, family, name_of, strides_of
 from tilescout.search.export.operator import define
 from tilescout.spaces.errors import ProblemError
@@ -41,30 +43,14 @@ class Report:
     unknown: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True)
-class _Product:
-    """A matrix product in a graph: A [.., m, k] @ B [.., k, n], plus a bias if there is one, rectified if it is."""
-
-    node: "Node"
-    a: "Node"
-    b: "Node"
-    bias: "Node | None" = None
-    activation: str = ""
-
-    @property
-    def last(self) -> "Node":
-        """The node whose result it is."""
-        return next(iter(self.node.users)) if self.activation else self.node
-
-
 def replace_products(graph: "Graph", bundle: Bundle, report: Report) -> None:
     """Put our operator in the place of every matrix product that the bundle decided for our kernels."""
-    aten = _aten()
     families = {family(decision.problem) for decision in bundle.ours}
+    activations = sorted({decision.problem.activation for decision in bundle.ours} - {""})
     for target, match in _matchers().items():
         for node in graph.find_nodes(op="call_function", target=target):
             product = match(node)
-            problems = _problems(product, bundle) if product is not None else []
+            problems = _problems(product, bundle, activations) if product is not None else []
             if product is None or not problems:
                 report.unknown[target.name().removeprefix("aten::")] += 1
                 continue
@@ -81,42 +67,41 @@ def replace_products(graph: "Graph", bundle: Bundle, report: Report) -> None:
                 continue
             problem, form = found
             report.replaced[shown(problem)] += 1
-            _replace(graph, form, name_of(bundle, problem), aten)
+            _replace(graph, form, name_of(bundle, problem))
 
 
 @cache
-def _aten() -> Any:
-    import torch
-
-    return torch.ops.aten
-
-
-@cache
-def _matchers() -> "Mapping[torch._ops.OpOverload, Callable[[Node], _Product | None]]":
-    aten = _aten()
-    return {aten.mm.default: _plain, aten.bmm.default: _plain, aten.addmm.default: _with_bias}
+def _matchers() -> "Mapping[torch._ops.OpOverload, Callable[[Node], Product | None]]":
+    return {
+        aten().mm.default: _plain,
+        aten().bmm.default: _plain,
+        aten().addmm.default: _with_bias,
+        aten()._scaled_mm.default: _with_scales,
+    }
 
 
-def _plain(node: "Node") -> _Product | None:
-    return _Product(node, *node.args) if len(node.args) == 2 and not node.kwargs else None  # type: ignore[arg-type]
+def _plain(node: "Node") -> Product | None:
+    return Product((node,), *node.args) if len(node.args) == 2 and not node.kwargs else None  # type: ignore[arg-type]
 
 
-def _with_bias(node: "Node") -> _Product | None:
-    if len(node.args) != 3 or any(node.kwargs.get(name, 1) != 1 for name in ("beta", "alpha")):
-        return None
+def _with_bias(node: "Node") -> Product | None:
     bias, a, b = node.args
-    return _Product(node, a, b, bias)  # type: ignore[arg-type]
+    alpha = node.kwargs.get("alpha", 1)
+    if node.kwargs.get("beta", 1) != 1 or not isinstance(alpha, int | float) or not is_row(bias, node.meta["val"]):
+        return None
+    return Product((node,), a, b, () if alpha == 1 else (alpha,), bias)  # type: ignore[arg-type]
 
 
-def _forms(product: _Product) -> Sequence[_Product]:
-    """The product with the activation that alone uses its result, if a kernel may fuse that, and without."""
-    users = list(product.node.users)
-    if len(users) == 1 and users[0].target is _aten().relu.default:
-        return replace(product, activation="relu"), product
-    return (product,)
+def _with_scales(node: "Node") -> Product | None:
+    names = (argument.name for argument in node.target._schema.arguments)  # type: ignore[union-attr]
+    given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    bias, scales = given.get("bias"), (given["scale_a"], given["scale_b"])
+    product = Product((node,), given["self"], given["mat2"], scales, bias)
+    one = all(is_factor(scale, product) for scale in scales) and given.get("scale_result") is None
+    return product if one and (bias is None or is_row(bias, product.result)) else None
 
 
-def _problems(product: _Product, bundle: Bundle) -> Sequence[tuple[GemmProblem, _Product]]:
+def _problems(product: Product, bundle: Bundle, activations: Sequence[str]) -> Sequence[tuple[GemmProblem, Product]]:
     """The problems that a product is, the one that fuses most first; where m is not known, theirs stands for any.
 
     There are none if no kernel of ours could have been decided for it, and several where strides fit several layouts.
@@ -124,8 +109,8 @@ def _problems(product: _Product, bundle: Bundle) -> Sequence[tuple[GemmProblem, 
     a, b = product.a.meta.get("val"), product.b.meta.get("val")
     if a is None or b is None or a.device != b.device or a.device.type != device_type(bundle.arch):
         return []
-    dtype = _dtypes().get(a.dtype)
-    if dtype is None or b.dtype != a.dtype or not _is_row(product.bias, a.dtype, b.shape[-1]):
+    dtype, out = _dtypes().get(a.dtype), _dtypes().get(product.result.dtype)
+    if dtype is None or out is None or b.dtype != a.dtype:
         return []
     *batches, m, k = a.shape
     n, batch = b.shape[-1], batches[0] if batches else 1
@@ -140,24 +125,16 @@ def _problems(product: _Product, bundle: Bundle) -> Sequence[tuple[GemmProblem, 
     ]
     sizes = m if isinstance(m, int) else 1, n, k, batch
     found = []
-    for form in _forms(product):
+    for form in forms(product, activations):
         for layout in layouts:
             try:
                 problem = GemmProblem(
-                    *sizes, dtype=dtype, layout=layout, bias=form.bias is not None, activation=form.activation
+                    *sizes, dtype, out, layout, bool(form.factors), form.bias is not None, form.activation
                 )
-            except ProblemError:  # an empty product, or a layout that the type can't have
+            except ProblemError:  # an empty product, or a type or layout that kernels can't have
                 continue
             found.append((problem, form))
     return found
-
-
-def _is_row(bias: "Node | None", dtype: "torch.dtype", n: Any) -> bool:
-    """Whether there is no bias, or one that is a vector along n."""
-    if bias is None:
-        return True
-    value = bias.meta.get("val")
-    return value is not None and value.dtype == dtype and tuple(value.shape) == (n,) and value.stride() == (1,)
 
 
 @cache
@@ -178,42 +155,75 @@ def _has_strides(tensor: "torch.Tensor", strides: Sequence[Any]) -> bool:
     )
 
 
-def _replace(graph: "Graph", product: _Product, decision: str, aten: Any) -> None:
+def _replace(graph: "Graph", product: Product, decision: str) -> None:
     """Replace one product; the operator takes A [batch, m, k] and B [batch, n, k], all else are views."""
     _, compiled = define()
-    last, flat = product.last, product.a.meta["val"].dim() == 2
+    last, flat = product.nodes[-1], product.a.meta["val"].dim() == 2
     with graph.inserting_before(last):
-        a, b = product.a, _transposed(graph, product.b, aten)
+        a, b = product.a, _transposed(graph, product.b)
         if flat:
-            a, b = _call(graph, aten.unsqueeze.default, a, 0), _call(graph, aten.unsqueeze.default, b, 0)
-        result = computed = _call(graph, compiled, a, b, product.bias, decision)
+            a, b = (_call(graph, aten().unsqueeze.default, operand, 0) for operand in (a, b))
+        operands = a, b, _alpha(graph, product), product.bias, decision
+        made = [_call(graph, compiled, *operands)]
         if flat:
-            result = _call(graph, aten.squeeze.dim, computed, 0)
-    for made in (computed, result):
-        made.meta = {**product.node.meta, "val": made.meta["val"]}
-        made.meta.pop("tensor_meta", None)
-    last.replace_all_uses_with(result)
-    for node in dict.fromkeys((last, product.node)):
+            made.append(_call(graph, aten().squeeze.dim, made[-1], 0))
+        if product.view is not None:
+            made.append(_call(graph, aten().reshape.default, made[-1], product.view.args[1]))
+    for node in made:
+        node.meta = {**product.nodes[0].meta, "val": node.meta["val"]}
+        for about_the_product in ("tensor_meta", "eager_input_vals"):
+            node.meta.pop(about_the_product, None)
+    # The strides that the operator's tag speaks of; without them Inductor is free to give any.
+    made[0].meta["eager_input_vals"] = _values(operands), {}
+    last.replace_all_uses_with(made[-1])
+    for node in reversed(product.nodes):
         graph.erase_node(node)
 
 
-def _transposed(graph: "Graph", b: "Node", aten: Any) -> "Node":
+def _alpha(graph: "Graph", product: Product) -> "Node | None":
+    """What the product is scaled by, as the operator takes it: fp32 [1] on its device."""
+    import torch
+
+    if not product.factors:
+        return None
+    number = math.prod(factor for factor in product.factors if isinstance(factor, int | float))
+    tensors = [factor for factor in product.factors if isinstance(factor, torch.fx.Node)]
+    if not tensors:
+        device = product.a.meta["val"].device
+        return _call(graph, aten().full.default, [1], float(number), dtype=torch.float32, device=device)
+    first, *others = (_call(graph, aten().reshape.default, tensor, [1]) for tensor in tensors)
+    for factor in (*others, *((number,) if number != 1 else ())):
+        first = _call(graph, aten().mul.Tensor, first, factor)
+    return first
+
+
+def _transposed(graph: "Graph", b: "Node") -> "Node":
     """B with its last two dimensions swapped: what it is a transposed view of, where it is one."""
     order = [1, 0] if b.meta["val"].dim() == 2 else [0, 2, 1]
-    if b.target is aten.permute.default and list(b.args[1]) == order:  # type: ignore[arg-type]
+    if b.target is aten().permute.default and list(b.args[1]) == order:  # type: ignore[arg-type]
         return b.args[0]  # type: ignore[return-value]
-    return _call(graph, aten.permute.default, b, order)
+    return _call(graph, aten().permute.default, b, order)
 
 
-def _call(graph: "Graph", target: Any, *args: Any) -> "Node":
+def _call(graph: "Graph", target: Any, *args: Any, **kwargs: Any) -> "Node":
     """A new node, with the fake tensor that its operator makes of those of its arguments."""
-    from torch._guards import detect_fake_mode
-    from torch.fx import Node
-
-    made = graph.call_function(target, args)
-    fakes = [arg.meta["val"] if isinstance(arg, Node) else arg for arg in args]
-    mode = detect_fake_mode(fakes)
-    assert mode is not None
+    made = graph.call_function(target, args, kwargs)
+    mode = _fake_mode(graph)
     with mode:
-        made.meta["val"] = target(*fakes)
+        made.meta["val"] = target(*_values(args), **kwargs)
     return made
+
+
+def _values(args: tuple[Any, ...]) -> Any:
+    """Arguments with the fake tensors of nodes in their place."""
+    from torch.fx.node import map_arg
+
+    return map_arg(args, lambda node: node.meta["val"])  # type: ignore[no-untyped-call, unused-ignore]
+
+
+def _fake_mode(graph: "Graph") -> Any:
+    from torch._guards import detect_fake_mode
+
+    mode = detect_fake_mode([node.meta.get("val") for node in graph.find_nodes(op="placeholder")])
+    assert mode is not None
+    return mode

@@ -14,7 +14,7 @@ A process that runs what another one compiled, an AOTInductor package say, calls
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
@@ -29,10 +29,12 @@ from tilescout.search.export.operator import define
 if TYPE_CHECKING:
     from torch.fx import Graph
 
+    Passes = Callable[..., None] | Sequence[Callable[..., None]] | None
+
 OPTION = "post_grad_custom_post_pass"  # of torch._inductor.config
 
 # The files of this package that decide what a graph becomes: a change in them must not find old compiled code.
-_SOURCES = ("decisions.py", "graph.py", "inductor.py", "kernels.py", "operator.py")
+_SOURCES = ("decisions.py", "epilogues.py", "graph.py", "inductor.py", "kernels.py", "operator.py")
 
 
 def load(path: str | Path) -> Bundle:
@@ -61,7 +63,7 @@ class GraphPass:
     bundle
         A loaded bundle.
     before
-        A pass to run first: TorchInductor takes one.
+        A pass to run first, or several: older releases of TorchInductor take one.
 
     Attributes
     ----------
@@ -69,28 +71,36 @@ class GraphPass:
         What the pass met, over all graphs. Graphs from Inductor's cache don't come by here.
     """
 
-    def __init__(self, bundle: Bundle, before: "Callable[[Graph], None] | None" = None) -> None:
-        from torch._inductor.custom_graph_pass import CustomGraphPass
+    def __init__(self, bundle: Bundle, before: "Passes" = None) -> None:
+        _base().register(GraphPass)
+        self.bundle, self.report = bundle, Report()
+        self.before = () if before is None else tuple(before) if isinstance(before, list | tuple) else (before,)
 
-        CustomGraphPass.register(GraphPass)
-        self.bundle, self.before, self.report = bundle, before, Report()
-
-    def __call__(self, graph: "Graph") -> None:
-        """Rewrite a graph in place."""
-        if self.before is not None:
-            self.before(graph)
+    def __call__(self, graph: "Graph", is_inference: bool = False) -> None:
+        """Rewrite a graph in place; torch 2.13 and newer say whether it is one of inference."""
+        for earlier in self.before:
+            knows = _base().__name__ != "CustomGraphPass" and isinstance(earlier, _base())
+            earlier(graph, is_inference=is_inference) if knows else earlier(graph)
         replace_products(graph, self.bundle, self.report)
 
     def uuid(self) -> bytes | None:
-        """What compiled code depends on: the bundle, this package, the pass before; None if that does not say."""
-        earlier = b""
-        if self.before is not None:
-            uuid: Callable[[], Any] | None = getattr(self.before, "uuid", None)
+        """What compiled code depends on: the bundle, this package, passes before; None if one of them does not say."""
+        earlier = []
+        for one in self.before:
+            uuid: Callable[[], Any] | None = getattr(one, "uuid", None)
             named = uuid() if uuid is not None else None
             if not named:
                 return None  # Inductor then keeps nothing of this in its cache
-            earlier = repr(named).encode()
-        return hashlib.sha256(b"\0".join((self.bundle.digest.encode(), _source_hash(), earlier))).digest()
+            earlier.append(repr(named).encode())
+        return hashlib.sha256(b"\0".join((self.bundle.digest.encode(), _source_hash(), *earlier))).digest()
+
+
+def _base() -> Any:
+    """The class that passes belong to, the most informed that this torch has."""
+    from torch._inductor import custom_graph_pass
+
+    newest = getattr(custom_graph_pass, "CustomInferenceAwareGraphPass", None)
+    return newest if newest is not None else custom_graph_pass.CustomGraphPass
 
 
 @cache
@@ -101,7 +111,7 @@ def _source_hash() -> bytes:
     return digest.digest()
 
 
-def graph_pass(path: str | Path, before: "Callable[[Graph], None] | None" = None) -> GraphPass:
+def graph_pass(path: str | Path, before: "Passes" = None) -> GraphPass:
     """The pass for the option ``post_grad_custom_post_pass``.
 
     Parameters
@@ -109,7 +119,7 @@ def graph_pass(path: str | Path, before: "Callable[[Graph], None] | None" = None
     path
         The bundle.
     before
-        A pass of yours that runs first.
+        A pass of yours that runs first, or several.
 
     Raises
     ------

@@ -3,6 +3,7 @@
 import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -11,12 +12,13 @@ from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Buckets, Choice, Decision
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import BundleError, DeviceError
-from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.gemm import Gemm, GemmProblem
 
 if TYPE_CHECKING:
     import torch
 
 HOST = "host"  # the target of kernels that run on the CPU
+_LIBRARY = Gemm()  # the same by torch itself
 _ALIGNMENT = 16  # bytes: what TMA needs, and what kernels were promised
 
 
@@ -59,7 +61,8 @@ class Family:
         self._bundle = bundle
         self._buckets = Buckets(decisions)
         self.problem = problem = decisions[0].problem  #: its m stands for any
-        self._dtype, self._out = (getattr(torch, kind.torch_name) for kind in (problem.element, problem.result))
+        self._dtype, self.out = (getattr(torch, kind.torch_name) for kind in (problem.element, problem.result))
+        self._fp32 = torch.float32
         self._a_along_m = problem.layout[0] == "m"
         self._b_shape = (problem.batch, problem.n, problem.k)
         self._b_strides = strides_of(problem.n, problem.k, problem.layout[1] == "n")
@@ -67,8 +70,10 @@ class Family:
         self._launches: dict[tuple[int | None, int], Launch | None] = {}
         self._one_device = bundle.arch == HOST or torch.cuda.device_count() < 2
 
-    def __call__(self, a: "torch.Tensor", b: "torch.Tensor", bias: "torch.Tensor | None") -> "torch.Tensor":
-        """A @ B.T + bias, activated, of A [batch, m, k], B [batch, n, k] and bias [n], as the problem has them."""
+    def __call__(
+        self, a: "torch.Tensor", b: "torch.Tensor", alpha: "torch.Tensor | None", bias: "torch.Tensor | None"
+    ) -> "torch.Tensor":
+        """Compute alpha * A @ B.T + bias, activated, of A [batch, m, k], B [batch, n, k], alpha [1] and bias [n]."""
         import torch
 
         m, index = a.shape[1], a.device.index
@@ -76,13 +81,15 @@ class Family:
             launch = self._launches[index, m]
         except KeyError:
             launch = self._launches[index, m] = self._find(a.device, m)
-        if launch is None or not self._takes(a, b, bias):
-            return self.library(a, b, bias)
-        output = a.new_empty((self.problem.batch, m, self.problem.n), dtype=self._out)
+        output = a.new_empty((a.shape[0], m, b.shape[1]), dtype=self.out)
+        epilogue = tuple(tensor for tensor in (alpha, bias) if tensor is not None)
+        if launch is None or not self._takes(a, b, alpha, bias):
+            _LIBRARY.run_library(self._asked(alpha, bias), (a, b, *epilogue), output)
+            return output
         inputs = (
             with_strides(a, strides_of(m, self.problem.k, self._a_along_m)),
             with_strides(b, self._b_strides),
-            *(() if bias is None else (bias,)),
+            *epilogue,
         )
         if self._one_device or index == torch.cuda.current_device():
             launch(inputs, output)
@@ -91,19 +98,14 @@ class Family:
                 launch(inputs, output)
         return output
 
-    def library(self, a: "torch.Tensor", b: "torch.Tensor", bias: "torch.Tensor | None") -> "torch.Tensor":
-        """The same by torch itself."""
-        import torch
+    def _asked(self, alpha: "torch.Tensor | None", bias: "torch.Tensor | None") -> GemmProblem:
+        """The problem, as far as torch must know it, with the epilogue that the call has."""
+        same = (alpha is not None, bias is not None) == (self.problem.alpha, self.problem.bias)
+        return self.problem if same else replace(self.problem, alpha=alpha is not None, bias=bias is not None)
 
-        if len(a) == 1:
-            flat, turned = a[0], b[0].t()
-            result = (torch.mm(flat, turned) if bias is None else torch.addmm(bias, flat, turned)).unsqueeze(0)
-        else:
-            turned = b.transpose(1, 2)
-            result = torch.bmm(a, turned) if bias is None else torch.baddbmm(bias, a, turned)
-        return torch.relu_(result) if self.problem.activation == "relu" else result
-
-    def _takes(self, a: "torch.Tensor", b: "torch.Tensor", bias: "torch.Tensor | None") -> bool:
+    def _takes(
+        self, a: "torch.Tensor", b: "torch.Tensor", alpha: "torch.Tensor | None", bias: "torch.Tensor | None"
+    ) -> bool:
         # A kernel reads what it was promised, whatever it is given: a wrong shape would be read out of bounds.
         m = a.shape[1]
         return (
@@ -116,13 +118,18 @@ class Family:
             and not (a.data_ptr() | b.data_ptr()) % _ALIGNMENT
             and not (self._a_along_m and m % self._row)
             and a.device == b.device
-            and (bias is not None) == self.problem.bias
-            and (bias is None or self._takes_bias(a, bias))
+            and self._takes_vector(alpha, self.problem.alpha, 1, self._fp32, a)
+            and self._takes_vector(bias, self.problem.bias, self.problem.n, self.out, a)
         )
 
-    def _takes_bias(self, a: "torch.Tensor", bias: "torch.Tensor") -> bool:
-        same = bias.dtype is self._out and bias.device == a.device
-        return same and bias.shape == (self.problem.n,) and bias.is_contiguous()
+    @staticmethod
+    def _takes_vector(
+        vector: "torch.Tensor | None", wanted: bool, size: int, dtype: "torch.dtype", a: "torch.Tensor"
+    ) -> bool:
+        if vector is None or not wanted:
+            return vector is None and not wanted
+        same = vector.dtype is dtype and vector.device == a.device
+        return same and vector.shape == (size,) and vector.is_contiguous()
 
     def _find(self, device: "torch.device", m: int) -> Launch | None:
         decision = self._buckets.find(m)

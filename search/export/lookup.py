@@ -8,7 +8,7 @@ into a graph by `tilescout.search.export.inductor`, before the table is asked. T
     torch._inductor.virtualized.V.set_choices_handler(LookupTableChoices())
 
 The table is part of the key of TorchInductor's cache, as all of its configuration is.
-(torch._inductor/lookup_table/choices.py, read in torch 2.11, 2.13 and 2.15, which build the same keys.)
+(torch._inductor/lookup_table/choices.py, read in torch 2.11, 2.13, 2.14 and 2.15, which build the same keys.)
 """
 
 import json

@@ -1,9 +1,9 @@
 """The operators that run tuned kernels: ``tilescout::gemm`` and, for compiled graphs, ``tilescout::gemm_compiled``.
 
-Both compute D = A @ B.T of A [batch, m, k] and B [batch, n, k], plus a bias [n] and rectified where the problem says
-so, by what a loaded bundle decided, and by torch itself where nothing was. The second has no formula for gradients: it
-stands in graphs in which gradients are operators already, and skipping that layer, which is Python, saves 4.5 µs a call
-(on an H200's host with torch 2.11; experiments/results).
+Both compute D = A @ B.T of A [batch, m, k] and B [batch, n, k], scaled by alpha [1], plus a bias [n], and activated, as
+the problem says, by what a loaded bundle decided, and by torch itself where nothing was. The second has no formula for
+gradients: it stands in graphs in which gradients are operators already, and skipping that layer, which is Python, saves
+4.5 µs a call (on an H200's host with torch 2.11; experiments/results).
 """
 
 from functools import cache
@@ -17,29 +17,47 @@ if TYPE_CHECKING:
 NAMESPACE = "tilescout"
 
 
-def _gemm(a: "torch.Tensor", b: "torch.Tensor", bias: "torch.Tensor | None", decision: str) -> "torch.Tensor":
-    return find_family(decision)(a, b, bias)
+def _gemm(
+    a: "torch.Tensor", b: "torch.Tensor", alpha: "torch.Tensor | None", bias: "torch.Tensor | None", decision: str
+) -> "torch.Tensor":
+    return find_family(decision)(a, b, alpha, bias)
 
 
-def _shape(a: "torch.Tensor", b: "torch.Tensor", bias: "torch.Tensor | None", decision: str) -> "torch.Tensor":
-    return a.new_empty((a.shape[0], a.shape[1], b.shape[1]))
+def _shape(
+    a: "torch.Tensor", b: "torch.Tensor", alpha: "torch.Tensor | None", bias: "torch.Tensor | None", decision: str
+) -> "torch.Tensor":
+    return a.new_empty((a.shape[0], a.shape[1], b.shape[1]), dtype=find_family(decision).out)
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: "torch.Tensor") -> None:
-    a, b, _, decision = inputs
+    *tensors, decision = inputs
+    ctx.activation = find_family(decision).problem.activation
     # Of what relu lets pass, its result tells as much as its argument.
-    ctx.rectified = find_family(decision).problem.activation == "relu"
-    ctx.save_for_backward(a, b, *((output,) if ctx.rectified else ()))
+    ctx.save_for_backward(*tensors, output if ctx.activation == "relu" else None)
 
 
 def _backward(ctx: Any, gradient: "torch.Tensor") -> "tuple[torch.Tensor | None, ...]":
-    a, b, *result = ctx.saved_tensors
-    if ctx.rectified:
-        gradient = gradient * (result[0] > 0)
-    of_a = gradient @ b if ctx.needs_input_grad[0] else None
-    of_b = gradient.transpose(1, 2) @ a if ctx.needs_input_grad[1] else None
-    of_bias = gradient.sum((0, 1)) if ctx.needs_input_grad[2] else None
-    return of_a, of_b, of_bias, None
+    import torch
+
+    a, b, alpha, bias, result = ctx.saved_tensors
+    of_a, of_b, of_alpha, of_bias = ctx.needs_input_grad[:4]
+    if of_alpha or ctx.activation in ("gelu", "silu"):
+        product = a @ b.transpose(1, 2)  # it was not kept
+    if ctx.activation == "relu":
+        gradient = gradient * (result > 0)
+    elif ctx.activation:
+        before = product if alpha is None else product * alpha
+        before = before if bias is None else before + bias
+        derivative = getattr(torch.ops.aten, f"{ctx.activation}_backward")
+        gradient = derivative(gradient, before.to(gradient.dtype))
+    scaled = (gradient if alpha is None else gradient * alpha).to(a.dtype)
+    return (
+        scaled @ b if of_a else None,
+        scaled.transpose(1, 2) @ a if of_b else None,
+        (gradient * product).sum(dtype=torch.float32).reshape(1) if of_alpha else None,
+        gradient.sum((0, 1)) if of_bias else None,
+        None,
+    )
 
 
 @cache
@@ -51,7 +69,7 @@ def define() -> "tuple[torch.library.Library, torch._ops.OpOverload]":
     # Kernels take exactly the strides that the decision was matched with. Inductor would otherwise be free to pad rows.
     tags = (torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag)
     for name in ("gemm", "gemm_compiled"):
-        library.define(f"{name}(Tensor a, Tensor b, Tensor? bias, str decision) -> Tensor", tags=tags)
+        library.define(f"{name}(Tensor a, Tensor b, Tensor? alpha, Tensor? bias, str decision) -> Tensor", tags=tags)
         for key in ("CPU", "CUDA"):
             library.impl(name, _gemm, key)
         torch.library.register_fake(f"{NAMESPACE}::{name}", _shape, lib=library)

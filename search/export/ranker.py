@@ -33,9 +33,12 @@ Tiling = tuple[int, ...]
 NAMES = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n")
 
 _OLDEST = "2.13"
+_HOPPERS = "HopperWgmma"  # the instruction, as CUTLASS names it
 
 Predict = Callable[[GemmProblem, Sequence[Mapping[str, int]]], NDArray[np.float64]]
-"""(problem, knob values of candidates) to their predicted times, in any unit that keeps the order."""
+"""(problem, knob values of candidates) to their predicted times, in any unit that keeps the order.
+
+`tilescout.search.export.candidates.learned_ranker` makes a ranker of the learned model."""
 
 
 @dataclass(frozen=True)
@@ -67,36 +70,42 @@ class Ranker:
 
     def __call__(self, choices: "list[ChoiceCaller]") -> "list[ChoiceCaller]":
         """The candidates that are timed: all that are not NVGEMM's, then the best of those."""
-        ranked: dict[int, Tiling] = {}
-        for at, choice in enumerate(choices):
-            tiling = tiling_of(choice)
-            if tiling is not None:
-                ranked[at] = tiling
+        found = {at: tiling_of(choice) for at, choice in enumerate(choices) if is_candidate(choice)}
+        ranked = {at: tiling for at, tiling in found.items() if tiling is not None}
         problem = problem_of(choices[next(iter(ranked))]) if ranked else None
         if problem is None:
             return choices
-        others = [choice for at, choice in enumerate(choices) if at not in ranked]
-        return others + [choices[at] for at in self._order(problem, ranked)]
+        others = [choice for at, choice in enumerate(choices) if at not in found]
+        # Candidates that use the instructions of older GPUs come last.
+        order = [*self._order(problem, ranked), *(at for at in found if at not in ranked)]
+        keep = 1 if self._pinned(problem, ranked) else self.keep
+        return others + [choices[at] for at in order[:keep]]
+
+    def _pinned(self, problem: GemmProblem, ranked: Mapping[int, Tiling]) -> Sequence[int]:
+        wanted = self.pinned.get(problem)
+        return [at for at, tiling in ranked.items() if tiling == wanted]
 
     def _order(self, problem: GemmProblem, ranked: Mapping[int, Tiling]) -> Sequence[int]:
-        places = list(ranked)
-        pinned = [at for at in places if ranked[at] == self.pinned.get(problem)]
-        if pinned:
+        if pinned := self._pinned(problem, ranked):
             return pinned
+        places = list(ranked)
         predicted = self.predict(problem, [dict(zip(NAMES, ranked[at], strict=True)) for at in places])
-        return [places[rank] for rank in np.argsort(predicted, kind="stable")[: self.keep]]
+        return [places[rank] for rank in np.argsort(predicted, kind="stable")]
+
+
+def is_candidate(choice: Any) -> bool:
+    """Whether a choice is one of the NVGEMM backend's."""
+    from torch._inductor.codegen.nv_universal_gemm.nv_universal_gemm import NVUniversalGemmCaller
+
+    return isinstance(choice, NVUniversalGemmCaller)
 
 
 def tiling_of(choice: Any) -> Tiling | None:
-    """The tiling of an NVGEMM candidate; None for any other, and for one whose operands are swapped."""
-    from torch._inductor.codegen.nv_universal_gemm.nv_universal_gemm import NVUniversalGemmCaller
-
-    if not isinstance(choice, NVUniversalGemmCaller) or getattr(choice, "swap_ab", False):
-        return None
+    """The tiling of a candidate; None for one that does not use Hopper's instructions, or swaps its operands."""
     design = choice.kernel.metadata.design
-    tile, cluster = getattr(design, "tile_shape", ()), getattr(design, "cluster_shape", ())
-    if len(tile) < 3 or len(cluster) < 2:
+    if getattr(choice, "swap_ab", False) or getattr(design.mma_instruction_type, "__name__", "") != _HOPPERS:
         return None
+    tile, cluster = design.tile_shape, design.cluster_shape
     return tuple(int(size) for size in (*tile[:3], *cluster[:2]))
 
 

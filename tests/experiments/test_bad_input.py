@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tilescout.experiments.cli import main
-from tilescout.experiments.sources import shipped_tables
 from tilescout.search.evaluate.gpus import visible_gpus
 from tilescout.search.evaluate.table import card_path
+from tilescout.search.sources import shipped_tables
 
 Refusal = Callable[..., str]
 

@@ -9,8 +9,8 @@ import pytest
 
 from tilescout.experiments import doctor
 from tilescout.experiments.doctor import Finding, examine
-from tilescout.experiments.sources import shipped_tables
 from tilescout.search.evaluate.table import card_path
+from tilescout.search.sources import shipped_tables
 
 
 def findings(store: Path, **options: object) -> dict[str, Finding]:

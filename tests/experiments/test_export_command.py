@@ -35,7 +35,7 @@ from tilescout.search.evaluate.live import LiveEvaluator, LiveOptions
 from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.loop import Budget
 from tilescout.search.race import RaceOptions
-from tilescout.search.tune import TuneOptions, tune
+from tilescout.search.tuning import TuneOptions, run_study
 from tilescout.spaces.gemm import GemmProblem
 
 class Raced(LiveEvaluator):
@@ -50,7 +50,8 @@ if __name__ == "__main__":
         plain_gemm.TEMPLATE, problem, store / "artifacts", "cpu", plain_gemm.HOST, options
     ) as evaluator:
         race = RaceOptions(looks=1, look=8)
-        tune(plain_gemm.TEMPLATE, evaluator, TuneOptions("random", 0, Budget(trials=1), store / "studies", race=race))
+        options = TuneOptions("random", 0, Budget(trials=1), store / "studies", race=race)
+        run_study(plain_gemm.TEMPLATE, evaluator, options)
 """
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -111,6 +112,19 @@ def test_what_a_search_proved_reaches_a_compiled_model(export: Run, tmp_path: Pa
         [sys.executable, "-c", model], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120, env=cold
     )
     assert compiled.stdout.splitlines()[-1:] == ["{'16x64x32:bf16': 1}"], compiled.stderr
+
+
+@pytest.mark.slow
+def test_of_a_suite_what_was_tuned_is_exported(export: Run, tmp_path: Path) -> None:
+    suite = tmp_path / "mine.toml"
+    suite.write_text('title = "mine"\nsource = "a test"\nproblems = ["16x64x32:bf16", "128x64x32:bf16"]\n')
+    done = export("--suite", "mine.toml", "--out", "bundle")
+    assert done.returncode == 0, done.stderr
+    assert "1 of 2 problems of mine.toml were tuned" in done.stdout
+    assert "1 of 1 problems to our kernels" in done.stdout
+    suite.write_text('title = "mine"\nsource = "a test"\nproblems = ["128x64x32:bf16"]\n')
+    assert "no study of a problem of mine.toml ended" in refused(export("--suite", "mine.toml", "--out", "other"))
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ import pytest
 
 from tilescout.costmodel.features import space_features
 from tilescout.costmodel.persistence import load_model
-from tilescout.experiments.sources import largest_table
 from tilescout.search.evaluate.table import write_table
+from tilescout.search.sources import largest_table
 from tilescout.search.tracking.models import EXPERIMENT
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm import GemmProblem

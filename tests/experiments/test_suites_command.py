@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from tilescout.experiments.from_model import record
-from tilescout.experiments.sources import shipped_tables
 from tilescout.search.evaluate.table import Table
+from tilescout.search.sources import shipped_tables
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.suite import find_suite
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tilescout.experiments.sources import shipped_tables, template_of
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.evaluate.table import Table
+from tilescout.search.sources import shipped_tables, template_of
 from tilescout.spaces.templates import find_template
 
 RunCommand = Callable[..., None]

@@ -4,8 +4,8 @@ import numpy as np
 
 from tilescout.experiments.knob_worth import losses
 from tilescout.experiments.race_table import finalists
-from tilescout.experiments.sources import shipped_tables
 from tilescout.search.evaluate.table import Table
+from tilescout.search.sources import shipped_tables
 
 TABLE = Table.read(shipped_tables()[0])
 

@@ -14,8 +14,8 @@ import mlflow
 import pytest
 from mlflow.entities import Run
 
-from tilescout.experiments.sources import default_table
 from tilescout.search.evaluate.gpus import visible_gpus
+from tilescout.search.sources import default_table
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
 

@@ -20,7 +20,7 @@ from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.evaluate.worker import Job
 from tilescout.search.loop import Budget
-from tilescout.search.tune import TuneOptions, tune
+from tilescout.search.tuning import TuneOptions, run_study
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
@@ -236,7 +236,7 @@ def test_clusters_fill_the_gpu_but_for_what_is_left_over() -> None:
 def test_a_live_search_finds_a_kernel_in_the_librarys_range(tmp_path: Path) -> None:
     with LiveEvaluator(TEMPLATE, GemmProblem(1024, 1024, 1024), tmp_path / "artifacts") as evaluator:
         options = TuneOptions("random", seed=0, budget=Budget(trials=12), studies=tmp_path / "studies")
-        result = tune(TEMPLATE, evaluator, options)
+        result = run_study(TEMPLATE, evaluator, options)
         assert evaluator.provenance.kind == "live"
 
     assert len(result.trials) == 12

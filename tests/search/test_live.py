@@ -13,7 +13,7 @@ from tilescout.search.evaluate.live import LiveEvaluator, LiveOptions
 from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.evaluate.protocol import VERSION, ProtocolOptions
 from tilescout.search.loop import Budget
-from tilescout.search.tune import TuneOptions, tune
+from tilescout.search.tuning import TuneOptions, run_study
 from tilescout.spaces.errors import DeviceError, ProblemError, SpaceError, StoreError
 from tilescout.spaces.gemm import GemmProblem
 
@@ -138,7 +138,7 @@ def test_a_search_that_meets_failures_ends_with_the_best_of_the_rest(live: LiveE
     live.space = live.space.subset([index(live, fault, repeats) for fault in faults for repeats in (1, 4)])
 
     options = TuneOptions("random", seed=0, budget=Budget(trials=7), studies=tmp_path)
-    result = tune(live.template, live, options)
+    result = run_study(live.template, live, options)
 
     assert len(result.trials) == len({trial.index for trial in result.trials}) == 7
     assert result.default is not None

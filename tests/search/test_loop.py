@@ -20,7 +20,7 @@ from tilescout.search.loop import Budget, run
 from tilescout.search.records import StudyResult
 from tilescout.search.samplers import SAMPLERS, gp, make_sampler, tpe
 from tilescout.search.study import finished_trials, open_storage, open_study
-from tilescout.search.tune import TuneOptions, tune
+from tilescout.search.tuning import TuneOptions, run_study
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
@@ -98,7 +98,7 @@ def search(table: Table, tmp_path: Path) -> Search:
     ) -> tuple[StudyResult, PruningEvaluator]:
         with PruningEvaluator(table) as evaluator:
             options = TuneOptions(sampler, seed, Budget(trials=trials, whole=True), tmp_path / folder, resume)
-            return tune(TEMPLATE, evaluator, options), evaluator
+            return run_study(TEMPLATE, evaluator, options), evaluator
 
     return search
 

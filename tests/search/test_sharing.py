@@ -18,7 +18,6 @@ import pytest
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
-from tilescout.experiments.sources import default_table
 from tilescout.search.database import Database
 from tilescout.search.evaluate.measurement import Measurement, Status, Timing
 from tilescout.search.evaluate.replay import ReplayEvaluator
@@ -27,10 +26,11 @@ from tilescout.search.loop import Budget
 from tilescout.search.records import StudyResult, TrialRecord
 from tilescout.search.samplers.base import distributions
 from tilescout.search.sharing import SharingOptions, SharingTuner
+from tilescout.search.sources import default_table
 from tilescout.search.studies import joined, result_of, results
 from tilescout.search.study import claimed, finished_trials, make_journal, record_outcome, recover
 from tilescout.search.tracking import MlflowTracker
-from tilescout.search.tune import TuneOptions, tune
+from tilescout.search.tuning import TuneOptions, run_study
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
@@ -66,7 +66,7 @@ def search_together(storage: str, mlflow: str, trials: int, on_trial: Callable[[
     """
     options = TuneOptions("exhaustive", 0, Budget(trials=trials), storage, resume=True, sharing=QUICK)
     with Overlapping(default_table(TEMPLATE, PROBLEM)) as evaluator:
-        return tune(TEMPLATE, evaluator, options, partial(MlflowTracker, mlflow, None), on_trial)
+        return run_study(TEMPLATE, evaluator, options, partial(MlflowTracker, mlflow, None), on_trial)
 
 
 VICTIM = """

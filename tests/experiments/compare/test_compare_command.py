@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tilescout.experiments.compare.play import Case, Journal, Run, Trace, run_all, run_one
-from tilescout.experiments.sources import shipped_tables
 from tilescout.search.evaluate.table import Table
+from tilescout.search.sources import shipped_tables
 
 RunCommand = Callable[..., None]
 

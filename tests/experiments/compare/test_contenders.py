@@ -12,9 +12,9 @@ from tilescout.costmodel.heuristics import is_installed
 from tilescout.costmodel.learned import ForestModel, ForestOptions
 from tilescout.experiments.compare.contenders import parse_contender
 from tilescout.experiments.compare.kernel_tuner import listed
-from tilescout.experiments.sources import shipped_tables, template_of
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.evaluate.table import Table
+from tilescout.search.sources import shipped_tables, template_of
 from tilescout.search.training import train_model
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.gemm import GemmProblem

@@ -1,4 +1,4 @@
-"""Layouts, biases and activations: a kernel that takes them, on the host, in compiled models."""
+"""Layouts, factors, biases, activations and fp8: a kernel that takes them, on the host, in compiled models."""
 
 from collections.abc import Callable
 
@@ -16,6 +16,11 @@ Form = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 pytestmark = pytest.mark.usefixtures("fresh_inductor")
 
 M, N, K = 16, 64, 32
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": torch.relu,
+    "gelu": torch.nn.functional.gelu,
+    "silu": torch.nn.functional.silu,
+}
 
 
 def operands(layout: str, grad: bool = False) -> list[torch.Tensor]:
@@ -62,7 +67,7 @@ def test_a_bias_is_fused_where_that_was_decided(make_strided: Callable[..., Bund
     assert run(bundle, lambda a, b, bias: torch.addmm(bias, a, b), layout, calls) == (1, {problem: 1})
     for other in (
         lambda a, b, bias: a @ b,
-        lambda a, b, bias: torch.addmm(bias, a, b, alpha=2),
+        lambda a, b, bias: torch.addmm(bias, a, b, beta=2),
         lambda a, b, bias: torch.addmm(bias.expand(M, N).contiguous(), a, b),
         lambda a, b, bias: torch.addmm(bias[:1], a, b),
     ):
@@ -70,20 +75,92 @@ def test_a_bias_is_fused_where_that_was_decided(make_strided: Callable[..., Bund
         assert run(bundle, other, layout, calls) == (0, {})
 
 
-def test_relu_is_fused_where_that_was_decided_and_nothing_else_needs_the_product(
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("bias", [True, False])
+def test_an_activation_is_fused_where_that_was_decided_and_nothing_else_needs_the_product(
+    make_strided: Callable[..., Bundle], calls: Calls, activation: str, bias: bool
+) -> None:
+    problem = str(GemmProblem(M, N, K, bias=bias, activation=activation))
+    bundle, act = make_strided([problem], activation), ACTIVATIONS[activation]
+
+    def flat(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return act(torch.addmm(c, a, b) if bias else a @ b) * 2
+
+    def layer(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:  # its rows in two dimensions
+        return act(torch.nn.functional.linear(a.view(2, M // 2, K), b.t(), c if bias else None)) * 2
+
+    def shared(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        product = torch.addmm(c, a, b) if bias else a @ b
+        return act(product) + product
+
+    for form, expected in ((flat, (1, {problem: 1})), (layer, (1, {problem: 1})), (shared, (0, {}))):
+        torch._dynamo.reset()
+        assert run(bundle, form, "kk", calls) == expected
+
+
+def test_a_fused_layer_with_dynamic_rows_is_looked_up_at_run_time(
     make_strided: Callable[..., Bundle], calls: Calls
 ) -> None:
-    problem = str(GemmProblem(M, N, K, bias=True, activation="relu"))
-    bundle = make_strided([problem], relu=True)
-    fused = run(bundle, lambda a, b, bias: torch.relu(torch.addmm(bias, a, b)) * 2, "kk", calls)
-    assert fused == (1, {problem: 1})
+    bundle = make_strided([str(GemmProblem(rows, N, K, bias=True, activation="silu")) for rows in (16, 24)], "silu")
+    layer = torch.nn.Sequential(torch.nn.Linear(K, N, dtype=torch.bfloat16), torch.nn.SiLU())
+    with use(bundle.path) as tuned:
+        compiled = torch.compile(layer, dynamic=True)
+    with torch.no_grad():
+        for shape, ours in (((2, 8, K), 1), ((4, 5, K), 1), ((3, 8, K), 1), ((3, 9, K), 0)):
+            x, before = torch.randn(shape, dtype=torch.bfloat16), calls(bundle)
+            close(compiled(x), layer(x))
+            assert calls(bundle) - before == ours, shape
+    assert tuned.report.replaced == {f"*x{N}x{K}:bf16:bias+silu": 1}
 
-    def shared(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        product = torch.addmm(bias, a, b)
-        return torch.relu(product) + product
 
-    torch._dynamo.reset()
-    assert run(bundle, shared, "kk", calls) == (0, {})
+def test_another_activation_is_not_taken_for_the_decided_one(make_strided: Callable[..., Bundle], calls: Calls) -> None:
+    bundle = make_strided([str(GemmProblem(M, N, K, activation="gelu"))], "gelu")
+    for other in (lambda x: torch.nn.functional.gelu(x, approximate="tanh"), torch.nn.functional.silu, torch.sigmoid):
+        torch._dynamo.reset()
+        assert run(bundle, lambda a, b, bias, other=other: other(a @ b), "kk", calls) == (0, {})
+
+
+def test_a_factor_is_fused_where_that_was_decided(make_strided: Callable[..., Bundle], calls: Calls) -> None:
+    scaled, biased = (str(GemmProblem(M, N, K, alpha=True, bias=bias)) for bias in (False, True))
+    bundle = make_strided([scaled, biased])
+    factor = torch.tensor(0.75)
+    forms: list[tuple[Form, dict[str, int]]] = [
+        (lambda a, b, bias: (a @ b) * 0.5, {scaled: 1}),
+        (lambda a, b, bias: (a @ b) / 4 * 3, {scaled: 1}),
+        (lambda a, b, bias: (a @ b) * factor, {scaled: 1}),
+        (lambda a, b, bias: factor * (a @ b) * 2, {scaled: 1}),
+        (lambda a, b, bias: torch.addmm(bias, a, b, alpha=0.5), {biased: 1}),
+        (lambda a, b, bias: (a @ b) * 0.5 + bias, {biased: 1}),
+        (lambda a, b, bias: torch.addmm(bias, a, b) * 0.5, {}),  # the bias is scaled too
+        (lambda a, b, bias: (a @ b) * bias, {}),
+        (lambda a, b, bias: torch.addmm(bias, a, b, beta=2, alpha=0.5), {}),
+    ]
+    for form, expected in forms:
+        torch._dynamo.reset()
+        assert run(bundle, form, "kk", calls) == (len(expected), expected)
+
+
+@pytest.mark.parametrize("epilogue", ["alpha", "alpha+bias+silu"])
+def test_an_fp8_product_with_a_scale_for_each_operand_is_replaced(
+    make_strided: Callable[..., Bundle], calls: Calls, epilogue: str
+) -> None:
+    problem = f"{M}x{N}x{K}:e4m3-bf16:{epilogue}"
+    bundle = make_strided([problem], "silu" if "silu" in epilogue else "")
+    a, b, bias = operands("kk")
+    scales = torch.tensor(0.5), torch.tensor([3.0])
+
+    def scaled(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor) -> torch.Tensor:
+        held = bias if "bias" in epilogue else None
+        result = torch._scaled_mm(a, b, scale_a, scales[1], bias=held, out_dtype=torch.bfloat16)
+        return torch.nn.functional.silu(result) if "silu" in epilogue else result
+
+    inputs = a.to(torch.float8_e4m3fn), b.t().to(torch.float8_e4m3fn).t()
+    with use(bundle.path) as tuned:
+        compiled = torch.compile(scaled, dynamic=False)
+    before = calls(bundle)
+    close(compiled(*inputs, scales[0]), scaled(*inputs, scales[0]))
+    assert calls(bundle) == before + 1
+    assert tuned.report.replaced == {problem: 1}
 
 
 def test_without_a_decision_for_the_fused_form_the_product_alone_is_replaced(
@@ -94,25 +171,26 @@ def test_without_a_decision_for_the_fused_form_the_product_alone_is_replaced(
     assert replaced == (1, {f"{M}x{N}x{K}:bf16": 1})
 
 
-@pytest.mark.parametrize("activation", ["", "relu"])
+@pytest.mark.parametrize("activation", ["", *ACTIVATIONS])
 @pytest.mark.parametrize("layout", ["kk", "mn"])
 def test_the_operator_and_its_gradients_are_right_with_our_kernel_and_without(
     make_strided: Callable[..., Bundle], calls: Calls, layout: str, activation: str
 ) -> None:
-    problem = GemmProblem(M, N, K, layout=layout, bias=True, activation=activation)
-    bundle = load(make_strided([str(problem)], relu=bool(activation)).path)
+    problem = GemmProblem(M, N, K, layout=layout, alpha=True, bias=True, activation=activation)
+    bundle = load(make_strided([str(problem)], activation).path)
     for rows in (M, M - 1):  # the second was not decided
         a, b, bias = (tensor.detach() for tensor in operands(layout))
-        inputs = [tensor.requires_grad_() for tensor in (a[:rows], b, bias)]
+        inputs = [tensor.requires_grad_() for tensor in (a[:rows], b, bias, torch.tensor([0.5]))]
         if rows == M:
             inputs[0] = a.requires_grad_()
         before = calls(bundle)
-        result = torch.ops.tilescout.gemm(
-            inputs[0].unsqueeze(0), inputs[1].t().unsqueeze(0), inputs[2], name_of(bundle, problem)
+        operator = torch.ops.tilescout.gemm
+        result = operator(
+            inputs[0].unsqueeze(0), inputs[1].t().unsqueeze(0), inputs[3], inputs[2], name_of(bundle, problem)
         )
         assert calls(bundle) - before == (rows == M)
-        expected = torch.addmm(inputs[2], inputs[0], inputs[1])
-        expected = torch.relu(expected) if activation else expected
+        expected = (inputs[0] @ inputs[1]) * inputs[3] + inputs[2]
+        expected = ACTIVATIONS[activation](expected) if activation else expected
         close(result[0], expected)
         weights = torch.linspace(-1, 1, N, dtype=torch.bfloat16)
         gradients = torch.autograd.grad((result[0] * weights).sum(), inputs)
@@ -128,5 +206,5 @@ def test_rows_that_a_kernel_can_not_take_go_to_torch_where_a_runs_along_m(
     for rows, ours in ((M, 1), (12, 0)):  # 12 bf16 are no multiple of 16 bytes
         a, b = torch.randn(1, K, rows).bfloat16().transpose(1, 2), torch.randn(1, N, K).bfloat16()
         before = calls(bundle)
-        close(torch.ops.tilescout.gemm(a, b, None, name), a @ b.transpose(1, 2))
+        close(torch.ops.tilescout.gemm(a, b, None, None, name), a @ b.transpose(1, 2))
         assert calls(bundle) - before == ours

@@ -1,18 +1,22 @@
 """What only a GPU can show: streams, CUDA graphs, and models that are right. Real kernels, forced decisions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.cpp_extension import CUDA_HOME
 
-from tilescout.search.evaluate.artifacts import Artifact
+from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
+from tilescout.search.evaluate.compile import CompileOptions, CompilePool
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
 from tilescout.search.export.decisions import Choice, Decision, Evidence
 from tilescout.search.export.inductor import load, use
 from tilescout.search.export.kernels import name_of
 from tilescout.spaces.devices import DEVICES
-from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.gemm import Gemm, GemmProblem
 from tilescout.spaces.templates import find_template
 
 pytestmark = pytest.mark.gpu
@@ -71,7 +75,7 @@ def test_the_first_call_of_a_process_may_be_captured(bundle: Bundle) -> None:
     name = name_of(bundle, GemmProblem(64, 1024, 512))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        result = torch.ops.tilescout.gemm_compiled(a, b, None, name)
+        result = torch.ops.tilescout.gemm_compiled(a, b, None, None, name)
     for seed in (1, 2):
         for held, fresh in zip((a, b), operands(64, 1024, 512, seed=seed), strict=True):
             held.copy_(fresh)
@@ -89,7 +93,7 @@ def test_our_kernel_runs_in_order_on_the_current_stream(bundle: Bundle) -> None:
     with torch.cuda.stream(stream):
         torch.cuda._sleep(20_000_000)  # longer than a launch takes: another stream would run ahead of the fill
         a.fill_(0.5)
-        result = torch.ops.tilescout.gemm(a, b, None, name)
+        result = torch.ops.tilescout.gemm(a, b, None, None, name)
         stream.synchronize()
     torch.testing.assert_close(result, expected, rtol=2e-2, atol=2e-2)
 
@@ -99,7 +103,7 @@ def test_every_decided_product_runs_our_kernel_and_is_right(bundle: Bundle) -> N
     for text in PROBLEMS:
         problem = GemmProblem.parse(text)
         a, b = operands(problem.m, problem.n, problem.k, problem.batch)
-        result, ours, names = profiled(torch.ops.tilescout.gemm_compiled, a, b, None, name_of(bundle, problem))
+        result, ours, names = profiled(torch.ops.tilescout.gemm_compiled, a, b, None, None, name_of(bundle, problem))
         check(result, a, b)
         assert ours == 1, names
 
@@ -109,7 +113,7 @@ def test_a_batch_of_one_may_have_any_stride(bundle: Bundle) -> None:
     a, b = operands(64, 1024, 512)
     views = (tensor.as_strided(tensor.shape, (0, 512, 1)) for tensor in (a, b))
     result, ours, names = profiled(
-        torch.ops.tilescout.gemm_compiled, *views, None, name_of(bundle, GemmProblem(64, 1024, 512))
+        torch.ops.tilescout.gemm_compiled, *views, None, None, name_of(bundle, GemmProblem(64, 1024, 512))
     )
     check(result, a, b)
     assert ours == 1, names
@@ -120,7 +124,7 @@ def test_misaligned_operands_go_to_the_library(bundle: Bundle) -> None:
     a, b = operands(64, 1024, 512)
     shifted = torch.empty(a.numel() + 1, dtype=a.dtype, device="cuda")[1:].view_as(a).copy_(a)
     name = name_of(bundle, GemmProblem(64, 1024, 512))
-    result, ours, names = profiled(torch.ops.tilescout.gemm_compiled, shifted, b, None, name)
+    result, ours, names = profiled(torch.ops.tilescout.gemm_compiled, shifted, b, None, None, name)
     check(result, a, b)
     assert ours == 0, names
 
@@ -170,3 +174,84 @@ def test_training_gives_the_gradients_of_the_model(bundle: Bundle) -> None:
         assert mine.grad is not None
         assert expected.grad is not None
         assert ((mine.grad - expected.grad).norm() / expected.grad.norm()).item() < 2**-5
+
+
+@pytest.fixture(scope="module")
+def fused(fused_problems: Sequence[GemmProblem], tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Every form that kernels are built for, by the template's default for it; compiled side by side."""
+    template, device = find_template("gemm_sm90"), DEVICES["h200"]
+    store, decisions, kernels = ArtifactStore(tmp_path_factory.mktemp("fused")), [], {}
+    with ExitStack() as stack:
+        pending = []
+        for problem in fused_problems:
+            options = CompileOptions(processes=1)
+            pool = stack.enter_context(CompilePool(template, problem.signature, device.arch, store, options))
+            pending.append(pool.submit(template.default(problem, device)))
+        for number, (problem, future) in enumerate(zip(fused_problems, pending, strict=True)):
+            artifact, digest = future.result(), f"{number:064x}"
+            assert isinstance(artifact, Artifact), artifact.error
+            blocks = template.blocks_per_cluster(template.default(problem, device))
+            file = f"{KERNELS}/{digest}.so"
+            kernel = Kernel(file, artifact.sha256, artifact.function, template.workload, blocks, {})
+            kernels[digest] = kernel, artifact.path
+            decisions.append(Decision(problem, Choice.OURS, Evidence("none", "forced"), digest))
+    return write_bundle(tmp_path_factory.mktemp("bundle") / "fused", "sm_90a", "h200", {}, decisions, kernels)
+
+
+def check_problem(result: torch.Tensor, problem: GemmProblem, inputs: tuple[torch.Tensor, ...]) -> None:
+    expected = Gemm().reference(problem, inputs)
+    error = ((result.float() - expected).norm() / expected.norm()).item()
+    assert error < problem.tolerance, (str(problem), error)
+
+
+def inputs_of(problem: GemmProblem, seed: int = 0) -> tuple[torch.Tensor, ...]:
+    return Gemm().inputs(problem, torch.Generator("cuda").manual_seed(seed))
+
+
+def test_layouts_epilogues_and_fp8_run_our_kernels_in_the_operator(fused: Bundle, fused_problem: GemmProblem) -> None:
+    load(fused.path)
+    inputs = inputs_of(fused_problem)
+    epilogue = list(inputs[2:])
+    alpha = epilogue.pop(0) if fused_problem.alpha else None
+    bias = epilogue.pop(0) if fused_problem.bias else None
+    name = name_of(fused, fused_problem)
+    result, ours, names = profiled(torch.ops.tilescout.gemm_compiled, *inputs[:2], alpha, bias, name)
+    assert ours == 1, names
+    check_problem(result, fused_problem, inputs)
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_layouts_epilogues_and_fp8_run_our_kernels_in_compiled_code(
+    fused: Bundle,
+    fused_problem: GemmProblem,
+    form_of: Callable[[GemmProblem], Callable[..., torch.Tensor]],
+    mode: str,
+) -> None:
+    torch._dynamo.reset()
+    with use(fused.path) as tuned:
+        compiled = torch.compile(form_of(fused_problem), mode=mode, dynamic=False)
+    with torch.no_grad():
+        for seed in range(4):  # with CUDA graphs: warm up, capture, replay
+            inputs = inputs_of(fused_problem, seed)
+            torch.compiler.cudagraph_mark_step_begin()
+            check_problem(compiled(*inputs), fused_problem, inputs)
+        _, ours, names = profiled(compiled, *inputs)
+    assert tuned.report.replaced == {str(fused_problem): 1}
+    assert ours == 1, names
+
+
+@pytest.mark.skipif(CUDA_HOME is None, reason="an AOTInductor package for a GPU is linked with the CUDA toolkit")
+def test_an_aotinductor_package_runs_our_kernels(bundle: Bundle, tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    model, x = Block(), operands(64, 8, 512)[0][0]
+    package = str(tmp_path / "model.pt2")
+    with torch.no_grad():
+        exported = torch.export.export(model, (x,))
+        with use(bundle.path) as tuned:
+            torch._inductor.aoti_compile_and_package(exported, package_path=package)
+        loaded = torch._inductor.aoti_load_package(package)
+        result, ours, names = profiled(loaded, x)
+        reference = model(x).float()
+    assert tuned.report.replaced == {"64x1024x512:bf16": 1, "64x512x1024:bf16": 1}
+    assert ours == 2, names
+    assert ((result.float() - reference).norm() / reference.norm()).item() < 2**-6

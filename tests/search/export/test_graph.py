@@ -15,13 +15,16 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.graph import Report, replace_products
+from tilescout.search.export.inductor import load
+from tilescout.spaces.gemm import Gemm, GemmProblem
 
 OURS = "tilescout.gemm_compiled.default"
 
 
 @pytest.fixture(scope="module")
 def bundle(make_bundle: Callable[..., Bundle]) -> Bundle:
-    return make_bundle(["4096x1024x4104", "64x512x256x3"], ["4096x512x4104"], arch="sm_90a")
+    made = make_bundle(["4096x1024x4104", "64x512x256x3"], ["4096x512x4104"], arch="sm_90a")
+    return load(made.path)
 
 
 @pytest.fixture
@@ -47,6 +50,22 @@ def replaced(graph: torch.fx.GraphModule, bundle: Bundle) -> Report:
     graph.graph.lint()
     graph.recompile()
     return report
+
+
+def test_every_form_that_kernels_are_built_for_is_replaced_on_the_gpu(
+    fused_problem: GemmProblem,
+    form_of: Callable[[GemmProblem], Callable[..., torch.Tensor]],
+    make_bundle: Callable[..., Bundle],
+) -> None:
+    bundle = load(make_bundle([str(fused_problem)], arch="sm_90a").path)
+    inputs = Gemm().inputs(fused_problem, torch.Generator().manual_seed(0))
+    with FakeTensorMode():
+        fakes = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cuda") for x in inputs]
+        graph = make_fx(form_of(fused_problem), select_decomp_table(), tracing_mode="fake")(*fakes)
+        expected = next(iter(graph.graph.find_nodes(op="output"))).args[0].meta["val"]
+        assert replaced(graph, bundle).replaced == {str(fused_problem): 1}
+        result = next(iter(graph.graph.find_nodes(op="output"))).args[0].meta["val"]
+    assert (result.shape, result.stride(), result.dtype) == (expected.shape, expected.stride(), expected.dtype)
 
 
 @pytest.mark.usefixtures("mode")

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 from torch._inductor.utils import run_and_get_code
 
+from tilescout.search.export import kernels
 from tilescout.search.export.bundle import INDEX, Bundle
 from tilescout.search.export.inductor import OPTION, GraphPass, graph_pass, use
-from tilescout.spaces.errors import BundleError
+from tilescout.spaces.errors import BundleError, DeviceError
 
 Calls = Callable[[Bundle], int]
 OURS = "tilescout.gemm_compiled"
@@ -129,6 +130,30 @@ def test_a_pass_of_the_user_runs_first(bundle: Bundle, calls: Calls) -> None:
     assert graph_pass(bundle.path, inner).uuid() not in (None, inner.uuid())
 
 
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="this torch tells no pass of inference")
+def test_several_passes_of_the_user_run_first_and_are_told_of_inference(bundle: Bundle) -> None:
+    from torch._inductor.custom_graph_pass import CustomInferenceAwareGraphPass
+
+    told: list[object] = []
+
+    class Aware(CustomInferenceAwareGraphPass):
+        def __call__(self, graph: torch.fx.Graph, is_inference: bool) -> None:
+            told.append(is_inference)
+
+        def uuid(self) -> str:
+            return "aware"
+
+    def plain(graph: torch.fx.Graph) -> None:
+        told.append("plain")
+
+    graph_pass(bundle.path, [plain, Aware()])(torch.fx.Graph(), is_inference=True)
+    assert told == ["plain", True]
+    assert isinstance(graph_pass(bundle.path), CustomInferenceAwareGraphPass)
+    assert graph_pass(bundle.path, [Aware(), plain]).uuid() is None
+    named = graph_pass(bundle.path, [Aware()]).uuid()
+    assert named not in (None, graph_pass(bundle.path).uuid())
+
+
 @pytest.mark.parametrize("m", [8, 12, 48])
 def test_sizes_that_were_not_decided_for_ours_are_left(bundle: Bundle, calls: Calls, m: int) -> None:
     model = Block()
@@ -236,11 +261,8 @@ def test_every_new_node_has_the_metadata_of_the_product(bundle: Bundle) -> None:
     graphs = []
 
     class Spy(GraphPass):
-        def __call__(self, graph: torch.fx.Graph) -> None:
-            self.products = [
-                node.meta for node in graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default)
-            ]
-            super().__call__(graph)
+        def __call__(self, graph: torch.fx.Graph, is_inference: bool = False) -> None:
+            super().__call__(graph, is_inference)
             graphs.append(graph)
 
     with torch.no_grad():
@@ -276,6 +298,21 @@ def test_a_refused_bundle_changes_nothing(bundle: Bundle, tmp_path: Path) -> Non
         raise AssertionError("a refused bundle must not get here")
     assert torch._TorchCompileInductorWrapper.__init__ is made
     assert getattr(torch._inductor.config, OPTION) is None
+
+
+def test_a_bundle_for_another_device_changes_nothing(
+    make_strided: Callable[..., Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = make_strided(["16x64x32"])
+    monkeypatch.setattr(kernels, "arch_of", lambda device: "sm_75")
+    made = torch._TorchCompileInductorWrapper.__init__
+    with pytest.raises(DeviceError, match=r"is for host, cpu is sm_75") as caught, use(bundle.path):
+        raise AssertionError("a refused bundle must not get here")
+    assert "\n" not in str(caught.value)
+    assert torch._TorchCompileInductorWrapper.__init__ is made
+    assert getattr(torch._inductor.config, OPTION) is None
+    with pytest.raises(BundleError, match="not loaded"):
+        kernels.find_family(kernels.name_of(bundle, bundle.ours[0].problem))
 
 
 def test_blocks_nest(bundle: Bundle, make_bundle: Callable[..., Bundle], calls: Calls) -> None:

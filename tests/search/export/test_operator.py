@@ -35,7 +35,7 @@ def check(result: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
 
 
 def run(bundle: Bundle, a: torch.Tensor, b: torch.Tensor, problem: str = "16x64x32") -> torch.Tensor:
-    return torch.ops.tilescout.gemm(a, b, None, name_of(bundle, GemmProblem.parse(problem)))
+    return torch.ops.tilescout.gemm(a, b, None, None, name_of(bundle, GemmProblem.parse(problem)))
 
 
 @pytest.mark.parametrize(("m", "ours"), [(16, True), (24, True), (20, True), (8, False), (12, False), (48, False)])
@@ -96,7 +96,7 @@ def test_the_operator_keeps_the_rules_of_custom_operators(bundle: Bundle, name: 
     decision = name_of(bundle, GemmProblem(16, 64, 32))
     tests = ["test_schema", "test_faketensor", "test_aot_dispatch_dynamic"]
     for grad in (False, True) if name == "gemm" else (False,):
-        torch.library.opcheck(operator, (*operands(16, grad=grad), None, decision), test_utils=tests)
+        torch.library.opcheck(operator, (*operands(16, grad=grad), None, None, decision), test_utils=tests)
     assert torch.Tag.needs_exact_strides in operator.tags
 
 

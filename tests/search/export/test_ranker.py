@@ -40,8 +40,12 @@ def nodes() -> tuple[list[ir.Buffer], ir.Layout]:
 
 def nvgemm(tiling: Tiling) -> NVUniversalGemmCaller:
     """A candidate whose kernel has these metadata."""
-    design = SimpleNamespace(tile_shape=tiling[:3], cluster_shape=(*tiling[3:], 1))
-    name = "x".join(map(str, tiling))
+    instruction = type("HopperWgmma", (), {})
+    design = SimpleNamespace(mma_instruction_type=instruction, tile_shape=tiling[:3], cluster_shape=(*tiling[3:], 1))
+    return candidate("x".join(map(str, tiling)), design)
+
+
+def candidate(name: str, design: Any) -> NVUniversalGemmCaller:
     kernel = SimpleNamespace(metadata=SimpleNamespace(design=design, kernel_name=name, operator_name=name))
     inputs, layout = nodes()
     return NVUniversalGemmCaller(name, inputs, layout, kernel, torch.float32, GemmVariant.GEMM)

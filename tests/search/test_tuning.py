@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tilescout.experiments.sources import default_table
 from tilescout.search.evaluate.evaluator import Evaluator
 from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.evaluate.replay import ReplayEvaluator
@@ -14,7 +13,8 @@ from tilescout.search.evaluate.table import Table
 from tilescout.search.loop import Budget
 from tilescout.search.records import StudyResult, TrialRecord
 from tilescout.search.samplers import SAMPLERS
-from tilescout.search.tune import TuneOptions, tune
+from tilescout.search.sources import default_table
+from tilescout.search.tuning import TuneOptions, run_study
 from tilescout.spaces.errors import SamplerError, StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
@@ -33,7 +33,7 @@ def search(
 ) -> StudyResult:
     options = TuneOptions(sampler, seed, Budget(**budget, whole=True), studies, resume)  # type: ignore[arg-type]
     with ReplayEvaluator(table, TEMPLATE, PROBLEM) as evaluator:
-        return tune(TEMPLATE, evaluator, options)
+        return run_study(TEMPLATE, evaluator, options)
 
 
 def indices(trials: Sequence[TrialRecord]) -> list[int]:
@@ -150,7 +150,7 @@ class FlakyEvaluator(ReplayEvaluator):
 @pytest.mark.parametrize("sampler", list(SAMPLERS))
 def test_failed_configurations_are_trials_and_the_search_goes_on(table: Table, tmp_path: Path, sampler: str) -> None:
     evaluator: Evaluator = FlakyEvaluator(table)
-    result = tune(TEMPLATE, evaluator, TuneOptions(sampler, 0, Budget(trials=30, whole=True), tmp_path))
+    result = run_study(TEMPLATE, evaluator, TuneOptions(sampler, 0, Budget(trials=30, whole=True), tmp_path))
     failed = [trial for trial in result.trials if trial.measurement.failed]
     assert len(result.trials) == 30
     assert len(failed) == 10

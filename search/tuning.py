@@ -1,4 +1,4 @@
-"""Tune a kernel for a problem: a study from its first trial to its result."""
+"""One study, from its first trial to its result."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -135,7 +135,7 @@ class NoTracker:
         pass
 
 
-def tune(
+def run_study(
     template: KernelTemplate,
     evaluator: Evaluator,
     options: TuneOptions,

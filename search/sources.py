@@ -1,4 +1,4 @@
-"""Where a command's measurements come from: the GPU of this machine, or a recorded table."""
+"""Where measurements come from: the GPU of this machine, or a recorded table."""
 
 from collections.abc import Sequence
 from importlib.resources import as_file, files
@@ -15,6 +15,7 @@ from tilescout.spaces.templates import KernelTemplate, find_template, template_n
 
 def shipped_tables() -> list[Path]:
     """The tables that come with the package."""
+    # They are data of another room: nothing of it is imported but its name.
     with as_file(files("tilescout.experiments").joinpath("recorded")) as folder:
         return find_tables([folder]) if folder.is_dir() else []
 
@@ -95,6 +96,18 @@ def usable_gpus(template: KernelTemplate) -> Sequence[str]:
         except DeviceError:
             continue
     return usable
+
+
+def check_device(device: str) -> None:
+    """Refuse what is no choice of a device.
+
+    Raises
+    ------
+    DeviceError
+        With the choices.
+    """
+    if device not in ("auto", "cuda", "replay") and not (device.startswith("cuda:") and device[5:].isdigit()):
+        raise DeviceError(f"unknown device {device!r}, allowed are auto, cuda, cuda:N and replay")
 
 
 def make_evaluator(

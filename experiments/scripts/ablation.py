@@ -1,0 +1,100 @@
+"""Which features of a configuration does a prediction rest on? From the shipped table; no GPU is used.
+
+    python -m tilescout.experiments.scripts.ablation --out ablation
+
+Groups of features are left out, each in turn; a forest is trained without every problem in turn and predicts it.
+`Trees` is all that a cost model of one's own needs: `fit` and `predict`. What a group is worth to it is not what it
+is worth to the shipped model, which corrects an analytic one.
+"""
+
+import argparse
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.progress import track
+
+from tilescout.costmodel.estimator import CostModel, Prediction, Sample
+from tilescout.costmodel.evaluation import leave_out, median_interval, quality
+from tilescout.costmodel.features import Features
+from tilescout.search.sources import largest_table
+from tilescout.search.store import STORE
+from tilescout.search.tracking.experiment import log_experiment
+from tilescout.search.training import samples_of
+from tilescout.spaces.templates import find_template
+
+SPACE = "gemm_sm90"
+GROUPS = {
+    "nothing": (),
+    "lower bounds": ("time_mma", "time_l2", "time_memory", "time_latency", "time_store", "bound", "second"),
+    "waves": ("units", "waves", "tail", "busy"),
+    "the ring": ("steps", "stage_bytes", "ring_bytes", "stage_cycles", "ring_cycles", "ring_steps"),
+    "memories": ("l2_intensity", "smem_intensity", "multicast_a", "multicast_b", "wave_bytes", "traffic"),
+    "the tile": ("rows", "columns", "depth", "area", "aspect", "pad_m", "pad_n", "pad_k"),
+}
+"""What is left out; the names are explained in `tilescout.costmodel.features`."""
+
+
+class Trees(CostModel):
+    """Extremely randomised trees that predict the log time from the features; what was given up early is left out."""
+
+    def __init__(self, trees: int, seed: int) -> None:
+        from sklearn.ensemble import ExtraTreesRegressor
+
+        self._trees: Any = ExtraTreesRegressor(trees, min_samples_leaf=2, random_state=seed)
+
+    def fit(self, samples: Sequence[Sample]) -> "Trees":
+        exact = [sample.exact() for sample in samples]
+        values = np.concatenate([sample.features.values for sample in exact])
+        self._trees.fit(values, np.concatenate([sample.log_time for sample in exact]))
+        return self
+
+    def predict(self, features: Features) -> Prediction:
+        each = np.stack([tree.predict(features.values) for tree in self._trees.estimators_])  # [trees, configurations]
+        return Prediction(each.mean(axis=0), each.std(axis=0), 0.0)
+
+
+def without(sample: Sample, names: Collection[str]) -> Sample:
+    """The sample, without some features."""
+    kept = [at for at, name in enumerate(sample.features.names) if name not in names]
+    left = Features(tuple(sample.features.names[at] for at in kept), sample.features.values[:, kept])
+    return replace(sample, features=left)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line of the script."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trees", type=int, default=24)
+    parser.add_argument("--problems", type=int, help="only the first so many of the table's problems")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the plot")
+    parser.add_argument("--store", type=Path, default=STORE, help="its MLflow store gets the run")
+    asked = parser.parse_args(arguments)
+
+    from matplotlib.figure import Figure
+
+    table = largest_table(template := find_template(SPACE))
+    samples = samples_of(table, template)[: asked.problems]
+    metrics: dict[str, float] = {}
+    figure = Figure(figsize=(8, 4.5), dpi=110, layout="constrained")
+    axes = figure.subplots()
+    for place, (group, names) in enumerate(track(GROUPS.items(), "leave out")):
+        part = [without(sample, names) for sample in samples]
+        predicted = leave_out(part, [sample.problem for sample in part], lambda: Trees(asked.trees, seed=0))
+        errors = median_interval([quality(sample, prediction).error for sample, prediction in predicted])
+        metrics[f"error/without {group}"] = errors.value
+        axes.plot([100 * errors.low, 100 * errors.high], [place, place], color="#7a8fa6")
+        axes.plot([100 * errors.value], [place], "o", color="#1f3b73")
+        print(f"without {group:12s}: error {errors.value:6.2%} [{errors.low:.2%}, {errors.high:.2%}]")
+    axes.set_yticks(range(len(GROUPS)), [f"without {group}" for group in GROUPS])
+    axes.set_xlabel("error within a problem that was left out, %: median with its 95 % interval")
+    asked.out.mkdir(parents=True, exist_ok=True)
+    plot = asked.out / "ablation.png"
+    figure.savefig(plot)
+    params = {"table": table.path.name, "problems": len(samples), "trees": asked.trees}
+    print(f"plot: {plot}; MLflow run {log_experiment(asked.store, 'ablation', params, metrics, [plot])}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""What does a measurement cost, and how sure is it? On this machine's GPU, or from the shipped table without one.
+
+    python -m tilescout.experiments.scripts.measurement --out measurement
+
+The same random configurations as a search would measure them, for each problem: how wide the 95 % interval of the ratio
+to the library is, how many pairs that took, and where the GPU's seconds went. The first line says what was measured, or
+what stood in for it. `experiments/measurement_study.py` compares protocols, for which a GPU is needed.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.progress import track
+
+from tilescout.search.evaluate.evaluator import evaluate
+from tilescout.search.evaluate.measurement import Measurement, Status
+from tilescout.search.sources import make_evaluator
+from tilescout.search.store import STORE, artifacts
+from tilescout.search.tracking.experiment import log_experiment
+from tilescout.spaces.templates import find_template
+
+SPACE = "gemm_sm90"
+PROBLEMS = ("512x512x512:bf16", "64x8192x8192:bf16", "4096x4096x4096:bf16", "8192x8192x8192:bf16")
+PHASES = ("verify", "pilot", "timing")
+
+
+def summarise(measured: Sequence[Measurement]) -> dict[str, float]:
+    """Figures of one problem: half-widths relative to the ratio, seconds of GPU."""
+    timings = [measurement.timing for measurement in measured if measurement.timing is not None]
+    halves = [(timing.ratio_high - timing.ratio_low) / 2 / timing.ratio for timing in timings]
+    return {
+        "timed": len(timings),
+        "pruned": sum(measurement.status is Status.PRUNED for measurement in measured),
+        "failed": sum(measurement.failed for measurement in measured),
+        "half_width": float(np.median(halves)) if halves else float("nan"),
+        "pairs": float(np.median([timing.pairs for timing in timings])) if timings else float("nan"),
+        **{f"{phase}_seconds": sum(getattr(each, f"{phase}_seconds") for each in measured) for phase in PHASES},
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line of the script."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problem", action="append", help=f"repeatable; without it: {', '.join(PROBLEMS)}")
+    parser.add_argument("--sample", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="auto", help="auto, cuda, cuda:N or replay")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the plot")
+    parser.add_argument("--store", type=Path, default=STORE, help="compiled kernels, and the MLflow run")
+    asked = parser.parse_args(arguments)
+
+    from matplotlib.figure import Figure
+
+    template = find_template(SPACE)
+    figure = Figure(figsize=(11, 4.5), dpi=110, layout="constrained")
+    widths, costs = figure.subplots(1, 2)
+    metrics: dict[str, float] = {}
+    sources: list[str] = []
+    for place, problem in enumerate(asked.problem or PROBLEMS):
+        with make_evaluator(template, template.parse(problem), asked.device, None, artifacts(asked.store)) as evaluator:
+            sources.append(evaluator.provenance.description)
+            print(f"{problem}: {sources[-1]}")
+            drawn = evaluator.space.sample(asked.sample, np.random.default_rng(asked.seed)).tolist()
+            outcomes = track(evaluate(evaluator, drawn), problem, total=len(drawn))
+            measured = [measurement for _, measurement in outcomes]
+        timings = [measurement.timing for measurement in measured if measurement.timing is not None]
+        halves = [50 * (timing.ratio_high - timing.ratio_low) / timing.ratio for timing in timings]
+        widths.plot([timing.pairs for timing in timings], halves, ".", label=problem)
+        figures = summarise(measured)
+        bottom = 0.0
+        for phase, colour in zip(PHASES, ("#7a8fa6", "#ef8e19", "#1f3b73"), strict=True):
+            milliseconds = 1e3 * figures[f"{phase}_seconds"] / len(measured)
+            costs.bar(place, milliseconds, bottom=bottom, color=colour, label=phase if place == 0 else None)
+            bottom += milliseconds
+        metrics |= {f"{problem}/{name}": value for name, value in figures.items() if np.isfinite(value)}
+        print("  " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+    widths.set(xlabel="pairs", ylabel="half-width of the 95 % interval, %", xscale="log", yscale="log")
+    costs.set(ylabel="GPU time a configuration, ms")
+    costs.set_xticks(range(place + 1), asked.problem or PROBLEMS, rotation=15)
+    widths.legend()
+    costs.legend()
+    figure.suptitle("; ".join(dict.fromkeys(sources)), fontsize=9)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    plot = asked.out / "measurement.png"
+    figure.savefig(plot)
+    params = {"source": "; ".join(dict.fromkeys(sources)), "sample": asked.sample, "seed": asked.seed}
+    print(f"plot: {plot}; MLflow run {log_experiment(asked.store, 'measurement', params, metrics, [plot])}")
+
+
+if __name__ == "__main__":
+    main()

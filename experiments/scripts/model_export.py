@@ -1,0 +1,98 @@
+"""From a model to its tuned kernels: record its products, tune each, export a bundle; replayed without a GPU.
+
+    python -m tilescout.experiments.scripts.model_export --out model
+
+Only what the race of a live search proved goes into a bundle as a kernel: after replayed searches every product stays
+with the library, and the bundle says why. `--device cuda` makes the real one; `torch.compile` then uses it (see
+docs/tutorial.md).
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tilescout.experiments.from_model import record
+from tilescout.search import Budget, StudyResult, tune
+from tilescout.search.evaluate.artifacts import ArtifactStore
+from tilescout.search.export.collect import make_bundle, read_outcomes
+from tilescout.search.store import STORE, artifacts, studies
+from tilescout.search.tracking.experiment import log_experiment
+from tilescout.spaces.errors import TableError
+
+SPACE = "gemm_sm90"
+
+
+def make_model() -> tuple[Any, tuple[Any, ...]]:
+    """The model and the arguments of its call: a feed-forward layer of Llama 3 8B's sizes. Put yours here.
+
+    It is called with torch's meta device as the default: no memory is taken.
+    """
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Linear(4096, 14336, bias=False), nn.SiLU(), nn.Linear(14336, 4096, bias=False))
+    return model.to(torch.bfloat16), (torch.empty(256, 4096, dtype=torch.bfloat16),)
+
+
+def draw(results: Sequence[StudyResult], path: Path) -> None:
+    """The best and the default of each product against the library."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 1.5 + 0.6 * len(results)), dpi=110, layout="constrained")
+    axes = figure.add_subplot()
+    for place, result in enumerate(results):
+        for trial, colour, name in ((result.default, "#ef8e19", "default"), (result.best, "#1f3b73", "best")):
+            if trial is not None and trial.measurement.timing is not None:
+                label = name if place == 0 else None
+                axes.plot(1 / trial.measurement.timing.ratio, place, "o", color=colour, label=label)
+    axes.axvline(1, color="#2e7d32", linestyle=":", label="library")
+    axes.set_yticks(range(len(results)), [f"{each.info.problem}\n{each.info.provenance.kind}" for each in results])
+    axes.set_xlabel("speed over the library's")
+    axes.legend()
+    figure.savefig(path)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line of the script."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="auto", help="auto, cuda, cuda:N or replay")
+    parser.add_argument("--trials", type=int, default=40)
+    parser.add_argument("--sampler", default="guided")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the bundle and the plot")
+    parser.add_argument("--store", type=Path, default=STORE, help="compiled kernels, studies and the MLflow store")
+    asked = parser.parse_args(arguments)
+
+    recording = record(make_model, None, training=False)
+    results = []
+    for entry in recording.entries:
+        try:
+            result = tune(
+                SPACE,
+                entry.problem,
+                sampler=asked.sampler,
+                budget=Budget(trials=asked.trials),
+                device=asked.device,
+                store=asked.store,
+                progress=True,
+            )
+        except TableError as error:
+            print(f"{entry.problem} ({entry.label}) is left out: {error}")
+            continue
+        results.append(result)
+        print(f"{entry.problem} ({entry.label}, {entry.count} a call): {result.info.provenance.description}")
+    asked.out.mkdir(parents=True, exist_ok=True)
+    outcomes = read_outcomes([result.info.name for result in results], studies(asked.store))
+    bundle = make_bundle(outcomes, ArtifactStore(artifacts(asked.store)), asked.out / "bundle")
+    for outcome in outcomes:
+        print(f"{outcome.problem}: {outcome.choice}, {outcome.evidence.reason}")
+    plot = asked.out / "products.png"
+    draw(results, plot)
+    params = {"sampler": asked.sampler, "trials": asked.trials, "bundle": bundle.digest}
+    metrics = {"products": float(len(recording.entries)), "tuned": float(len(results)), "ours": float(len(bundle.ours))}
+    run = log_experiment(asked.store, "model export", params, metrics, [plot, asked.out / "bundle"])
+    print(f"bundle: {bundle.path}; plot: {plot}; MLflow run {run}")
+
+
+if __name__ == "__main__":
+    main()

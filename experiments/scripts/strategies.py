@@ -1,0 +1,90 @@
+"""Which search strategy needs fewest measurements? Searches replayed from the shipped table; no GPU is used.
+
+    python -m tilescout.experiments.scripts.strategies --out strategies
+
+Every sampler searches every problem with every seed; what counts is how far the best so far is from the table's best.
+`tilescout compare` does this on all cores, with scores, intervals, tests and the peers' strategies. This is the short
+form to copy: change `SAMPLERS`, or register your own (docs/how-to/add-a-sampler.md).
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.progress import track
+
+from tilescout.search import Budget, tune
+from tilescout.search.sources import default_table
+from tilescout.search.store import STORE
+from tilescout.search.tracking.experiment import log_experiment
+from tilescout.spaces.templates import find_template
+
+SPACE = "gemm_sm90"
+PROBLEMS = ("512x512x512:bf16", "256x4096x14336:bf16", "8192x8192x8192:bf16")
+SAMPLERS = ("random", "tpe", "lfbo")
+# Not `guided`: its shipped model was trained on these problems. `tilescout compare` trains one without each of them.
+
+
+def best_so_far(problem: str, sampler: str, seed: int, trials: int) -> NDArray[np.float64]:
+    """The best time after each trial over the best of the table, of shape [trials]; infinite before any is right."""
+    template = find_template(SPACE)
+    parsed = template.parse(problem)
+    table = default_table(template, parsed)
+    with TemporaryDirectory() as store:
+        budget = Budget(trials=trials, whole=True)
+        result = tune(
+            SPACE, problem, sampler=sampler, seed=seed, budget=budget, device="replay", store=store, mlflow=False
+        )
+    times = np.array([trial.measurement.time_us for trial in result.trials])
+    return np.asarray(np.minimum.accumulate(times) / table.times_us[table.rows(parsed)].min())
+
+
+def draw(curves: dict[str, NDArray[np.float64]], path: Path) -> None:
+    """Median over problems and seeds with the quartiles, a line a sampler; `curves` of shape [searches, trials]."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), dpi=110, layout="constrained")
+    axes = figure.add_subplot()
+    for sampler, found in curves.items():
+        low, middle, high = np.quantile(100 * (found - 1), [0.25, 0.5, 0.75], axis=0)
+        trials = np.arange(1, found.shape[1] + 1)
+        (line,) = axes.plot(trials, middle, label=sampler)
+        axes.fill_between(trials, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+    axes.set_yscale("symlog", linthresh=1)
+    axes.set_xlabel("trials")
+    axes.set_ylabel("slower than the table's best, %")
+    axes.legend()
+    figure.savefig(path)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line of the script."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problem", action="append", help=f"repeatable; without it: {', '.join(PROBLEMS)}")
+    parser.add_argument("--trials", type=int, default=40)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--out", type=Path, required=True, help="folder for the plot")
+    parser.add_argument("--store", type=Path, default=STORE, help="its MLflow store gets the run")
+    asked = parser.parse_args(arguments)
+
+    curves: dict[str, NDArray[np.float64]] = {}
+    problems = asked.problem or PROBLEMS
+    for sampler in SAMPLERS:
+        searches = [(problem, seed) for problem in problems for seed in range(asked.seeds)]
+        curves[sampler] = np.stack([best_so_far(p, sampler, s, asked.trials) for p, s in track(searches, sampler)])
+    behind = {sampler: float(100 * (np.median(found[:, -1]) - 1)) for sampler, found in curves.items()}
+    for sampler, percent in sorted(behind.items(), key=lambda item: item[1]):
+        print(f"{sampler:12s} {percent:6.2f} % behind the table's best after {asked.trials} trials, in the median")
+    asked.out.mkdir(parents=True, exist_ok=True)
+    plot = asked.out / "convergence.png"
+    draw(curves, plot)
+    params = {"problems": ", ".join(problems), "trials": asked.trials, "seeds": asked.seeds}
+    metrics = {f"{sampler}/percent_behind": percent for sampler, percent in behind.items()}
+    print(f"plot: {plot}; MLflow run {log_experiment(asked.store, 'strategies', params, metrics, [plot])}")
+
+
+if __name__ == "__main__":
+    main()

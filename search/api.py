@@ -1,0 +1,153 @@
+"""Tune a kernel in one call: all that ``tilescout tune`` can, for scripts and notebooks."""
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tilescout.search.evaluate.evaluator import Evaluator
+from tilescout.search.loop import Budget
+from tilescout.search.progress import StudyProgress
+from tilescout.search.race import RaceOptions
+from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
+from tilescout.search.samplers import check_sampler
+from tilescout.search.sources import check_device, make_evaluator, named_template
+from tilescout.search.store import STORE, artifacts, studies
+from tilescout.search.tuning import NoTracker, Tracker, TuneOptions, run_study
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import KernelTemplate
+
+_LOG = logging.getLogger(__name__)
+
+DEFAULT_SAMPLER = "tpe"
+DEFAULT_TRIALS = 64
+"""Trials of a study that no other limit ends."""
+
+
+def tune(
+    space: str | KernelTemplate,
+    problem: str | Problem,
+    *,
+    sampler: str = DEFAULT_SAMPLER,
+    seed: int = 0,
+    budget: Budget | None = None,
+    settings: Mapping[str, Any] | None = None,
+    race: RaceOptions | None = None,
+    device: str = "auto",
+    table: Path | str | None = None,
+    store: Path | str = STORE,
+    storage: Path | str | None = None,
+    resume: bool = False,
+    mlflow: str | bool = True,
+    progress: bool = False,
+    on_trial: Callable[[TrialRecord], None] = lambda trial: None,
+) -> StudyResult:
+    """Search for the fastest configuration of a kernel on a problem.
+
+    Measures on this machine's GPU where there is one that the kernel is for, else replays a recorded table; the logger
+    ``tilescout`` says which (level INFO), and so does the result's ``info.provenance``. Every finished trial is on disk
+    before the next is proposed. Compiler processes of a live search import the calling script: keep the call under
+    ``if __name__ == "__main__":`` there.
+
+    Parameters
+    ----------
+    space
+        Name of a search space, or the template of a kernel of your own.
+    problem
+        What to compute, for example ``"4096x4096x4096:bf16"``.
+    sampler, seed
+        The strategy, a name in `tilescout.search.samplers.SAMPLERS`, and the seed of all that is random in it.
+    budget
+        When to stop; None means 64 trials.
+    settings
+        What else the strategy takes: ``{"model": path}`` for ``guided``, ``{"options": {"copies": 5}}`` for ``lfbo``.
+    race
+        How the best are told apart at the end of a live search.
+    device
+        ``auto``; ``cuda`` or ``cuda:N`` to measure on that GPU; ``replay``.
+    table
+        The table to replay; None takes the shipped one that holds the problem.
+    store
+        Folder of compiled kernels, studies and the MLflow store; created where it is missing.
+    storage
+        Where studies are instead: a folder, or the URL of a database, whose studies several tuners may search together.
+    resume
+        Go on with the newest study of the same space, problem, device, sampler and seed; in a database, beside the
+        tuners that are at it.
+    mlflow
+        Where trials are logged: an MLflow URI; True for a SQLite file in the store; False for nowhere.
+    progress
+        Show a live bar on standard error, or in a notebook's cell.
+    on_trial
+        Called with every trial as it finishes, those of earlier runs first.
+
+    Returns
+    -------
+    StudyResult
+        All trials, the best of them, what it cost, and how the best was proven. Times in µs.
+
+    Raises
+    ------
+    DeviceError
+        If a GPU is demanded and there is none, or it is unknown.
+    ProblemError, SpaceError, SamplerError, ModelError
+        If a name is unknown, or the kernel can't compute the problem.
+    TableError
+        If there is no table to replay.
+    StoreError
+        If the store, the study or MLflow can't be opened or written. What MLflow only stops taking later ends no
+        search: the result's ``not_tracked`` says so.
+    SearchInterrupted
+        On Ctrl-C; it holds the best so far.
+    """
+    check_device(device)
+    check_sampler(sampler)
+    store, table = Path(store), Path(table) if table is not None else None
+    template = named_template(space, table) if isinstance(space, str) else space
+    parsed = template.parse(problem) if isinstance(problem, str) else problem
+    budget = budget if budget is not None else Budget(trials=DEFAULT_TRIALS)
+    options = TuneOptions(
+        sampler,
+        seed,
+        budget,
+        studies(store, storage),
+        resume,
+        race if race is not None else RaceOptions(),
+        settings or {},
+    )
+    make_tracker = _tracker_maker(mlflow, store)
+    with ExitStack() as stack:
+        evaluator = stack.enter_context(make_evaluator(template, parsed, device, table, artifacts(store)))
+        _LOG.info("%s", evaluator.provenance.description)
+        if sampler == "guided" and evaluator.provenance.kind == "replay":
+            _warn_of_hindsight(template, evaluator, options.settings.get("model"))
+        bar = stack.enter_context(StudyProgress(budget.trials)) if progress else None
+
+        def show(trial: TrialRecord) -> None:
+            if bar is not None:
+                bar(trial)
+            on_trial(trial)
+
+        return run_study(template, evaluator, options, make_tracker, show)
+
+
+def _tracker_maker(mlflow: str | bool, store: Path) -> Callable[[StudyInfo, str | None], Tracker]:
+    if not mlflow:
+        return lambda info, run_id: NoTracker()
+    from tilescout.search.tracking import MlflowTracker, default_store
+
+    uri, root = default_store(store) if mlflow is True else (mlflow, None)
+    return lambda info, run_id: MlflowTracker(uri, root, info, run_id)
+
+
+def _warn_of_hindsight(template: KernelTemplate, evaluator: Evaluator, model: object) -> None:
+    """Say so if the model was trained on what is replayed."""
+    from tilescout.costmodel.persistence import load_model, shipped_model
+
+    path = model if model is not None else shipped_model(template.name, evaluator.device.name)
+    if isinstance(path, str | Path) and str(evaluator.space.problem) in load_model(Path(path))[1].problems:
+        _LOG.warning(
+            "the cost model was trained on measurements of this very problem: what it finds here says nothing of how "
+            "well it searches; `tilescout train --without` and --model make a fair test"
+        )

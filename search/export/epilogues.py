@@ -1,0 +1,193 @@
+"""What follows a matrix product in a graph and a kernel may fuse: a factor, a bias, an activation.
+
+TorchInductor has taken activations apart by the time that its custom passes run, differently from version to version.
+What to look for is therefore traced: the activation by itself, with the decompositions of the torch that is installed.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch.fx import Graph, Node
+
+
+@cache
+def aten() -> Any:
+    """``torch.ops.aten``."""
+    import torch
+
+    return torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Product:
+    """Part of a graph: activation(factors * A [.., m, k] @ B [.., k, n] + bias).
+
+    Attributes
+    ----------
+    nodes
+        What computes it, from the product on. The last is its result; nothing outside uses the others.
+    a, b
+        The operands.
+    factors
+        What the product is multiplied by: numbers, and fp32 tensors of one element.
+    bias
+        A vector along n, of the result's type; None if there is none.
+    activation
+        Its name, as in problems; empty if there is none.
+    view
+        Where the result is given another shape on the way, the node that does; only rows are split.
+    """
+
+    nodes: "tuple[Node, ...]"
+    a: "Node"
+    b: "Node"
+    factors: "tuple[Node | float, ...]" = ()
+    bias: "Node | None" = None
+    activation: str = ""
+    view: "Node | None" = None
+
+    @property
+    def result(self) -> "torch.Tensor":
+        """The fake tensor of the result."""
+        value: torch.Tensor = self.nodes[-1].meta["val"]
+        return value
+
+
+def forms(product: Product, activations: Iterable[str]) -> Sequence[Product]:
+    """A product with what a kernel may fuse of what follows, the longest first; the last is the product alone."""
+    found, longest = [product], product
+    while (step := _step(longest, activations)) is not None:
+        longest = step
+        if step.nodes[-1] is not step.view:  # a view alone is nothing to be fused
+            found.append(step)
+    return found[::-1]
+
+
+def _step(product: Product, activations: Iterable[str]) -> Product | None:
+    users = list(product.nodes[-1].users)
+    if product.activation or not users:
+        return None
+    if len(users) == 1:
+        for extend in (_viewed, _scaled, _biased):
+            if (longer := extend(product, users[0])) is not None:
+                return longer
+    for activation in activations:
+        nodes = _follow(_activation(activation, product.result.dtype), product.nodes[-1])
+        if nodes is not None:
+            return replace(product, nodes=(*product.nodes, *nodes), activation=activation)
+    return None
+
+
+def _viewed(product: Product, user: "Node") -> Product | None:
+    views = (aten().reshape.default, aten().view.default, aten()._unsafe_view.default)
+    if user.target not in views or product.view is not None or product.result.dim() != 2:
+        return None
+    if _known(user.meta["val"].shape[-1:]) != _known(product.result.shape[-1:]):
+        return None
+    return replace(product, nodes=(*product.nodes, user), view=user)
+
+
+def _scaled(product: Product, user: "Node") -> Product | None:
+    multiplied = user.target is aten().mul.Tensor
+    if not (multiplied or user.target is aten().div.Tensor) or user.kwargs or product.bias is not None:
+        return None
+    other = _other(user, product.nodes[-1], swapped=multiplied)
+    if user.meta["val"].dtype != product.result.dtype:
+        return None
+    factor: Node | float | None = None
+    if isinstance(other, int | float) and not isinstance(other, bool) and math.isfinite(other):
+        factor = other if multiplied else 1 / other if other else None
+    elif multiplied and is_factor(other, product):
+        factor = other
+    if factor is None:
+        return None
+    return replace(product, nodes=(*product.nodes, user), factors=(*product.factors, factor))
+
+
+def _biased(product: Product, user: "Node") -> Product | None:
+    if user.target is not aten().add.Tensor or user.kwargs or product.bias is not None:
+        return None
+    other = _other(user, product.nodes[-1], swapped=True)
+    if not is_row(other, product.result) or user.meta["val"].dtype != product.result.dtype:
+        return None
+    return replace(product, nodes=(*product.nodes, user), bias=other)
+
+
+def _other(user: "Node", one: "Node", swapped: bool) -> Any:
+    """The other argument of a node with two."""
+    first, second = user.args
+    return second if first is one else first if swapped else None
+
+
+def is_factor(node: Any, product: Product) -> bool:
+    """Whether something is a node that a product can be scaled by: one fp32 element on its device."""
+    import torch
+
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    return (
+        isinstance(value, torch.Tensor)
+        and value.dtype == torch.float32
+        and value.device == product.a.meta["val"].device
+        and _known(value.shape) in ((), (1,))
+    )
+
+
+def is_row(node: Any, result: "torch.Tensor") -> bool:
+    """Whether something is a node that can be a bias: a vector along the columns of a result, of its type."""
+    import torch
+
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    return (
+        isinstance(value, torch.Tensor)
+        and (value.dtype, value.device) == (result.dtype, result.device)
+        and value.dim() == 1
+        and (_known(value.shape), _known(value.stride())) == (_known(result.shape[-1:]), (1,))
+    )
+
+
+def _known(sizes: Iterable[Any]) -> tuple[int, ...] | None:
+    """Sizes, if the compiler knows them all: to compare others would make it assume what they are."""
+    found = tuple(sizes)
+    return found if all(isinstance(size, int) for size in found) else None
+
+
+@cache
+def _activation(name: str, dtype: "torch.dtype") -> "Graph":
+    """What TorchInductor makes of an activation of a tensor of this type."""
+    import torch
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    function = getattr(aten(), name).default
+    with _disable_current_modes():
+        traced = make_fx(lambda x: function(x), select_decomp_table())(torch.zeros(2, 2, dtype=dtype))
+    graph: Graph = traced.graph
+    return graph
+
+
+def _follow(pattern: "Graph", start: "Node") -> "tuple[Node, ...] | None":
+    """The nodes that do with the result of `start` what a pattern does with its input, if nothing else uses it."""
+    from torch.fx.node import map_arg
+
+    found: dict[Node, Node] = {}
+    for step in pattern.nodes:
+        if step.op == "placeholder":
+            found[step] = start
+        elif step.op == "call_function":
+            wanted = step.target, map_arg(step.args, found.__getitem__), map_arg(step.kwargs, found.__getitem__)
+            users = found[step.all_input_nodes[0]].users
+            match = next((user for user in users if (user.target, user.args, user.kwargs) == wanted), None)
+            if match is None:
+                return None
+            found[step] = match
+    *inner, last = found.values()
+    inside = set(found.values())
+    if any(user not in inside for node in inner for user in node.users):
+        return None
+    return (*inner[1:], last)

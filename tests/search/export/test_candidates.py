@@ -1,0 +1,103 @@
+"""The learned model's order of the operators among which TorchInductor's NVGEMM backend chooses on Hopper."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch._inductor.codegen.nv_universal_gemm.nv_universal_gemm import NVUniversalGemmCaller
+
+from tilescout.costmodel.persistence import load_model, save_model, shipped_model
+from tilescout.search.export.candidates import learned_ranker, pins
+from tilescout.search.export.decisions import Choice, Evidence, Outcome
+from tilescout.search.export.ranker import NAMES, Tiling, tiling_of
+from tilescout.spaces.errors import ModelError
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
+
+LARGE, SKINNY = GemmProblem(4096, 4096, 4096), GemmProblem(16, 4096, 4096)
+
+
+def node(*size: int) -> Any:
+    return SimpleNamespace(get_size=lambda: size, get_dtype=lambda: torch.bfloat16)
+
+
+def callers(problem: GemmProblem) -> list[NVUniversalGemmCaller]:
+    """What the backend would offer: every operator that takes these operands, in the library's order."""
+    operators = pytest.importorskip("cutlass.operators", reason="needs nvidia-cutlass-operators")
+
+    def operand(rows: int, columns: int) -> torch.Tensor:
+        return torch.empty(rows, columns, dtype=torch.bfloat16)
+
+    m, n, k = problem.m, problem.n, problem.k
+    arguments = operators.GemmArguments(operand(m, k), operand(n, k).t(), operand(m, n), accumulator_type=torch.float32)
+    made = []
+    for operator in operators.get_operators(arguments, target_sm="90a"):
+        caller = NVUniversalGemmCaller.__new__(NVUniversalGemmCaller)  # its benchmark request is not of interest
+        caller.kernel, caller.input_nodes = operator, [node(m, k), node(k, n)]
+        made.append(caller)
+    return made
+
+
+@pytest.mark.parametrize("problem", [LARGE, SKINNY], ids=str)
+def test_the_operators_are_ordered_by_the_learned_model_and_trimmed(problem: GemmProblem) -> None:
+    offered = callers(problem)
+    tilings = {tiling: caller for caller in offered if (tiling := tiling_of(caller)) is not None}
+    assert len(tilings) == 24
+    assert len(offered) > 24  # those for older GPUs have no tiling, and come last
+    every = learned_ranker(keep=len(offered))(list(offered))  # type: ignore[arg-type]
+    ranker = learned_ranker(keep=5)
+    times = ranker.predict(problem, [dict(zip(NAMES, tiling, strict=True)) for tiling in tilings])
+    fastest = [list(tilings)[index] for index in np.argsort(times, kind="stable")]
+    assert [tiling_of(choice) for choice in every] == [*fastest, *[None] * (len(offered) - 24)]
+    kept = ranker(list(offered))  # type: ignore[arg-type]
+    assert [tiling_of(choice) for choice in kept] == fastest[:5]
+    assert np.ptp(times) > np.log(1.5)  # they are told apart
+
+
+def test_the_learned_model_knows_large_tiles_from_small_ones() -> None:
+    candidates = [dict(zip(NAMES, tiling, strict=True)) for tiling in ((64, 64, 64, 1, 1), (128, 256, 64, 2, 1))]
+    ranker = learned_ranker()
+    small, large = ranker.predict(LARGE, candidates)
+    assert large < small
+    small, large = ranker.predict(SKINNY, candidates)
+    assert small < large
+
+
+def test_what_a_search_among_the_operators_decided_is_pinned() -> None:
+    configuration = {"tile_m": 128, "tile_n": 64, "cluster_m": 2, "cluster_n": 1, "swizzle": 1, "raster": "m"}
+    ours = Outcome(
+        LARGE,
+        "cutlass_operators",
+        "hash",
+        "h200",
+        Choice.OURS,
+        Evidence("a-study", "proven"),
+        Configuration.of(configuration),
+    )
+    wanted: Tiling = (128, 64, 64, 2, 1)
+    assert pins([ours]) == {LARGE: wanted}
+    banded = replace(ours, configuration=Configuration.of({**configuration, "swizzle": 4}))
+    for other in (banded, replace(ours, space="gemm_sm90"), replace(ours, choice=Choice.LIBRARY, configuration=None)):
+        assert not pins([other])
+    (kept,) = learned_ranker(decided=[ours])(callers(LARGE))  # type: ignore[arg-type]
+    assert tiling_of(kept) == wanted
+
+
+def test_the_key_of_the_cache_changes_with_the_model(tmp_path: Path) -> None:
+    shipped = shipped_model("gemm_sm90", "h200")
+    assert shipped is not None
+    same, other, broken = (tmp_path / f"{name}.npz" for name in ("same", "other", "broken"))
+    same.write_bytes(shipped.read_bytes())
+    model, card = load_model(shipped)
+    save_model(other, model, replace(card, rows=card.rows + 1))
+    broken.write_bytes(shipped.read_bytes()[:-100])
+    assert learned_ranker(model=same).uuid == learned_ranker().uuid
+    assert len({ranker.uuid for ranker in (learned_ranker(), learned_ranker(model=other), learned_ranker(keep=2))}) == 3
+    with pytest.raises(ModelError):
+        learned_ranker(model=broken)
+    with pytest.raises(ModelError, match="no model of gemm_sm90 on b200"):
+        learned_ranker("b200")

@@ -1,0 +1,107 @@
+"""`from tilescout.search import tune`: all that the command line can, in one call."""
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from tilescout.search import Budget, StudyResult, TrialRecord, tune
+from tilescout.spaces.errors import DeviceError, SamplerError, TableError
+from tilescout.spaces.gemm_sm90 import TEMPLATE
+
+PROBLEM = "512x512x512:bf16"
+
+
+def search(store: Path, **changes: object) -> StudyResult:
+    arguments = {"device": "replay", "budget": Budget(trials=8), "store": store, "mlflow": False} | changes
+    return tune("gemm_sm90", PROBLEM, **arguments)  # type: ignore[arg-type]
+
+
+def test_a_name_and_a_problem_are_enough_to_know_the_best(tmp_path: Path) -> None:
+    seen: list[TrialRecord] = []
+    result = search(tmp_path, on_trial=seen.append)
+    assert [trial.number for trial in seen] == list(range(8))
+    assert result.best is not None
+    assert result.default is not None
+    assert result.best.measurement.time_us <= result.default.measurement.time_us
+    assert result.info.provenance.kind == "replay"
+
+
+def test_a_template_and_a_parsed_problem_give_the_same_trials_as_their_names(tmp_path: Path) -> None:
+    named = search(tmp_path / "a")
+    given = tune(
+        TEMPLATE,
+        TEMPLATE.parse(PROBLEM),
+        device="replay",
+        budget=Budget(trials=8),
+        store=str(tmp_path / "b"),
+        mlflow=False,
+    )
+    assert [trial.index for trial in given.trials] == [trial.index for trial in named.trials]
+
+
+def test_resume_goes_on_and_options_reach_the_strategy(tmp_path: Path) -> None:
+    settings = {"options": {"initial": 4}}
+    first = search(tmp_path, sampler="lfbo", settings=settings)
+    whole = search(tmp_path, sampler="lfbo", settings=settings, resume=True, budget=Budget(trials=12))
+    assert list(whole.trials[:8]) == list(first.trials)
+    assert len(whole.trials) == 12
+    with pytest.raises(SamplerError, match="nonsense"):
+        search(tmp_path, sampler="lfbo", settings={"options": {"nonsense": 4}})
+
+
+def test_trials_go_to_mlflow_unless_told_otherwise(tmp_path: Path) -> None:
+    search(tmp_path / "untracked")
+    assert not (tmp_path / "untracked" / "mlflow.db").exists()
+    uri = f"sqlite:///{tmp_path}/own.db"
+    search(tmp_path, mlflow=uri, budget=Budget(trials=2))
+    client = mlflow.MlflowClient(uri)
+    runs = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
+    assert len(runs) == 3
+
+
+def test_nothing_is_printed_and_the_log_says_what_stood_in_for_the_gpu(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "tilescout"):
+        search(tmp_path, sampler="guided")
+    assert capfd.readouterr() == ("", "")
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
+    assert "no GPU was used" in caplog.records[0].message
+    assert "trained on measurements of this very problem" in caplog.records[1].message
+
+
+def test_progress_shows_the_trials_and_the_best_on_standard_error(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    result = search(tmp_path, progress=True)
+    printed = capfd.readouterr()
+    assert result.best is not None
+    assert printed.out == ""
+    assert "8/8" in printed.err
+    assert f"best {result.best.measurement.time_us:.2f} µs" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"device": "gpu"}, DeviceError),
+        ({"sampler": "none"}, SamplerError),
+        ({"table": "missing.parquet"}, TableError),
+    ],
+)
+def test_what_can_not_be_is_refused_before_anything_is_written(
+    tmp_path: Path, change: dict[str, object], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        search(tmp_path / "store", **change)
+    assert not (tmp_path / "store").exists()
+
+
+def test_importing_the_room_loads_no_search(tmp_path: Path) -> None:
+    code = "import sys, tilescout.search as s; assert 'optuna' not in sys.modules; s.tune; print(dir(s))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert "'tune'" in done.stdout
