@@ -1,9 +1,9 @@
 """``tilescout doctor``: what is installed, what is missing, which GPU, which table."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 
 import click
@@ -11,14 +11,16 @@ from packaging.requirements import Requirement
 from rich.console import Console
 from rich.markup import escape
 
-from tilescout.experiments.options import examples, store_option
+from tilescout.experiments.options import examples, storage_option, store_option
+from tilescout.search.database import Database
 from tilescout.search.evaluate.artifacts import ArtifactStore
 from tilescout.search.evaluate.binary import CUOBJDUMP, find_cuobjdump
 from tilescout.search.evaluate.compile import find_linker
-from tilescout.search.evaluate.gpus import visible_gpus
+from tilescout.search.evaluate.gpus import driver_version, visible_gpus
 from tilescout.search.evaluate.runtime import runtime_libraries
 from tilescout.search.evaluate.table import Table
 from tilescout.search.sources import shipped_tables
+from tilescout.search.store import is_database
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import DeviceError, SpaceError, TilescoutError
 from tilescout.spaces.templates import find_template, template_names
@@ -50,11 +52,15 @@ class Finding:
     )
 )
 @store_option
-def doctor(store: Path) -> int:
+@storage_option
+@click.option(
+    "--table", "tables", type=click.Path(path_type=Path), multiple=True, help="A table to look at; repeatable."
+)
+def doctor(store: Path, storage: str | None, tables: tuple[Path, ...]) -> int:
     """Look at what tilescout needs; exit code 1 if something is missing."""
     console = Console()
     marks = {"ok": "[green]ok     [/green]", "missing": "[red]missing[/red]", "note": "[yellow]note   [/yellow]"}
-    findings = list(examine(store))
+    findings = list(examine(store, storage, tables))
     for finding in findings:
         console.print(
             f"{marks[finding.state]} {finding.what}: {escape(finding.detail)}", highlight=False, soft_wrap=True
@@ -62,8 +68,8 @@ def doctor(store: Path) -> int:
     return 1 if any(finding.state == "missing" for finding in findings) else 0
 
 
-def examine(store: Path) -> Iterator[Finding]:
-    """Everything that is looked at, in order."""
+def examine(store: Path, storage: str | None = None, tables: Sequence[Path] = ()) -> Iterator[Finding]:
+    """Everything that is looked at, in order; beside what is shipped, `tables`, and the database `storage`."""
     yield Finding("Python", "ok", sys.version.split()[0])
     yield from _packages()
     yield _try("C compiler", find_linker, "installs with your system's compiler package")
@@ -71,8 +77,11 @@ def examine(store: Path) -> Iterator[Finding]:
     yield _try("runtime libraries", lambda: ", ".join(path.name for path in runtime_libraries()), "")
     yield _try("store", lambda: str(ArtifactStore(store / "artifacts").root), "")
     yield from _spaces()
+    if storage is not None and is_database(storage):
+        yield _try("storage", lambda: Database(storage).name, "")
+    yield _driver()
     yield from _gpus()
-    yield from _tables()
+    yield from _tables(tables)
 
 
 def _try(what: str, look: Callable[[], str], remedy: str) -> Finding:
@@ -85,17 +94,49 @@ def _try(what: str, look: Callable[[], str], remedy: str) -> Finding:
 def _packages() -> Iterator[Finding]:
     for line in requires("tilescout") or []:
         requirement = Requirement(line)
-        if requirement.name == CUOBJDUMP or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
-            continue
-        try:
-            found = version(requirement.name)
-        except PackageNotFoundError:
-            yield Finding(requirement.name, "missing", f"pip install '{requirement}'")
-            continue
-        if requirement.specifier.contains(found, prereleases=True):
-            yield Finding(requirement.name, "ok", found)
-        else:
-            yield Finding(requirement.name, "missing", f"{found} is installed, {requirement.specifier} is needed")
+        if requirement.name != CUOBJDUMP and _applies(requirement, ""):
+            yield _package(requirement, requirement.name, "missing", f"pip install '{requirement.name}{{}}'")
+    for extra in sorted(set(metadata("tilescout").get_all("Provides-Extra") or []) - {"dev"}):
+        for requirement in map(Requirement, requires("tilescout") or []):
+            if _applies(requirement, extra) and not _applies(requirement, ""):
+                remedy = f"only for what the extra brings: pip install 'tilescout[{extra}]'"
+                yield _package(requirement, f"{requirement.name} (extra {extra})", "note", remedy)
+
+
+def _applies(requirement: Requirement, extra: str) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
+def _package(requirement: Requirement, what: str, state: str, remedy: str) -> Finding:
+    """Whether a package is there in a version that will do; `state` if not, with `remedy`, {} for the versions."""
+    remedy = remedy.format(requirement.specifier)
+    try:
+        found = version(requirement.name)
+    except PackageNotFoundError:
+        return Finding(what, state, f"not installed; {remedy}")
+    if requirement.specifier.contains(found, prereleases=True):
+        return Finding(what, "ok", found)
+    return Finding(what, state, f"{found} is installed, {requirement.specifier} is needed; {remedy}")
+
+
+def _driver() -> Finding:
+    """The driver, and whether it is new enough for the CUDA that torch was built with."""
+    version_ = driver_version()
+    if version_ is None:
+        if Path("/dev/nvidiactl").exists():
+            return Finding("driver", "missing", "there is an NVIDIA GPU, but no libcuda.so.1: install NVIDIA's driver")
+        return Finding("driver", "note", "none; nothing can be measured here")
+    import torch
+
+    built = torch.version.cuda
+    shown = ".".join(map(str, version_))
+    if built is not None and version_[0] < int(built.split(".")[0]):
+        return Finding(
+            "driver",
+            "missing",
+            f"it is for CUDA {shown}, torch for CUDA {built}: install a newer driver, or such a torch",
+        )
+    return Finding("driver", "ok", f"for CUDA {shown}" + ("" if built else "; but torch is a build without CUDA"))
 
 
 def _spaces() -> Iterator[Finding]:
@@ -124,9 +165,9 @@ def _gpus() -> Iterator[Finding]:
         yield Finding(f"GPU {number}", state, f"{product} ({device.arch}), tunes {', '.join(spaces) or 'nothing'}")
 
 
-def _tables() -> Iterator[Finding]:
-    paths = shipped_tables()
-    if not paths:
+def _tables(others: Sequence[Path]) -> Iterator[Finding]:
+    paths = [*shipped_tables(), *others]
+    if not shipped_tables():
         yield Finding("table", "note", "none is shipped: replaying needs --table")
     for path in paths:
         try:
@@ -134,4 +175,16 @@ def _tables() -> Iterator[Finding]:
         except TilescoutError as error:
             yield Finding("table", "missing", str(error))
             continue
-        yield Finding("table", "ok", f"{path.name}: {table.card.space} on {table.card.product}, {len(table):,} rows")
+        what = f"{path.name}: {table.card.space} on {table.card.product}, {len(table):,} rows"
+        doubt = _doubt(table)
+        yield Finding("table", "note" if doubt else "ok", what + doubt)
+
+
+def _doubt(table: Table) -> str:
+    """What is to be known before a table is believed; empty if it is of today's kernels."""
+    if table.card.space not in template_names():
+        return ""
+    template = find_template(table.card.space)
+    if not table.fits(template):
+        return f"; its knobs are not those of today's {template.name}, record it again"
+    return f"; recorded with another version of {template.name}" if table.stale_for(template) else ""

@@ -7,7 +7,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from tilescout.experiments.options import examples, store_option
+from tilescout.experiments.options import examples, storage_option, store_option
 from tilescout.search.evaluate.artifacts import ArtifactStore
 from tilescout.search.export.collect import make_bundle, read_outcomes
 from tilescout.search.export.decisions import Choice, Outcome
@@ -51,14 +51,17 @@ BUNDLE, LOOKUP = "bundle", "inductor-lookup-table"
     help="A bundle of decisions and kernels, or a table that pins ATen where that was decided.",
 )
 @store_option
-def export(names: tuple[str, ...], suites: tuple[str, ...], out: Path, form: str, store: Path) -> None:
+@storage_option
+def export(
+    names: tuple[str, ...], suites: tuple[str, ...], out: Path, form: str, store: Path, storage: str | None
+) -> None:
     """Write what searches decided, for models that torch.compile compiles.
 
     Our kernel is chosen for a problem only where the race that ended its search proved it as fast as the library's; all
     else is left as it was.
     """
     wanted = {problem for name in suites for problem in find_suite(name).problems}
-    outcomes, console = read_outcomes(names, studies(store)), Console()
+    outcomes, console = read_outcomes(names, studies(store, storage)), Console()
     if suites:
         outcomes = [outcome for outcome in outcomes if outcome.problem in wanted]
         if not outcomes:

@@ -46,6 +46,12 @@ gpus_option = click.option("--gpus", type=click.IntRange(min=1), help="GPUs to u
 signature_option = click.option(
     "--signature", help="Types, layout and epilogue in place of the suite's: its sizes alone count."
 )
+storage_option = click.option(
+    "--storage",
+    metavar="URL|FOLDER",
+    help="Where studies are: a database that tuners share, as postgresql://user:password@host/name, or a folder. "
+    "[default: a folder of the store]",
+)
 json_option = click.option(
     "--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the result to this file too."
 )

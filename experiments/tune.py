@@ -19,6 +19,7 @@ from tilescout.experiments.options import (
     seed_option,
     signature_option,
     space_argument,
+    storage_option,
     store_option,
 )
 from tilescout.experiments.printing import print_result
@@ -28,7 +29,7 @@ from tilescout.search.api import tune as run_tune
 from tilescout.search.loop import Budget
 from tilescout.search.samplers import SAMPLERS
 from tilescout.search.store import studies
-from tilescout.search.tuning import TuneOptions
+from tilescout.search.tuning import SearchInterrupted, TuneOptions
 from tilescout.spaces.errors import StoreError
 
 _LOG = logging.getLogger(__name__)
@@ -70,8 +71,9 @@ _LOG = logging.getLogger(__name__)
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Seconds of this run.")
 @click.option("--whole-budget", is_flag=True, help="Go on even when the sampler finds that it is not worth it.")
 @seed_option
-@click.option("--resume", is_flag=True, help="Go on with the newest study of the same kind.")
+@click.option("--resume", is_flag=True, help="Go on with the newest study of the same kind, or join it.")
 @store_option
+@storage_option
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="MLflow server. [default: a SQLite file in the store]")
 @json_option
 def tune(
@@ -93,6 +95,7 @@ def tune(
     seed: int,
     resume: bool,
     store: Path,
+    storage: str | None,
     mlflow_uri: str | None,
     json_path: Path | None,
 ) -> None:
@@ -110,6 +113,8 @@ def tune(
     limits = Budget(trials, gpu_seconds, seconds, whole_budget)
     if suite is not None and first is not None:
         raise click.UsageError("--first is for one problem: a list is of one space, and a suite has many")
+    if suite is not None and storage is not None:
+        raise click.UsageError("--storage is for one problem: the searches of a suite take turns in one process")
     if suite is not None:
         settings = {"model": model} if model is not None else {}
         options = TuneOptions(sampler, seed, limits, studies(store), resume, settings=settings)
@@ -120,23 +125,28 @@ def tune(
     assert problem is not None
     if trials is None and gpu_seconds is None and seconds is None:
         limits = replace(limits, trials=DEFAULT_TRIALS)
-    result = run_tune(
-        space,
-        problem,
-        sampler=sampler,
-        seed=seed,
-        budget=limits,
-        settings={"model": model} if model is not None else None,
-        first=partial(ranked, name=first) if first is not None else None,
-        device=device,
-        cluster=cluster,
-        gpus=gpus,
-        table=table,
-        store=store,
-        resume=resume,
-        mlflow=mlflow_uri or True,
-        progress=True,
-    )
+    try:
+        result = run_tune(
+            space,
+            problem,
+            sampler=sampler,
+            seed=seed,
+            budget=limits,
+            settings={"model": model} if model is not None else None,
+            first=partial(ranked, name=first) if first is not None else None,
+            device=device,
+            cluster=cluster,
+            gpus=gpus,
+            table=table,
+            store=store,
+            storage=storage,
+            resume=resume,
+            mlflow=mlflow_uri or True,
+            progress=True,
+        )
+    except SearchInterrupted as interrupted:
+        print_result(interrupted.result, Console())
+        raise
     print_result(result, Console())
     _LOG.info("study %s; look at the trials with: tilescout ui %s", result.info.name, where)
     if json_path is not None:

@@ -43,6 +43,7 @@ def tune(
     gpus: int | None = None,
     table: Path | str | None = None,
     store: Path | str = STORE,
+    storage: Path | str | None = None,
     resume: bool = False,
     mlflow: str | bool = True,
     progress: bool = False,
@@ -81,8 +82,11 @@ def tune(
         The table to replay; None takes the shipped one that holds the problem.
     store
         Folder of compiled kernels, studies and the MLflow store; created where it is missing.
+    storage
+        Where studies are instead: a folder, or the URL of a database, whose studies several tuners may search together.
     resume
-        Go on with the newest study of the same space, problem, device, sampler and seed.
+        Go on with the newest study of the same space, problem, device, sampler and seed; in a database, beside the
+        tuners that are at it.
     mlflow
         Where trials are logged: an MLflow URI; True for a SQLite file in the store; False for nowhere.
     progress
@@ -106,6 +110,8 @@ def tune(
     StoreError
         If the store, the study or MLflow can't be opened or written. What MLflow only stops taking later ends no
         search: the result's ``not_tracked`` says so.
+    SearchInterrupted
+        On Ctrl-C; it holds the best so far.
     """
     check_device(device)
     check_sampler(sampler)
@@ -114,7 +120,13 @@ def tune(
     parsed = template.parse(problem) if isinstance(problem, str) else problem
     budget = budget if budget is not None else Budget(trials=DEFAULT_TRIALS)
     options = TuneOptions(
-        sampler, seed, budget, studies(store), resume, race if race is not None else RaceOptions(), settings or {}
+        sampler,
+        seed,
+        budget,
+        studies(store, storage),
+        resume,
+        race if race is not None else RaceOptions(),
+        settings or {},
     )
     make_tracker = _tracker_maker(mlflow, store)
     with ExitStack() as stack:

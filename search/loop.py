@@ -6,12 +6,12 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 
 import optuna
-from optuna.distributions import BaseDistribution
 
 from tilescout.search.evaluate.evaluator import Evaluator
 from tilescout.search.evaluate.measurement import Measurement
 from tilescout.search.records import TrialRecord
 from tilescout.search.samplers.base import SpaceExhaustedError, SpaceSampler, distributions
+from tilescout.search.sharing import SoleTuner, Tuner
 from tilescout.search.study import codes, finished_trials, record_outcome, trial_record
 
 
@@ -44,6 +44,7 @@ def run(
     library_us: float,
     on_trial: Callable[[TrialRecord], None],
     in_full: Container[int] = (),
+    tuner: Tuner | None = None,
 ) -> str | None:
     """Search until the budget or the space is exhausted, or the sampler finds that it is not worth going on.
 
@@ -58,9 +59,11 @@ def run(
     library_us
         The study's steady time of the library, in µs: all times of a study are relative to the same one.
     on_trial
-        Called with every trial as it finishes.
+        Called with every trial as it finishes, here or at another tuner of the study.
     in_full
         Indices of configurations that are measured in full, however slow they are.
+    tuner
+        This process's part in the study; by default it has it to itself.
 
     Returns
     -------
@@ -68,50 +71,107 @@ def run(
         Why the sampler ended the search; None if it did not.
     """
     space = evaluator.space
-    knobs: dict[str, BaseDistribution] = {**distributions(space)}
-    before = finished_trials(study, space)
-    finished, gpu_seconds = len(before), sum(trial.measurement.gpu_seconds for trial in before)
+    knobs = distributions(space)
+    tuner = tuner if tuner is not None else SoleTuner(study, space)
+    tally = _Tally()
+    for record in finished_trials(study, space):
+        tally.add(record)
     started = time.monotonic()
     in_flight: dict[int, optuna.Trial] = {}
-    exhausted, done = False, None
-    incumbent = min((t.measurement.timing.ratio for t in before if t.measurement.timing is not None), default=math.inf)
+    exhausted = False
+    done: str | None = None
 
-    def may_ask() -> bool:
+    def may_ask(elsewhere: int = 0) -> bool:
+        in_hand = tally.trials + len(in_flight) + elsewhere
         return (
             not exhausted
+            and done is None
             and len(in_flight) < evaluator.capacity
-            and finished + len(in_flight) < len(space)
-            and (budget.trials is None or finished + len(in_flight) < budget.trials)
-            and (budget.gpu_seconds is None or gpu_seconds < budget.gpu_seconds)
+            and in_hand < len(space)
+            and (budget.trials is None or in_hand < budget.trials)
+            and (budget.gpu_seconds is None or tally.gpu_seconds < budget.gpu_seconds)
             and (budget.seconds is None or time.monotonic() - started < budget.seconds)
         )
 
+    def ask() -> optuna.Trial | None:
+        """A trial to try; None if what is left of the budget or the space is in flight elsewhere."""
+        trial = None
+        with tuner.exclusive():
+            tuner.take_over()
+            found, elsewhere = tuner.look()
+            news = [record for record in found if tally.add(record)]
+            if may_ask(elsewhere):
+                trial = study.ask()
+                tuner.begin(trial)
+        for record in news:
+            on_trial(record)
+        if trial is None:
+            return None
+        # The proposal may take long, and none is made twice without the lock.
+        for name, knob in knobs.items():
+            trial.suggest_int(name, knob.low, knob.high)
+        return trial
+
     while True:
-        while done is None and may_ask():
+        while may_ask():
             if not budget.whole and isinstance(study.sampler, SpaceSampler):
                 done = study.sampler.done(study)
-            if done is not None:
-                break
+                if done is not None:
+                    break
             try:
-                trial = study.ask(knobs)
+                trial = ask()
             except SpaceExhaustedError:  # other processes that share the study have the rest
                 exhausted = True
                 break
+            if trial is None:
+                break
             index = int(space.find(codes(space, trial.params)))
             in_flight[index] = trial
-            evaluator.submit(index, None if index in in_full else incumbent)
-        if not in_flight:
+            evaluator.submit(index, None if index in in_full else tally.incumbent)
+        if in_flight:
+            for index, measurement in evaluator.wait():
+                trial = in_flight.pop(index)
+                if not record_outcome(study, trial, _relative_to(measurement, library_us, evaluator.library_us())):
+                    continue  # this process was taken for dead, and the trial is another tuner's
+                outcome = trial_record(study.get_trials(deepcopy=False)[trial.number], space)
+                assert outcome is not None
+                tally.add(outcome)
+                on_trial(outcome)
+        elif may_ask():
+            tuner.pause()  # what is in flight elsewhere may have to be tried again
+        else:
             return done
-        for index, measurement in evaluator.wait():
-            trial = in_flight.pop(index)
-            record_outcome(study, trial, _relative_to(measurement, library_us, evaluator.library_us()))
-            record = trial_record(study.get_trials(deepcopy=False)[trial.number], space)
-            assert record is not None
-            finished += 1
-            gpu_seconds += measurement.gpu_seconds
-            if measurement.timing is not None:
-                incumbent = min(incumbent, measurement.timing.ratio)
-            on_trial(record)
+
+
+class _Tally:
+    """What the finished trials of a study add up to.
+
+    Attributes
+    ----------
+    trials, gpu_seconds
+        How many there are, and the seconds of GPU time that they took.
+    incumbent
+        The best ratio to the library; infinite without one.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: set[int] = set()
+        self.gpu_seconds = 0.0
+        self.incumbent = math.inf
+
+    @property
+    def trials(self) -> int:
+        return len(self._numbers)
+
+    def add(self, trial: TrialRecord) -> bool:
+        """Count a trial; False if it was counted before."""
+        if trial.number in self._numbers:
+            return False
+        self._numbers.add(trial.number)
+        self.gpu_seconds += trial.measurement.gpu_seconds
+        if trial.measurement.timing is not None:
+            self.incumbent = min(self.incumbent, trial.measurement.timing.ratio)
+        return True
 
 
 def _relative_to(measurement: Measurement, library_us: float, measured_against: float) -> Measurement:

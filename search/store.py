@@ -11,6 +11,13 @@ def artifacts(store: Path) -> Path:
     return store / "artifacts"
 
 
-def studies(store: Path) -> Path:
-    """Where studies lie in a store."""
-    return store / "studies"
+def is_database(place: Path | str) -> bool:
+    """Whether studies are kept in a database: a URL, not a path."""
+    return isinstance(place, str) and "://" in place
+
+
+def studies(store: Path, storage: str | Path | None = None) -> Path | str:
+    """Where studies are kept: in a store, unless `storage` names another folder or the URL of a database."""
+    if storage is None:
+        return store / "studies"
+    return str(storage) if is_database(storage) else Path(storage)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -15,14 +16,10 @@ from tilescout.search.race import RaceOptions, run_race
 from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import distributions
-from tilescout.search.study import (
-    finished_trials,
-    free_name,
-    latest_name,
-    open_study,
-    record_result,
-    recover,
-)
+from tilescout.search.samplers.ledger import all_trials
+from tilescout.search.sharing import SharingOptions
+from tilescout.search.studies import joined
+from tilescout.search.study import finished_trials, record_result
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.templates import KernelTemplate
 
@@ -42,6 +39,12 @@ class Tracker(Protocol):
 
     def log(self, trial: TrialRecord) -> None:
         """Take a finished trial; returns at once."""
+
+    def note(self, trial: TrialRecord) -> None:
+        """Learn of a trial that another tuner of the study delivers."""
+
+    def adopt(self, trials: Iterable[TrialRecord]) -> None:
+        """Deliver those trials of a tuner that is gone which it did not deliver; they may have been noted."""
 
     def finish(self, result: StudyResult) -> None:
         """Deliver everything, and the result."""
@@ -66,25 +69,44 @@ class TuneOptions:
     budget
         When to stop.
     studies
-        Folder of the studies' journals.
+        Where studies are kept: a folder, for their journals, or the URL of a database (``postgresql://...``), whose
+        studies several tuners may search together.
     race
         How the best are told apart at the end, where they can be measured anew.
     settings
         What else the strategy takes; see `make_sampler`.
     resume
-        Continue the newest study of the same space, problem, device, sampler and seed instead of starting another.
+        Continue the newest study of the same space, problem, device, sampler and seed instead of starting another; in
+        a database, beside the tuners that are at it.
     first
         Indices of configurations that a new study tries right after the default, in this order: what others would try.
+    sharing
+        How tuners of one study keep track of each other.
     """
 
     sampler: str
     seed: int
     budget: Budget
-    studies: Path
+    studies: Path | str
     resume: bool = False
     race: RaceOptions = field(default_factory=RaceOptions)
     settings: Mapping[str, Any] = field(default_factory=dict)
     first: Sequence[int] = ()
+    sharing: SharingOptions = field(default_factory=SharingOptions)
+
+
+class SearchInterrupted(KeyboardInterrupt):
+    """A search was ended by Ctrl-C; all that is finished is stored, and the search can be resumed.
+
+    Attributes
+    ----------
+    result
+        What it had found, without a race.
+    """
+
+    def __init__(self, result: StudyResult) -> None:
+        super().__init__("the search was interrupted")
+        self.result = result
 
 
 class NoTracker:
@@ -97,6 +119,12 @@ class NoTracker:
 
     def log(self, trial: TrialRecord) -> None:
         """Ignore a trial."""
+
+    def note(self, trial: TrialRecord) -> None:
+        """Ignore a trial of another tuner."""
+
+    def adopt(self, trials: Iterable[TrialRecord]) -> None:
+        """Ignore the trials of a tuner that is gone."""
 
     def finish(self, result: StudyResult) -> None:
         """Ignore the result."""
@@ -149,6 +177,8 @@ def run_study(
         If the study can't be opened or written.
     SamplerError
         If the sampler is unknown.
+    SearchInterrupted
+        On Ctrl-C, with the best so far.
     """
     started = time.monotonic()
     space = evaluator.space
@@ -156,31 +186,45 @@ def run_study(
     base = (
         f"{template.name}-{str(space.problem).replace(':', '-')}-{_place(evaluator)}-{options.sampler}-s{options.seed}"
     )
-    name = (latest_name if options.resume else free_name)(options.studies, base)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = open_study(options.studies / f"{name}.journal", sampler)
-    info = _about(study, template, evaluator, options)
-    recover(study, space)
+    with ExitStack() as stack:
+        study, tuner = stack.enter_context(
+            joined(options.studies, base, options.resume, sampler, space, options.sharing)
+        )
+        with tuner.exclusive():
+            info = _about(study, template, evaluator, options)
+            tuner.take_over()
+            before = finished_trials(study, space)
+            tuner.look()
+            tracker = stack.enter_context(make_tracker(info, study.user_attrs.get(_TRACKING_RUN)))
+            if tracker.run_id:
+                study.set_user_attr(_TRACKING_RUN, tracker.run_id)
 
-    before = finished_trials(study, space)
-    with make_tracker(info, study.user_attrs.get(_TRACKING_RUN)) as tracker:
-        if tracker.run_id:
-            study.set_user_attr(_TRACKING_RUN, tracker.run_id)
-        tracker.catch_up(before)
+        def show(trial: TrialRecord) -> None:
+            (tracker.log if tuner.owns(trial.number) else tracker.note)(trial)
+            on_trial(trial)
+
+        tracker.catch_up([trial for trial in before if tuner.owns(trial.number)])
+        tracker.adopt([trial for trial in before if tuner.inherits(trial.number)])
         for trial in before:
-            on_trial(trial)
-
-        def finished(trial: TrialRecord) -> None:
-            tracker.log(trial)
-            on_trial(trial)
-
+            show(trial)
         default = space.index(info.default) if info.default in space else None
         in_full = () if default is None else (default,)
-        stopped = search(study, evaluator, options.budget, info.library_us, finished, in_full)
+        try:
+            stopped = search(study, evaluator, options.budget, info.library_us, show, in_full, tuner)
+        except KeyboardInterrupt as interrupt:
+            found = finished_trials(study, space)
+            tracker.catch_up([trial for trial in found if tuner.owns(trial.number)])  # it may have hit one's delivery
+            raise SearchInterrupted(StudyResult(info, found, time.monotonic() - started)) from interrupt
         result = StudyResult(info, finished_trials(study, space), time.monotonic() - started, stopped=stopped or "")
         result = _race(evaluator, result, default, options)
         result = replace(result, seconds=time.monotonic() - started)
         record_result(study, result)
+        tuner.look()
+        tracker.adopt([trial for trial in result.trials if tuner.inherits(trial.number)])
+        for trial in result.trials:
+            if not tuner.owns(trial.number):
+                tracker.note(trial)
         try:
             tracker.finish(result)
         except StoreError as error:  # the study has every trial: what was found is not lost with the tracker
@@ -214,11 +258,13 @@ def _about(study: optuna.Study, template: KernelTemplate, evaluator: Evaluator, 
     default = template.default(space.problem, space.device)
     stored = study.user_attrs.get(_ABOUT)
     if stored is None:
+        # These first: a search that is killed in between does this again, and none is queued twice.
+        ahead = [space.index(default)] if default in space else []
+        queued = len(all_trials(study))
+        for index in list(dict.fromkeys([*ahead, *options.first]))[queued:]:
+            study.enqueue_trial(dict(zip(distributions(space), map(int, space.codes[index]), strict=True)))
         stored = {"space_hash": template.source_hash, "library_us": evaluator.library_us()}
         study.set_user_attr(_ABOUT, stored)
-        ahead = [space.index(default)] if default in space else []
-        for index in dict.fromkeys([*ahead, *options.first]):
-            study.enqueue_trial(dict(zip(distributions(space), map(int, space.codes[index]), strict=True)))
     elif stored["space_hash"] != template.source_hash:
         raise StoreError(
             f"study {study.study_name} searched another version of {template.name}: its kernels are not today's; "

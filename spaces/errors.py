@@ -57,6 +57,10 @@ class StoreError(TilescoutError):
     """A store, study file or tracking server can't be opened or written."""
 
 
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+"""What reading a record of somebody else raises where it is not of the form that is expected."""
+
+
 def one_line(error: BaseException | str, limit: int = 500) -> str:
     """An error's message on one line without terminal colours, cut at `limit` characters."""
     text = " ".join(_TERMINAL_COLOURS.sub("", str(error)).split()) or type(error).__name__

@@ -53,7 +53,8 @@ class Knob:
 
     def _refusal(self, value: object) -> SpaceError:
         allowed = ", ".join(map(str, self.values))
-        return SpaceError(f"knob {self.name} can't be {value}, allowed are {allowed}")
+        given = str(value) if str(value).isprintable() else repr(value)
+        return SpaceError(f"knob {self.name} can't be {given}, allowed are {allowed}")
 
 
 @dataclass(frozen=True, eq=False)  # equal as mappings are, in whatever order

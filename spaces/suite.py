@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from tilescout.spaces.errors import ProblemError
+from tilescout.spaces.errors import MALFORMED, ProblemError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.problems import Problem
 
@@ -122,8 +122,8 @@ def parse_suite(name: str, text: str) -> Suite:
         record = tomllib.loads(text)
         _check_keys(record, _KEYS)
         entries = [*_listed(record), *_products(record)]
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ProblemError(f"malformed suite {name}: {error}") from error
+    except MALFORMED as error:
+        raise ProblemError(f"malformed suite {name}: {one_line(error)}") from error
     except ProblemError as error:
         raise ProblemError(f"suite {name}: {error}") from error
     if not entries:

@@ -19,3 +19,15 @@ def visible_gpus() -> list[str]:
             return []
         names.append(name.value.decode())
     return names
+
+
+def driver_version() -> tuple[int, int] | None:
+    """The newest CUDA that the driver is for; None where there is no driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    number = ctypes.c_int()
+    return (
+        None if driver.cuDriverGetVersion(ctypes.byref(number)) else (number.value // 1000, number.value % 1000 // 10)
+    )

@@ -8,6 +8,7 @@ is its values as text, joined by commas (Kernel Tuner 1.x, `util.process_cache`)
 import gzip
 import json
 import math
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -20,7 +21,7 @@ from tilescout.search.evaluate.measurement import Measurement, Status, Timing
 from tilescout.search.evaluate.rows import Row
 from tilescout.search.evaluate.table import Table
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import DeviceError, TableError, one_line
+from tilescout.spaces.errors import MALFORMED, DeviceError, TableError, one_line
 from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.named import NamedProblem
 from tilescout.spaces.problems import Problem
@@ -66,7 +67,7 @@ def read_cache(path: Path, problem: str | None = None) -> tuple[TableCard, list[
     cache = _load(path)
     try:
         return _card_and_rows(cache, problem)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except MALFORMED as error:
         raise TableError(f"{path} is not a cache file of Kernel Tuner: {one_line(repr(error))}") from error
     except TableError as error:
         raise TableError(f"{path}: {error}") from error
@@ -88,14 +89,14 @@ def _load(path: Path) -> Mapping[str, Any]:
     try:
         content = path.read_bytes()
         text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise TableError(f"can't read {path}: {one_line(error)}") from error
     try:
         cache = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         try:
             cache = json.loads(text.rstrip().rstrip(",") + "}}")  # Kernel Tuner closes a file when it is done
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise TableError(f"{path} is not a cache file of Kernel Tuner: {one_line(error)}") from error
     if not isinstance(cache, dict) or not isinstance(cache.get("cache"), dict):
         raise TableError(f"{path} is not a cache file of Kernel Tuner: it has no cache")

@@ -165,13 +165,35 @@ class Measurement:
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> "Measurement":
-        """Read what `to_dict` wrote."""
+        """Read what `to_dict` wrote.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            If it is something else.
+        """
         known = {field.name: record[field.name] for field in fields(cls) if field.name in record}
         known["status"] = Status(known["status"])
-        if known.get("timing") is not None:
-            known["timing"] = Timing(**known["timing"])
-        if known.get("resources") is not None:
-            known["resources"] = Resources(**known["resources"])
-        if known.get("clocks") is not None:
-            known["clocks"] = Clocks(**known["clocks"])
-        return cls(**known)
+        for name, kind in (("timing", Timing), ("resources", Resources), ("clocks", Clocks)):
+            if known.get(name) is not None:
+                known[name] = kind(**known[name])
+                _check_types(known[name])
+        made = cls(**known)
+        _check_types(made)
+        if made.ok and made.timing is None:
+            raise ValueError("a right kernel without times")
+        return made
+
+
+def _check_types(record: "Measurement | Timing | Resources | Clocks") -> None:
+    """Refuse values that are none of the numbers and texts that a field may have."""
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if field.type is str:
+            fits = isinstance(value, str)
+        elif field.type in (int, float):
+            fits = type(value) in (int, float)
+        else:
+            fits = value is None or field.type != float | None or type(value) in (int, float)
+        if not fits:
+            raise TypeError(f"{field.name} can't be {value!r}")

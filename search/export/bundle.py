@@ -18,7 +18,7 @@ from typing import Any
 
 from tilescout.search.evaluate.artifacts import verify_library
 from tilescout.search.export.decisions import Choice, Decision
-from tilescout.spaces.errors import ArtifactError, BundleError, StoreError, TilescoutError, one_line
+from tilescout.spaces.errors import MALFORMED, ArtifactError, BundleError, StoreError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
 
 KIND = "tilescout bundle"
@@ -167,7 +167,7 @@ def read_bundle(path: Path) -> Bundle:
         record = json.loads(index.read_bytes())
     except OSError as error:
         raise BundleError(f"{path} is no bundle: {INDEX} can't be read ({error.strerror})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BundleError(f"bundle {path} is damaged: {INDEX} is no JSON ({one_line(error, 80)})") from error
     if not isinstance(record, dict) or record.get("kind") != KIND:
         raise BundleError(f"{path} is no bundle: {INDEX} does not say that it is a {KIND}")
@@ -181,7 +181,7 @@ def read_bundle(path: Path) -> Bundle:
         raise BundleError(f"bundle {path} is damaged: {INDEX} is not what was written; export it again")
     try:
         bundle = _parse(path, record, digest)
-    except (KeyError, TypeError, ValueError, AttributeError, TilescoutError) as error:
+    except (*MALFORMED, TilescoutError) as error:
         raise BundleError(
             f"bundle {path} is damaged: {INDEX} lacks or misstates something ({one_line(error, 120)})"
         ) from error
@@ -205,9 +205,17 @@ def _parse(path: Path, record: Mapping[str, Any], digest: str) -> Bundle:
         device=str(record["device"]),
         versions=dict(record["versions"]),
         decisions=tuple(Decision.from_dict(decision) for decision in record["decisions"]),
-        kernels={name: Kernel(**kernel) for name, kernel in record["kernels"].items()},
+        kernels={name: _kernel(kernel) for name, kernel in record["kernels"].items()},
         digest=digest,
     )
+
+
+def _kernel(record: Mapping[str, Any]) -> Kernel:
+    kernel = Kernel(**record)
+    texts = (kernel.file, kernel.sha256, kernel.function, kernel.workload)
+    if not all(isinstance(text, str) for text in texts) or type(kernel.blocks_per_cluster) is not int:
+        raise TypeError(f"a kernel is {record}")
+    return kernel
 
 
 def _regular(path: Path, name: str) -> Path:

@@ -10,25 +10,25 @@ from tilescout.search.evaluate.artifacts import Artifact, ArtifactKey, ArtifactS
 from tilescout.search.evaluate.compile import CompileOptions, CompilePool
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
 from tilescout.search.export.decisions import Decision, Outcome, best_of, judge
-from tilescout.search.study import stored_result
+from tilescout.search.studies import place_name, result_of, results
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import ExportError, StoreError, one_line
+from tilescout.spaces.errors import MALFORMED, ExportError, StoreError, one_line
 from tilescout.spaces.templates import KernelTemplate, find_template
 
 COMPILER = "nvidia-cutlass-dsl"
-_JOURNAL, _RESULT = ".journal", ".json"
+_RESULT = ".json"
 
 
-def read_outcomes(names: Sequence[str], studies: Path) -> list[Outcome]:
+def read_outcomes(names: Sequence[str], studies: Path | str) -> list[Outcome]:
     """What studies decided, one outcome a problem.
 
     Parameters
     ----------
     names
-        Names of studies in the folder `studies`, or files: journals, or results that ``tune --json`` wrote. Without
-        any, every study of the folder that ended.
+        Names of studies in `studies`, or files: journals, or results that ``tune --json`` wrote. Without any, every
+        study there that ended.
     studies
-        The folder of the studies.
+        The folder of the studies' journals, or the URL of a database.
 
     Raises
     ------
@@ -43,21 +43,23 @@ def read_outcomes(names: Sequence[str], studies: Path) -> list[Outcome]:
         if open_ended:
             raise ExportError(f"study {open_ended[0]} did not end: finish it with tune --resume")
     else:
-        records = {path.stem: stored_result(path) for path in sorted(studies.glob(f"*{_JOURNAL}"))}
+        records = results(studies)
     found = [_judge(name, record) for name, record in records.items() if record is not None]
     if not found:
-        raise ExportError(f"no study in {studies} ended: run tilescout tune first, or name one with --study")
+        raise ExportError(
+            f"no study in {place_name(studies)} ended: run tilescout tune first, or name one with --study"
+        )
     return best_of(found)
 
 
-def _read(name: str, studies: Path) -> dict[str, Any] | None:
+def _read(name: str, studies: Path | str) -> dict[str, Any] | None:
     if not name.endswith(_RESULT):
-        return stored_result(Path(name) if name.endswith(_JOURNAL) else studies / f"{name}{_JOURNAL}")
+        return result_of(name, studies)
     try:
         record = json.loads(Path(name).read_bytes())
     except OSError as error:
         raise StoreError(f"can't read {name}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StoreError(f"{name} is no result of a search: it is no JSON ({one_line(error, 80)})") from error
     return record if isinstance(record, dict) else {}
 
@@ -65,7 +67,7 @@ def _read(name: str, studies: Path) -> dict[str, Any] | None:
 def _judge(name: str, record: Mapping[str, Any]) -> Outcome:
     try:
         return judge(record)
-    except (KeyError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise StoreError(
             f"{name} is no result that can be exported ({type(error).__name__}: {one_line(error, 80)}): it was written "
             "by an older tilescout, or is something else"

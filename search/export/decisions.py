@@ -97,6 +97,8 @@ class Decision:
             If it is something else.
         """
         evidence = Evidence(**record["evidence"])
+        if not isinstance(record["kernel"], str):
+            raise TypeError(f"a kernel is named by its digest, not {record['kernel']!r}")
         return cls(GemmProblem.parse(record["problem"]), Choice(record["choice"]), evidence, record["kernel"])
 
 

@@ -45,6 +45,13 @@ def queued(trial: FrozenTrial) -> dict[str, Any]:
     return dict(trial.system_attrs.get(_QUEUED, {}))
 
 
+def proposed(trial: FrozenTrial, space: SearchSpace) -> dict[str, int] | None:
+    """The code of every knob that a trial has, or will have; None if nobody knows yet."""
+    knobs = distributions(space)
+    codes = _codes(trial, knobs)
+    return None if codes is None else dict(zip(knobs, codes, strict=True))
+
+
 @dataclass(frozen=True)
 class Ledger:
     """The configurations of a study's first trials, extended as the study grows.

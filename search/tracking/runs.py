@@ -53,6 +53,7 @@ class StudyRuns:
         self._client = client
         self._info = info
         self._progress = Progress()
+        self._counted: set[int] = set()  # trials that `_progress` has
         self._children: dict[int, str] = {}  # run of each trial, by its number
         self._finished: set[int] = set()  # trials whose run is complete
         self._attempted: set[int] = set()  # trials whose run may exist although we never heard so
@@ -77,9 +78,20 @@ class StudyRuns:
             if run.info.status != "RUNNING":
                 self._finished.add(number)
 
+    def count(self, trial: TrialRecord) -> None:
+        """Reckon with a finished trial that another process writes."""
+        if trial.number not in self._counted:
+            progress = self._progress.after(trial, self._info)
+            if progress.default is not None:
+                self._complete_earlier(progress, milliseconds(trial.finished))
+                self._awaiting_default.clear()
+            self._progress = progress
+            self._counted.add(trial.number)
+
     def deliver(self, trial: TrialRecord) -> None:
         """Write a finished trial, unless it is there."""
-        progress = self._progress.after(trial, self._info)
+        counted = trial.number in self._counted
+        progress = self._progress if counted else self._progress.after(trial, self._info)
         if trial.number not in self._finished:
             stamp = milliseconds(trial.finished)
             run_id = self._child(trial)
@@ -96,6 +108,7 @@ class StudyRuns:
         elif trial.measurement.ok:
             self._awaiting_default.append(trial)
         self._progress = progress
+        self._counted.add(trial.number)
 
     def summarise(self, result: StudyResult) -> None:
         """Attach the result to the parent, and end it."""

@@ -62,6 +62,7 @@ class MlflowTracker:
     ) -> None:
         self._patience = patience
         self._logged: set[int] = set()
+        self._noted: set[int] = set()
         self._closed = False
         with ExitStack() as stack:
             stack.enter_context(manners())
@@ -83,6 +84,19 @@ class MlflowTracker:
             self._logged.add(trial.number)
             self._writer.put(f"trial {trial.number}", partial(self._runs.deliver, trial))
 
+    def note(self, trial: TrialRecord) -> None:
+        """Queue a trial that another process delivers to the same run: it only counts for the best so far."""
+        if trial.number not in self._logged | self._noted:
+            self._noted.add(trial.number)
+            self._writer.put(f"the count of trial {trial.number}", partial(self._runs.count, trial))
+
+    def adopt(self, trials: Iterable[TrialRecord]) -> None:
+        """Queue those of the trials of a process that is gone which MLflow has not, or only half."""
+        missing = [trial for trial in trials if trial.number not in self._logged]
+        if missing:
+            self._writer.put("the list of what is there", self._runs.read_children)
+            self.catch_up(missing)
+
     def catch_up(self, trials: Iterable[TrialRecord]) -> None:
         """Queue those of a resumed study's finished trials that MLflow has not, or only half; call it before `log`."""
         for trial in sorted(trials, key=lambda trial: trial.finished):
@@ -96,7 +110,9 @@ class MlflowTracker:
         TrackingError
             If something could not be delivered; it names what.
         """
-        self.catch_up(result.trials)
+        self.catch_up(trial for trial in result.trials if trial.number not in self._noted)
+        if self._noted:
+            self._writer.put("the list of what is there", self._runs.read_children)
         self._writer.put("the summary", partial(self._runs.summarise, result))
         self._deliver()
 

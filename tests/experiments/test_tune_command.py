@@ -96,3 +96,28 @@ def test_a_search_killed_at_any_moment_loses_nothing_that_was_finished(tmp_path:
     _, trials = trial_runs(tmp_path)
     tried = [tuple(sorted(trial.data.params.items())) for trial in trials if trial.info.status == "FINISHED"]
     assert len(tried) == len(set(tried)) == 150
+
+
+def test_ctrl_c_ends_a_search_with_its_best_so_far(tmp_path: Path) -> None:
+    arguments = ["tune", "gemm_sm90", "--problem", PROBLEM, "--device", "replay", "--sampler", "exhaustive"]
+    arguments += ["--trials", "1000"]
+    search = subprocess.Popen(
+        [COMMAND, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    studies = tmp_path / ".tilescout" / "studies"
+    while (
+        search.poll() is None
+        and sum(path.read_bytes().count(b'"datetime_complete"') for path in studies.glob("*.journal")) < 5
+    ):
+        time.sleep(0.01)
+    search.send_signal(signal.SIGINT)
+    output, errors = search.communicate(timeout=120)
+    assert search.returncode == 130
+    assert "│ best" in output
+    assert "Traceback" not in errors
+    assert errors.splitlines()[-1].startswith("tilescout: interrupted; what is finished is kept")
+    parent, trials = trial_runs(tmp_path)
+    assert parent.info.status == "KILLED"
+    kept = int(output[: output.index(" trials, ")].split()[-1])
+    assert kept >= 5
+    assert len(trials) == kept

@@ -1,6 +1,13 @@
 """Tables of invented measurements, and kernels that are built on the spot: what needs no GPU."""
 
 import importlib
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import date
@@ -198,3 +205,50 @@ def compiled_gemm(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
         artifact = pool.submit(default).result()
     assert isinstance(artifact, Artifact), artifact.error
     return artifact
+
+
+def _postgres_programs() -> Path | None:
+    """The folder of PostgreSQL's programs; None where it is not installed."""
+    found = shutil.which("postgres")
+    installed = [Path(found).resolve()] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+    return installed[-1].parent if installed else None
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """A PostgreSQL server; the address of its databases `studies` and `mlflow`, with {} for the name.
+
+    It refuses to run as root, and is run as another user then, who can't enter the folders that pytest makes.
+    """
+    binaries = _postgres_programs()
+    if binaries is None:
+        pytest.skip("PostgreSQL is not installed: there is no `postgres` on the PATH nor in /usr/lib/postgresql")
+    files = Path(tempfile.mkdtemp(prefix="tilescout-postgres-"))
+    log_file = files.with_suffix(".log")
+    user: dict[str, int] = {}
+    if os.geteuid() == 0:
+        account = pwd.getpwnam("postgres" if "postgres" in (entry.pw_name for entry in pwd.getpwall()) else "nobody")
+        user = {"user": account.pw_uid, "group": account.pw_gid}
+        os.chown(files, account.pw_uid, account.pw_gid)
+    data = files / "data"
+    try:
+        made = [binaries / "initdb", "--auth=trust", "--username=tester", "--no-sync", "--encoding=UTF8", "-D", data]
+        subprocess.run(made, check=True, stdout=subprocess.DEVNULL, cwd=files, **user)  # type: ignore[call-overload]
+        options = ["-D", data, "-k", files, "-c", "listen_addresses=", "-c", "fsync=off", "-c", "shared_buffers=16MB"]
+        with log_file.open("wb") as log:
+            server = subprocess.Popen([binaries / "postgres", *options], stderr=log, cwd=files, **user)  # type: ignore[call-overload]
+        try:
+            ask = [binaries / "psql", "-h", files, "-U", "tester", "-d", "postgres", "-qc"]
+            deadline = time.monotonic() + 60
+            while subprocess.run([*ask, "CREATE DATABASE studies"], capture_output=True, check=False).returncode:
+                assert server.poll() is None, log_file.read_text()
+                assert time.monotonic() < deadline, "PostgreSQL does not answer"
+                time.sleep(0.1)
+            subprocess.run([*ask, "CREATE DATABASE mlflow"], check=True)
+            yield f"postgresql+psycopg://tester@/{{}}?host={files}"
+        finally:
+            server.send_signal(signal.SIGINT)  # on SIGTERM it would wait for its clients
+            server.wait(30)
+    finally:
+        shutil.rmtree(files, ignore_errors=True)
+        log_file.unlink(missing_ok=True)

@@ -149,8 +149,8 @@ def test_a_trial_whose_outcome_was_stored_is_finished_and_any_other_tried_again(
 def test_a_lock_held_by_a_killed_process_holds_nobody_up(tmp_path: Path) -> None:
     path = tmp_path / "study.journal"
     program = (
-        "import sys, time; from pathlib import Path; from tilescout.search.study import _FileLock\n"
-        "lock = _FileLock(Path(sys.argv[1])); lock.acquire(); print('held', flush=True); time.sleep(600)"
+        "import sys, time; from pathlib import Path; from tilescout.search.study import FileLock\n"
+        "lock = FileLock(Path(sys.argv[1])); lock.acquire(); print('held', flush=True); time.sleep(600)"
     )
     lock = path.with_name(path.name + ".lock")
     holder = subprocess.Popen([sys.executable, "-c", program, str(lock)], stdout=subprocess.PIPE)

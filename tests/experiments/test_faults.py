@@ -1,0 +1,69 @@
+"""A disk that is full or read-only: one line, exit code 2, and nothing lost that was finished."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMAND = str(Path(sys.executable).with_name("tilescout"))
+TUNE = f"{COMMAND} tune gemm_sm90 --problem 4096x4096x4096:bf16 --device replay --sampler random"
+
+
+def may_mount() -> bool:
+    """Whether this process can make a mount that only its children see."""
+    if shutil.which("unshare") is None:
+        return False
+    return (
+        subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode == 0
+    )
+
+
+needs_mounts = pytest.mark.skipif(not may_mount(), reason="may not mount a file system here, not even for itself")
+
+
+def in_private_mounts(folder: Path, script: str) -> "subprocess.CompletedProcess[str]":
+    """Run a script in `folder` with mounts of its own, which end with it."""
+    (folder / "disk").mkdir()
+    command = ["unshare", "-m", "bash", "-c", script]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@needs_mounts
+def test_a_store_on_a_read_only_mount_is_told_at_once(tmp_path: Path) -> None:
+    script = f"""
+    mount -t tmpfs none disk && mkdir disk/artifacts && mount -o remount,ro disk || exit 99
+    {TUNE} --store disk; echo $?
+    {COMMAND} compile gemm_sm90 --problem 4096x4096x4096:bf16 --store disk; echo $?
+    """
+    done = in_private_mounts(tmp_path, script)
+    assert done.stdout.split() == ["2", "2"], done
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2
+    assert "can't write to the folder" in lines[0]
+    assert "can't write the artifact store disk/artifacts: choose another with --store" in lines[1]
+
+
+@needs_mounts
+def test_a_search_whose_disk_is_full_ends_with_one_line_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    script = f"""
+    mount -t tmpfs -o size=48k none disk || exit 99
+    {TUNE} --trials 60 --storage disk 2> full; echo $?
+    cp disk/*.journal before
+    mount -o remount,size=4m disk || exit 98
+    {TUNE} --trials 60 --storage disk --resume --json r.json > /dev/null 2>&1; echo $?
+    cp disk/*.journal after
+    """
+    done = in_private_mounts(tmp_path, script)
+    assert done.stdout.split() == ["2", "0"], (done, (tmp_path / "full").read_text())
+    last = (tmp_path / "full").read_text().splitlines()[-1]
+    assert "No space left on device; what is finished is in it, make room and go on with tune --resume" in last
+    assert "Traceback" not in (tmp_path / "full").read_text()
+    before, after = ((tmp_path / name).read_bytes() for name in ("before", "after"))
+    assert before.endswith(b"\n")  # no record was cut
+    assert after.startswith(before)
+    finished = before.count(b'"datetime_complete"')
+    assert 0 < finished < 60
+    assert json.loads((tmp_path / "r.json").read_text())["trials"] == 60

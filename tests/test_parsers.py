@@ -1,0 +1,300 @@
+"""Whatever a file or an argument holds, every parser reads it or says what is wrong with it, in one line of ours."""
+
+import gzip
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from optuna.samplers import RandomSampler
+
+from tilescout.experiments.options import changed_default
+from tilescout.search.evaluate.card import TableCard
+from tilescout.search.evaluate.kernel_tuner import read_cache
+from tilescout.search.evaluate.measurement import Measurement, Status, Timing
+from tilescout.search.evaluate.table import card_path
+from tilescout.search.export.bundle import read_bundle
+from tilescout.search.export.collect import read_outcomes
+from tilescout.search.samplers.base import distributions
+from tilescout.search.sources import shipped_tables
+from tilescout.search.study import finished_trials, open_study, record_outcome, recover, stored_result
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import TilescoutError
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.named import NamedProblem
+from tilescout.spaces.suite import parse_suite
+from tilescout.spaces.templates import find_template
+
+TEMPLATE = find_template("gemm_sm90")
+SPACE = TEMPLATE.space(GemmProblem(1024, 1024, 1024), find_device("h200"))
+
+JUNK = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([10**400, -(2**31) - 1, 0, 1e308, float("nan"), float("inf"), -0.0, "\x00", "\ud800", "../x"])
+    | st.floats()
+    | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@st.composite
+def edited(draw: st.DrawFn, document: Any) -> Any:
+    """A copy of a JSON document in which one to three things, anywhere, are replaced, left out or added."""
+    copy = json.loads(json.dumps(document))
+    for _ in range(draw(st.integers(1, 3))):
+        holder, key = [copy], 0
+        while isinstance(holder[key], dict | list) and holder[key] and draw(st.integers(0, 5)):  # type: ignore[index]
+            holder = holder[key]  # type: ignore[index,assignment]
+            keys = sorted(holder) if isinstance(holder, dict) else range(len(holder))
+            key = draw(st.sampled_from(list(keys)))
+        match draw(st.sampled_from(["replace", "remove", "add"])):
+            case "remove" if holder is not copy:
+                del holder[key]
+            case "add" if isinstance(holder, dict):
+                holder[draw(st.text(max_size=4))] = draw(JUNK)
+            case _:
+                holder[key] = draw(JUNK)
+        copy = copy if isinstance(copy, dict | list) else [copy]
+    return copy
+
+
+def read_or_refuse(parse: Callable[[], object]) -> None:
+    """An error of ours, on one line, is an answer; any other fails the test."""
+    refusal = ""
+    try:
+        parse()
+    except TilescoutError as error:
+        refusal = str(error) or "\n"
+    assert len(refusal.splitlines()) <= 1
+
+
+def texts(*examples: str) -> st.SearchStrategy[str]:
+    """Any text, or one of the examples with a piece replaced by any text."""
+
+    def spliced(example: str) -> st.SearchStrategy[str]:
+        places = st.integers(0, len(example))
+        return st.tuples(places, places, st.text(max_size=6) | st.sampled_from("0123456789:x-+=[]{}\"'\n,.")).map(
+            lambda cut: example[: min(cut[:2])] + cut[2] + example[max(cut[:2]) :]
+        )
+
+    return st.text() | st.sampled_from(examples).flatmap(spliced)
+
+
+@given(texts("2048x4096x4096x2:bf16-fp32:kn:alpha+bias+gelu", "8x8x8", "1x1x1:e4m3-bf16"))
+def test_problems(text: str) -> None:
+    read_or_refuse(lambda: TEMPLATE.check(TEMPLATE.parse(text)))
+    read_or_refuse(lambda: NamedProblem.parse(text))
+
+
+@given(texts("bf16-fp32:kn:bias+relu", "e4m3", "fp16:mn"))
+def test_signatures(text: str) -> None:
+    read_or_refuse(lambda: GemmProblem.small(text))
+
+
+@given(st.lists(texts("tile_m=128", "raster=m", "stages=4"), max_size=3))
+def test_knobs_on_the_command_line(settings_: list[str]) -> None:
+    read_or_refuse(lambda: changed_default(TEMPLATE, SPACE, settings_))
+
+
+SUITE = """
+title = "t"
+source = "s"
+dtype = "bf16"
+problems = ["8x8x8:bf16", { problem = "16x16x16:bf16", label = "l", count = 2 }]
+[tokens]
+decode = [1, 2]
+training = [4096]
+[[product]]
+name = "q"
+n = 512
+k = 512
+count = 2
+experts = [2, 8]
+"""
+
+
+@settings(max_examples=300)
+@given(texts(SUITE) | st.integers(1, 3000).map(lambda depth: "problems = " + "[" * depth))
+def test_suites(text: str) -> None:
+    read_or_refuse(lambda: parse_suite("s", text))
+
+
+@pytest.mark.parametrize("given_", ['"bf16"\n', "[1, 2]", "512", "[2, 8]", '"q"', '"8x8x8:bf16"', '"l"'])
+def test_suites_with_values_of_other_types(given_: str) -> None:
+    values = ["0", "-1", "1.5", "nan", "inf", '""', "[]", "[0, 0]", "[1, 0]", "{}", "true", "1979-05-27", "9" * 400]
+    for value in values:
+        read_or_refuse(partial(parse_suite, "s", SUITE.replace(given_, f"{value}\n")))
+
+
+CARD = json.loads(card_path(shipped_tables()[0]).read_bytes())
+
+
+@given(edited(CARD))
+def test_cards(record: Any) -> None:
+    read_or_refuse(lambda: TableCard.from_json(json.dumps(record)))
+
+
+LIBRARY = b"a library"
+DIGEST, SHA256 = "ab" * 32, hashlib.sha256(LIBRARY).hexdigest()
+EVIDENCE = {
+    "study": "s", "reason": "r", "ratio": 0.9, "low": 0.8, "high": 1.0, "rounds": 9, "measured_by": "H200",
+    "versions": {"torch": "2.11"},
+}  # fmt: skip
+BUNDLE = {
+    "kind": "tilescout bundle",
+    "format": 1,
+    "arch": "sm_90a",
+    "device": "h200",
+    "versions": {},
+    "decisions": [{"problem": "8x8x8:bf16", "choice": "ours", "kernel": DIGEST, "evidence": EVIDENCE}],
+    "kernels": {
+        DIGEST: {
+            "file": f"kernels/{DIGEST}.so",
+            "sha256": SHA256,
+            "function": "f",
+            "workload": "w",
+            "blocks_per_cluster": 1,
+            "key": {},
+        }
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def folder() -> Any:
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made)
+
+
+def write_index(folder: Path, record: Any) -> None:
+    """An index whose own checksum is right, as whoever means harm would write it."""
+    if isinstance(record, dict):
+        digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+        record = {**record, "digest": digest}
+    (folder / "kernels").mkdir(exist_ok=True)
+    (folder / "kernels" / f"{DIGEST}.so").write_bytes(LIBRARY)
+    (folder / "bundle.json").write_text(json.dumps(record))
+
+
+def test_the_bundle_that_is_edited_is_one(folder: Path) -> None:
+    write_index(folder, BUNDLE)
+    assert read_bundle(folder).ours
+
+
+@given(record=edited(BUNDLE))
+@settings(max_examples=300)
+def test_bundles(folder: Path, record: Any) -> None:
+    write_index(folder, record)
+    read_or_refuse(lambda: read_bundle(folder))
+
+
+@given(text=st.binary() | st.integers(1, 200_000).map(lambda depth: b"[" * depth))
+def test_indices_and_results_of_any_bytes(folder: Path, text: bytes) -> None:
+    (folder / "bundle.json").write_bytes(text)
+    read_or_refuse(lambda: read_bundle(folder))
+    read_or_refuse(lambda: read_outcomes([str(folder / "bundle.json")], folder))
+    read_or_refuse(lambda: read_cache(folder / "bundle.json"))
+    read_or_refuse(lambda: TableCard.from_json(text))
+
+
+RESULT = {
+    "study": "s",
+    "space": "gemm_sm90",
+    "space_hash": "h",
+    "problem": "8x8x8:bf16",
+    "device": "h200",
+    "measured_by": {"kind": "live", "description": "H200"},
+    "versions": {"torch": "2.11"},
+    "best": {"configuration": {"tile_m": 128}},
+    "library": {"name": "torch.mm"},
+    "race": {"speedup_over_library": {"value": 1.1, "low": 1.0, "high": 1.2}, "rounds": 9},
+    "not_raced": "",
+}
+
+
+@given(record=edited(RESULT))
+def test_results(folder: Path, record: Any) -> None:
+    (folder / "result.json").write_text(json.dumps(record))
+    read_or_refuse(lambda: read_outcomes([str(folder / "result.json")], folder))
+
+
+CACHE = {
+    "device_name": "NVIDIA H200",
+    "kernel_name": "k",
+    "problem_size": [16, 16],
+    "tune_params_keys": ["a", "b"],
+    "tune_params": {"a": [1, 2], "b": [0.5, 1]},
+    "objective": "time",
+    "cache": {
+        "1,0.5": {"a": 1, "b": 0.5, "time": 2.5, "times": [2.4, 2.6], "compile_time": 3.0, "timestamp": "2026-11-21"},
+        "2,1": {"a": 2, "b": 1, "time": "RuntimeFailedConfig", "benchmark_time": 1},
+    },
+}
+
+
+@given(record=edited(CACHE))
+@settings(max_examples=300)
+def test_cache_files_of_kernel_tuner(folder: Path, record: Any) -> None:
+    (folder / "cache.json").write_text(json.dumps(record))
+    read_or_refuse(lambda: read_cache(folder / "cache.json"))
+
+
+@given(data=st.data())
+def test_compressed_cache_files_of_kernel_tuner(folder: Path, data: st.DataObject) -> None:
+    content = bytearray(gzip.compress(json.dumps(CACHE).encode()))
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(2, len(content) - 1))] = data.draw(st.integers(0, 255))
+    (folder / "cache.json.gz").write_bytes(content[: data.draw(st.integers(2, len(content)))])
+    read_or_refuse(lambda: read_cache(folder / "cache.json.gz"))
+
+
+@pytest.fixture(scope="module")
+def journal(folder: Path) -> list[Any]:
+    """The records of a study: a trial that was timed, one that failed, one in flight; and a result."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = open_study(folder / "made.journal", RandomSampler(seed=0))
+    study.set_user_attr("result", RESULT)
+    for index in range(3):
+        study.enqueue_trial(dict(zip(distributions(SPACE), map(int, SPACE.codes[index]), strict=True)))
+        trial = study.ask(distributions(SPACE))
+        if index < 2:
+            timing = Timing(1.0, 1.0, 1.0, 1.0, 1.0, 10.0, 3)
+            record_outcome(study, trial, [Measurement(Status.OK, timing=timing), Measurement(Status.WRONG, "x")][index])
+    return [json.loads(line) for line in (folder / "made.journal").read_text().splitlines()]
+
+
+def read_study(path: Path) -> None:
+    stored_result(path)
+    study = open_study(path, RandomSampler(seed=0))
+    finished_trials(study, SPACE)
+    recover(study, SPACE)
+
+
+@given(data=st.data())
+@settings(max_examples=200)
+def test_records_of_a_study(folder: Path, journal: list[Any], data: st.DataObject) -> None:
+    path = folder / "made.journal"
+    lines = [json.dumps(record) for record in journal]
+    at = data.draw(st.integers(0, len(lines) - 1))
+    lines[at] = json.dumps(data.draw(edited(journal[at])))
+    path.write_text("\n".join(lines) + "\n")
+    read_or_refuse(lambda: read_study(path))
+
+
+@given(data=st.data())
+def test_a_study_cut_or_changed_anywhere(folder: Path, journal: list[Any], data: st.DataObject) -> None:
+    path = folder / "made.journal"
+    content = bytearray("\n".join(map(json.dumps, journal)).encode() + b"\n")
+    content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    read_or_refuse(lambda: read_study(path))
