@@ -20,7 +20,7 @@ from tilescout.search.evaluate.table import Table
 from tilescout.search.sources import shipped_tables
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import DeviceError, TilescoutError
-from tilescout.spaces.templates import find_template, template_names
+from tilescout.spaces.templates import find_template, other_spaces, template_names
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ def examine(store: Path) -> Iterator[Finding]:
     yield _try("cuobjdump", find_cuobjdump, "")  # the package's, or the CUDA toolkit's
     yield _try("runtime libraries", lambda: ", ".join(path.name for path in runtime_libraries()), "")
     yield _try("store", lambda: str(ArtifactStore(store / "artifacts").root), "")
+    yield from _spaces()
     yield from _gpus()
     yield from _tables()
 
@@ -104,9 +105,31 @@ def _gpus() -> Iterator[Finding]:
         except DeviceError as error:
             yield Finding(f"GPU {number}", "note", f"{product}: {error}")
             continue
-        spaces = [name for name in template_names() if device.arch in find_template(name).archs]
+        spaces = [name for name in template_names() if device.arch in _archs(name)]
         state = "ok" if spaces else "note"
         yield Finding(f"GPU {number}", state, f"{product} ({device.arch}), tunes {', '.join(spaces) or 'nothing'}")
+
+
+def _spaces() -> Iterator[Finding]:
+    """Spaces of other packages: which can be tuned, and which not and why."""
+    registered = other_spaces()
+    for name, found in registered.usable.items():
+        try:
+            find_template(name)
+        except TilescoutError as error:
+            yield Finding(f"space {name}", "note", str(error))
+        else:
+            yield Finding(f"space {name}", "ok", f"of {found.distribution}")
+    for name, reason in registered.refused.items():
+        yield Finding(f"space {name}", "note", reason)
+
+
+def _archs(name: str) -> tuple[str, ...]:
+    """What a space builds for; nothing if it can't be loaded, which is a finding of its own."""
+    try:
+        return find_template(name).archs
+    except TilescoutError:
+        return ()
 
 
 def _tables() -> Iterator[Finding]:
