@@ -25,8 +25,8 @@ PROBLEM = RowwiseProblem(100, 264)
 
 
 @pytest.fixture(scope="module")
-def template() -> Iterator[KernelTemplate]:
-    """The example's template, found as a user finds it."""
+def template(rows_on_host: ModuleType) -> Iterator[KernelTemplate]:
+    """The example's template, found as a user finds it; what it puts on the path is taken back before `rows_on_host`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(EXAMPLES))
         importlib.invalidate_caches()

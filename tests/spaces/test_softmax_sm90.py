@@ -25,7 +25,7 @@ H200 = find_device("h200")
 
 lengths = st.integers(1, 5000) | st.sampled_from([8192, 16384, 32768, 65536, 131072, 1_000_000]) | st.integers(1, 2**24)
 problems = st.builds(RowwiseProblem, st.integers(1, 2**20), lengths, st.sampled_from(TYPES))
-some = settings(max_examples=25, deadline=None)
+some = settings(max_examples=15, deadline=None)
 
 
 @some
@@ -95,7 +95,6 @@ KERNELS = {
     "a cluster": ("fp32", {"vector": 4, "cluster": 8, "cache": "streaming"}),
     "a cluster, online": ("bf16", {"cluster": 4, "method": "online"}),
     "streamed": ("bf16", {"cluster": 2, "method": "streamed"}),
-    "element by element": ("bf16", {"vector": 1, "loads": 8}),
 }
 
 
