@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.costmodel.features import Features, Floats
+from tilescout.spaces.errors import ModelError
 
 
 @dataclass(frozen=True)
@@ -107,3 +108,37 @@ class CostModel(ABC):
             spreads.append(exact.log_time - exact.log_time.mean())
         total = float(np.square(np.concatenate(spreads)).sum())
         return 1 - float(np.square(np.concatenate(errors)).sum()) / total
+
+
+def check_features(features: Features, names: tuple[str, ...]) -> None:
+    """Refuse features that are not those that a model was made for.
+
+    Raises
+    ------
+    ModelError
+        With what differs.
+    """
+    if features.names != names:
+        other = sorted(set(features.names) ^ set(names))
+        raise ModelError(
+            f"the model was made for {len(names)} features, these are {len(features.names)}"
+            f"{', only one has ' + ', '.join(other[:3]) if other else ''}; train a model anew with `tilescout train`"
+        )
+
+
+def learnable(samples: Sequence[Sample]) -> list[Sample]:
+    """The samples that hold any measurement.
+
+    Raises
+    ------
+    ModelError
+        If none does, if all were given up, or if they have different features.
+    """
+    samples = [sample for sample in samples if len(sample)]
+    if not samples:
+        raise ModelError("there are no measurements to learn from")
+    if all(sample.censored.all() for sample in samples):
+        raise ModelError("every measurement was given up early: there is no time to learn from")
+    for sample in samples:
+        check_features(sample.features, samples[0].features.names)
+    return samples

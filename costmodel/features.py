@@ -32,6 +32,17 @@ Features of a tiled product, all dimensionless or with the unit named, those of 
 ``bound``               log2 of the largest of them; ``second`` of the next
 ======================  ==================================================================================
 
+Features of a compiled kernel, for configurations whose artifact exists; a space as a whole has none:
+
+=========================  ===============================================================================
+``binary:registers``       log2 of registers a thread at launch
+``binary:spill_bytes``     log2 of 1 + bytes of stack frame and local memory a thread
+``binary:instructions``    log2 of machine instructions of 16 bytes
+=========================  ===============================================================================
+
+They are read from the cubin: registers and bytes by NVIDIA's ``cuobjdump -res-usage``, instructions off the size of its
+code section (`tilescout.search.evaluate.binary`).
+
 Sources: a multiprocessor of compute capability 9.0 multiplies 4096 16-bit operations a cycle (NVIDIA H100 Tensor Core
 GPU Architecture, 2022) and reads 128 B a cycle of shared memory (CUDA C++ programming guide); an m64nNk16 instruction
 reads its operands from there. The reach of a round of blocks follows from the order in which the kernel walks tiles.
@@ -51,6 +62,9 @@ from tilescout.spaces.templates import KernelTemplate
 from tilescout.spaces.tiling import Tiling
 
 Floats = NDArray[np.float64]
+
+BINARY_PREFIX = "binary:"
+"""What the names of features of a compiled kernel begin with."""
 
 OPERATION_BYTES_A_CYCLE = 8192  # 4096 16-bit matrix operations of a multiprocessor (sm_90), or 8192 8-bit ones
 SHARED_BYTES_A_CYCLE = 128  # that a multiprocessor reads of its shared memory
@@ -82,6 +96,14 @@ class Features:
     def take(self, rows: NDArray[np.int64]) -> "Features":
         """The features of some configurations."""
         return Features(self.names, self.values[rows])
+
+    def only(self, names: tuple[str, ...]) -> "Features":
+        """The features of these names."""
+        return Features(names, self.values[:, [self.names.index(name) for name in names]])
+
+    def beside(self, others: "Features") -> "Features":
+        """These features and others of the same configurations."""
+        return Features(self.names + others.names, np.concatenate([self.values, others.values], axis=1))
 
     @classmethod
     def of(cls, columns: dict[str, Floats]) -> "Features":
@@ -126,6 +148,20 @@ def space_features(space: SearchSpace, template: KernelTemplate | None = None) -
         return Features.of(knob_features(space.knobs, space.columns))
     assert isinstance(space.problem, GemmProblem)  # nothing else is tiled so
     return Features.of(tiling_features(tiling, space.problem, space.device))
+
+
+def binary_features(registers: Floats, spill_bytes: Floats, instructions: Floats) -> Features:
+    """What the binaries of configurations say; see the module's table.
+
+    Parameters
+    ----------
+    registers, spill_bytes
+        A thread, of shape [configurations].
+    instructions
+        Of the kernel, of the same shape.
+    """
+    columns = {"registers": registers, "spill_bytes": 1 + spill_bytes, "instructions": instructions}
+    return Features.of({BINARY_PREFIX + name: np.log2(column) for name, column in columns.items()})
 
 
 def clusters_at_once(size: NDArray[np.int64], device: Device) -> NDArray[np.int64]:

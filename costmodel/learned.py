@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.costmodel.analytic import Constants, calibrate_from, log_base
-from tilescout.costmodel.estimator import CostModel, Prediction, Sample
+from tilescout.costmodel.estimator import CostModel, Prediction, Sample, check_features, learnable
 from tilescout.costmodel.features import Features, Floats
 from tilescout.costmodel.trees import Forest
 from tilescout.costmodel.uncertainty import Errors, estimate_errors
@@ -105,26 +105,21 @@ class ForestModel(CostModel):
         return model
 
     def fit(self, samples: Sequence[Sample]) -> "ForestModel":
-        samples = [sample for sample in samples if len(sample)]
-        if not samples:
-            raise ModelError("there are no measurements to learn from")
-        if all(sample.censored.all() for sample in samples):
-            raise ModelError("every measurement was given up early: there is no time to learn from")
-        for sample in samples:
-            _check(sample.features, samples[0].features.names)
+        samples = learnable(samples)
         few = self.options.validation_trees
-        self.errors = estimate_errors(samples, lambda rest: self._learn(rest, few), self.options.seed)
-        self.fitted = self._learn(samples, self.options.trees)
+        self.errors = estimate_errors(samples, lambda rest: self.learn(rest, few), self.options.seed)
+        self.fitted = self.learn(samples, self.options.trees)
         return self
 
     def predict(self, features: Features) -> Prediction:
         if self.fitted is None or self.errors is None:
             raise ModelError("the model was not fitted: call fit first, or load a fitted one")
-        _check(features, self.fitted.names)
+        check_features(features, self.fitted.names)
         mean, between = self.fitted.predict(features)
         return Prediction(mean, self.errors.spread(between), self.errors.shift)
 
-    def _learn(self, samples: Sequence[Sample], trees: int) -> Fitted:
+    def learn(self, samples: Sequence[Sample], trees: int) -> Fitted:
+        """What so many trees learn of measurements, without a look at how wrong they are."""
         options, names = self.options, samples[0].features.names
         constants = calibrate_from(samples, options.handful, options.seed)
         empty = Fitted(names, Forest.constant(0.0), constants)
@@ -166,12 +161,3 @@ def truncated_mean(mean: Floats, spread: Floats, above: Floats) -> Floats:
     z = (above - mean) / spread
     # As logarithms the ratio keeps its precision far out in the tail.
     return np.asarray(mean + spread * np.exp(norm.logpdf(z) - norm.logsf(z)))
-
-
-def _check(features: Features, names: tuple[str, ...]) -> None:
-    if features.names != names:
-        other = sorted(set(features.names) ^ set(names))
-        raise ModelError(
-            f"the model was made for {len(names)} features, these are {len(features.names)}"
-            f"{', only one has ' + ', '.join(other[:3]) if other else ''}; train a model anew with `tilescout train`"
-        )

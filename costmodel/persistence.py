@@ -1,24 +1,35 @@
 """Fitted models on disk: one NumPy archive of plain arrays and a JSON text, never pickle.
 
-A model file is an ``.npz`` archive with the arrays of its forest and the array ``card``, a JSON text.
+A model file is an ``.npz`` archive with the arrays of its forest, of its networks, or of both, and the array ``card``,
+a JSON text. What an array says is checked before it is believed.
 """
 
 import json
 import zipfile
 from dataclasses import asdict, dataclass, fields
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilescout.costmodel.analytic import Constants
+from tilescout.costmodel.blend import Blended, BlendModel
 from tilescout.costmodel.learned import Fitted, ForestModel
+from tilescout.costmodel.ranking import Networks, RankingModel
 from tilescout.costmodel.trees import LEAF, Forest
 from tilescout.costmodel.uncertainty import Errors
 from tilescout.spaces.errors import ModelError
 
-FORMAT = 1
-_ARRAYS = tuple(field.name for field in fields(Forest))
+FORMAT = 2
+SavedModel = ForestModel | RankingModel | BlendModel
+"""What can be saved."""
+
+Arrays = dict[str, NDArray[Any]]
+
+_FOREST = tuple(field.name for field in fields(Forest))
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,7 @@ class ModelCard:
     rows: int
 
 
-def save_model(path: Path, model: ForestModel, card: ModelCard) -> None:
+def save_model(path: Path, model: SavedModel, card: ModelCard) -> None:
     """Write a fitted model; a file that is there is replaced.
 
     Raises
@@ -56,26 +67,31 @@ def save_model(path: Path, model: ForestModel, card: ModelCard) -> None:
     fitted, errors = model.fitted, model.errors
     if fitted is None or errors is None:
         raise ModelError("only a fitted model can be saved: call fit first")
+    parts: tuple[Fitted | Networks, ...] = (
+        (fitted.forest, fitted.networks) if isinstance(fitted, Blended) else (fitted,)
+    )
+    arrays: Arrays = {}
+    for part in parts:
+        arrays |= _forest_arrays(part) if isinstance(part, Fitted) else _network_arrays(part)
     about = {
         "format": FORMAT,
         "card": asdict(card),
         "names": fitted.names,
-        "constants": None if fitted.constants is None else asdict(fitted.constants),
+        "constants": {_name(part): None if part.constants is None else asdict(part.constants) for part in parts},
         "errors": asdict(errors),
     }
     text = json.dumps(about, sort_keys=True)
-    arrays = {name: getattr(fitted.forest, name) for name in _ARRAYS}
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
-            np.savez_compressed(file, card=np.array(text), **arrays)
+            np.savez_compressed(file, allow_pickle=False, card=np.array(text), **arrays)
         temporary.replace(path)
     except OSError as error:
         raise ModelError(f"can't write the model {path}: {error.strerror}") from error
 
 
-def load_model(path: Path) -> tuple[ForestModel, ModelCard]:
+def load_model(path: Path) -> tuple[SavedModel, ModelCard]:
     """Read what `save_model` wrote.
 
     Raises
@@ -91,23 +107,81 @@ def load_model(path: Path) -> tuple[ForestModel, ModelCard]:
                     f"model {path}: format {about['format']}, this tilescout reads {FORMAT}; "
                     "train it anew with `tilescout train`"
                 )
-            forest = Forest(**{name: archive[name] for name in _ARRAYS})
+            arrays = {name: archive[name] for name in archive.files if name != "card"}
         card = ModelCard(**{**about["card"], "problems": tuple(about["card"]["problems"])})
         names, errors = tuple(about["names"]), Errors(**about["errors"])
-        constants = None if about["constants"] is None else Constants(**about["constants"])
+        constants = {name: None if told is None else Constants(**told) for name, told in about["constants"].items()}
+        forest = _forest(arrays, names, constants["forest"]) if "forest" in constants else None
+        networks = _networks(arrays, names, constants["networks"]) if "networks" in constants else None
     except FileNotFoundError as error:
         raise ModelError(f"model {path} does not exist; make one with `tilescout train`") from error
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except _UnsoundError as error:
+        raise ModelError(f"model {path} is damaged: {error}; train it anew") from error
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         raise ModelError(f"model {path} is damaged; get it again, or train it anew with `tilescout train`") from error
-    if not _is_sound(forest, len(names)):
-        raise ModelError(f"model {path} is damaged: its trees lead outside themselves; train it anew")
-    return ForestModel.of(Fitted(names, forest, constants), errors), card
+    if forest is not None and networks is not None:
+        return BlendModel.of(Blended(forest, networks), errors), card
+    if forest is not None:
+        return ForestModel.of(forest, errors), card
+    if networks is not None:
+        return RankingModel.of(networks, errors), card
+    raise ModelError(f"model {path} is damaged: it holds neither trees nor networks; train it anew")
 
 
 def shipped_model(space: str, device: str) -> Path | None:
     """The model of a space on a device that comes with the package; None if there is none."""
     path = Path(str(files("tilescout.costmodel").joinpath("pretrained", f"{space}-{device}.npz")))
     return path if path.is_file() else None
+
+
+class _UnsoundError(Exception):
+    """Arrays are not those of a model."""
+
+
+def _name(part: Fitted | Networks) -> str:
+    return "forest" if isinstance(part, Fitted) else "networks"
+
+
+def _forest_arrays(fitted: Fitted) -> Arrays:
+    return {f"forest.{name}": getattr(fitted.forest, name) for name in _FOREST}
+
+
+def _forest(arrays: Arrays, names: tuple[str, ...], constants: Constants | None) -> Fitted:
+    forest = Forest(**{name: arrays[f"forest.{name}"] for name in _FOREST})
+    if not _is_sound(forest, len(names)):
+        raise _UnsoundError("its trees lead outside themselves")
+    return Fitted(names, forest, constants)
+
+
+def _network_arrays(networks: Networks) -> Arrays:
+    """Layer by layer, with the members along the first axis."""
+    arrays: Arrays = {"networks.centre": networks.centre, "networks.scale": networks.scale}
+    for at, layers in enumerate(zip(*networks.members, strict=True)):
+        arrays[f"networks.weights{at}"] = np.stack([weights for weights, _ in layers])
+        arrays[f"networks.biases{at}"] = np.stack([biases for _, biases in layers])
+    return arrays
+
+
+def _networks(arrays: Arrays, names: tuple[str, ...], constants: Constants | None) -> Networks:
+    depth = sum(name.startswith("networks.weights") for name in arrays)
+    weights = [arrays[f"networks.weights{at}"] for at in range(depth)]  # each [members, inputs, outputs]
+    biases = [arrays[f"networks.biases{at}"] for at in range(depth)]  # each [members, outputs]
+    centre, scale = arrays["networks.centre"], arrays["networks.scale"]
+    every = [centre, scale, *weights, *biases]
+    if not weights or any(array.dtype != np.float64 or not np.isfinite(array).all() for array in every):
+        raise _UnsoundError("its networks are not of numbers")
+    # Of k layers there are k + 1 widths: the features, the outputs of each layer, the last of them one score.
+    widths = [len(names), *(layer.shape[-1] for layer in weights[:-1]), 1]
+    members = len(weights[0])
+    fits = centre.shape == scale.shape == (len(names),) and bool((scale > 0).all()) and members > 0
+    for weight, bias, (inputs, outputs) in zip(weights, biases, pairwise(widths), strict=True):
+        fits = fits and weight.shape == (members, inputs, outputs) and bias.shape == (members, outputs)
+    if not fits:
+        raise _UnsoundError("the layers of its networks do not fit")
+    layers = [
+        tuple((weight[at], bias[at]) for weight, bias in zip(weights, biases, strict=True)) for at in range(members)
+    ]
+    return Networks(names, centre, scale, tuple(layers), constants)
 
 
 def _is_sound(forest: Forest, features: int) -> bool:

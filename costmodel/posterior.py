@@ -3,11 +3,12 @@
 C. Rasmussen, C. Williams: Gaussian processes for machine learning. MIT Press, 2006. The covariance is Matérn's with
 smoothness 5/2 over distances in which every coordinate has its own length.
 
-Where a cost model gives a prior, the process models its error: a shift that all configurations share, and an error of
-each one's own that is alike for similar ones. Without a prior it models the values themselves.
+Where a cost model gives a prior, the process models its error: a shift that all configurations of a problem share, and
+an error of each one's own that is alike for similar ones, on similar problems too where sizes are among the
+coordinates. Without a prior it models the values themselves.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,12 +70,26 @@ class Observed:
         Standard deviation that was expected of each one's own error, of the same shape.
     noise
         Standard deviation of what was measured, of the same shape.
+    problem
+        Which problem it was measured on, of the same shape; 0 is the one that is asked about. Measurements of others
+        say something of configurations that are alike, and nothing of the error that all of this problem share.
     """
 
     points: Floats
     errors: Floats
     spread: Floats
     noise: Floats
+    problem: NDArray[np.int64]
+
+    @classmethod
+    def here(cls, points: Floats, errors: Floats, spread: Floats, noise: Floats) -> "Observed":
+        """Measurements of the problem that is asked about."""
+        return cls(points, errors, spread, noise, np.zeros(len(errors), dtype=np.int64))
+
+    def and_(self, others: "Observed") -> "Observed":
+        """These measurements and others."""
+        pairs = [(getattr(self, field.name), getattr(others, field.name)) for field in fields(self)]
+        return Observed(*(np.concatenate(pair) for pair in pairs))
 
 
 def condition(
@@ -99,9 +114,12 @@ def condition(
     from scipy.linalg import cho_solve, solve_triangular
 
     own = kernel.between(observed.points, observed.points) * np.outer(observed.spread, observed.spread)
-    own += shift**2 + np.diag(observed.noise**2 + JITTER * observed.spread**2)
+    own += shift**2 * (observed.problem[:, None] == observed.problem) + np.diag(
+        observed.noise**2 + JITTER * observed.spread**2
+    )
     factor = np.linalg.cholesky(own)
-    across = kernel.between(observed.points, points) * np.outer(observed.spread, spread) + shift**2
+    across = kernel.between(observed.points, points) * np.outer(observed.spread, spread)
+    across += shift**2 * (observed.problem == 0)[:, None]
     solved = solve_triangular(factor, across, lower=True, check_finite=False)
     weights = cho_solve((factor, True), observed.errors, check_finite=False)
     mean = across.T @ weights

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilescout.costmodel.analytic import Constants, calibrate_from, log_base
-from tilescout.costmodel.estimator import CostModel, Prediction, Sample
+from tilescout.costmodel.estimator import CostModel, Prediction, Sample, check_features, learnable
 from tilescout.costmodel.features import Features, Floats
 from tilescout.costmodel.uncertainty import Errors, estimate_errors
 from tilescout.spaces.errors import ModelError
@@ -109,26 +109,28 @@ class RankingModel(CostModel):
         self.fitted: Networks | None = None
         self.errors: Errors | None = None
 
+    @classmethod
+    def of(cls, fitted: Networks, errors: Errors) -> "RankingModel":
+        """A model that was fitted before."""
+        model = cls()
+        model.fitted, model.errors = fitted, errors
+        return model
+
     def fit(self, samples: Sequence[Sample]) -> "RankingModel":
-        samples = [sample for sample in samples if len(sample) and not sample.censored.all()]
-        if not samples:
-            raise ModelError("there are no measured times to learn from")
-        names = samples[0].features.names
-        if any(sample.features.names != names for sample in samples):
-            raise ModelError("the samples have different features")
-        self.errors = estimate_errors(samples, lambda rest: self._learn(rest, members=1), self.options.seed)
-        self.fitted = self._learn(samples, self.options.members)
+        samples = learnable(samples)
+        self.errors = estimate_errors(samples, lambda rest: self.learn(rest, members=1), self.options.seed)
+        self.fitted = self.learn(samples, self.options.members)
         return self
 
     def predict(self, features: Features) -> Prediction:
         if self.fitted is None or self.errors is None:
-            raise ModelError("the model was not fitted: call fit first")
-        if features.names != self.fitted.names:
-            raise ModelError("the model was made for other features: train it anew")
+            raise ModelError("the model was not fitted: call fit first, or load a fitted one")
+        check_features(features, self.fitted.names)
         mean, between = self.fitted.predict(features)
         return Prediction(mean, self.errors.spread(between), self.errors.shift)
 
-    def _learn(self, samples: Sequence[Sample], members: int) -> Networks:
+    def learn(self, samples: Sequence[Sample], members: int) -> Networks:
+        """What so many networks learn of measurements, without a look at how wrong they are."""
         options = self.options
         samples = [sample for sample in samples if not sample.censored.all()]
         values = np.concatenate([sample.features.values for sample in samples])
@@ -157,59 +159,76 @@ def _train(
         weight.requires_grad_()
     optimiser = torch.optim.AdamW(weights, lr=options.rate, weight_decay=options.decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, options.steps)
-    problems = [_tensors(s, i, b, options) for s, i, b in zip(samples, inputs, bases, strict=True)]
-    for _ in range(options.steps):
-        optimiser.zero_grad()
-        loss = sum((_loss(weights, problem, options, generator) for problem in problems), start=torch.zeros(()))
-        loss.backward()
-        optimiser.step()
-        schedule.step()
+    measured = _Measured.of(samples, inputs, bases, options)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # more only wait for each other: the networks are small
+    try:
+        for _ in range(options.steps):
+            optimiser.zero_grad()
+            loss = _loss(weights, measured, options, generator)
+            loss.backward()
+            optimiser.step()
+            schedule.step()
+    finally:
+        torch.set_num_threads(threads)
     arrays = [weight.detach().double().numpy() for weight in weights]
     return tuple(zip(arrays[::2], arrays[1::2], strict=True))
 
 
 @dataclass(frozen=True)
-class _Problem:
-    inputs: "torch.Tensor"
+class _Measured:
+    """The measurements of all problems one behind the other: one pass of a network serves them all."""
+
+    inputs: "torch.Tensor"  # [measurements, features]
     base: "torch.Tensor"
     log_time: "torch.Tensor"
     exact: "torch.Tensor"
-    chance: "torch.Tensor"  # of being drawn
+    chance: "torch.Tensor"  # of being drawn, [problems, measurements of the largest]; zero behind a problem's last
+    first: "torch.Tensor"  # measurement of each problem, [problems, 1]
 
+    @classmethod
+    def of(
+        cls, samples: Sequence[Sample], inputs: Sequence[Floats], bases: Sequence[Floats], options: RankingOptions
+    ) -> "_Measured":
+        import torch
 
-def _tensors(sample: Sample, inputs: Floats, base: Floats, options: RankingOptions) -> _Problem:
-    import torch
-
-    chance = np.exp(-options.focus * (sample.log_time - sample.log_time.min()))
-    return _Problem(
-        torch.as_tensor(inputs, dtype=torch.float32),
-        torch.as_tensor(base, dtype=torch.float32),
-        torch.as_tensor(sample.log_time, dtype=torch.float32),
-        torch.as_tensor(~sample.censored),
-        torch.as_tensor(chance, dtype=torch.float32),
-    )
+        chance = np.zeros((len(samples), max(map(len, samples))))
+        for row, sample in zip(chance, samples, strict=True):
+            row[: len(sample)] = np.exp(-options.focus * (sample.log_time - sample.log_time.min()))
+        ends = np.cumsum([len(sample) for sample in samples])
+        return cls(
+            torch.as_tensor(np.concatenate(inputs), dtype=torch.float32),
+            torch.as_tensor(np.concatenate(bases), dtype=torch.float32),
+            torch.as_tensor(np.concatenate([sample.log_time for sample in samples]), dtype=torch.float32),
+            torch.as_tensor(np.concatenate([~sample.censored for sample in samples])),
+            torch.as_tensor(chance, dtype=torch.float32),
+            torch.as_tensor(np.concatenate([[0], ends[:-1]])[:, None]),
+        )
 
 
 def _loss(
-    weights: "list[torch.Tensor]", problem: _Problem, options: RankingOptions, generator: "torch.Generator"
+    weights: "list[torch.Tensor]", measured: _Measured, options: RankingOptions, generator: "torch.Generator"
 ) -> "torch.Tensor":
     import torch
     from torch.nn.functional import silu, softplus
 
-    drawn = torch.multinomial(problem.chance, 2 * options.pairs, replacement=True, generator=generator)
-    hidden = problem.inputs[drawn]
+    drawn = torch.multinomial(measured.chance, 2 * options.pairs, replacement=True, generator=generator)
+    drawn = drawn + measured.first  # [problems, 2 * pairs]
+    hidden = measured.inputs[drawn]
     for weight, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
         hidden = silu(hidden @ weight + bias)
-    score = (hidden @ weights[-2] + weights[-1])[:, 0] + problem.base[drawn]
-    truth, exact = problem.log_time[drawn], problem.exact[drawn]
-    one, other = score.chunk(2)
-    faster, slower = truth.chunk(2)
+    score = (hidden @ weights[-2] + weights[-1])[..., 0] + measured.base[drawn]
+    truth, exact = measured.log_time[drawn], measured.exact[drawn]
+    one, other = score.chunk(2, dim=1)
+    faster, slower = truth.chunk(2, dim=1)
     # Of a pair with a censored one the order is known only if that is the slower.
-    known = torch.where(faster < slower, exact.chunk(2)[0], exact.chunk(2)[1])
+    one_is_exact, other_is_exact = exact.chunk(2, dim=1)
+    known = torch.where(faster < slower, one_is_exact, other_is_exact)
     sign = torch.sign(slower - faster)
     ranked = softplus(-sign * (other - one) / options.temperature) * known
     squared = (score - truth) ** 2 * exact
-    return ranked.mean() * options.temperature + options.absolute * squared.mean()
+    loss: torch.Tensor = ranked.mean() * options.temperature + options.absolute * squared.mean()
+    return loss * len(drawn)
 
 
 def _forward(layers: Layers, inputs: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""How wrong a learned model is on problems that it has not seen, found by leaving out each that it has."""
+"""How wrong a learned model is on problems that it has not seen, found by leaving out those that it has."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class Errors:
 
 
 def estimate_errors(samples: Sequence[Sample], learn: Callable[[Sequence[Sample]], Learned], seed: int) -> Errors:
-    """The errors of what is learned from all samples but one, on that one.
+    """The errors of what is learned from some samples, on others: at most `FOLDS` times, problems are left out.
 
     Of a single problem, fifths of its configurations are left out instead.
 
@@ -60,7 +60,7 @@ def estimate_errors(samples: Sequence[Sample], learn: Callable[[Sequence[Sample]
     ModelError
         If nothing is left over to learn from or to test on.
     """
-    parts = [[sample] for sample in samples]
+    parts = [list(samples[start::FOLDS]) for start in range(min(FOLDS, len(samples)))]
     one_problem = len(samples) == 1
     if one_problem:
         order = np.random.default_rng(seed).permutation(len(samples[0]))
@@ -68,18 +68,24 @@ def estimate_errors(samples: Sequence[Sample], learn: Callable[[Sequence[Sample]
     errors, between, shifts = [], [], []
     for out in parts:
         rest = [sample for part in parts if part is not out for sample in part]
-        exact = out[0].exact()
-        if not len(exact) or all(sample.censored.all() for sample in rest):
+        if all(sample.censored.all() for sample in rest):
             continue
-        mean, variance = learn(rest).predict(exact.features)
-        error = exact.log_time - mean
-        shifts.append(0.0 if one_problem else float(np.median(error)))
-        errors.append(error - shifts[-1])
-        between.append(variance)
+        learned = learn(rest)
+        for exact in (sample.exact() for sample in out):
+            if len(exact):
+                mean, variance = learned.predict(exact.features)
+                error = exact.log_time - mean
+                shifts.append(0.0 if one_problem else float(np.median(error)))
+                errors.append(error - shifts[-1])
+                between.append(variance)
     if not errors:
         raise ModelError("there are too few measurements to tell how wrong a model of them is: record more")
     floor, slope = _variance_line(np.concatenate(between), np.concatenate(errors))
     return Errors(floor, slope, float(np.sqrt(np.mean(np.square(shifts)))))
+
+
+FOLDS = 6
+"""Times that problems are left out: training then takes no longer, a measurement, on a table of many problems."""
 
 
 def _variance_line(between: Floats, errors: Floats) -> tuple[float, float]:

@@ -16,6 +16,7 @@ from tilescout.spaces.errors import TilescoutError, one_line
 # The module and function of each command, imported when it is used: `tilescout --help` costs no torch.
 _COMMANDS = {
     "tune": "tilescout.experiments.tune:tune",
+    "collect": "tilescout.experiments.collect:collect",
     "compile": "tilescout.experiments.compile:compile_sample",
     "measure": "tilescout.experiments.measure:measure",
     "compare": "tilescout.experiments.compare.command:compare",

@@ -96,6 +96,7 @@ def _summary(built: list[Artifact], title: str) -> Table:
         "registers a thread": [resource.registers for resource in resources],
         "spilled bytes a thread": [resource.spill_bytes for resource in resources],
         "shared memory a block": [resource.shared_memory for resource in resources],
+        "instructions": [resource.instructions for resource in resources if resource.instructions is not None],
         "compile seconds": [artifact.compile_seconds for artifact in built],
     }
     for name, values in columns.items():

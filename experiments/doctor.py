@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from packaging.requirements import Requirement
 from rich.console import Console
+from rich.markup import escape
 
 from tilescout.experiments.options import examples, store_option
 from tilescout.search.evaluate.artifacts import ArtifactStore
@@ -19,7 +20,7 @@ from tilescout.search.evaluate.runtime import runtime_libraries
 from tilescout.search.evaluate.table import Table
 from tilescout.search.sources import shipped_tables
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import DeviceError, TilescoutError
+from tilescout.spaces.errors import DeviceError, SpaceError, TilescoutError
 from tilescout.spaces.templates import find_template, other_spaces, template_names
 
 
@@ -55,7 +56,9 @@ def doctor(store: Path) -> int:
     marks = {"ok": "[green]ok     [/green]", "missing": "[red]missing[/red]", "note": "[yellow]note   [/yellow]"}
     findings = list(examine(store))
     for finding in findings:
-        console.print(f"{marks[finding.state]} {finding.what}: {finding.detail}", highlight=False, soft_wrap=True)
+        console.print(
+            f"{marks[finding.state]} {finding.what}: {escape(finding.detail)}", highlight=False, soft_wrap=True
+        )
     return 1 if any(finding.state == "missing" for finding in findings) else 0
 
 
@@ -95,6 +98,20 @@ def _packages() -> Iterator[Finding]:
             yield Finding(requirement.name, "missing", f"{found} is installed, {requirement.specifier} is needed")
 
 
+def _spaces() -> Iterator[Finding]:
+    others = other_spaces()
+    for name in template_names():
+        try:
+            template = find_template(name)
+            found = f"for {', '.join(template.archs)}, source {template.source_hash[:12]}"
+        except SpaceError as error:
+            yield Finding(name, "note", str(error))  # an extra that is not installed, or a package that is broken
+            continue
+        yield Finding(name, "ok", found + (f", of {others.usable[name].distribution}" if name in others.usable else ""))
+    for name, reason in others.refused.items():
+        yield Finding(name, "note", reason)
+
+
 def _gpus() -> Iterator[Finding]:
     products = visible_gpus()
     if not products:
@@ -108,20 +125,6 @@ def _gpus() -> Iterator[Finding]:
         spaces = [name for name in template_names() if device.arch in _archs(name)]
         state = "ok" if spaces else "note"
         yield Finding(f"GPU {number}", state, f"{product} ({device.arch}), tunes {', '.join(spaces) or 'nothing'}")
-
-
-def _spaces() -> Iterator[Finding]:
-    """Spaces of other packages: which can be tuned, and which not and why."""
-    registered = other_spaces()
-    for name, found in registered.usable.items():
-        try:
-            find_template(name)
-        except TilescoutError as error:
-            yield Finding(f"space {name}", "note", str(error))
-        else:
-            yield Finding(f"space {name}", "ok", f"of {found.distribution}")
-    for name, reason in registered.refused.items():
-        yield Finding(f"space {name}", "note", reason)
 
 
 def _archs(name: str) -> tuple[str, ...]:

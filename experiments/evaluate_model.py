@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.costmodel.analytic import AnalyticModel, is_tiled
+from tilescout.costmodel.blend import BlendModel, BlendOptions
 from tilescout.costmodel.estimator import CostModel, Prediction, Sample
 from tilescout.costmodel.evaluation import (
     TOPS,
@@ -23,6 +24,7 @@ from tilescout.costmodel.evaluation import (
     regret_of_groups,
     summarise,
 )
+from tilescout.costmodel.features import BINARY_PREFIX
 from tilescout.costmodel.heuristics import is_installed, matches, suggest
 from tilescout.costmodel.learned import ForestModel, ForestOptions
 from tilescout.costmodel.ranking import RankingModel, RankingOptions
@@ -40,14 +42,20 @@ LEFT_OUT = ("problem", "family")
     "evaluate-model",
     epilog=examples(
         "tilescout evaluate-model gemm_sm90 --trees 100 --plots plots",
-        "tilescout evaluate-model gemm_sm90 --ranking --json evaluation.json",
+        "tilescout evaluate-model gemm_sm90 --parts --json evaluation.json",
     ),
 )
 @space_argument
 @click.option("--table", type=click.Path(path_type=Path), help="Table to test on. [default: the largest shipped one]")
-@click.option("--ranking", is_flag=True, help="Evaluate the ranking network too; it takes longest.")
+@click.option("--parts", is_flag=True, help="Evaluate the forest and the networks that the learned model blends, too.")
+@click.option(
+    "--binaries", is_flag=True, help="On rows whose kernel was read: learn with and without what its binary says."
+)
 @click.option(
     "--trees", type=click.IntRange(min=1), default=ForestOptions.trees, show_default=True, help="Trees of the forest."
+)
+@click.option(
+    "--steps", type=click.IntRange(min=1), default=RankingOptions.steps, show_default=True, help="Of the networks' fit."
 )
 @seed_option
 @json_option
@@ -56,8 +64,10 @@ LEFT_OUT = ("problem", "family")
 def evaluate_model(
     space: str,
     table: Path | None,
-    ranking: bool,
+    parts: bool,
+    binaries: bool,
     trees: int,
+    steps: int,
     seed: int,
     json_path: Path | None,
     plots: Path | None,
@@ -69,23 +79,22 @@ def evaluate_model(
     """
     template = find_template(space)
     recorded = Table.read(table) if table else largest_table(template)
-    samples = samples_of(recorded, template)
+    samples = samples_of(recorded, template, binaries=binaries)
+    plain = [replace(s, features=s.features.only(_unbuilt(s.features.names))) for s in samples]
     console = Console()
     result: dict[str, Any] = {"table": recorded.path.name, "rows": len(recorded), "device": recorded.card.device}
     drawn: dict[str, list[tuple[Sample, Prediction]]] = {}
-    makers: dict[str, Callable[[], CostModel]] = {
-        "learned": lambda: ForestModel(ForestOptions(trees=trees, seed=seed)),
-    }
-    if is_tiled(samples[0].features.names):
-        makers["analytic"] = AnalyticModel
-    if ranking:
-        makers["ranking"] = lambda: RankingModel(RankingOptions(seed=seed))
+    options = BlendOptions(ForestOptions(trees=trees, seed=seed), RankingOptions(steps=steps, seed=seed))
+    makers = _makers(options, parts, is_tiled(samples[0].features.names))
+    seen = dict.fromkeys(makers, plain)
+    if binaries:
+        makers["learned with binaries"], seen["learned with binaries"] = makers["learned"], samples
     result["models"] = list(makers)
     for what in LEFT_OUT:
         groups = [s.problem if what == "problem" else family_of(s.problem) for s in samples]
         rows: dict[str, Sequence[Quality]] = {}
         for name, make in makers.items():
-            predicted = leave_out(samples, groups, make)
+            predicted = leave_out(seen[name], groups, make)
             drawn[f"{name}, {what} left out"] = predicted
             rows[name] = [quality(sample, prediction) for sample, prediction in predicted]
         result[f"{what}_left_out"] = {
@@ -97,7 +106,7 @@ def evaluate_model(
         }
         console.print(_grid(f"a {what} left out", {name: summarise(qualities) for name, qualities in rows.items()}))
     if is_installed() and is_tiled(samples[0].features.names):
-        result["heuristics"] = {s.problem: _heuristics(recorded, template, s) for s in samples}
+        result["heuristics"] = {s.problem: _heuristics(recorded, template, s, binaries) for s in samples}
         console.print(_heuristics_grid(result["heuristics"]))
     if json_path is not None:
         json_path.write_text(json.dumps(result, indent=1) + "\n")
@@ -107,10 +116,25 @@ def evaluate_model(
         draw_and_log(drawn, result, plots, mlflow_uri)
 
 
-def _heuristics(table: Table, template: KernelTemplate, sample: Sample) -> dict[int, float]:
+def _makers(options: BlendOptions, parts: bool, tiled: bool) -> dict[str, Callable[[], CostModel]]:
+    """What makes each model that is evaluated, by its name."""
+    makers: dict[str, Callable[[], CostModel]] = {"learned": lambda: BlendModel(options)}
+    if tiled:
+        makers["analytic"] = AnalyticModel
+    if parts:
+        makers |= {"forest": lambda: ForestModel(options.forest), "ranking": lambda: RankingModel(options.ranking)}
+    return makers
+
+
+def _unbuilt(names: Sequence[str]) -> tuple[str, ...]:
+    """The features that are known before a kernel is compiled."""
+    return tuple(name for name in names if not name.startswith(BINARY_PREFIX))
+
+
+def _heuristics(table: Table, template: KernelTemplate, sample: Sample, binaries: bool) -> dict[int, float]:
     """Regret of its first suggestions, every other knob at its best; what the table does not hold is passed over."""
     problem = GemmProblem.parse(sample.problem)
-    part = problem_space(table, template, problem)
+    part = problem_space(table, template, problem, binaries)
     tiling = template.tiling(part.columns, problem)
     assert tiling is not None
     groups = (matches(suggestion, tiling) for suggestion in suggest(problem, table.card.device))

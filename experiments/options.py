@@ -11,7 +11,9 @@ from tilescout.search.store import STORE
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError, StoreError
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.suite import find_suite
 from tilescout.spaces.templates import KernelTemplate, template_names
 
 space_argument = click.argument(
@@ -39,6 +41,13 @@ set_option = click.option(
 target_option = click.option(
     "--target", type=click.Choice(list(DEVICES)), default="h200", show_default=True, help="Device to compile for."
 )
+cluster_option = click.option(
+    "--cluster", metavar="auto|ADDRESS", help="Compile and measure on a Ray cluster: that one, or one on this machine."
+)
+gpus_option = click.option("--gpus", type=click.IntRange(min=1), help="GPUs to use at most. [default: all]")
+signature_option = click.option(
+    "--signature", help="Types, layout and epilogue in place of the suite's: its sizes alone count."
+)
 json_option = click.option(
     "--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the result to this file too."
 )
@@ -47,6 +56,23 @@ json_option = click.option(
 def examples(*lines: str) -> str:
     """The end of a help text: calls that can be copied."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def suite_problems(template: KernelTemplate, suite: str, signature: str | None) -> list[Problem]:
+    """The problems of a suite, each once; with a signature, of that one.
+
+    Raises
+    ------
+    ProblemError
+        If there is no such suite, or the template can't compute one of them.
+    """
+    found = find_suite(suite).problems
+    if signature is not None:
+        sizes = [str(problem).partition(":")[0] for problem in found]
+        found = list(dict.fromkeys(template.parse(f"{size}:{signature}") for size in sizes))
+    for problem in found:
+        template.check(problem)
+    return found
 
 
 def changed_default(template: KernelTemplate, space: SearchSpace, settings: Sequence[str]) -> Configuration:

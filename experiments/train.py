@@ -9,9 +9,11 @@ import numpy as np
 from rich.console import Console
 
 from tilescout.costmodel.analytic import AnalyticModel, Calibration, is_tiled
+from tilescout.costmodel.blend import BlendModel, BlendOptions
 from tilescout.costmodel.estimator import Sample
-from tilescout.costmodel.learned import ForestModel, ForestOptions
+from tilescout.costmodel.learned import ForestOptions
 from tilescout.costmodel.persistence import ModelCard, save_model
+from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.options import examples, seed_option, space_argument, store_option
 from tilescout.search.evaluate.table import Table
 from tilescout.search.sources import largest_table
@@ -36,6 +38,9 @@ HANDFUL = 24
 @click.option(
     "--trees", type=click.IntRange(min=1), default=ForestOptions.trees, show_default=True, help="Trees of the forest."
 )
+@click.option(
+    "--steps", type=click.IntRange(min=1), default=RankingOptions.steps, show_default=True, help="Of the networks' fit."
+)
 @seed_option
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder to write to. [default: models in the store]"
@@ -47,6 +52,7 @@ def train(
     table: Path | None,
     without: tuple[str, ...],
     trees: int,
+    steps: int,
     seed: int,
     out: Path | None,
     store: Path,
@@ -63,7 +69,8 @@ def train(
     samples = samples_of(recorded, template, left_out)
     console = Console()
     started = time.perf_counter()
-    model = ForestModel(ForestOptions(trees=trees, seed=seed)).fit(samples)
+    options = BlendOptions(ForestOptions(trees=trees, seed=seed), RankingOptions(steps=steps, seed=seed))
+    model = BlendModel(options).fit(samples)
     folder = out if out is not None else store / "models"
     device = recorded.card.device
     path = folder / f"{space}-{device}.npz"

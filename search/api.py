@@ -1,21 +1,24 @@
 """Tune a kernel in one call: all that ``tilescout tune`` can, for scripts and notebooks."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tilescout.search.engines import opened_evaluator
 from tilescout.search.evaluate.evaluator import Evaluator
 from tilescout.search.loop import Budget
 from tilescout.search.progress import StudyProgress
 from tilescout.search.race import RaceOptions
 from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.samplers import check_sampler
-from tilescout.search.sources import check_device, make_evaluator, named_template
+from tilescout.search.sources import check_device, named_template
 from tilescout.search.store import STORE, artifacts, studies
 from tilescout.search.tuning import NoTracker, Tracker, TuneOptions, run_study
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate
 
 _LOG = logging.getLogger(__name__)
@@ -33,8 +36,11 @@ def tune(
     seed: int = 0,
     budget: Budget | None = None,
     settings: Mapping[str, Any] | None = None,
+    first: Callable[[KernelTemplate, SearchSpace], Sequence[int]] | None = None,
     race: RaceOptions | None = None,
     device: str = "auto",
+    cluster: str | None = None,
+    gpus: int | None = None,
     table: Path | str | None = None,
     store: Path | str = STORE,
     resume: bool = False,
@@ -61,10 +67,16 @@ def tune(
         When to stop; None means 64 trials.
     settings
         What else the strategy takes: ``{"model": path}`` for ``guided``, ``{"options": {"copies": 5}}`` for ``lfbo``.
+    first
+        Says what to try right after the default, as indices of the space: what somebody else would try.
     race
         How the best are told apart at the end of a live search.
     device
         ``auto``; ``cuda`` or ``cuda:N`` to measure on that GPU; ``replay``.
+    cluster
+        Address of a Ray cluster to compile and measure on, or ``auto``; None measures here.
+    gpus
+        How many GPUs to use at most: None takes one here, and all of a cluster.
     table
         The table to replay; None takes the shipped one that holds the problem.
     store
@@ -106,8 +118,12 @@ def tune(
     )
     make_tracker = _tracker_maker(mlflow, store)
     with ExitStack() as stack:
-        evaluator = stack.enter_context(make_evaluator(template, parsed, device, table, artifacts(store)))
+        evaluator = stack.enter_context(
+            opened_evaluator(template, parsed, device, cluster, gpus, table, artifacts(store))
+        )
         _LOG.info("%s", evaluator.provenance.description)
+        if first is not None:
+            options = replace(options, first=first(template, evaluator.space))
         if sampler == "guided" and evaluator.provenance.kind == "replay":
             _warn_of_hindsight(template, evaluator, options.settings.get("model"))
         bar = stack.enter_context(StudyProgress(budget.trials)) if progress else None

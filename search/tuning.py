@@ -1,7 +1,7 @@
 """One study, from its first trial to its result."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -73,6 +73,8 @@ class TuneOptions:
         What else the strategy takes; see `make_sampler`.
     resume
         Continue the newest study of the same space, problem, device, sampler and seed instead of starting another.
+    first
+        Indices of configurations that a new study tries right after the default, in this order: what others would try.
     """
 
     sampler: str
@@ -82,6 +84,7 @@ class TuneOptions:
     resume: bool = False
     race: RaceOptions = field(default_factory=RaceOptions)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    first: Sequence[int] = ()
 
 
 class NoTracker:
@@ -113,6 +116,7 @@ def run_study(
     options: TuneOptions,
     make_tracker: Callable[[StudyInfo, str | None], Tracker] = lambda info, run_id: NoTracker(),
     on_trial: Callable[[TrialRecord], None] = lambda trial: None,
+    search: Callable[..., str | None] = run,
 ) -> StudyResult:
     """Search for the fastest configuration.
 
@@ -131,6 +135,8 @@ def run_study(
         Called once with what the study is about and, when a tracked study is resumed, its run.
     on_trial
         Called with every trial as it finishes, those of earlier runs first.
+    search
+        What asks and tells the study; a suite's searches do so in turns.
 
     Returns
     -------
@@ -170,7 +176,7 @@ def run_study(
 
         default = space.index(info.default) if info.default in space else None
         in_full = () if default is None else (default,)
-        stopped = run(study, evaluator, options.budget, info.library_us, finished, in_full)
+        stopped = search(study, evaluator, options.budget, info.library_us, finished, in_full)
         result = StudyResult(info, finished_trials(study, space), time.monotonic() - started, stopped=stopped or "")
         result = _race(evaluator, result, default, options)
         result = replace(result, seconds=time.monotonic() - started)
@@ -203,15 +209,16 @@ def _place(evaluator: Evaluator) -> str:
 
 
 def _about(study: optuna.Study, template: KernelTemplate, evaluator: Evaluator, options: TuneOptions) -> StudyInfo:
-    """What the study is about; stored in it on the first run, with the default queued as trial 0."""
+    """What the study is about; stored in it on the first run, with the default and `options.first` queued."""
     space = evaluator.space
     default = template.default(space.problem, space.device)
     stored = study.user_attrs.get(_ABOUT)
     if stored is None:
         stored = {"space_hash": template.source_hash, "library_us": evaluator.library_us()}
         study.set_user_attr(_ABOUT, stored)
-        if default in space:
-            study.enqueue_trial(dict(zip(distributions(space), map(int, space.code(default)), strict=True)))
+        ahead = [space.index(default)] if default in space else []
+        for index in dict.fromkeys([*ahead, *options.first]):
+            study.enqueue_trial(dict(zip(distributions(space), map(int, space.codes[index]), strict=True)))
     elif stored["space_hash"] != template.source_hash:
         raise StoreError(
             f"study {study.study_name} searched another version of {template.name}: its kernels are not today's; "

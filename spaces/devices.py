@@ -39,8 +39,11 @@ class Device:
     peak: float
 
 
-# Sources: NVIDIA's H100, H200 and B200 datasheets; compute capabilities 9.0 and 10.0 in the CUDA C++ programming
-# guide (227 KiB of shared memory a block); SM and L2 figures as the driver reports them.
+RTX_PRO_6000 = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
+
+# Sources: NVIDIA's H100, H200 and B200 datasheets; compute capabilities 9.0, 10.0 and 12.0 in the CUDA C++ programming
+# guide (227 KiB of shared memory a block, and 99 KiB); SM and L2 figures as the driver reports them; of an RTX PRO 6000
+# as in NVIDIA's white paper on the architecture of RTX PRO Blackwell GPUs, 2025, which also has its rates.
 DEVICES = {
     device.name: device
     for device in (
@@ -48,6 +51,7 @@ DEVICES = {
         Device("h100-pcie", "NVIDIA H100 PCIe", "sm_90a", 114, 232_448, 50 * 2**20, 2.0e12, 756e12),
         Device("h200", "NVIDIA H200", "sm_90a", 132, 232_448, 60 * 2**20, 4.8e12, 989e12),
         Device("b200", "NVIDIA B200", "sm_100a", 148, 232_448, 126 * 2**20, 8.0e12, 2250e12),
+        Device("rtx-pro-6000", RTX_PRO_6000, "sm_120a", 188, 101_376, 128 * 2**20, 1.792e12, 503.8e12),
     )
 }
 

@@ -144,6 +144,11 @@ def _hash_sources(package: str, sources: tuple[str, ...]) -> str:
 _BUILT_IN = {
     "gemm_sm90": "tilescout.spaces.gemm_sm90:TEMPLATE",
     "softmax_sm90": "tilescout.spaces.softmax_sm90:TEMPLATE",
+    "quack_sm90": "tilescout.spaces.libraries.quack:SM90",
+    "quack_sm100": "tilescout.spaces.libraries.quack:SM100",
+    "quack_sm120": "tilescout.spaces.libraries.quack:SM120",
+    "cutlass_operators": "tilescout.spaces.libraries.cutlass_operators:SM90",
+    "cutlass_operators_sm100": "tilescout.spaces.libraries.cutlass_operators:SM100",
 }
 
 

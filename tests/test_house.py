@@ -21,7 +21,7 @@ ALLOWED = {
 UNPICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "skops"}
 """Libraries whose loading runs, or may run, code that a file names."""
 
-HEAVY = {"cutlass", "matplotlib", "mlflow", "pandas", "pyarrow", "sklearn", "torch"}
+HEAVY = {"cutlass", "matplotlib", "mlflow", "pandas", "pyarrow", "ray", "sklearn", "torch"}
 """Libraries that take longer to import than `import tilescout.<anything>` may."""
 
 LONGEST = 500
@@ -116,6 +116,17 @@ def test_nothing_is_unpickled():
         ]
         wrong += [f"{where(path, node.lineno)}: {ast.unparse(node)}" for node in ast.walk(tree) if unpickles(node)]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("room", ["spaces", "costmodel", "search"])
+def test_a_library_does_not_print(room: str):
+    wrong = [
+        where(path, node.lineno)
+        for path in (ROOT / room).rglob("*.py")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
+    ]
+    assert not wrong, f"{wrong}: log it, with a logger named after the module"
 
 
 def test_no_file_is_long():

@@ -1,7 +1,7 @@
 """What can be compared: the house's samplers, Kernel Tuner's strategies, and rankings, by their names.
 
 - ``NAME`` or ``NAME:OPTION=VALUE:...``: a sampler of `tilescout.search.samplers`; the model of ``guided`` is trained
-  without the problem that is replayed;
+  without the problem that is replayed; one that stops by itself goes on with ``whole=1``;
 - ``kernel_tuner.STRATEGY[:OPTION=VALUE...]``: a strategy of Kernel Tuner, run by Kernel Tuner;
 - ``ranking.NAME[:top=K]`` or ``ranking.FILE.json[:top=K]``: the first K of a list, measured in order.
 """
@@ -23,6 +23,7 @@ from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
 
+_WHOLE = Option("whole", 0, 0, 1, "1: go on also where the sampler finds that it is not worth it")
 _TOP = Option("top", 10**6, 1, 10**6, "how many configurations of the list are measured")
 
 
@@ -85,13 +86,16 @@ class HouseSampler(Contender):
 
     def play(self, evaluator: ReplayEvaluator, default: Configuration, trials: int, seed: int) -> Sequence[int]:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
+        whole = read_options(self.name, (_WHOLE,), {k: v for k, v in self.options.items() if k == _WHOLE.name})
+        budget = Budget(trials, whole=bool(whole[_WHOLE.name]))
         study = optuna.create_study(sampler=self.sampler(evaluator, seed), direction="minimize")
         tried: list[int] = []
-        run(study, evaluator, Budget(trials), evaluator.library_us(), lambda trial: tried.append(trial.index))
+        run(study, evaluator, budget, evaluator.library_us(), lambda trial: tried.append(trial.index))
         return tried
 
     def _make(self, space: SearchSpace | None, seed: int, **settings: Any) -> SpaceSampler:
-        return make_sampler(self.name.split(":")[0], space, seed, self.options, **settings)
+        options = {name: value for name, value in self.options.items() if name != _WHOLE.name}
+        return make_sampler(self.name.split(":")[0], space, seed, options, **settings)
 
 
 class RankedList(Contender):

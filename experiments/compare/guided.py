@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from tilescout.costmodel.learned import ForestModel
+from tilescout.costmodel.estimator import CostModel
 from tilescout.experiments.compare.contenders import HouseSampler
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.evaluate.table import Table
@@ -21,5 +21,5 @@ class GuidedSearch(HouseSampler):
 
 
 @lru_cache(maxsize=2)  # a process plays the seeds of a problem one after the other
-def _model_without(table: Table, problem: Problem) -> ForestModel:
+def _model_without(table: Table, problem: Problem) -> CostModel:
     return train_model(table, template_of(table), without=[problem])

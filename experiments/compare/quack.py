@@ -1,9 +1,10 @@
-"""The configurations among which Dao-AILab/quack's autotuner measures every one on Hopper, in the knobs of gemm_sm90.
+"""The configurations among which Dao-AILab/quack's autotuner measures every one on Hopper.
 
 Quack lists 11 tiles, each with a cluster along m or along n, each with the operands as they are or swapped: 44, with
-two consumer warp groups and bands of at most 8 clusters. All of it has a knob here. What Quack does not choose
-(``tile_k``, ``stages``, ``raster``) is left to `rankings.places`, as is what the rules or a table do not have. Then
-different ones may stand for the same configuration, and fewer than 44 are measured.
+two consumer warp groups and bands of at most 8 clusters. All of it has a knob in ``gemm_sm90``; in ``quack_sm90`` the
+list is Quack's own to the letter. What Quack does not choose (``tile_k``, ``stages``, ``raster``) is left to
+`rankings.places`, as is what the rules or a table do not have. Then different ones may stand for the same
+configuration, and fewer than 44 are measured.
 """
 
 from collections.abc import Sequence
@@ -19,9 +20,9 @@ CLUSTERS = ((1, 2), (2, 1))
 
 
 def ranking(space: SearchSpace, default: Configuration) -> Sequence[Wish]:
-    """All 44, in the order in which the autotuner measures them."""
+    """All 44, in the order in which the autotuner measures them; of knobs that the space does not have, nothing."""
     tiles = [(tile, "cooperative") for tile in COOPERATIVE] + [(tile, "pingpong") for tile in PINGPONG]
-    return [
+    wishes: list[Wish] = [
         {
             "schedule": schedule,
             "warp_groups": 2,
@@ -35,3 +36,4 @@ def ranking(space: SearchSpace, default: Configuration) -> Sequence[Wish]:
         }
         for (tile, schedule), cluster, swapped in product(tiles, CLUSTERS, (False, True))
     ]
+    return [{name: value for name, value in wish.items() if name in default} for wish in wishes]

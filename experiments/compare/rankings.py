@@ -15,6 +15,7 @@ import numpy as np
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.space import Indices, SearchSpace
+from tilescout.spaces.templates import KernelTemplate
 
 Wish = Mapping[str, Value]
 Ranking = Callable[[SearchSpace, Configuration], Sequence[Wish]]
@@ -44,6 +45,18 @@ def find_ranking(name: str) -> Ranking:
     module, function = RANKINGS[name].split(":")
     ranking: Ranking = getattr(importlib.import_module(module), function)
     return ranking
+
+
+def ranked(template: KernelTemplate, space: SearchSpace, name: str) -> list[int]:
+    """Indices of what the ranking of this name would measure of a space, in its order.
+
+    Raises
+    ------
+    SamplerError
+        If there is no such ranking, or it does not suit the space.
+    """
+    default = template.default(space.problem, space.device)
+    return [int(index) for index in places(space, default, find_ranking(name)(space, default))]
 
 
 def places(space: SearchSpace, default: Configuration, wishes: Sequence[Wish]) -> Indices:

@@ -15,6 +15,11 @@ CUOBJDUMP = "nvidia-cuda-cuobjdump"  # the package
 _ELF_MAGIC = b"\x7fELF\x02\x01"  # 64-bit, little-endian
 _ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _EM_CUDA = 190  # e_machine of GPU code
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_EXECUTABLE = 0x4  # the flag SHF_EXECINSTR of a section
+INSTRUCTION_BYTES = 16
+"""Size of a machine instruction on compute capability 7.0 and later."""
+
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
 
 
@@ -58,6 +63,29 @@ def resource_usage(binary: bytes) -> tuple[int, int, int]:
         raise BuildError("the compiled object holds no GPU code that cuobjdump can read")
     registers, stack, shared, local = (max(column) for column in zip(*usages, strict=True))
     return registers, stack + local, shared
+
+
+def instruction_count(binary: bytes) -> int:
+    """Machine instructions of the largest kernel in a binary, those that only pad it included.
+
+    Counted by the size of its code: a disassembler, which could tell them apart, takes longer than the compiler.
+
+    Raises
+    ------
+    BuildError
+        If the binary holds no GPU code.
+    """
+    counts: list[int] = []
+    for image in device_code(binary):
+        header = _ELF_HEADER.unpack_from(image)
+        sections_at, section_size, sections = header[6], header[11], header[12]
+        for at in range(sections_at, sections_at + section_size * sections, section_size):
+            _, _, flags, _, _, size, *_ = _SECTION.unpack_from(image, at)
+            if flags & _EXECUTABLE:  # every kernel has a section of its own
+                counts.append(size // INSTRUCTION_BYTES)
+    if not counts:
+        raise BuildError("the compiled object holds no GPU code")
+    return max(counts)
 
 
 @cache

@@ -14,7 +14,7 @@ from tilescout.spaces.named import NamedProblem
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import find_template, template_names
 
-FORMAT = 3
+FORMAT = 4
 _OLDEST = 2  # without pilot_seconds
 _INT32 = range(-(2**31), 2**31)  # what an integer column holds
 
@@ -60,8 +60,12 @@ class TableCard:
         The problems, in order, with what their configurations are compared with.
     rows, size, sha256
         Number of rows, and bytes and checksum of the Parquet file; `write_table` fills them in.
+    selection
+        How the configurations were chosen, which rows were stopped early, and which were measured anew, in prose; empty
+        where it was not written down.
     format
-        Version of the files' format: since 3 a row says what its pilot cost (before, verifying included it).
+        Version of the files' format: since 3 a row says what its pilot cost (before, verifying included it),
+        since 4 how many instructions its kernel has.
     """
 
     space: str
@@ -79,6 +83,7 @@ class TableCard:
     rows: int = 0
     size: int = 0
     sha256: str = ""
+    selection: str = ""
     format: int = FORMAT
 
     def to_json(self) -> str:
@@ -124,6 +129,7 @@ class TableCard:
             **{name: _take(record, name, str) for name in _STRINGS},
             **{name: _take(record, name, int) for name in _COUNTS},
             format=version,
+            selection=_take(record, "selection", str) if "selection" in record else "",
             knobs=knobs,
             versions={name: _take(versions, name, str) for name in versions},
             recorded=_day(_take(record, "recorded", str)),

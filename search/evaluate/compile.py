@@ -16,7 +16,7 @@ from pathlib import Path
 from pebble import ProcessExpired, ProcessPool
 
 from tilescout.search.evaluate.artifacts import LIBRARY, Artifact, ArtifactKey, ArtifactStore
-from tilescout.search.evaluate.binary import find_cuobjdump, resource_usage
+from tilescout.search.evaluate.binary import find_cuobjdump, instruction_count, resource_usage
 from tilescout.search.evaluate.closing import Closing
 from tilescout.search.evaluate.measurement import Measurement, Resources, Status
 from tilescout.search.evaluate.runtime import runtime_libraries
@@ -122,8 +122,9 @@ def _refuse_passing(error: BuildError, store: ArtifactStore) -> None:
 def _resources(built: Built, obj: Path) -> Resources | None:
     if built.shared_memory is None:
         return None
-    registers, spilled, static = resource_usage(obj.read_bytes())
-    return Resources(registers, spilled, static + built.shared_memory)
+    binary = obj.read_bytes()
+    registers, spilled, static = resource_usage(binary)
+    return Resources(registers, spilled, static + built.shared_memory, instruction_count(binary))
 
 
 class CompilePool(Closing):
@@ -144,9 +145,17 @@ class CompilePool(Closing):
     ) -> None:
         self.template, self.signature, self.arch, self.store, self.options = template, signature, arch, store, options
         self._pool: ProcessPool | None = None
+        self._compiling: dict[str, Future[Artifact | Measurement]] = {}
 
-    def submit(self, configuration: Configuration) -> "Future[Artifact | Measurement]":
-        """Compile a configuration unless the store has it.
+    def submit(self, configuration: Configuration, signature: str | None = None) -> "Future[Artifact | Measurement]":
+        """Compile a configuration unless the store has it, or it is being compiled.
+
+        Parameters
+        ----------
+        configuration
+            The knob values.
+        signature
+            For problems of another signature than the pool's.
 
         Returns
         -------
@@ -155,20 +164,24 @@ class CompilePool(Closing):
             not the configuration's, such as a store that can't be written.
         """
         result: Future[Artifact | Measurement] = Future()
-        key = ArtifactKey.of(self.template, configuration, self.signature, self.arch)
+        key = ArtifactKey.of(self.template, configuration, signature or self.signature, self.arch)
+        if (compiling := self._compiling.get(key.digest)) is not None:
+            return compiling
         if (stored := self.store.find(key)) is not None:
-            result.set_result(_outcome(stored))
+            result.set_result(outcome(stored))
             return result
+        self._compiling[key.digest] = result
         submitted = time.perf_counter()
 
         def finish(task: "Future[Artifact]") -> None:
+            self._compiling.pop(key.digest, None)
             if task.cancelled():
                 result.cancel()
                 result.set_running_or_notify_cancel()
                 return
             error = task.exception()
             if error is None:
-                result.set_result(_outcome(task.result()))
+                result.set_result(outcome(task.result()))
             elif (failure := self._failure(error, time.perf_counter() - submitted)) is not None:
                 result.set_result(failure)
             else:
@@ -211,7 +224,8 @@ class CompilePool(Closing):
             self._pool = None
 
 
-def _outcome(artifact: Artifact) -> Artifact | Measurement:
+def outcome(artifact: Artifact) -> Artifact | Measurement:
+    """The artifact, or the failed measurement that the record of one that does not compile stands for."""
     if artifact.ok:
         return artifact
     return Measurement(Status.COMPILE_ERROR, artifact.error, compile_seconds=artifact.compile_seconds)

@@ -88,6 +88,9 @@ class Evaluator(Closing):
     def library_us(self) -> float:
         """The library's steady time on the problem, in µs."""
 
+    def move(self, gpu: int) -> None:
+        """Measure on another GPU from now on; nothing may be in flight. Where there are no GPUs it is all one."""
+
     def race(self, indices: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
         """Measure configurations that are right once more, in interleaved rounds; nothing may be in flight.
 

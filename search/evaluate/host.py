@@ -88,6 +88,7 @@ class MeasuringProcess(Closing):
     def __init__(self, device: str, timeout: float) -> None:
         self.device, self.timeout = device, timeout
         self.starts = 0
+        self._interrupted = False
         self._child: _Child | None = None
         self._spare: _Child | None = None
         self._described: dict[str, Any] = {}
@@ -144,7 +145,11 @@ class MeasuringProcess(Closing):
         return Measurement.from_dict(answer["measurement"])
 
     def interrupt(self) -> None:
-        """Kill the process from another thread than the one that waits for it, which then reports a crash."""
+        """Kill the process from another thread than the one that waits for it, which then reports a crash.
+
+        No other is started: what is asked for from then on raises `DeviceError`.
+        """
+        self._interrupted = True
         if (child := self._child) is not None:
             child.process.kill()
 
@@ -158,6 +163,8 @@ class MeasuringProcess(Closing):
     def _ensure(self) -> _Child:
         if self._child is not None:
             return self._child
+        if self._interrupted:
+            raise DeviceError(f"measuring on {self.device} was interrupted")
         if self._spare is not None and self._spare.process.poll() is not None:
             self._spare.end()
             self._spare = None

@@ -32,11 +32,14 @@ class Resources:
         Stack frame plus local memory a thread, in bytes; nonzero means that registers spilled.
     shared_memory
         Bytes of shared memory a block.
+    instructions
+        Machine instructions of the kernel; None where they were not counted.
     """
 
     registers: int
     spill_bytes: int
     shared_memory: int
+    instructions: int | None = None
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ _RESOURCES = tuple(field.name for field in fields(Resources))
 _CLOCKS = tuple(field.name for field in fields(Clocks))
 _COSTS = ("compile_seconds", "gpu_seconds", "verify_seconds", "pilot_seconds")
 _INTEGERS = ("pairs", *_RESOURCES)
-_SINCE = {"pilot_seconds": 3}  # the format of the first tables with this column
+_SINCE = {"pilot_seconds": 3, "instructions": 4}  # the format of the first tables with this column
+_ALWAYS_READ = tuple(name for name in _RESOURCES if name not in _SINCE)  # off a binary: all of them or none
 
 
 def schema(card: TableCard) -> "pa.Schema":
@@ -81,7 +82,9 @@ def decode(record: Mapping[str, Any]) -> Measurement:
         status=Status(record["status"]),
         error=record["error"],
         timing=None if record["ratio"] is None else Timing(**{name: record[name] for name in _TIMING}),
-        resources=None if record["registers"] is None else Resources(**{name: record[name] for name in _RESOURCES}),
+        resources=None
+        if record["registers"] is None
+        else Resources(**{name: record[name] for name in _RESOURCES if name in record}),
         clocks=None if record["sm_mhz"] is None else Clocks(**{name: record[name] for name in _CLOCKS}),
         **{name: record[name] for name in ("pilot_us", "relative_error", *_COSTS) if name in record},
     )
@@ -134,11 +137,11 @@ def check_outcomes(data: "pa.Table") -> None:
     status = positions(data["status"], list(Status))
     _refuse(status < 0, f"unknown status, known are {', '.join(Status)}")
     ok = status == list(Status).index(Status.OK)
-    held = {name: np.asarray(data[name].is_valid()) for name in (*_TIMING, *_RESOURCES)}
+    held = {name: np.asarray(data[name].is_valid()) for name in (*_TIMING, *_ALWAYS_READ)}
     for name in _TIMING:
         _refuse(held[name] != ok, f"a row has a {name} if, and only if, its status is {Status.OK}")
-    for name in _RESOURCES:
-        _refuse(held[name] != held[_RESOURCES[0]], f"{name} and {_RESOURCES[0]} are known together or not at all")
+    for name in _ALWAYS_READ:
+        _refuse(held[name] != held[_ALWAYS_READ[0]], f"{name} and {_ALWAYS_READ[0]} are known together or not at all")
     pruned = status == list(Status).index(Status.PRUNED)
     _refuse(pruned & ~np.asarray(data["pilot_us"].is_valid()), f"a row has a pilot_us if its status is {Status.PRUNED}")
     for name in (*_TIMING, *_RESOURCES, *_COSTS, "pilot_us"):

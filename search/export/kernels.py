@@ -74,15 +74,13 @@ class Family:
         self, a: "torch.Tensor", b: "torch.Tensor", alpha: "torch.Tensor | None", bias: "torch.Tensor | None"
     ) -> "torch.Tensor":
         """Compute alpha * A @ B.T + bias, activated, of A [batch, m, k], B [batch, n, k], alpha [1] and bias [n]."""
-        import torch
-
         m, index = a.shape[1], a.device.index
         try:
             launch = self._launches[index, m]
         except KeyError:
             launch = self._launches[index, m] = self._find(a.device, m)
         output = a.new_empty((a.shape[0], m, b.shape[1]), dtype=self.out)
-        epilogue = tuple(tensor for tensor in (alpha, bias) if tensor is not None)
+        epilogue = (() if alpha is None else (alpha,)) + (() if bias is None else (bias,))
         if launch is None or not self._takes(a, b, alpha, bias):
             _LIBRARY.run_library(self._asked(alpha, bias), (a, b, *epilogue), output)
             return output
@@ -91,9 +89,11 @@ class Family:
             with_strides(b, self._b_strides),
             *epilogue,
         )
-        if self._one_device or index == torch.cuda.current_device():
+        if self._one_device:
             launch(inputs, output)
         else:
+            import torch
+
             with torch.cuda.device(index):
                 launch(inputs, output)
         return output

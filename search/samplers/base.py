@@ -99,6 +99,10 @@ class SpaceSampler(BaseSampler, ABC):
         """
         return None
 
+    def gain(self, study: optuna.Study) -> float | None:
+        """By how much the next trial is expected to lower the best time, relative; None where it can't be said."""
+        return None
+
     @property
     def space(self) -> SearchSpace:
         """The configurations that are searched.

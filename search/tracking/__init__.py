@@ -2,7 +2,8 @@
 
 from tilescout.search.tracking.server import front_page, serve
 from tilescout.search.tracking.store import default_store
+from tilescout.search.tracking.suite import SuiteInfo, SuiteRun
 from tilescout.search.tracking.tracker import MlflowTracker
 from tilescout.search.tracking.writer import TrackingError
 
-__all__ = ["MlflowTracker", "TrackingError", "default_store", "front_page", "serve"]
+__all__ = ["MlflowTracker", "SuiteInfo", "SuiteRun", "TrackingError", "default_store", "front_page", "serve"]

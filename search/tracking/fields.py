@@ -8,6 +8,7 @@ from tilescout.spaces.problems import Problem
 
 TRIAL_TAG = "tilescout.trial"  # number of the trial that a child run holds
 STUDY_TAG = "tilescout.study"
+SUITE_TAG = "tilescout.suite"  # names what a suite's run is about, so that a resumed one finds it
 PARENT_TAG = "mlflow.parentRunId"  # nests a run under another one in MLflow's table
 NOTE_TAG = "mlflow.note.content"  # the description, in Markdown
 TAG_LENGTH = 8000  # MLflow's limit for the value of a tag, in characters
@@ -31,9 +32,9 @@ def speedup(timing: Timing, default: Timing) -> float:
     return default.ratio / timing.ratio
 
 
-def experiment_name(info: StudyInfo) -> str:
+def experiment_name(space: str) -> str:
     """The experiment that holds all studies of a space."""
-    return f"tilescout/{info.space}"
+    return f"tilescout/{space}"
 
 
 def common_tags(info: StudyInfo) -> dict[str, str]:
@@ -127,6 +128,8 @@ def trial_metrics(trial: TrialRecord, info: StudyInfo, default: Timing | None) -
             "spill_bytes": float(resources.spill_bytes),
             "shared_memory": float(resources.shared_memory),
         }
+        if resources.instructions is not None:
+            metrics["instructions"] = float(resources.instructions)
     if measurement.clocks is not None:
         metrics |= {name: getattr(measurement.clocks, name) for name in ("sm_mhz", "power_w", "temperature_c")}
     for name in ("relative_error", "pilot_us"):

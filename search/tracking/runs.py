@@ -38,10 +38,17 @@ class StudyRuns:
         The study.
     run_id
         The parent run to reopen; None starts a new one.
+    suite
+        The run of the suite that a new parent run belongs to, if it does.
     """
 
     def __init__(
-        self, client: "MlflowClient", artifacts: Path | None, info: StudyInfo, run_id: str | None = None
+        self,
+        client: "MlflowClient",
+        artifacts: Path | None,
+        info: StudyInfo,
+        run_id: str | None = None,
+        suite: str | None = None,
     ) -> None:
         self._client = client
         self._info = info
@@ -52,8 +59,9 @@ class StudyRuns:
         self._awaiting_default: list[TrialRecord] = []  # finished before the default's times were known
         self._tags = fields.common_tags(info)
         if run_id is None:
-            self.experiment_id = self._experiment(artifacts)
-            self.run_id = self._create(fields.study_name(info), time.time(), {fields.NOTE_TAG: opening(info)})
+            self.experiment_id = find_experiment(client, fields.experiment_name(info.space), artifacts)
+            tags = {fields.NOTE_TAG: opening(info)} | ({fields.PARENT_TAG: suite} if suite else {})
+            self.run_id = self._create(fields.study_name(info), time.time(), tags)
         else:
             run = self._reopen(run_id)
             self.experiment_id, self.run_id = run.info.experiment_id, run_id
@@ -108,26 +116,6 @@ class StudyRuns:
         """Terminate the parent."""
         self._client.set_terminated(self.run_id, status, milliseconds(time.time()))
 
-    def _experiment(self, artifacts: Path | None) -> str:
-        from mlflow.exceptions import MlflowException
-
-        name = fields.experiment_name(self._info)
-        experiment = self._client.get_experiment_by_name(name)
-        if experiment is None:
-            try:
-                location = artifacts.absolute().as_uri() if artifacts else None
-                return str(self._client.create_experiment(name, location))
-            except MlflowException:
-                experiment = self._client.get_experiment_by_name(name)  # another process was faster
-                if experiment is None:
-                    raise
-        if experiment.lifecycle_stage != "active":
-            raise StoreError(
-                f"the MLflow experiment {name} was deleted: restore it with "
-                f"`mlflow experiments restore -x {experiment.experiment_id}`, or use another store"
-            )
-        return str(experiment.experiment_id)
-
     def _reopen(self, run_id: str) -> "Run":
         from mlflow.exceptions import MlflowException
 
@@ -180,6 +168,32 @@ class StudyRuns:
             token = page.token
             if not token:
                 return runs
+
+
+def find_experiment(client: "MlflowClient", name: str, artifacts: Path | None) -> str:
+    """The experiment of this name, made if there is none, with its files in `artifacts`.
+
+    Raises
+    ------
+    StoreError
+        If it was deleted.
+    """
+    from mlflow.exceptions import MlflowException
+
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        try:
+            return str(client.create_experiment(name, artifacts.absolute().as_uri() if artifacts else None))
+        except MlflowException:
+            experiment = client.get_experiment_by_name(name)  # another process was faster
+            if experiment is None:
+                raise
+    if experiment.lifecycle_stage != "active":
+        raise StoreError(
+            f"the MLflow experiment {name} was deleted: restore it with "
+            f"`mlflow experiments restore -x {experiment.experiment_id}`, or use another store"
+        )
+    return str(experiment.experiment_id)
 
 
 def _metrics(values: Mapping[str, float], stamp: int, step: int = 0) -> "list[Metric]":

@@ -32,6 +32,8 @@ class MlflowTracker:
         The study.
     run_id
         The parent run to go on with; None starts a new one. Hand `catch_up` the trials of before, then.
+    suite
+        The run of the suite that a new parent run belongs to, if it does.
     patience
         Seconds without a single delivery after which `finish` and `close` give up on the store.
 
@@ -55,6 +57,7 @@ class MlflowTracker:
         info: StudyInfo,
         run_id: str | None = None,
         *,
+        suite: str | None = None,
         patience: float = 30.0,
     ) -> None:
         self._patience = patience
@@ -64,7 +67,7 @@ class MlflowTracker:
             stack.enter_context(manners())
             client = open_client(uri)
             with translated(uri):
-                self._runs = StudyRuns(client, artifact_root or artifact_folder(uri), info, run_id)
+                self._runs = StudyRuns(client, artifact_root or artifact_folder(uri), info, run_id, suite)
             self._writer = Writer(is_passing)
             stack.callback(self._writer.stop)
             self._resources = stack.pop_all()

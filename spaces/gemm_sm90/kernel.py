@@ -27,13 +27,12 @@ from cutlass.utils import LayoutEnum, hopper_helpers
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_sm90.epilogue import Epilogue, register_copy
 from tilescout.spaces.gemm_sm90.exchange import Exchange
-from tilescout.spaces.gemm_sm90.layout import EPILOGUE_STAGES, MMA_ROWS, WARP_GROUP, GemmShape
+from tilescout.spaces.gemm_sm90.layout import EPILOGUE_STAGES, MMA_ROWS, SWIZZLE_BYTES, WARP_GROUP, GemmShape
 from tilescout.spaces.gemm_sm90.mainloop import multiply, multiply_promoted
 from tilescout.spaces.gemm_sm90.scheduler import TileOrder
 
 WARPS = 4  # in a warp group
 TURN_BARRIER = 5  # named barriers 5 and 6: the turns of pingpong; 1 to 4 are the epilogue's
-SWIZZLE_BYTES = 1024  # bytes after which the widest swizzle repeats
 ELEMENTS = {
     "bf16": cutlass.BFloat16,
     "fp16": cutlass.Float16,

@@ -13,6 +13,7 @@ from tilescout.spaces.gemm import GemmProblem
 WARP_GROUP = 128  # threads
 MMA_ROWS = 64  # rows of the product that one WGMMA instruction computes
 ALIGNMENT = 16  # bytes: what TMA demands of addresses and strides
+SWIZZLE_BYTES = 1024  # bytes after which the widest swizzle repeats
 EPILOGUE_STAGES = 2  # shared-memory tiles through which a warp group stores
 BARRIER_BYTES = 1024  # the barriers (16 bytes a stage and a warp group), padded to the alignment of what follows
 

@@ -15,6 +15,7 @@ from tilescout.spaces.gemm_sm90.layout import (
     ALIGNMENT,
     MAX_ACCUMULATORS,
     MMA_ROWS,
+    SWIZZLE_BYTES,
     GemmShape,
     groups_per_tile,
     held,
@@ -125,7 +126,6 @@ def _narrow_tiles_are_of_use(columns: Columns, problem: GemmProblem, device: Dev
     return np.asarray((columns["tile_n"] >= 32) | (columns["swap_ab"] == 1) | (problem.n <= _SKINNY))
 
 
-SWIZZLE_BYTES = 1024  # after which the widest swizzle repeats
 _SKINNY = 128  # rows of D from which on both orders of the operands fill the tensor cores' 64 rows
 
 CONSTRAINTS = (
@@ -224,6 +224,7 @@ DEFAULTS = (
     _like((128, 192, 128), (1, 1, 1), 4, 2),  # fp8
     _like((128, 128, 128), (1, 1, 1), 5, 2),  # fp8
     _like((128, 192, 64), (1, 2, 1), 5, 1),
+    _like((128, 128, 128), (1, 1, 2), 4, 2),  # fp8
     _like((64, 128, 128), (1, 1, 1), 8, 1),  # fp8
     _like((128, 128, 64), (1, 1, 1), 6, 2, schedule="pingpong"),
     _like((64, 128, 64), (1, 2, 1), 8, 2, schedule="pingpong"),
@@ -234,6 +235,9 @@ DEFAULTS = (
 # counting what lies beyond D: the 112 tiles of 128x14336x4096 are best for 132 multiprocessors (0.85 of 0.97); in fp8
 # the 176 tiles of 128x192 at 2048^3 (0.65 of 0.97) are not.
 _EFFICIENT = 0.84
+# Splitting a product along k costs about as much as so many more stages: in fp8, two blocks of 128x128 are 1.2 times as
+# fast as the unsplit 64x128 where each has 56 stages (256x4096x14336), and not to be taken where each has 4.
+_EXCHANGE = 4
 
 
 class GemmSm90Template(KernelTemplate):
@@ -262,7 +266,9 @@ class GemmSm90Template(KernelTemplate):
         tiles_m, tiles_n = _tiles(columns, problem)
         blocks = problem.batch * tiles_m * tiles_n * columns["split_k"]
         inside = rows * columns_ / (tiles_m * columns["tile_m"] * tiles_n * columns["tile_n"])
-        efficiency = legal * inside * blocks / (np.ceil(blocks / device.sms) * device.sms)
+        stages = problem.k / (columns["tile_k"] * columns["split_k"])
+        exchanging = stages / (stages + _EXCHANGE * (columns["split_k"] > 1))
+        efficiency = legal * inside * exchanging * blocks / (np.ceil(blocks / device.sms) * device.sms)
         return DEFAULTS[int(np.argmax(efficiency >= _EFFICIENT * efficiency.max()))]
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:

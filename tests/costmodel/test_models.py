@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from tilescout.costmodel.analytic import AnalyticModel, Calibration, Constants, shipped_calibration, time_us
+from tilescout.costmodel.blend import BlendModel, BlendOptions
 from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.features import Features, space_features
 from tilescout.costmodel.learned import ForestModel, ForestOptions, truncated_mean
@@ -23,6 +24,7 @@ H200, TEMPLATE = DEVICES["h200"], find_template("gemm_sm90")
 PROBLEMS = tuple(map(GemmProblem.parse, ("4096x4096x4096", "1024x1024x1024", "64x8192x8192", "2048x512x8192")))
 LAW = Constants(launch_us=3.0, latency_us=0.9, memory=1.4, overhead_us=0.02)
 SMALL = ForestOptions(trees=8, validation_trees=4)
+QUICK = RankingOptions(members=1, steps=200, width=16)
 CARD = ModelCard("gemm_sm90", "h200", tuple(map(str, PROBLEMS)), "invented.parquet", "00", 800)
 
 
@@ -44,6 +46,16 @@ def samples() -> list[Sample]:
 @pytest.fixture(scope="module")
 def model(samples: list[Sample]) -> ForestModel:
     return ForestModel(SMALL).fit(samples[:-1])
+
+
+@pytest.fixture(scope="module")
+def ranking(samples: list[Sample]) -> RankingModel:
+    return RankingModel(QUICK).fit(samples[:-1])
+
+
+@pytest.fixture(scope="module")
+def blend(samples: list[Sample]) -> BlendModel:
+    return BlendModel(BlendOptions(SMALL, QUICK)).fit(samples[:-1])
 
 
 def test_trees_say_what_scikit_learn_says_to_the_bit_of_a_float() -> None:
@@ -84,10 +96,9 @@ def test_intervals_of_a_problem_left_out_hold_what_they_promise(samples: list[Sa
     assert inside.mean() > 0.85
 
 
-def test_the_network_ranks_what_the_analytic_model_can_not(samples: list[Sample]) -> None:
+def test_the_network_ranks_what_the_analytic_model_can_not(samples: list[Sample], ranking: RankingModel) -> None:
     left_out = samples[-1]
-    model = RankingModel(RankingOptions(members=1, steps=200, width=16)).fit(samples[:-1])
-    prediction = model.predict(left_out.features)
+    prediction = ranking.predict(left_out.features)
     alone = AnalyticModel().fit([sample.take(np.arange(24)) for sample in samples[:-1]]).predict(left_out.features)
     assert spearmanr(prediction.mean, left_out.log_time).statistic > 0.98
     assert (prediction.std > 0).all()
@@ -99,7 +110,7 @@ def test_the_network_knows_of_a_censored_time_only_that_it_is_longer(samples: li
     exact = samples[0]
     censored = exact.log_time > np.median(exact.log_time)
     given_up = Sample(exact.problem, exact.features, np.minimum(exact.log_time, np.median(exact.log_time)), censored)
-    prediction = RankingModel(RankingOptions(members=1, steps=200, width=16)).fit([given_up]).predict(exact.features)
+    prediction = RankingModel(QUICK).fit([given_up]).predict(exact.features)
     assert prediction.mean[censored].mean() > prediction.mean[~censored].mean() + 0.1
 
 
@@ -163,19 +174,62 @@ def test_other_features_are_refused_with_their_names(samples: list[Sample], mode
         AnalyticModel(Calibration(LAW, 0.1, 0.1, 1)).predict(Features(("knob:a",), np.zeros((1, 1))))
 
 
-def test_a_saved_model_predicts_the_same(samples: list[Sample], model: ForestModel, tmp_path: Path) -> None:
+def test_the_blend_is_the_mean_of_its_members_and_unsure_where_they_disagree(
+    samples: list[Sample], blend: BlendModel
+) -> None:
+    features = samples[-1].features
+    assert blend.fitted is not None
+    members = (blend.fitted.forest, blend.fitted.networks)
+    (first, _), (second, _) = (member.predict(features) for member in members)
+    prediction = blend.predict(features)
+    np.testing.assert_allclose(prediction.mean, (first + second) / 2)
+    apart = np.abs(first - second)
+    assert np.corrcoef(apart, prediction.spread)[0, 1] > 0.3
+    assert blend.score([samples[-1]]) > 0.97
+
+
+@pytest.mark.parametrize("kind", ["forest", "ranking", "blend"])
+def test_a_saved_model_predicts_the_same(
+    kind: str, samples: list[Sample], model: ForestModel, ranking: RankingModel, blend: BlendModel, tmp_path: Path
+) -> None:
     path = tmp_path / "folder" / "model.npz"
-    save_model(path, model, CARD)
+    saved = {"forest": model, "ranking": ranking, "blend": blend}[kind]
+    save_model(path, saved, CARD)
     loaded, card = load_model(path)
     assert card == CARD
-    before, after = (m.predict(samples[-1].features) for m in (model, loaded))
+    assert type(loaded) is type(saved)
+    before, after = (m.predict(samples[-1].features) for m in (saved, loaded))
     np.testing.assert_array_equal(before.mean, after.mean)
     np.testing.assert_array_equal(before.std, after.std)
+    assert before.shift == after.shift
+
+
+def test_networks_that_are_none_are_refused(ranking: RankingModel, tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    save_model(path, ranking, CARD)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    for name, spoil in (
+        ("networks.weights0", lambda array: array[:, 1:]),
+        ("networks.weights1", lambda array: array[:, :, 1:]),
+        ("networks.weights2", lambda array: array[0]),
+        ("networks.biases1", lambda array: array[:0]),
+        ("networks.centre", lambda array: array * np.nan),
+        ("networks.scale", lambda array: array * 0),
+        ("networks.scale", lambda array: array.astype(np.float32)),
+    ):
+        np.savez_compressed(path, **{**arrays, name: spoil(arrays[name])})
+        with pytest.raises(ModelError, match="its networks"):
+            load_model(path)
+    for name in ("networks.weights0", "networks.weights2", "networks.biases2", "networks.centre"):
+        np.savez_compressed(path, **{key: array for key, array in arrays.items() if key != name})
+        with pytest.raises(ModelError, match="damaged"):
+            load_model(path)
 
 
 def test_a_model_is_the_same_bytes_whenever_it_is_trained(samples: list[Sample], tmp_path: Path) -> None:
     for name in ("first.npz", "second.npz"):
-        save_model(tmp_path / name, ForestModel(SMALL).fit(samples[:2]), CARD)
+        save_model(tmp_path / name, BlendModel(BlendOptions(SMALL, QUICK)).fit(samples[:2]), CARD)
     assert (tmp_path / "first.npz").read_bytes() == (tmp_path / "second.npz").read_bytes()
 
 
@@ -200,7 +254,7 @@ def test_trees_that_lead_outside_themselves_are_refused(model: ForestModel, tmp_
         arrays = dict(archive)
     for name, at, value in (("right", 0, 10**6), ("feature", 0, 999), ("roots", 0, 5), ("value", 0, np.nan)):
         spoilt = {key: array.copy() for key, array in arrays.items()}
-        spoilt[name][at] = value
+        spoilt[f"forest.{name}"][at] = value
         np.savez_compressed(path, **spoilt)
         with pytest.raises(ModelError, match="lead outside themselves"):
             load_model(path)
@@ -208,7 +262,7 @@ def test_trees_that_lead_outside_themselves_are_refused(model: ForestModel, tmp_
 
 def test_an_archive_with_an_object_is_refused_unread(model: ForestModel, tmp_path: Path) -> None:
     path = tmp_path / "model.npz"
-    np.savez(path, card=np.array([{"format": 1}], dtype=object))
+    np.savez(path, card=np.array([{"format": 2}], dtype=object))
     with pytest.raises(ModelError, match="damaged"):
         load_model(path)
 
@@ -220,7 +274,7 @@ def test_a_model_of_another_format_is_refused(model: ForestModel, tmp_path: Path
         arrays = dict(archive)
     about = json.loads(str(arrays["card"])) | {"format": 99}
     np.savez_compressed(path, **{**arrays, "card": np.array(json.dumps(about))})
-    with pytest.raises(ModelError, match="format 99, this tilescout reads 1"):
+    with pytest.raises(ModelError, match="format 99, this tilescout reads 2"):
         load_model(path)
 
 

@@ -20,7 +20,7 @@ KERNEL = Kernel.even(2, 0.5, 0.01)
 def observed(count: int = 12, noise: float = 1e-3, errors: np.ndarray | None = None) -> Observed:
     points = np.random.default_rng(0).random((count, 2))
     values = np.sin(5 * points).sum(axis=1) if errors is None else errors
-    return Observed(points, values, np.ones(count), np.full(count, noise))
+    return Observed.here(points, values, np.ones(count), np.full(count, noise))
 
 
 def test_it_believes_what_was_measured_and_is_sure_there() -> None:
@@ -76,3 +76,14 @@ def test_improvement_and_chance_are_those_of_draws() -> None:
     mean, std = np.array([1.0]), np.array([0.5])
     assert expected_improvement(mean, std, 0.8)[0] == pytest.approx(np.maximum(0.8 - draws, 0).mean(), rel=0.01)
     assert chance_below(mean, std, 0.8)[0] == pytest.approx((draws < 0.8).mean(), rel=0.01)
+
+
+def test_measurements_of_another_problem_say_which_is_fast_and_not_how_fast() -> None:
+    seen = observed()
+    elsewhere = Observed(seen.points, seen.errors + 5.0, seen.spread, seen.noise, np.ones(12, dtype=np.int64))
+    mean, std = condition(KERNEL, 3.0, elsewhere, seen.points, seen.spread)
+    assert np.corrcoef(mean, seen.errors)[0, 1] > 0.95
+    assert np.abs(mean).max() < 3  # the 5.0 stays where it was measured
+    assert (std > 2.5).all()
+    both, _ = condition(KERNEL, 3.0, seen.and_(elsewhere), seen.points, seen.spread)
+    np.testing.assert_allclose(both, seen.errors, atol=1e-2)

@@ -8,14 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mlflow import MlflowClient
 
 from tilescout.costmodel.features import space_features
 from tilescout.costmodel.persistence import load_model
-from tilescout.search.evaluate.table import write_table
+from tilescout.search.evaluate.replay import ReplayEvaluator
+from tilescout.search.evaluate.table import Table, write_table
 from tilescout.search.sources import largest_table
 from tilescout.search.tracking.models import EXPERIMENT
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import find_template
 
 COMMAND = str(Path(sys.executable).with_name("tilescout"))
@@ -48,7 +51,19 @@ def folder(table: Path) -> Path:
     """Where a small model was trained and logged."""
     uri = f"sqlite:///{table.with_name('mlflow.db')}"
     done = tilescout(
-        table.parent, "train", "gemm_sm90", "--table", table, "--trees", 4, "--out", "models", "--mlflow", uri
+        table.parent,
+        "train",
+        "gemm_sm90",
+        "--table",
+        table,
+        "--trees",
+        4,
+        "--steps",
+        20,
+        "--out",
+        "models",
+        "--mlflow",
+        uri,
     )
     assert done.returncode == 0, done.stderr
     assert "450 measurements of 3 problems, 4 trees" in done.stdout
@@ -114,8 +129,8 @@ def test_a_logged_model_is_served_without_pickle_and_predicts_the_same(folder: P
 def test_models_are_evaluated_on_what_they_have_not_seen(folder: Path, table: Path) -> None:
     uri, target = f"sqlite:///{folder / 'mlflow.db'}", folder / "quality.json"
     done = tilescout(
-        folder, "evaluate-model", "gemm_sm90", "--table", table, "--trees", 4, "--json", target, "--plots", "plots",
-        "--mlflow", uri,
+        folder, "evaluate-model", "gemm_sm90", "--table", table, "--trees", 4, "--steps", 20,
+        "--json", target, "--plots", "plots", "--mlflow", uri,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads(target.read_text())
@@ -124,4 +139,40 @@ def test_models_are_evaluated_on_what_they_have_not_seen(folder: Path, table: Pa
             figures = result[left_out][model]
             assert [entry["problem"] for entry in figures["problems"]] == [str(problem) for problem in PROBLEMS]
             assert 0 <= figures["summary"]["regret_top10"]["value"] <= figures["summary"]["regret_top1"]["value"]
-    assert len(list((folder / "plots").glob("*.png"))) == len(result["models"]) * 2
+    plots = {path.name for path in (folder / "plots").glob("*.png")}
+    assert len(plots) == len(result["models"]) * 2
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("tilescout/cost model evaluation")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    for model in ("learned", "analytic"):
+        for figure in ("regret_top1", "covered"):
+            told = result["family_left_out"][model]["summary"][figure]["value"]
+            assert run.data.metrics[f"family_left_out/{model}/{figure}"] == pytest.approx(told)
+    assert {file.path for file in client.list_artifacts(run.info.run_id)} == {"result.json", *plots}
+
+
+def test_a_search_takes_the_model_that_is_named_and_shows_its_trials(folder: Path, table: Path) -> None:
+    uri, target = f"sqlite:///{folder / 'searches.db'}", folder / "found.json"
+    arguments = ("tune", "gemm_sm90", "--problem", "4096x4096x4096", "--table", table, "--sampler", "guided")
+    model = folder / "models" / "gemm_sm90-h200.npz"
+    done = tilescout(folder, *arguments, "--model", model, "--trials", 12, "--mlflow", uri, "--json", target)
+    assert done.returncode == 0, done.stderr
+    assert "trained on measurements of this very problem" in done.stderr
+    client = MlflowClient(uri)
+    runs = client.search_runs([found.experiment_id for found in client.search_experiments()])
+    parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    assert len(parents) == 1
+    trials = json.loads(target.read_text())["trials"]
+    assert len(runs) - 1 == len(trials) <= 12
+    # The first proposal behind the default is what that model, and not the shipped one, expects to be fastest.
+    recorded, template = Table.read(table), find_template("gemm_sm90")
+    with ReplayEvaluator(recorded, template, PROBLEMS[0]) as evaluator:
+        space = evaluator.space
+    expected, _ = load_model(model)
+    ranked = np.argsort(expected.predict(space_features(space, template)).mean)
+    proposed = {space.index(Configuration.of(trial["configuration"])) for trial in trials[1:4]}
+    assert proposed & set(ranked[:10].tolist())
+    missing = tilescout(folder, *arguments, "--model", "nowhere.npz", "--trials", 2)
+    assert missing.returncode == 2
+    assert "nowhere.npz does not exist" in missing.stderr

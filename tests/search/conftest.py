@@ -34,7 +34,12 @@ LIBRARY_US = {
 
 def invent_measurement(rng: np.random.Generator, library_us: float) -> Measurement:
     """Five of eight are ok; the others fail before or after compiling, or are pruned."""
-    resources = Resources(int(rng.integers(32, 256)), int(rng.integers(2) * 16), int(rng.integers(2**10, 2**17)))
+    resources = Resources(
+        int(rng.integers(32, 256)),
+        int(rng.integers(2) * 16),
+        int(rng.integers(2**10, 2**17)),
+        int(rng.integers(300, 3000)),
+    )
     compiling, measuring = rng.uniform(0.3, 2), rng.uniform(0.01, 0.1)
     match rng.integers(8):
         case 0:

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilescout.search.evaluate.artifacts import Artifact
-from tilescout.search.evaluate.binary import device_code, find_cuobjdump, resource_usage
+from tilescout.search.evaluate.binary import (
+    INSTRUCTION_BYTES,
+    device_code,
+    find_cuobjdump,
+    instruction_count,
+    resource_usage,
+)
 from tilescout.spaces.errors import BuildError
 
 ELF_MAGIC = b"\x7fELF\x02\x01"
@@ -36,6 +42,16 @@ def test_what_a_kernel_occupies_is_read(library: bytes, compiled_gemm: Artifact)
     assert 24 <= registers <= 255
     assert spilled == 0
     assert static == 1024  # what CUDA keeps for itself on sm_90
+
+
+def test_instructions_are_those_of_the_code_section(library: bytes, compiled_gemm: Artifact) -> None:
+    [cubin] = device_code(library)
+    count = instruction_count(library)
+
+    assert compiled_gemm.resources is not None
+    assert compiled_gemm.resources.instructions == count == instruction_count(cubin)
+    assert 300 <= count <= len(cubin) / INSTRUCTION_BYTES
+    assert instruction_count(library + library) == count  # of the largest
 
 
 @given(before=st.binary(max_size=100), after=st.binary(max_size=100))
@@ -75,6 +91,8 @@ def test_code_of_the_host_is_no_gpu_code(build_plain: Callable[..., Artifact]) -
     assert device_code(binary) == []
     with pytest.raises(BuildError, match="no GPU code"):
         resource_usage(binary)
+    with pytest.raises(BuildError, match="no GPU code"):
+        instruction_count(binary)
 
 
 def test_a_kernel_that_is_cut_short_is_refused(library: bytes) -> None:

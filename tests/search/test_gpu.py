@@ -14,8 +14,9 @@ import pytest
 
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
 from tilescout.search.evaluate.compile import CompileOptions, CompilePool
+from tilescout.search.evaluate.engine import complete, make_job
 from tilescout.search.evaluate.host import MeasuringProcess
-from tilescout.search.evaluate.live import LiveEvaluator, make_job, measure_artifact
+from tilescout.search.evaluate.live import LiveEvaluator
 from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.evaluate.worker import Job
@@ -185,7 +186,7 @@ def test_the_real_kernel_is_right_on_odd_sizes_in_every_signature(
     library_us = process.prepare(TEMPLATE.workload, str(problem), options)
     for configuration, artifact in artifacts.items():
         job = make_job(TEMPLATE, configuration, artifact, problem, library_us, options)
-        measured = measure_artifact(process, job, artifact)
+        measured = complete(process.measure(job), artifact)
         if not measured.ok:
             failures.append(f"{configuration}: {measured.status}: {measured.error}")
 

@@ -214,7 +214,7 @@ def test_in_a_large_space_the_neighbours_of_the_best_are_looked_at() -> None:
 def test_settings_that_a_strategy_does_not_take_are_refused() -> None:
     with pytest.raises(SamplerError, match="sampler random takes no 'model', only a seed"):
         make_sampler("random", SPACE, 0, model=None)
-    with pytest.raises(SamplerError, match="sampler guided takes no 'luck', only model, tuning"):
+    with pytest.raises(SamplerError, match="sampler guided takes no 'luck', only model, tuning, others"):
         make_sampler("guided", SPACE, 0, luck=1)
 
 

@@ -26,7 +26,7 @@ PROBLEM = RowwiseProblem(100, 264)
 
 @pytest.fixture(scope="module")
 def template(rows_on_host: ModuleType) -> Iterator[KernelTemplate]:
-    """The example's template, found as a user finds it; what it puts on the path is taken back before `rows_on_host`."""
+    """The example's template, found as a user finds it; its folder is taken off the path before `rows_on_host`'s."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(EXAMPLES))
         importlib.invalidate_caches()

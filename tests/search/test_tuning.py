@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -159,3 +160,14 @@ def test_failed_configurations_are_trials_and_the_search_goes_on(table: Table, t
     # The first configurations in order may all be pruned ones.
     assert (result.best is not None) == any(trial.measurement.ok for trial in result.trials)
     assert result.best is None or result.best.measurement.ok
+
+
+def test_what_is_to_be_tried_first_comes_right_after_the_default_and_once(table: Table, tmp_path: Path) -> None:
+    with ReplayEvaluator(table, TEMPLATE, PROBLEM) as evaluator:
+        default = evaluator.space.index(TEMPLATE.default(PROBLEM, evaluator.device))
+        first = [7, default, 3, 7, 11]
+        options = TuneOptions("random", 0, Budget(trials=6), tmp_path, first=first)
+        result = run_study(TEMPLATE, evaluator, options)
+        resumed = run_study(TEMPLATE, evaluator, replace(options, budget=Budget(trials=8), resume=True))
+    assert indices(result.trials)[:4] == [default, 7, 3, 11]
+    assert len(set(indices(resumed.trials))) == len(resumed.trials) == 8

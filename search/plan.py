@@ -1,0 +1,172 @@
+"""What a campaign measures: which configurations, on which problems."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.knobs import Configuration, Value
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.space import Indices, SearchSpace
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Configurations by problems.
+
+    Attributes
+    ----------
+    problems
+        The problems.
+    configurations
+        The configurations, without repeats; the problems' defaults are the first.
+    legal
+        On which problems each is to be measured, of shape [problems, configurations].
+    how
+        How they were chosen, in a sentence.
+    """
+
+    problems: tuple[Problem, ...]
+    configurations: tuple[Configuration, ...]
+    legal: NDArray[np.bool_]
+    how: str
+
+    @property
+    def rows(self) -> int:
+        """How many measurements that is."""
+        return int(self.legal.sum())
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of all that is to be measured, and of its order."""
+        configurations = [list(configuration.items()) for configuration in self.configurations]
+        text = json.dumps([list(map(str, self.problems)), configurations])
+        return hashlib.sha256(text.encode() + np.packbits(self.legal).tobytes()).hexdigest()
+
+
+def make_plan(
+    spaces: Sequence[SearchSpace],
+    defaults: Sequence[Configuration],
+    sample: int | None,
+    seed: int,
+    only: Mapping[str, Sequence[Value]] | None = None,
+    also: Sequence[Configuration] = (),
+) -> Plan:
+    """Choose configurations, and measure each on every problem for which it is legal.
+
+    Parameters
+    ----------
+    spaces
+        The legal configurations of every problem, of one template.
+    defaults
+        The default of every problem; all of them are measured on all problems for which they are legal.
+    sample
+        How many are drawn, the defaults counted in; None takes all. In the sample every value of every knob occurs that
+        occurs in one of the spaces, also if that takes more. A configuration is the likelier, the more of the
+        problems it is legal for.
+    seed
+        Of the sample, and of the order.
+    only
+        Values that knobs are restricted to; defaults and given ones are exempt.
+    also
+        Given configurations, counted in: those that are legal for one of the problems are measured.
+
+    Raises
+    ------
+    SpaceError
+        If a knob or value is unknown, or nothing is left.
+    """
+    first = spaces[0]
+    allowed = _allowed(first, only or {})
+    positions, weights = _union(spaces, allowed)
+    generator = np.random.default_rng(seed)
+    chosen = list(
+        dict.fromkeys(int(np.ravel_multi_index(tuple(first.code(each)), first.shape)) for each in (*defaults, *also))
+    )
+    given = np.stack(np.unravel_index(np.array(chosen), first.shape), axis=1)
+    legal_somewhere = np.logical_or.reduce([space.find(given) >= 0 for space in spaces])
+    chosen = [position for position, kept in zip(chosen, legal_somewhere, strict=True) if kept]
+    if sample is None:
+        drawn = generator.permutation(positions)
+    else:
+        drawn = _stratified(first.shape, np.array(chosen), positions, weights, sample, generator)
+    chosen = list(dict.fromkeys([*chosen, *drawn.tolist()]))
+    codes = np.stack(np.unravel_index(np.array(chosen), first.shape), axis=1)
+    legal = np.stack([space.find(codes) >= 0 for space in spaces])
+    values = [[knob.values[code] for code in codes[:, axis]] for axis, knob in enumerate(first.knobs)]
+    names = [knob.name for knob in first.knobs]
+    configurations = tuple(Configuration(tuple(zip(names, row, strict=True))) for row in zip(*values, strict=True))
+    restricted = "".join(f", {name} {', '.join(map(str, given))}" for name, given in (only or {}).items())
+    if sample is None:
+        how = f"all {len(configurations):,} legal configurations{restricted}"
+    else:
+        how = f"{len(configurations):,} configurations sampled with seed {seed}{restricted}, every value of every knob"
+    how += f", {len(also):,} given ones" if also else ""
+    return Plan(
+        problems=tuple(space.problem for space in spaces),
+        configurations=configurations,
+        legal=legal,
+        how=f"{how} and every default among them",
+    )
+
+
+def _allowed(space: SearchSpace, only: Mapping[str, Sequence[Value]]) -> list[NDArray[np.bool_]]:
+    """Which codes of each knob are wanted."""
+    names = [knob.name for knob in space.knobs]
+    unknown = [name for name in only if name not in names]
+    if unknown:
+        raise SpaceError(f"{space.name} has no knob {unknown[0]!r}, its knobs are {', '.join(names)}")
+    masks = [np.ones(size, dtype=np.bool_) for size in space.shape]
+    for axis, knob in enumerate(space.knobs):
+        if knob.name in only:
+            wanted = [knob.code(value) for value in only[knob.name]]
+            masks[axis] = np.isin(np.arange(len(knob.values)), wanted)
+    return masks
+
+
+def _union(spaces: Sequence[SearchSpace], allowed: Sequence[NDArray[np.bool_]]) -> tuple[Indices, NDArray[np.float64]]:
+    """Positions in the full grid of the wanted configurations, and their weights: every space has the same say."""
+    shape = spaces[0].shape
+    found, weights = [], []
+    for space in spaces:
+        wanted = np.logical_and.reduce([mask[space.codes[:, axis]] for axis, mask in enumerate(allowed)])
+        found.append(np.ravel_multi_index(tuple(space.codes[wanted].astype(np.int64).T), shape))
+        weights.append(np.full(len(found[-1]), 1 / len(space)))
+    positions, where = np.unique(np.concatenate(found), return_inverse=True)
+    if not len(positions):
+        raise SpaceError(f"{spaces[0].name}: no legal configuration has these values")
+    return positions, np.asarray(np.bincount(where, np.concatenate(weights)), dtype=np.float64)
+
+
+def _stratified(
+    shape: tuple[int, ...],
+    chosen: Indices,
+    positions: Indices,
+    weights: NDArray[np.float64],
+    count: int,
+    generator: np.random.Generator,
+) -> Indices:
+    """A weighted random order of `positions`, cut where there are `count`, what shows a missing value first."""
+    # The largest of log(u) / w first is the order of drawing without replacement with weights w (P. S. Efraimidis and
+    # P. G. Spirakis: Weighted random sampling with a reservoir, Information Processing Letters 97, 2006).
+    order = np.argsort(np.log(1 - generator.random(len(positions))) / weights)[::-1]
+    drawn = positions[order]
+    drawn = drawn[~np.isin(drawn, chosen)]
+    codes = np.stack(np.unravel_index(drawn, shape), axis=1)
+    have = np.stack(np.unravel_index(chosen, shape), axis=1)
+    taken: list[int] = []
+    for axis, size in enumerate(shape):
+        for code in range(size):
+            held = (have[:, axis] == code).any() or (codes[taken, axis] == code).any()
+            having = np.flatnonzero(codes[:, axis] == code)
+            if not held and len(having):
+                taken.append(int(having[0]))
+    rest = np.delete(np.arange(len(drawn)), np.array(taken, dtype=np.int64))
+    room = max(0, count - len(chosen) - len(taken))
+    kept: Indices = drawn[np.concatenate([np.array(taken, dtype=np.int64), rest[:room]])]
+    return kept

@@ -1,0 +1,127 @@
+"""Trials of other problems: what a search of one problem of a suite learns from the others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from optuna.trial import TrialState
+
+from tilescout.costmodel.estimator import Sample
+from tilescout.costmodel.features import Features, space_features
+from tilescout.search.samplers.base import distributions
+from tilescout.search.samplers.coordinates import coordinates
+from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.space import Indices, SearchSpace
+from tilescout.spaces.templates import find_template
+
+Floats = NDArray[np.float64]
+
+OCTAVES = 4.0
+"""Factor between two sizes of a problem, as a logarithm to base 2, that counts as much as a knob's whole range."""
+
+MOST = 256
+"""Most trials of other problems that correct a prior, those of the most similar problems first: time goes with the
+cube of their number."""
+
+
+@dataclass(frozen=True, eq=False)
+class OtherTrials:
+    """What was measured of a problem, for the search of another one.
+
+    Attributes
+    ----------
+    space
+        The configurations that were measured, and no others.
+    log_time
+        Natural logarithm of the time of each in µs, of shape [configurations]; of a pruned one, its pilot's.
+    pruned
+        Which of them were pruned, of the same shape.
+    """
+
+    space: SearchSpace
+    log_time: Floats
+    pruned: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, space: SearchSpace, indices: Indices, times_us: Floats, pruned: NDArray[np.bool_]) -> Self | None:
+        """Measurements of configurations of a space, each given once; None if there is none.
+
+        Parameters
+        ----------
+        space
+            The problem's whole space, or any part that holds them.
+        indices
+            Which were measured.
+        times_us, pruned
+            Of each, of the shape of `indices`.
+        """
+        if not len(indices):
+            return None
+        order = np.argsort(indices)
+        return cls(space.subset(indices), np.log(times_us[order]), pruned[order])
+
+    @classmethod
+    def of_study(cls, study: optuna.Study, space: SearchSpace) -> Self | None:
+        """The timed and the pruned trials of a study of times; None if there is none."""
+        found = [
+            trial
+            for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+            if trial.value is not None and trial.value > 0
+        ]
+        names = list(distributions(space))
+        codes = np.array([[trial.params[name] for name in names] for trial in found], dtype=np.int64)
+        indices = np.asarray(space.find(codes.reshape(-1, len(names))), dtype=np.int64)
+        times = np.array([trial.value for trial in found], dtype=np.float64)
+        pruned = np.array([trial.state is TrialState.PRUNED for trial in found], dtype=np.bool_)
+        _, first = np.unique(indices, return_index=True)
+        first = first[indices[first] >= 0]
+        return cls.of(space, indices[first], times[first], pruned[first])
+
+    def __len__(self) -> int:
+        return len(self.log_time)
+
+    @cached_property
+    def features(self) -> Features:
+        """What a cost model sees of the configurations."""
+        return features_of(self.space)
+
+    @cached_property
+    def points(self) -> Floats:
+        """Where they lie among those of all problems; see `points_of`."""
+        return points_of(self.space)
+
+    def sample(self) -> Sample:
+        """The measurements as a cost model learns from them."""
+        return Sample(str(self.space.problem), self.features, self.log_time, self.pruned)
+
+
+def features_of(space: SearchSpace) -> Features:
+    """What a cost model sees of a space: the features of its template or, if there is none, the knobs."""
+    try:
+        return space_features(space, find_template(space.name))
+    except SpaceError:
+        return space_features(space)
+
+
+def points_of(space: SearchSpace) -> Floats:
+    """Coordinates of the configurations, then those of the problem, of shape [configurations, coordinates]."""
+    place = place_of(space.problem)
+    return np.concatenate([coordinates(space), np.tile(place, (len(space), 1))], axis=1)
+
+
+def place_of(problem: Problem) -> Floats:
+    """Where a problem lies among others, of shape [sizes]; problems of unknown sizes all lie in one place."""
+    return np.log2(np.array(list(problem.sizes.values()), dtype=np.float64)) / OCTAVES
+
+
+def nearest(others: Sequence[OtherTrials], problem: Problem) -> list[OtherTrials]:
+    """Those of the most similar problems, as many as have `MOST` trials together; at least one."""
+    away = [float(np.abs(place_of(other.space.problem) - place_of(problem)).sum()) for other in others]
+    ordered = [others[at] for at in np.argsort(away, kind="stable")]
+    total = np.cumsum([len(other) for other in ordered])
+    return [other for other, count in zip(ordered, total, strict=True) if count <= MOST] or ordered[:1]

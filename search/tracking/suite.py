@@ -1,0 +1,167 @@
+"""The MLflow run of a suite: the parent of its studies' runs."""
+
+import math
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from tilescout.search.records import StudyResult
+from tilescout.search.tracking import fields
+from tilescout.search.tracking.fields import milliseconds
+from tilescout.search.tracking.runs import find_experiment
+from tilescout.search.tracking.store import artifact_folder, manners, open_client, translated
+
+
+@dataclass(frozen=True)
+class SuiteInfo:
+    """What a suite's run is about.
+
+    Attributes
+    ----------
+    suite, space, device
+        Names of the suite, the search space and the device.
+    sampler, seed
+        The strategy and its seed.
+    problems
+        How many there are.
+    provenance
+        Where measurements come from, in a line.
+    """
+
+    suite: str
+    space: str
+    device: str
+    sampler: str
+    seed: int
+    problems: int
+    provenance: str
+
+    @property
+    def key(self) -> str:
+        """Names what a resumed search of the suite goes on with."""
+        return f"{self.suite} {self.space} {self.device} {self.sampler} s{self.seed}"
+
+
+class SuiteRun:
+    """A run in MLflow, open while the studies of a suite are searched; their runs are its children.
+
+    Parameters
+    ----------
+    uri, artifact_root
+        See `MlflowTracker`.
+    info
+        What it is about.
+    resume
+        Go on with the newest run of the same kind.
+
+    Attributes
+    ----------
+    run_id
+        As MLflow calls it.
+
+    Raises
+    ------
+    StoreError
+        If the store can't be opened or written.
+    """
+
+    def __init__(self, uri: str, artifact_root: Path | None, info: SuiteInfo, resume: bool = False) -> None:
+        self._uri, self._status = uri, "KILLED"
+        with ExitStack() as stack:
+            stack.enter_context(manners())
+            self._client = open_client(uri)
+            with translated(uri):
+                root = artifact_root or artifact_folder(uri)
+                self._experiment = find_experiment(self._client, fields.experiment_name(info.space), root)
+                self.run_id = (self._find(info) if resume else None) or self._create(info)
+            self._resources = stack.pop_all()
+
+    def finish(self, results: Sequence[StudyResult]) -> None:
+        """Write what the studies found together.
+
+        Raises
+        ------
+        StoreError
+            If the store can't be written.
+        """
+        from mlflow.entities import Metric, RunTag
+
+        stamp = milliseconds(time.time())
+        metrics = [Metric(name, value, stamp, 0) for name, value in suite_metrics(results).items()]
+        with translated(self._uri):
+            tags = [RunTag(fields.NOTE_TAG, _describe(results)[: fields.TAG_LENGTH])]
+            self._client.log_batch(self.run_id, metrics, tags=tags)
+        self._status = "FINISHED"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        failed = error is not None and isinstance(error, Exception)
+        with self._resources, translated(self._uri):
+            self._client.set_terminated(self.run_id, "FAILED" if failed else self._status)
+
+    def _find(self, info: SuiteInfo) -> str | None:
+        condition = f"tags.`{fields.SUITE_TAG}` = '{info.key}'"
+        newest = ["attributes.start_time DESC"]
+        for run in self._client.search_runs([self._experiment], condition, max_results=1, order_by=newest):
+            self._client.update_run(run.info.run_id, status="RUNNING")
+            return str(run.info.run_id)
+        return None
+
+    def _create(self, info: SuiteInfo) -> str:
+        from mlflow.entities import Param
+
+        tags = {
+            fields.SUITE_TAG: info.key,
+            "mlflow.source.name": "tilescout",
+            "device": info.device,
+            "measured_by": info.provenance,
+        }
+        name = f"{info.suite} {info.sampler} seed {info.seed}"
+        run = self._client.create_run(self._experiment, milliseconds(time.time()), tags, name)
+        params = {"suite": info.suite, "space": info.space, "sampler": info.sampler, "seed": info.seed}
+        params |= {"problems": info.problems, "device": info.device}
+        self._client.log_batch(run.info.run_id, params=[Param(key, str(value)) for key, value in params.items()])
+        return str(run.info.run_id)
+
+
+def suite_metrics(results: Sequence[StudyResult]) -> dict[str, float]:
+    """What the studies of a suite add up to: geometric means of speeds, and sums of costs."""
+    metrics = {
+        "problems": float(len(results)),
+        "trials": float(sum(len(result.trials) for result in results)),
+        "gpu_seconds": sum(result.gpu_seconds for result in results),
+        "compile_seconds": sum(result.compile_seconds for result in results),
+    }
+    over_library, over_default = [], []
+    for result in results:
+        best = result.best.measurement.timing if result.best is not None else None
+        default = result.default.measurement.timing if result.default is not None else None
+        if best is not None:
+            over_library.append(1 / best.ratio)
+            if default is not None:
+                over_default.append(fields.speedup(best, default))
+    for name, speeds in (("speedup_over_library", over_library), ("speedup_over_default", over_default)):
+        if speeds:
+            metrics[f"mean_{name}"] = math.exp(float(np.mean(np.log(speeds))))
+            metrics[f"least_{name}"] = min(speeds)
+    return metrics
+
+
+def _describe(results: Sequence[StudyResult]) -> str:
+    """A table of the problems, in Markdown."""
+    lines = ["| problem | trials | µs | over the library |", "| --- | --- | --- | --- |"]
+    for result in results:
+        timing = result.best.measurement.timing if result.best is not None else None
+        found = f"{timing.time_us:.2f} | {1 / timing.ratio:.3f}" if timing is not None else "none | "
+        lines.append(f"| {result.info.problem} | {len(result.trials)} | {found} |")
+    return "\n".join(lines)

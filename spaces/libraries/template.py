@@ -1,0 +1,81 @@
+"""What spaces of other projects' matrix products have in common: the package that they need, and what they refuse."""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from tilescout.spaces.errors import ProblemError, SpaceError
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.gemm_sm90.layout import ALIGNMENT, steps
+from tilescout.spaces.knobs import Value
+from tilescout.spaces.templates import KernelTemplate
+
+
+@dataclass(frozen=True)
+class Library:
+    """A package of kernels, which an extra of ours installs.
+
+    Attributes
+    ----------
+    distribution
+        Its name in package indexes.
+    extra
+        Our extra.
+    """
+
+    distribution: str
+    extra: str
+
+    def version(self, space: str) -> str:
+        """The installed version.
+
+        Raises
+        ------
+        SpaceError
+            If it is not installed: `space` then has no kernels.
+        """
+        try:
+            return version(self.distribution)
+        except PackageNotFoundError:
+            raise SpaceError(
+                f"{space} needs the package {self.distribution}: pip install 'tilescout[{self.extra}]'"
+            ) from None
+
+
+class LibraryGemmTemplate(KernelTemplate):
+    """Plain matrix products by kernels of another project; its rules are those that the project states.
+
+    Rules that are only a matter of what pays are left out: what the project itself would run must be in the space.
+    """
+
+    package = "tilescout.spaces.libraries"
+    workload = "tilescout.spaces.gemm:Gemm"
+    library: Library
+
+    def check(self, problem: GemmProblem) -> None:
+        self.library.version(self.name)
+        if problem.epilogue:
+            raise ProblemError(f"{self.name}: nothing is fused to the product, not {problem.epilogue}; gemm_sm90 can")
+        for name, step in steps(problem).items():
+            if getattr(problem, name) % step:
+                raise ProblemError(
+                    f"{self.name}: {name} = {getattr(problem, name)} is not a multiple of {step}; "
+                    f"TMA moves rows whose length is a multiple of {ALIGNMENT} bytes"
+                )
+
+    def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
+        return math.prod(int(configuration.get(name, 1)) for name in ("cluster_m", "cluster_n"))
+
+    @property
+    def source_hash(self) -> str:
+        """SHA-256 over the files in `sources` and the version of the library.
+
+        Raises
+        ------
+        SpaceError
+            If the library is not installed.
+        """
+        found = f"{super().source_hash} {self.library.distribution} {self.library.version(self.name)}"
+        return hashlib.sha256(found.encode()).hexdigest()

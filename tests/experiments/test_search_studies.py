@@ -1,0 +1,105 @@
+"""The scripts that study the guided search, on a small part of the shipped table."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilescout.costmodel.blend import BlendModel, BlendOptions
+from tilescout.costmodel.learned import ForestOptions
+from tilescout.costmodel.ranking import RankingOptions
+from tilescout.experiments import guided_study, suite_study
+from tilescout.search.evaluate.table import Table, write_table
+from tilescout.search.sources import largest_table
+from tilescout.search.training import train_model
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import KernelTemplate, find_template
+
+TEMPLATE = find_template("gemm_sm90")
+PROBLEMS = tuple(map(GemmProblem.parse, ("4096x4096x4096", "2048x2048x2048", "64x8192x8192")))
+QUICK = BlendOptions(ForestOptions(trees=4, validation_trees=2), RankingOptions(members=1, steps=20))
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    whole = largest_table(TEMPLATE)
+    rows = [
+        (whole.configuration(row), problem, whole.measurement(row))
+        for problem in PROBLEMS
+        for row in whole.rows(problem)[:120].tolist()
+    ]
+    baselines = {problem: whole.card.baselines[problem] for problem in PROBLEMS}
+    return write_table(
+        tmp_path_factory.mktemp("table") / "part.parquet", replace(whole.card, baselines=baselines), rows
+    )
+
+
+def quickly(table: Table, template: KernelTemplate, without: list[Problem]) -> BlendModel:
+    return train_model(table, template, without, QUICK)
+
+
+def test_the_guided_study_says_when_a_search_was_good_and_when_it_stopped(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[list[Problem]] = []
+
+    def trained(table: Table, template: KernelTemplate, without: list[Problem]) -> BlendModel:
+        asked.append(without)
+        return quickly(table, template, without)
+
+    out = tmp_path / "guided.json"
+    monkeypatch.setattr(guided_study, "train_model", trained)
+    monkeypatch.setattr(guided_study, "TRIALS", 20)
+    arguments = ["guided_study", "gemm_sm90", "--table", str(table.path), "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    guided_study.main()
+    assert asked == [[problem] for problem in PROBLEMS]  # never trained on what is searched
+    found = json.loads(out.read_text())
+    assert [one["problem"] for one in found] == list(map(str, PROBLEMS))
+    for one, problem in zip(found, PROBLEMS, strict=True):
+        costs = np.asarray(table.data["gpu_seconds"])[table.rows(problem)]
+        assert one["exhaustive_gpu_seconds"] == pytest.approx(costs.sum())
+        assert 0 < one["gpu_seconds"] < one["exhaustive_gpu_seconds"]
+        assert one["regret"] >= 0
+        assert one["within"] is None or 1 <= one["within"] <= guided_study.TRIALS
+        if one["within"] is not None and one["stopped"] is not None and one["stopped"] >= one["within"]:
+            assert one["regret"] <= 0.01
+    assert "within 1 %: median" in capsys.readouterr().out
+
+
+def test_the_suite_study_searches_alone_and_with_the_trials_before(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "suite.json"
+    arguments = ["suite_study", "gemm_sm90", "--orders", "1", "--trials", "12", "--table", str(table.path)]
+    monkeypatch.setattr(sys, "argv", [*arguments, "--out", str(out)])
+    monkeypatch.setattr(suite_study, "train_model", quickly)
+    suite_study.main()
+    first, *others = json.loads(out.read_text())
+    assert first["before"] == 0
+    assert first["alone"] == first["together"]
+    assert [gain["before"] for gain in others] == [1, 2]
+    for gain in (first, *others):
+        for regrets in (gain["alone"], gain["together"]):
+            assert len(regrets) == 12
+            assert (np.diff(regrets) <= 0).all()
+            assert regrets[-1] >= 0
+    assert any(gain["alone"] != gain["together"] for gain in others)
+    assert "2 searches; regret alone" in capsys.readouterr().out
+
+
+def test_the_models_of_the_suite_study_never_saw_the_family(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[Problem]] = []
+
+    def trained(table: Table, template: KernelTemplate, without: list[Problem]) -> None:
+        asked.append(without)
+
+    monkeypatch.setattr(suite_study, "train_model", trained)
+    model_of = suite_study.without_family(table, TEMPLATE)
+    for problem in PROBLEMS:
+        model_of(problem)
+    assert asked == [list(PROBLEMS[:2]), [PROBLEMS[2]]]
