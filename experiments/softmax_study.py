@@ -23,7 +23,7 @@ from tilescout.search.evaluate.bench import Bench
 from tilescout.search.evaluate.compile import CompileOptions, CompilePool
 from tilescout.search.evaluate.host import MeasuringProcess
 from tilescout.search.evaluate.interval import mean_interval
-from tilescout.search.evaluate.live import make_job, measure_artifact
+from tilescout.search.evaluate.live import make_job
 from tilescout.search.evaluate.machine import Machine, make_machine
 from tilescout.search.evaluate.measurement import Measurement
 from tilescout.search.evaluate.protocol import VERSION, ProtocolOptions
@@ -89,7 +89,7 @@ def check(sample: int, seed: int, store: Path) -> dict[str, Any]:
                 outcome = built()
                 if isinstance(outcome, Artifact):
                     job = make_job(TEMPLATE, configuration, outcome, problem, library_us, options)
-                    outcome = measure_artifact(process, replace(job, incumbent=UNBEATEN), outcome)
+                    outcome = process.measure(replace(job, incumbent=UNBEATEN))
                 tried += 1
                 errors.append(outcome.relative_error or 0.0)
                 if outcome.failed:
