@@ -9,7 +9,6 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from pathlib import Path
 from socket import gethostname
 from tempfile import gettempdir
@@ -57,7 +56,7 @@ def compile_task(template: KernelTemplate, key: ArtifactKey, timeout: float, ses
     if here != key:
         what = "nvidia-cutlass-dsl" if here.source_hash == key.source_hash else f"source of {key.space}"
         raise BuildError(f"{gethostname()} of the Ray cluster has another {what}: install the same on all its machines")
-    built = _pool(type(template), key.arch, timeout, session).submit(key.configuration, key.signature).result()
+    built = _pool(template, key.arch, timeout, session).submit(key.configuration, key.signature).result()
     if isinstance(built, Measurement):
         return built
     library = built.path.read_bytes()
@@ -65,11 +64,16 @@ def compile_task(template: KernelTemplate, key: ArtifactKey, timeout: float, ses
     return Shipped(built, library)
 
 
-@cache
-def _pool(template: type[KernelTemplate], arch: str, timeout: float, session: str) -> CompilePool:
+_POOLS: dict[tuple[str, str, float, str], CompilePool] = {}  # of this worker's process, which compiles one at a time
+
+
+def _pool(template: KernelTemplate, arch: str, timeout: float, session: str) -> CompilePool:
     """One compiler process for this worker, kept: its first kernel takes seconds."""
-    store = ArtifactStore(session_folder(session) / "compiled")
-    return CompilePool(template(), "", arch, store, CompileOptions(processes=1, timeout=timeout))
+    what = (template.name, arch, timeout, session)
+    if what not in _POOLS:
+        store = ArtifactStore(session_folder(session) / "compiled")
+        _POOLS[what] = CompilePool(template, "", arch, store, CompileOptions(processes=1, timeout=timeout))
+    return _POOLS[what]
 
 
 class GpuWorker:
