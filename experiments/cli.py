@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
+from pathlib import Path
 
 import click
 
@@ -65,6 +66,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line; an error is one line on standard error and exit code 2."""
+    sys.path.append(str(Path.cwd()))  # where a space of your own, module:Class, may lie; measuring processes look there
     try:
         with _logged():
             code = cli.main(standalone_mode=False)

@@ -23,7 +23,7 @@ from tilescout.search.sources import shipped_tables
 from tilescout.search.store import is_database
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import DeviceError, SpaceError, TilescoutError
-from tilescout.spaces.templates import find_template, template_names
+from tilescout.spaces.templates import find_template, other_spaces, template_names
 
 
 @dataclass(frozen=True)
@@ -140,14 +140,17 @@ def _driver() -> Finding:
 
 
 def _spaces() -> Iterator[Finding]:
+    others = other_spaces()
     for name in template_names():
-        template = find_template(name)
         try:
+            template = find_template(name)
             found = f"for {', '.join(template.archs)}, source {template.source_hash[:12]}"
         except SpaceError as error:
-            yield Finding(name, "note", str(error))  # an extra that is not installed
+            yield Finding(name, "note", str(error))  # an extra that is not installed, or a package that is broken
             continue
-        yield Finding(name, "ok", found)
+        yield Finding(name, "ok", found + (f", of {others.usable[name].distribution}" if name in others.usable else ""))
+    for name, reason in others.refused.items():
+        yield Finding(name, "note", reason)
 
 
 def _gpus() -> Iterator[Finding]:
@@ -160,9 +163,17 @@ def _gpus() -> Iterator[Finding]:
         except DeviceError as error:
             yield Finding(f"GPU {number}", "note", f"{product}: {error}")
             continue
-        spaces = [name for name in template_names() if device.arch in find_template(name).archs]
+        spaces = [name for name in template_names() if device.arch in _archs(name)]
         state = "ok" if spaces else "note"
         yield Finding(f"GPU {number}", state, f"{product} ({device.arch}), tunes {', '.join(spaces) or 'nothing'}")
+
+
+def _archs(name: str) -> tuple[str, ...]:
+    """What a space builds for; nothing if it can't be loaded, which is a finding of its own."""
+    try:
+        return find_template(name).archs
+    except TilescoutError:
+        return ()
 
 
 def _tables(others: Sequence[Path]) -> Iterator[Finding]:

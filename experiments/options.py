@@ -28,7 +28,9 @@ store_option = click.option(
     help="Folder for compiled kernels, studies and the MLflow store.",
 )
 seed_option = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
-problem_option = click.option("--problem", required=True, help="What to compute, for example 4096x4096x4096:bf16.")
+problem_option = click.option(
+    "--problem", required=True, help="What to compute, for example 4096x4096x4096:bf16, or 8192x8192:bf16."
+)
 set_option = click.option(
     "--set",
     "settings",

@@ -14,7 +14,6 @@ from tilescout.costmodel.features import space_features
 from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.costmodel.roofline import Roofline
 from tilescout.experiments.options import examples, json_option, problem_option, space_argument, target_option
-from tilescout.search.records import tflops
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.templates import find_template
@@ -54,11 +53,11 @@ def predict(
     low, high = predicted.interval_us()
 
     grid = Grid(title=f"{space} {parsed} on {target}, predicted ({origin})", title_justify="left")
-    for heading in ("", "µs", "95 % interval", "TFLOP/s"):
+    for heading in ("", "µs", "95 % interval", parsed.rate.unit.symbol):
         grid.add_column(heading, justify="right", no_wrap=True)
     for rank, index in enumerate(order, start=1):
         interval = f"{low[index]:.2f}-{high[index]:.2f}"
-        grid.add_row(str(rank), f"{times[index]:.2f}", interval, f"{tflops(parsed, times[index]):.1f}")
+        grid.add_row(str(rank), f"{times[index]:.2f}", interval, f"{parsed.rate.at(times[index]):.4g}")
     console = Console()
     console.print(grid)
     for rank, index in enumerate(order, start=1):

@@ -6,15 +6,17 @@ from rich.console import Console
 from rich.table import Table
 
 from tilescout.search.evaluate.measurement import Measurement, Status
-from tilescout.search.records import StudyResult, tflops
+from tilescout.search.records import StudyResult, spoken
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.workloads import COPY
 
 
 def print_result(result: StudyResult, console: Console) -> None:
     """Best, default, library and roofline side by side, and what the search cost."""
     info = result.info
-    table = _table(f"{info.space} {info.problem} on {info.device} ({info.provenance.kind})")
+    title = f"{info.space} {info.problem} on {info.device} ({info.provenance.kind})"
+    table = _table(title, info.problem, info.library)
     shown = {"best": result.best, "default": result.default}
     for name, trial in shown.items():
         if trial is not None:
@@ -30,7 +32,7 @@ def print_result(result: StudyResult, console: Console) -> None:
     if result.not_raced:
         _line(console, f"no race, and so the default is the answer: {result.not_raced}")
     if result.race is not None:
-        _line(console, f"race: {result.race.verdict()}")
+        _line(console, f"race: {result.race.verdict(spoken(info.library))}")
     if result.stopped:
         _line(console, f"stopped by itself: {result.stopped}")
     failed = sum(trial.measurement.failed for trial in result.trials)
@@ -53,7 +55,7 @@ def print_measurements(
     console: Console,
 ) -> None:
     """Measured configurations, the fastest first, the failed ones last."""
-    table = _table(title)
+    table = _table(title, problem, library)
     ordered = sorted(rows, key=lambda row: row[1].time_us)
     for number, (_, measurement) in enumerate(ordered, start=1):
         table.add_row(str(number), *_cells(problem, measurement))
@@ -63,10 +65,11 @@ def print_measurements(
         _line(console, f"{number}: {_described(configuration, measurement)}")
 
 
-def _table(title: str) -> Table:
+def _table(title: str, problem: Problem, library: str) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column("")
-    for heading in ("µs", "95 % interval", "TFLOP/s", "vs library"):
+    against = "of bandwidth" if library == COPY else "vs library"
+    for heading in ("µs", "95 % interval", problem.rate.unit.symbol, against):
         table.add_column(heading, justify="right", no_wrap=True)
     return table
 
@@ -84,7 +87,7 @@ def _cells(problem: Problem, measurement: Measurement) -> tuple[str, ...]:
 
 
 def _rate(problem: Problem, time_us: float) -> str:
-    return f"{tflops(problem, time_us):.1f}" if problem.flops else ""
+    return f"{problem.rate.at(time_us):.4g}" if problem.rate.work else ""
 
 
 def _described(configuration: Configuration, measurement: Measurement) -> str:

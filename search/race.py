@@ -85,8 +85,8 @@ class Race:
     rounds: int
     gpu_seconds: float = 0.0
 
-    def verdict(self) -> str:
-        """The outcome in a sentence, against the default and against the library."""
+    def verdict(self, peer: str = "the library") -> str:
+        """The outcome in a sentence, against the default and against `peer`, which the ratios are to."""
         speed, library = self.over_default.inverse(), self.ratios[self.answer].inverse()
         if self.answer != self.winner:
             against = f"not proven faster than the default ({_range(speed)} of its speed), so the default it is"
@@ -96,7 +96,7 @@ class Race:
             against = f"proven at least as fast as the default ({_range(speed)} of its speed)"
         state = "faster than" if library.low > 1 else "slower than" if library.high < 1 else "level with"
         sure = f"{self.probability:.0%} sure to be the fastest of {len(self.ratios)}"
-        return f"{against}; {state} the library ({_range(library)} of its speed); {sure}"
+        return f"{against}; {state} {peer} ({_range(library)} of its speed); {sure}"
 
 
 def _range(estimate: Estimate) -> str:

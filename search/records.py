@@ -11,6 +11,7 @@ from tilescout.search.race import Race
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.workloads import COPY
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class StudyResult:
     @property
     def roofline(self) -> Roofline | None:
         """The time that no kernel can beat; None for a problem that is known by its name only."""
-        if not self.info.problem.flops:
+        if not self.info.problem.bytes:
             return None
         return Roofline.of(self.info.problem, find_device(self.info.device))
 
@@ -175,7 +176,7 @@ class StudyResult:
             "library": {
                 "name": info.library,
                 "time_us": info.library_us,
-                "tflops": tflops(info.problem, info.library_us),
+                **named_rate(info.problem, info.library_us),
             },
             "race": _describe_race(self),
             "not_raced": self.not_raced,
@@ -200,9 +201,19 @@ class StudyResult:
         }
 
 
-def tflops(problem: Problem, time_us: float) -> float:
-    """The rate of a problem solved in `time_us` µs, in 10**12 operations a second; 0 if they are not known."""
-    return problem.flops / time_us / 1e6
+def named_rate(problem: Problem, time_us: float) -> dict[str, float]:
+    """The speed at which a problem is solved in `time_us` µs, under the name of its unit."""
+    return {problem.rate.unit.name: problem.rate.at(time_us)}
+
+
+def named_bandwidth(library: str, ratio: float) -> dict[str, float]:
+    """The share of the measured bandwidth that a kernel achieves, by name; nothing unless the library is a copy."""
+    return {"bandwidth_fraction": 1 / ratio} if library == COPY else {}
+
+
+def spoken(library: str) -> str:
+    """What to call the library in a sentence."""
+    return "a copy" if library == COPY else "the library"
 
 
 def _describe(trial: TrialRecord | None, info: StudyInfo) -> dict[str, Any] | None:
@@ -215,8 +226,9 @@ def _describe(trial: TrialRecord | None, info: StudyInfo) -> dict[str, Any] | No
     return record | {
         "time_us": timing.time_us,
         "interval_us": [timing.ratio_low * timing.library_us, timing.ratio_high * timing.library_us],
-        "tflops": tflops(info.problem, timing.time_us),
+        **named_rate(info.problem, timing.time_us),
         "speedup_over_library": 1 / timing.ratio,
+        **named_bandwidth(info.library, timing.ratio),
         "status": str(trial.measurement.status),
     }
 
@@ -229,7 +241,7 @@ def _describe_race(result: StudyResult) -> dict[str, Any] | None:
     return {
         "winner": numbers[race.winner],
         "answer": numbers[race.answer],
-        "verdict": race.verdict(),
+        "verdict": race.verdict(spoken(result.info.library)),
         "speedup_over_default": asdict(race.over_default.inverse()),
         "speedup_over_library": asdict(race.ratios[race.answer].inverse()),
         "probability_fastest": race.probability,

@@ -40,6 +40,46 @@ DTYPES = {
 }
 
 
+@dataclass(frozen=True)
+class Unit:
+    """What the speed at which problems are solved is given in.
+
+    Attributes
+    ----------
+    name
+        In MLflow and JSON.
+    symbol
+        For people.
+    """
+
+    name: str
+    symbol: str
+
+
+TERAFLOPS = Unit("tflops", "TFLOP/s")
+TERABYTES = Unit("terabytes_per_second", "TB/s")
+
+
+@dataclass(frozen=True)
+class Rate:
+    """The speed at which a problem is solved, as people give it for problems of its kind.
+
+    Attributes
+    ----------
+    unit
+        Of the speed.
+    work
+        How much of it a problem is: operations, or bytes; 0 if that is not known.
+    """
+
+    unit: Unit
+    work: int
+
+    def at(self, time_us: float) -> float:
+        """The speed of a kernel that takes `time_us` µs, in 10**12 a second; 0 if it is not known."""
+        return self.work / time_us / 1e6
+
+
 class Problem(ABC):
     """What a kernel is to compute: sizes, which kernels take as arguments, and a signature, which they are built for.
 
@@ -93,12 +133,17 @@ class Problem(ABC):
     @property
     @abstractmethod
     def flops(self) -> int:
-        """Floating-point operations."""
+        """Floating-point operations; 0 if they are not known or do not count."""
 
     @property
     @abstractmethod
     def bytes(self) -> int:
         """Bytes that must cross device memory: each input read once, the output written once."""
+
+    @property
+    def rate(self) -> Rate:
+        """What its speed is given in: operations, unless a subclass that is bound by memory says bytes."""
+        return Rate(TERAFLOPS, self.flops)
 
     @property
     @abstractmethod

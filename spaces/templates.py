@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from typing import Any
 
 from tilescout.spaces.constraints import Columns, Constraint
 from tilescout.spaces.devices import Device, find_device
-from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.errors import SpaceError, one_line
 from tilescout.spaces.knobs import Configuration, Knob, Value
+from tilescout.spaces.plugins import Registry, registered_spaces
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.tiling import Tiling
@@ -45,16 +47,15 @@ class KernelTemplate(ABC):
     """
 
     name: str
-    package: str  #: the Python package that holds the kernel's source
-    sources: tuple[str, ...]  #: its files that decide what a configuration compiles to; rules and defaults do not
+    package: str = ""  #: the Python package that holds the kernel's source; empty if it is in the template's own file
+    sources: tuple[str, ...] = ()  #: its files that decide what a configuration compiles to; rules and defaults do not
     workload: str  #: what the kernels compute: a `tilescout.spaces.workloads.Workload`, as module:Class
     archs: tuple[str, ...]  #: compiler targets it can build for
     knobs: tuple[Knob, ...]
-    constraints: tuple[Constraint, ...]
+    constraints: tuple[Constraint, ...] = ()
 
-    @abstractmethod
-    def check(self, problem: Any) -> None:
-        """Refuse a problem that no configuration can compute.
+    def check(self, problem: Any) -> None:  # noqa: B027 - most have nothing to refuse
+        """Refuse a problem that no configuration can compute; nothing is refused unless a subclass does.
 
         Raises
         ------
@@ -66,9 +67,9 @@ class KernelTemplate(ABC):
     def default(self, problem: Any, device: Device) -> Configuration:
         """What a careful user would run without any search."""
 
-    @abstractmethod
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
-        """Blocks that are launched together."""
+        """Blocks that are launched together: one, unless a subclass says more."""
+        return 1
 
     @abstractmethod
     def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
@@ -125,7 +126,9 @@ class KernelTemplate(ABC):
 
     @property
     def source_hash(self) -> str:
-        """SHA-256 over the names and contents of the files in `sources`."""
+        """SHA-256 over the names and contents of the files in `sources`; without any, over the template's own file."""
+        if not self.sources:
+            return hashlib.sha256(Path(inspect.getfile(type(self))).read_bytes()).hexdigest()
         return _hash_sources(self.package, self.sources)
 
 
@@ -137,9 +140,10 @@ def _hash_sources(package: str, sources: tuple[str, ...]) -> str:
     return digest.hexdigest()
 
 
-# The template of each space, as module:attribute, imported when it is asked for.
+# The template of each space that comes with the package, as module:attribute, imported when it is asked for.
 _BUILT_IN = {
     "gemm_sm90": "tilescout.spaces.gemm_sm90:TEMPLATE",
+    "softmax_sm90": "tilescout.spaces.softmax_sm90:TEMPLATE",
     "quack_sm90": "tilescout.spaces.libraries.quack:SM90",
     "quack_sm100": "tilescout.spaces.libraries.quack:SM100",
     "quack_sm120": "tilescout.spaces.libraries.quack:SM120",
@@ -148,21 +152,56 @@ _BUILT_IN = {
 }
 
 
+def other_spaces() -> Registry:
+    """The spaces that installed packages register, and those that they can't have."""
+    return registered_spaces(_BUILT_IN)
+
+
 def template_names() -> list[str]:
-    """Names of the known spaces."""
-    return list(_BUILT_IN)
+    """Names of the known spaces: ours, and those that installed packages register."""
+    return [*_BUILT_IN, *other_spaces().usable]
 
 
 def find_template(name: str) -> KernelTemplate:
     """The template of this name.
 
+    Parameters
+    ----------
+    name
+        One of `template_names`, or the class or object of any template as ``module:attribute``.
+
     Raises
     ------
     SpaceError
-        If there is none.
+        If there is none, or it can't be loaded.
     """
-    if name not in _BUILT_IN:
-        raise SpaceError(f"unknown space {name!r}, known are {', '.join(_BUILT_IN)}")
-    module, attribute = _BUILT_IN[name].split(":")
-    template: KernelTemplate = getattr(importlib.import_module(module), attribute)
+    if name in _BUILT_IN:
+        return _load(_BUILT_IN[name])
+    if ":" in name:
+        return _load(name)
+    registered = other_spaces()
+    if name in registered.refused:
+        raise SpaceError(registered.refused[name])
+    if name not in registered.usable:
+        raise SpaceError(f"unknown space {name!r}, known are {', '.join(template_names())}, or any as module:Class")
+    found = registered.usable[name]
+    try:
+        template = _load(found.target)
+    except SpaceError as error:
+        raise SpaceError(f"space {name!r} of {found.distribution} is broken: {error}") from error
+    if template.name != name:
+        raise SpaceError(f"space {name!r} of {found.distribution} calls itself {template.name!r}: the names must agree")
+    return template
+
+
+def _load(target: str) -> KernelTemplate:
+    """The template of a class or object given as ``module:attribute``."""
+    module, _, attribute = target.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+        template = found() if isinstance(found, type) else found
+    except Exception as error:  # whatever code of others raises when it is imported
+        raise SpaceError(f"can't load {target!r}: {type(error).__name__}: {one_line(error)}") from error
+    if not isinstance(template, KernelTemplate):
+        raise SpaceError(f"{target!r} is no KernelTemplate, but a {type(template).__name__}")
     return template

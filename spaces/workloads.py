@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 Tensors = tuple["torch.Tensor", ...]
 
+COPY = "torch.Tensor.copy_"
+"""The library of workloads that are bound by memory: what moves the same bytes and computes nothing. The time of the
+copy over a kernel's is the share of the measured bandwidth that the kernel achieves."""
+
 
 class Workload(ABC):
     """The computation that the kernels of a template all perform. `Any` stands for the workload's own problems."""

@@ -1,9 +1,13 @@
 """Tests marked `gpu` run where there is a Hopper GPU and skip everywhere else; properties may take their time."""
 
 import subprocess
+from collections.abc import Callable
+from pathlib import Path
 
 import hypothesis
 import pytest
+
+from tilescout.spaces import plugins
 
 hypothesis.settings.register_profile("tilescout", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("tilescout")
@@ -24,3 +28,40 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if marked and not has_hopper():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU of compute capability 9.0"))
+
+
+TEMPLATE = """
+from tilescout.spaces.knobs import Configuration, Knob
+from tilescout.spaces.templates import KernelTemplate
+
+class Template(KernelTemplate):
+    name = {name!r}
+    workload = "tilescout.spaces.rowwise:Softmax"
+    archs = ("sm_90a",)
+    knobs = (Knob("threads", (32, 64), "threads a block"),)
+
+    def default(self, problem, device):
+        return Configuration.of({{"threads": 32}})
+
+    def build(self, configuration, signature, arch, path):
+        raise NotImplementedError
+"""
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A function: install a distribution that registers one space; its module holds a template, or the given source."""
+    folder = tmp_path / "installed"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(plugins, "_registry", plugins._registry.__wrapped__)  # it is asked once a process
+
+    def install(distribution: str, space: str, source: str = "", attribute: str = "Template") -> None:
+        module = distribution.replace("-", "_")
+        information = folder / f"{module}-1.0.dist-info"
+        information.mkdir()
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+        (information / "entry_points.txt").write_text(f"[{plugins.GROUP}]\n{space} = {module}:{attribute}\n")
+        (folder / f"{module}.py").write_text(source or TEMPLATE.format(name=space))
+
+    return install

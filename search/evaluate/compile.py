@@ -1,6 +1,7 @@
 """Compile configurations in a pool of processes, with no GPU."""
 
 import errno
+import importlib
 import os
 import shutil
 import subprocess
@@ -196,7 +197,7 @@ class CompilePool(Closing):
             self._pool = ProcessPool(
                 max_workers=self.options.processes,
                 initializer=_prepare_process,
-                initargs=(self.arch,),
+                initargs=(self.arch, type(self.template).__module__),
                 context=get_context("spawn"),
             )
         return self._pool
@@ -230,9 +231,12 @@ def outcome(artifact: Artifact) -> Artifact | Measurement:
     return Measurement(Status.COMPILE_ERROR, artifact.error, compile_seconds=artifact.compile_seconds)
 
 
-def _prepare_process(arch: str) -> None:
+def _prepare_process(arch: str, module: str) -> None:
     # CuteDSL reads its target from the environment, and without a GPU has no other way to know it.
     os.environ["CUTE_DSL_ARCH"] = arch
+    # A process takes its tasks while the others wait: one that came with the template's first import, which may bring
+    # the compiler with it, would make them wait for seconds, one after another.
+    importlib.import_module(module)
 
 
 def _build_task(template: KernelTemplate, key: ArtifactKey, root: Path) -> Artifact:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import signal
 import socket
 import subprocess
@@ -44,6 +45,8 @@ class _Child:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tilescout.search.evaluate.worker", str(theirs.fileno()), device],
                 pass_fds=[theirs.fileno()],
+                # A workload of your own is found there where its template was found here.
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 stdin=subprocess.DEVNULL,
                 stdout=self.log,
                 stderr=subprocess.STDOUT,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from tilescout.search.evaluate.measurement import Status, Timing
-from tilescout.search.records import StudyInfo, StudyResult, TrialRecord, tflops
+from tilescout.search.records import StudyInfo, StudyResult, TrialRecord, named_bandwidth, named_rate, spoken
 from tilescout.spaces.problems import Problem
 
 TRIAL_TAG = "tilescout.trial"  # number of the trial that a child run holds
@@ -109,8 +109,9 @@ def trial_metrics(trial: TrialRecord, info: StudyInfo, default: Timing | None) -
     if timing is not None:
         metrics |= {
             "time_us": timing.time_us,
-            **_rate("tflops", info, timing),
+            **_rate(info, timing),
             "speedup_over_library": 1 / timing.ratio,
+            **named_bandwidth(info.library, timing.ratio),
             "time_over_library": timing.ratio,
             "time_over_library_q25": timing.ratio_q25,
             "time_over_library_q75": timing.ratio_q75,
@@ -145,13 +146,13 @@ def trial_metrics(trial: TrialRecord, info: StudyInfo, default: Timing | None) -
 
 
 def rate(problem: Problem, time_us: float) -> str:
-    """The rate in TFLOP/s for people; a dash where the operations are not known."""
-    return f"{tflops(problem, time_us):.1f}" if problem.flops else "–"
+    """The speed for people, in the problem's unit; a dash where it is not known."""
+    return f"{problem.rate.at(time_us):.4g}" if problem.rate.work else "–"
 
 
-def _rate(name: str, info: StudyInfo, timing: Timing) -> dict[str, float]:
-    """The rate, where the operations are known."""
-    return {name: tflops(info.problem, timing.time_us)} if info.problem.flops else {}
+def _rate(info: StudyInfo, timing: Timing) -> dict[str, float]:
+    """The speed, where it is known."""
+    return named_rate(info.problem, timing.time_us) if info.problem.rate.work else {}
 
 
 def result_metrics(result: StudyResult) -> dict[str, float]:
@@ -185,7 +186,7 @@ def result_tags(result: StudyResult) -> dict[str, str]:
     if result.not_raced:
         tags["race"] = f"not finished: {result.not_raced}"
     if result.race is not None:
-        tags["race"] = result.race.verdict()
+        tags["race"] = result.race.verdict(spoken(result.info.library))
         found = {trial.index: trial for trial in result.trials}
         for name, index in (("race_winner", result.race.winner), ("race_answer", result.race.answer)):
             tags[name] = f"trial {found[index].number}: {found[index].configuration}"
@@ -236,8 +237,9 @@ class Progress:
         if timing is not None:
             metrics |= {
                 "best_time_us": timing.time_us,
-                **_rate("best_tflops", info, timing),
                 "best_speedup_over_library": 1 / timing.ratio,
+                **{f"best_{name}": value for name, value in _rate(info, timing).items()},
+                **{f"best_{name}": value for name, value in named_bandwidth(info.library, timing.ratio).items()},
             }
             if self.default is not None:
                 metrics["best_speedup_over_default"] = speedup(timing, self.default)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tilescout.search.evaluate.measurement import Status
-from tilescout.search.records import StudyResult, tflops
+from tilescout.search.records import StudyResult
 from tilescout.search.tracking.fields import rate
 
 if TYPE_CHECKING:
@@ -59,13 +59,13 @@ def _draw_trials(axes: "Axes", result: StudyResult) -> None:
         across = axes.get_xaxis_transform()
         axes.scatter(wrong, edge, s=26, marker="x", color=_FAILED, linewidths=1.2, transform=across, zorder=3,
                      label=f"failed ({len(wrong)})")  # fmt: skip
-    best = result.best
+    best, problem = result.best, result.info.problem
     if best is not None:
         time_us = best.measurement.time_us
         last = max(trial.number for trial in result.trials)
         steps = [*accumulate(times, min), time_us]
         axes.step([*numbers, last], steps, where="post", color=_BEST, linewidth=1.8, label="best so far", zorder=4)
-        label = f"best: {time_us:.4g} µs, {rate(result.info.problem, time_us)} TFLOP/s (trial {best.number})"
+        label = f"best: {time_us:.4g} µs, {rate(problem, time_us)} {problem.rate.unit.symbol} (trial {best.number})"
         axes.scatter([best.number], [time_us], s=170, marker="*", color=_BEST, edgecolors="white", linewidths=0.8,
                      label=label, zorder=5)  # fmt: skip
 
@@ -82,21 +82,21 @@ def _scale(axes: "Axes", result: StudyResult) -> None:
     """Scale the axes and label their ticks: a trial is an integer, a time a plain number, its rate stands opposite."""
     from matplotlib.ticker import AutoLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-    problem = result.info.problem
+    rate = result.info.problem.rate
     known = (t.measurement.time_us if t.measurement.ok else t.measurement.pilot_us for t in result.trials)
     times = [time_us for time_us in known if time_us is not None] + [result.info.library_us]
     wide = max(times) > _WIDE * min(times)
     axes.set_yscale("log" if wide else "linear")
     opposite = axes.twinx()
-    opposite.set_visible(bool(problem.flops))
+    opposite.set_visible(bool(rate.work))
     opposite.set_yscale(axes.get_yscale())
     opposite.set_ylim(axes.get_ylim())
-    opposite.set_ylabel("TFLOP/s")
+    opposite.set_ylabel(rate.unit.symbol)
     opposite.spines[["top", "right"]].set_visible(False)
     for axis in (axes.yaxis, opposite.yaxis):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)) if wide else AutoLocator())
         axis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda time_us, _: f"{time_us:g}"))
-    opposite.yaxis.set_major_formatter(FuncFormatter(lambda time_us, _: f"{tflops(problem, time_us):.3g}"))
+    opposite.yaxis.set_major_formatter(FuncFormatter(lambda time_us, _: f"{rate.at(time_us):.3g}"))
     opposite.tick_params(which="both", length=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))

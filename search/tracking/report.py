@@ -5,10 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tilescout.search.evaluate.measurement import Status, Timing
-from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
+from tilescout.search.records import StudyInfo, StudyResult, TrialRecord, spoken
 from tilescout.search.tracking import fields
-
-_FIRST_COLUMNS = ("time_us", "tflops", "speedup_over_library", "speedup_over_default")
 
 
 def opening(info: StudyInfo) -> str:
@@ -45,7 +43,7 @@ def describe(result: StudyResult, run_id: str, experiment_id: str, children: Map
             "",
             "",
             opening(info),
-            "| | time (µs) | TFLOP/s | × library | × default |",
+            f"| | time (µs) | {info.problem.rate.unit.symbol} | × {info.library} | × default |",
             "| --- | ---: | ---: | ---: | ---: |",
             _row("best", best, info, reference),
             _row("default", default, info, reference),
@@ -57,7 +55,7 @@ def describe(result: StudyResult, run_id: str, experiment_id: str, children: Map
             f"{result.compile_seconds:.1f} s of compiling, {result.gpu_seconds:.1f} s of GPU, "
             f"{result.seconds:.1f} s in the last run of the search",
             "- GPU time: " + ", ".join(f"{k} {v:.2f} s" for k, v in result.account.items() if k != "compile"),
-            *([f"- race: {result.race.verdict()}"] if result.race is not None else []),
+            *([f"- race: {result.race.verdict(spoken(info.library))}"] if result.race is not None else []),
             "",
             f"![convergence](get-artifact?path=convergence.png&run_uuid={run_id})",
         ]
@@ -70,12 +68,13 @@ def write_trials(result: StudyResult, path: Path) -> None:
     """Write the trials as CSV, which MLflow shows as a table: times in µs, costs in seconds, sizes in bytes."""
     default = result.default
     reference = default.measurement.timing if default is not None else None
+    leading = ("time_us", result.info.problem.rate.unit.name, "speedup_over_library", "speedup_over_default")
     rows: list[dict[str, object]] = []
     for trial in result.trials:
         metrics = fields.trial_metrics(trial, result.info, reference)
         del metrics["trial"]
         first = {"trial": trial.number, "status": str(trial.measurement.status)}
-        first |= {name: metrics.pop(name, None) for name in _FIRST_COLUMNS}
+        first |= {name: metrics.pop(name, None) for name in leading}
         knobs = dict(trial.configuration) | {"space_index": trial.index}
         rows.append(first | knobs | {"error": trial.measurement.error} | metrics)
     columns = dict.fromkeys(name for row in rows for name in row)

@@ -148,6 +148,14 @@ def plain_gemm() -> Iterator[ModuleType]:
         yield importlib.import_module("plain_gemm")
 
 
+@pytest.fixture(scope="session")
+def rows_on_host() -> Iterator[ModuleType]:
+    """The package `rows_on_host`, importable here and in the processes that are started from here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parent / "kernels"))
+        yield importlib.import_module("rows_on_host")
+
+
 @pytest.fixture
 def children() -> Callable[[], set[int]]:
     """A function: the child processes of this one, but for the tracker that multiprocessing keeps until the end."""

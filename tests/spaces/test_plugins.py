@@ -1,0 +1,95 @@
+"""Spaces of other packages, which are really installed: found, refused, broken."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.templates import find_template, other_spaces, template_names
+
+H200 = find_device("h200")
+Install = Callable[..., None]
+
+
+def test_an_installed_space_is_found_by_its_name(install: Install) -> None:
+    install("one-kernel", "unheard_of")
+
+    template = find_template("unheard_of")
+
+    assert "unheard_of" in template_names()
+    assert len(template.space(template.parse("8x8"), H200)) == 2
+    assert other_spaces().usable["unheard_of"].distribution == "one-kernel 1.0"
+
+
+def test_a_name_of_ours_stays_ours(install: Install) -> None:
+    ours = find_template("gemm_sm90")
+    install("greedy-kernels", "gemm_sm90")
+
+    assert find_template("gemm_sm90") is ours
+    assert template_names().count("gemm_sm90") == 1
+    assert other_spaces().refused["gemm_sm90"] == (
+        "space 'gemm_sm90' of greedy-kernels 1.0 is refused: the name is tilescout's own"
+    )
+
+
+def test_a_name_that_two_packages_claim_belongs_to_neither_and_both_are_reached_otherwise(install: Install) -> None:
+    install("former-kernels", "twice")
+    install("latter-kernels", "twice")
+
+    assert "twice" not in template_names()
+    with pytest.raises(SpaceError, match=r"'twice' is registered by former-kernels 1\.0 and latter-kernels 1\.0: unin"):
+        find_template("twice")
+    for module in ("former_kernels", "latter_kernels"):
+        assert find_template(f"{module}:Template").name == "twice"
+
+
+@pytest.mark.parametrize(
+    ("source", "attribute", "reason"),
+    [
+        ("raise RuntimeError('no such driver')", "Template", "RuntimeError: no such driver"),
+        ("import a_module_that_nobody_has", "Template", "ModuleNotFoundError: No module named"),
+        ("nothing = 0", "Template", "has no attribute 'Template'"),
+        ("class Template: pass", "Template", "is no KernelTemplate, but a Template"),
+        ("from tilescout.spaces.templates import KernelTemplate as Template", "Template", "abstract class"),
+        ("from tilescout.spaces.gemm_sm90 import TEMPLATE as other", "other", "calls itself 'gemm_sm90'"),
+    ],
+    ids=["raises", "lacks a package", "lacks the template", "no template", "abstract", "another name"],
+)
+def test_a_broken_package_says_why_and_breaks_no_other(
+    install: Install, source: str, attribute: str, reason: str, tmp_path: Path
+) -> None:
+    name = f"broken_{abs(hash(reason))}"  # a module is imported once a process
+    install(name.replace("_", "-"), "broken", source, attribute)
+    install("right-kernels", "right")
+
+    assert {"broken", "right"} <= set(template_names())
+    assert find_template("right").name == "right"
+    with pytest.raises(SpaceError, match=r"space 'broken' of broken-\d+ 1\.0") as refused:
+        find_template("broken")
+    assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("no_such_module:Template", "ModuleNotFoundError"),
+        ("tilescout.spaces.templates:KernelTemplate", "abstract class"),
+        (":", "ValueError: Empty module name"),
+        ("tilescout.spaces.knobs:Knob", "missing 3 required positional arguments"),
+    ],
+)
+def test_what_is_no_template_is_refused_by_its_path(name: str, reason: str) -> None:
+    with pytest.raises(SpaceError, match=reason):
+        find_template(name)
+
+
+def test_the_source_of_a_template_in_one_file_is_that_file(install: Install, tmp_path: Path) -> None:
+    install("hashed-kernels", "hashed")
+    before = find_template("hashed").source_hash
+
+    with (tmp_path / "installed" / "hashed_kernels.py").open("a") as file:
+        file.write("# changed\n")
+
+    assert find_template("hashed").source_hash != before
