@@ -97,9 +97,11 @@ def choose(space: str, problems: Sequence[str], built: Sequence[tuple[str, str, 
     return found
 
 
-def choices_of(template: KernelTemplate, pool: CompilePool) -> dict[str, tuple[Configuration, list[float]]]:
+def choices_of(
+    template: KernelTemplate, pool: CompilePool, problems: Sequence[str]
+) -> dict[str, tuple[Configuration, list[float]]]:
     """The library's own choice for each problem, and the times in ms that it chose by."""
-    space = template.space(GemmProblem.parse(PROBLEMS[0]), find_device("h200"))
+    space = template.space(GemmProblem.parse(problems[0]), find_device("h200"))
     configurations = [space[index] for index in listed(template, space)]
     submitted = {configuration: pool.submit(configuration) for configuration in configurations}
     outcomes = {configuration: future.result() for configuration, future in submitted.items()}
@@ -110,7 +112,7 @@ def choices_of(template: KernelTemplate, pool: CompilePool) -> dict[str, tuple[C
     built = [(str(k.path), k.sha256, k.function, template.blocks_per_cluster(c)) for c, k in compiled.items()]
     # In a process of its own: while another process has the GPU, times spread.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        times = process.submit(choose, template.name, PROBLEMS, built).result()
+        times = process.submit(choose, template.name, problems, built).result()
     return {problem: (configurations[row.index(min(row))], row) for problem, row in times.items()}
 
 
@@ -148,25 +150,29 @@ def compare(template: KernelTemplate, problem: str, theirs: Configuration, store
 def main() -> None:
     """Command line of the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--space", action="append", choices=SPACES, help="repeatable; without it: both")
+    parser.add_argument("--problem", action="append", help=f"repeatable; without it: {', '.join(PROBLEMS)}")
     parser.add_argument("--trials", type=int, default=128, help="of a search; its list of theirs comes first")
     parser.add_argument("--store", type=Path, default=STORE, help="folder of compiled kernels, studies and MLflow")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
+    spaces = arguments.space or SPACES
+    problems = [str(GemmProblem.parse(text)) for text in arguments.problem or PROBLEMS]
 
     started = time.monotonic()
     report: dict[str, Any] = {"protocol": VERSION}
     kernels = ArtifactStore(artifacts(arguments.store))
-    signature, arch = GemmProblem.parse(PROBLEMS[0]).signature, find_device("h200").arch
+    signature, arch = GemmProblem.parse(problems[0]).signature, find_device("h200").arch
     theirs = {}
-    for name in SPACES:
+    for name in spaces:
         template = find_template(name)
         with CompilePool(template, signature, arch, kernels, CompileOptions()) as pool:
-            theirs[name] = choices_of(template, pool)
+            theirs[name] = choices_of(template, pool, problems)
         print(f"{name}: chosen after {time.monotonic() - started:.0f} s", flush=True)
     report["chosen by, in ms"] = {name: {p: row for p, (_, row) in found.items()} for name, found in theirs.items()}
     report["problems"] = {}
-    for problem in PROBLEMS:
-        for name in SPACES:
+    for problem in problems:
+        for name in spaces:
             chosen = theirs[name][problem][0]
             outcome = compare(find_template(name), problem, chosen, arguments.store, arguments.trials)
             report["problems"].setdefault(problem, {})[name] = outcome
