@@ -33,7 +33,7 @@ class ForestOptions:
     validation_trees
         Trees of those that are grown, without a problem each, to see how wrong the ensemble is on a new one.
     leaf
-        Fewest measurements in a leaf.
+        Fewest measurements in a leaf. With 2, a forest of 63,278 measurements took 12.5 MB.
     share
         Of the features, tried at each split.
     imputations
@@ -46,7 +46,7 @@ class ForestOptions:
 
     trees: int = 48
     validation_trees: int = 12
-    leaf: int = 2
+    leaf: int = 6
     share: float = 1.0
     imputations: int = 2
     handful: int = 24
