@@ -25,6 +25,7 @@ _COMMANDS = {
     "train": "tilescout.experiments.train:train",
     "evaluate-model": "tilescout.experiments.evaluate_model:evaluate_model",
     "export": "tilescout.experiments.export:export",
+    "report": "tilescout.experiments.report:report",
     "tables": "tilescout.experiments.tables:tables",
     "suites": "tilescout.experiments.suites:suites",
     "suite": "tilescout.experiments.suites:suite",

@@ -15,6 +15,7 @@ from tilescout.costmodel.learned import ForestOptions
 from tilescout.costmodel.persistence import ModelCard, save_model
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.options import examples, seed_option, space_argument, store_option
+from tilescout.search.evaluate.replay import dataset_of
 from tilescout.search.evaluate.table import Table
 from tilescout.search.sources import largest_table
 from tilescout.search.training import samples_of
@@ -102,7 +103,7 @@ def train(
     if mlflow_uri:
         from tilescout.search.tracking.models import log_model
 
-        run = log_model(mlflow_uri, path, card, samples[0].features)
+        run = log_model(mlflow_uri, path, card, samples[0].features, dataset_of(recorded))
         console.print(f"logged to {mlflow_uri}, run {run}", highlight=False, soft_wrap=True)
 
 

@@ -12,7 +12,7 @@ from tilescout.search.evaluate.measurement import Measurement
 from tilescout.search.records import TrialRecord
 from tilescout.search.samplers.base import SpaceExhaustedError, SpaceSampler, distributions
 from tilescout.search.sharing import SoleTuner, Tuner
-from tilescout.search.study import codes, finished_trials, record_outcome, trial_record
+from tilescout.search.study import codes, finished_trials, record_expected, record_outcome, trial_record
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,8 @@ def run(
                 break
             index = int(space.find(codes(space, trial.params)))
             in_flight[index] = trial
+            if isinstance(study.sampler, SpaceSampler) and (expected := study.sampler.expected(index)):
+                record_expected(trial, expected)
             evaluator.submit(index, None if index in in_full else tally.incumbent)
         if in_flight:
             for index, measurement in evaluator.wait():

@@ -1,17 +1,35 @@
 """What a search leaves behind: frozen records, apart from the live handles that made them."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
 
+from tilescout.costmodel.estimator import Prediction
 from tilescout.costmodel.roofline import Roofline
-from tilescout.search.evaluate.evaluator import Provenance
+from tilescout.search.evaluate.evaluator import Dataset, Provenance
 from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.race import Race
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.workloads import COPY
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a cost model expected of a configuration before it was tried: the time in µs and its 95 % interval."""
+
+    time_us: float
+    low_us: float
+    high_us: float
+
+    @classmethod
+    def of(cls, prediction: Prediction, index: int) -> Self:
+        """What is predicted of the configuration at a position."""
+        one = Prediction(prediction.mean[[index]], prediction.spread[[index]], prediction.shift)
+        low, high = one.interval_us()
+        return cls(math.exp(one.mean[0]), float(low[0]), float(high[0]))
 
 
 @dataclass(frozen=True)
@@ -23,11 +41,14 @@ class TrialRecord:
     number
         Its number in the study, from 0.
     index
-        The configuration's index in the search space.
+        The configuration's index in the search space; the trial's number in a study that was read back, for which the
+        space is not enumerated.
     configuration, measurement
         What was tried, and the outcome.
     started, finished
         When it was proposed and when it was done, in seconds since the epoch.
+    expected
+        What the strategy's cost model expected of it, where it has one.
     """
 
     number: int
@@ -36,6 +57,7 @@ class TrialRecord:
     measurement: Measurement
     started: float
     finished: float
+    expected: Expected | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +84,14 @@ class StudyInfo:
         What the library's kernel is called through, and its steady time in µs.
     library_us
         The library's steady time on the problem, in µs.
+    knobs
+        The values that each knob of the space can have.
+    size
+        How many configurations are searched.
+    model
+        File of the cost model that guides the search; empty without one.
+    hindsight
+        Whether that model was trained on measurements of this very problem: what it expects is then no prediction.
     """
 
     name: str
@@ -75,6 +105,30 @@ class StudyInfo:
     default: Configuration
     library: str
     library_us: float
+    knobs: Mapping[str, Sequence[Value]] = field(default_factory=dict)
+    size: int = 0
+    model: str = ""
+    hindsight: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready mapping that `from_dict` reads back."""
+        knobs = {name: list(values) for name, values in self.knobs.items()}
+        return asdict(self) | {"problem": str(self.problem), "default": dict(self.default), "knobs": knobs}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any], problem: Problem) -> Self:
+        """Read what `to_dict` wrote; the problem's text is read by whoever knows its form.
+
+        Raises
+        ------
+        KeyError, TypeError
+            If something is missing or unknown.
+        """
+        source = record["provenance"]
+        table = Dataset(**source["table"]) if source["table"] is not None else None
+        provenance = Provenance(**{**source, "table": table})
+        default = Configuration.of(record["default"])
+        return cls(**{**record, "problem": problem, "provenance": provenance, "default": default})
 
 
 @dataclass(frozen=True)
@@ -180,6 +234,8 @@ class StudyResult:
             },
             "race": _describe_race(self),
             "not_raced": self.not_raced,
+            "seconds": self.seconds,
+            "stopped": self.stopped,
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -193,11 +249,9 @@ class StudyResult:
             "trials": len(self.trials),
             "failed_trials": sum(trial.measurement.failed for trial in self.trials),
             "pruned_trials": sum(trial.measurement.status is Status.PRUNED for trial in self.trials),
-            "seconds": self.seconds,
             "compile_seconds": self.compile_seconds,
             "gpu_seconds": self.gpu_seconds,
             "account": self.account,
-            "stopped": self.stopped,
         }
 
 

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -17,12 +18,15 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
 from tilescout.search.evaluate.measurement import Measurement, Status
-from tilescout.search.records import StudyResult, TrialRecord
+from tilescout.search.records import Expected, StudyInfo, StudyResult, TrialRecord
 from tilescout.search.samplers.ledger import all_trials, proposed
 from tilescout.spaces.errors import MALFORMED, StoreError, one_line
+from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
 
 MEASUREMENT = "measurement"  # the user attribute of a trial that holds its outcome
+_EXPECTED = "expected"  # the same that holds what a cost model expected of it
+INFO = "info"  # the user attribute of a study that says what it is about, readable without its template
 _AGAIN = "again"  # the user attribute of a trial that names the interrupted one whose configuration it tries again
 _DAMAGE = (*MALFORMED, AssertionError, OptunaError)  # what optuna raises over records that it did not write
 RESULT = "result"  # the user attribute of a study that holds what its last run found
@@ -219,6 +223,11 @@ def codes(space: SearchSpace, params: dict[str, Any]) -> list[int]:
     return [params[knob.name] for knob in space.knobs]
 
 
+def record_expected(trial: optuna.Trial, expected: Expected) -> None:
+    """Store what is expected of a trial that is about to be tried."""
+    trial.set_user_attr(_EXPECTED, asdict(expected))
+
+
 def record_outcome(study: optuna.Study, trial: int | optuna.Trial, measurement: Measurement) -> bool:
     """Store an outcome and finish its trial: complete with the time in µs, or failed.
 
@@ -280,12 +289,18 @@ def recover(study: optuna.Study, space: SearchSpace, lost: Callable[[FrozenTrial
     return again
 
 
-def trial_record(frozen: FrozenTrial, space: SearchSpace) -> TrialRecord | None:
-    """What a finished trial found; None if it has no outcome, or was interrupted."""
+def outcome(frozen: FrozenTrial) -> Measurement | None:
+    """The outcome of a finished trial; None if it has none, or was interrupted."""
     if MEASUREMENT not in frozen.user_attrs or not frozen.state.is_finished():
         return None
     measurement = _outcome(frozen)
-    if measurement.status is Status.INTERRUPTED:
+    return measurement if measurement.status is not Status.INTERRUPTED else None
+
+
+def trial_record(frozen: FrozenTrial, space: SearchSpace) -> TrialRecord | None:
+    """What a finished trial found; None if it has no outcome, or was interrupted."""
+    measurement = outcome(frozen)
+    if measurement is None:
         return None
     try:
         index = int(space.find(codes(space, frozen.params)))
@@ -296,15 +311,21 @@ def trial_record(frozen: FrozenTrial, space: SearchSpace) -> TrialRecord | None:
             f"trial {frozen.number} holds a configuration that the space no longer has; "
             "start a new study without --resume"
         )
+    return as_record(frozen, index, space[index], measurement)
+
+
+def as_record(frozen: FrozenTrial, index: int, configuration: Configuration, measurement: Measurement) -> TrialRecord:
+    """The record of a finished trial."""
     if frozen.datetime_start is None or frozen.datetime_complete is None:
         raise _damaged(f"with trial {frozen.number}", ValueError("it has no times"))
     return TrialRecord(
         number=frozen.number,
         index=index,
-        configuration=space[index],
+        configuration=configuration,
         measurement=measurement,
         started=frozen.datetime_start.timestamp(),
         finished=frozen.datetime_complete.timestamp(),
+        expected=Expected(**expected) if (expected := frozen.user_attrs.get(_EXPECTED)) else None,
     )
 
 
@@ -319,6 +340,13 @@ def finished_trials(study: optuna.Study, space: SearchSpace) -> Sequence[TrialRe
     """The finished trials of a study, in the order of their numbers."""
     records = (trial_record(frozen, space) for frozen in study.get_trials(deepcopy=False))
     return [record for record in records if record is not None]
+
+
+def record_info(study: optuna.Study, info: StudyInfo) -> None:
+    """Store what a study is about, so that it can be read without its template."""
+    described = info.to_dict()
+    if study.user_attrs.get(INFO) != described:
+        study.set_user_attr(INFO, described)
 
 
 def record_result(study: optuna.Study, result: StudyResult) -> None:

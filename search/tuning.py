@@ -15,11 +15,11 @@ from tilescout.search.loop import Budget, run
 from tilescout.search.race import RaceOptions, run_race
 from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.samplers import make_sampler
-from tilescout.search.samplers.base import distributions
+from tilescout.search.samplers.base import SpaceSampler, distributions
 from tilescout.search.samplers.ledger import all_trials
 from tilescout.search.sharing import SharingOptions
 from tilescout.search.studies import joined
-from tilescout.search.study import finished_trials, record_result
+from tilescout.search.study import finished_trials, record_info, record_result
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.templates import KernelTemplate
 
@@ -192,7 +192,7 @@ def run_study(
             joined(options.studies, base, options.resume, sampler, space, options.sharing)
         )
         with tuner.exclusive():
-            info = _about(study, template, evaluator, options)
+            info = _about(study, sampler, template, evaluator, options)
             tuner.take_over()
             before = finished_trials(study, space)
             tuner.look()
@@ -252,7 +252,9 @@ def _place(evaluator: Evaluator) -> str:
     return f"{evaluator.device.name}-{evaluator.provenance.kind}"
 
 
-def _about(study: optuna.Study, template: KernelTemplate, evaluator: Evaluator, options: TuneOptions) -> StudyInfo:
+def _about(
+    study: optuna.Study, sampler: SpaceSampler, template: KernelTemplate, evaluator: Evaluator, options: TuneOptions
+) -> StudyInfo:
     """What the study is about; stored in it on the first run, with the default and `options.first` queued."""
     space = evaluator.space
     default = template.default(space.problem, space.device)
@@ -270,7 +272,7 @@ def _about(study: optuna.Study, template: KernelTemplate, evaluator: Evaluator, 
             f"study {study.study_name} searched another version of {template.name}: its kernels are not today's; "
             "start a new study without --resume"
         )
-    return StudyInfo(
+    info = StudyInfo(
         name=study.study_name,
         space=template.name,
         space_hash=stored["space_hash"],
@@ -282,4 +284,10 @@ def _about(study: optuna.Study, template: KernelTemplate, evaluator: Evaluator, 
         default=default,
         library=evaluator.library,
         library_us=stored["library_us"],
+        knobs={knob.name: knob.values for knob in space.knobs},
+        size=len(space),
+        model=str(sampler.model_file or ""),
+        hindsight=sampler.hindsight,
     )
+    record_info(study, info)
+    return info

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tilescout.search.evaluate.evaluator import Evaluator, Provenance
+from tilescout.search.evaluate.evaluator import Dataset, Evaluator, Provenance
 from tilescout.search.evaluate.measurement import Measurement
 from tilescout.search.evaluate.table import Table
 from tilescout.spaces.errors import DeviceError, TableError
@@ -91,6 +91,12 @@ class ReplayEvaluator(Evaluator):
         self._pending = None
 
 
+def dataset_of(table: Table) -> Dataset:
+    """A table as a tracker lists it."""
+    columns = {column.name: str(column.type) for column in table.data.schema}
+    return Dataset(table.path.name, str(table.path.absolute()), table.card.sha256, len(table), columns)
+
+
 def _provenance(table: Table, template: KernelTemplate) -> Provenance:
     card = table.card
     origin = f"replayed from {table.path.name}, recorded on {card.product} on {card.recorded}; no GPU was used"
@@ -99,4 +105,5 @@ def _provenance(table: Table, template: KernelTemplate) -> Provenance:
         kind="replay",
         description=origin + stale,
         versions={**card.versions, "driver": card.driver, "protocol": card.protocol},
+        table=dataset_of(table),
     )

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
+from tilescout.search.records import Expected
 from tilescout.search.samplers.ledger import CLAIM, Ledger, all_trials, distributions, queued, seen
 from tilescout.search.samplers.options import Option
 from tilescout.spaces.errors import SamplerError
@@ -63,6 +65,8 @@ class SpaceSampler(BaseSampler, ABC):
     """
 
     options: tuple[Option, ...] = ()
+    model_file: Path | None = None  #: the file of the cost model that it goes by, if it goes by one
+    hindsight: bool = False  #: whether that model was trained on the problem of the space
 
     def __init__(self, space: SearchSpace | None = None, seed: int | None = None) -> None:
         if seed is not None and seed < 0:
@@ -101,6 +105,10 @@ class SpaceSampler(BaseSampler, ABC):
 
     def gain(self, study: optuna.Study) -> float | None:
         """By how much the next trial is expected to lower the best time, relative; None where it can't be said."""
+        return None
+
+    def expected(self, index: int) -> Expected | None:
+        """What is expected of a configuration before anything is measured; most strategies expect nothing."""
         return None
 
     @property

@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tilescout.costmodel.estimator import CostModel, Prediction
 from tilescout.costmodel.learned import ForestModel, ForestOptions
-from tilescout.costmodel.persistence import load_model, shipped_model
+from tilescout.costmodel.persistence import ModelCard, load_model, shipped_model
 from tilescout.costmodel.posterior import (
     Kernel,
     Observed,
@@ -23,6 +23,7 @@ from tilescout.costmodel.posterior import (
     expected_improvement,
     fit_kernel,
 )
+from tilescout.search.records import Expected
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.coordinates import coordinates
 from tilescout.search.samplers.others import OtherTrials, features_of, nearest, place_of
@@ -154,15 +155,11 @@ class GuidedSampler(SpaceSampler):
         """
         if self._model is None:
             return None
+        if self._model != SHIPPED:
+            find_template(self.space.name)
         if isinstance(self._model, CostModel):
-            find_template(self.space.name)
             return self._model
-        if self._model == SHIPPED:
-            path = shipped_model(self.space.name, self.space.device.name)
-        else:
-            path = Path(self._model)
-            find_template(self.space.name)
-        return load_model(path)[0] if path is not None else None
+        return self._loaded[0] if self._loaded is not None else None
 
     @cached_property
     def prior(self) -> Prediction | None:
@@ -174,6 +171,29 @@ class GuidedSampler(SpaceSampler):
             If the model is not one of the space's template.
         """
         return None if self.model is None else self.model.predict(features_of(self.space))
+
+    @property
+    def model_file(self) -> Path | None:  # type: ignore[override]
+        """The file of the model; None without a model, or if it came from no file."""
+        if self._model is None or isinstance(self._model, CostModel) or self._space is None:
+            return None
+        if self._model == SHIPPED:
+            return shipped_model(self._space.name, self._space.device.name)
+        return Path(self._model)
+
+    @property
+    def hindsight(self) -> bool:  # type: ignore[override]
+        """Whether the model was trained on the problem of the space."""
+        return self._loaded is not None and str(self.space.problem) in self._loaded[1].problems
+
+    @cached_property
+    def _loaded(self) -> tuple[CostModel, ModelCard] | None:
+        return load_model(self.model_file) if self.model_file is not None else None
+
+    def expected(self, index: int) -> Expected | None:
+        if self.prior is None:
+            return None
+        return Expected.of(self.prior, index)
 
     @cached_property
     def points(self) -> Floats:

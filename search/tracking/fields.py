@@ -1,6 +1,7 @@
 """What MLflow is told of a study and its trials: names and values, as plain mappings."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from tilescout.search.evaluate.measurement import Status, Timing
 from tilescout.search.records import StudyInfo, StudyResult, TrialRecord, named_bandwidth, named_rate, spoken
@@ -132,6 +133,8 @@ def trial_metrics(trial: TrialRecord, info: StudyInfo, default: Timing | None) -
             metrics["instructions"] = float(resources.instructions)
     if measurement.clocks is not None:
         metrics |= {name: getattr(measurement.clocks, name) for name in ("sm_mhz", "power_w", "temperature_c")}
+    if trial.expected is not None:
+        metrics["predicted_us"] = trial.expected.time_us
     for name in ("relative_error", "pilot_us"):
         if (value := getattr(measurement, name)) is not None:
             metrics[name] = value
@@ -175,7 +178,13 @@ def result_metrics(result: StudyResult) -> dict[str, float]:
             f"race_speedup_{name}_low": speed.low,
             f"race_speedup_{name}_high": speed.high,
         }
-    return metrics | {"race_probability_fastest": race.probability, "race_rounds": float(race.rounds)}
+    return metrics | {
+        "race_probability_fastest": race.probability,
+        "race_proven_over_default": float(race.answer == race.winner),
+        "race_proven_over_library": float(race.ratios[race.answer].high < 1),
+        "race_rounds": float(race.rounds),
+        "race_candidates": float(len(race.ratios)),
+    }
 
 
 def result_tags(result: StudyResult) -> dict[str, str]:
@@ -183,6 +192,8 @@ def result_tags(result: StudyResult) -> dict[str, str]:
     tags = {}
     if result.best is not None:
         tags["best_configuration"] = str(result.best.configuration)
+    if result.info.model:
+        tags["cost_model"] = Path(result.info.model).name
     if result.not_raced:
         tags["race"] = f"not finished: {result.not_raced}"
     if result.race is not None:

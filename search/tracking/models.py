@@ -1,17 +1,25 @@
-"""Cost models in MLflow: logged with their signature, loaded by code instead of pickle."""
+"""Cost models in MLflow: logged with signature and lineage, loaded by code instead of pickle."""
 
+import hashlib
 import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilescout.costmodel.features import Features
-from tilescout.costmodel.persistence import ModelCard
+from tilescout.costmodel.persistence import ModelCard, SavedModel, load_model
+from tilescout.search.evaluate.evaluator import Dataset
+from tilescout.search.tracking.datasets import dataset_input
 from tilescout.search.tracking.store import artifact_folder, manners, open_client, translated
+from tilescout.spaces.errors import ModelError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 EXPERIMENT = "tilescout/cost models"
+CHECKSUM = "sha256"  # the tag of a logged model that tells it from others
 
 _CODE = """from mlflow.models import set_model
 
@@ -24,8 +32,8 @@ EXAMPLES = 5
 """Rows of features that go with a model as an example of its input."""
 
 
-def log_model(uri: str, path: Path, card: ModelCard, features: Features) -> str:
-    """Log the model file at `path` as an MLflow model of flavour pyfunc; return the run.
+def log_model(uri: str, path: Path, card: ModelCard, features: Features, table: Dataset) -> str:
+    """Log the model file at `path` as an MLflow model of flavour pyfunc, in a run of its own; return the run.
 
     Its input is a table with a column a feature; its output has the columns ``log_time`` and ``std``.
 
@@ -39,6 +47,8 @@ def log_model(uri: str, path: Path, card: ModelCard, features: Features) -> str:
         Its card: the parameters of the run.
     features
         Some features that it was trained on.
+    table
+        The table that it was trained on: the run's input.
 
     Raises
     ------
@@ -46,53 +56,117 @@ def log_model(uri: str, path: Path, card: ModelCard, features: Features) -> str:
         If the store can't be opened or written.
     """
     with manners():
-        import mlflow
-        import pandas as pd
-        from mlflow.models import infer_signature
-
-        from tilescout.costmodel.persistence import load_model
-
         client = open_client(uri)
-        model, _ = load_model(path)
-        few = Features(features.names, features.values[:EXAMPLES])
-        prediction = model.predict(few)
-        example = pd.DataFrame(few.values, columns=list(few.names))
-        answer = pd.DataFrame({"log_time": prediction.mean, "std": prediction.std})
-        before = mlflow.get_tracking_uri()
         with translated(uri):
-            found = client.get_experiment_by_name(EXPERIMENT)
-            folder = artifact_folder(uri)
-            location = folder.as_uri() if folder is not None else None
-            experiment = found.experiment_id if found else client.create_experiment(EXPERIMENT, location)
-            mlflow.set_tracking_uri(uri)
-            try:
-                with mlflow.start_run(experiment_id=experiment, run_name=f"{card.space} on {card.device}") as run:
-                    mlflow.log_params(
-                        {"space": card.space, "device": card.device, "table": card.table, "rows": card.rows}
-                    )
-                    with TemporaryDirectory() as temporary, warnings.catch_warnings():
-                        # It wishes for type hints of a form that a table of features does not have.
-                        warnings.simplefilter("ignore", UserWarning)
-                        code = Path(temporary, "served_model.py")
-                        code.write_text(_CODE)
-                        mlflow.pyfunc.log_model(
-                            name="model",
-                            python_model=str(code),
-                            artifacts={"model": str(path)},
-                            signature=infer_signature(example, answer),
-                            input_example=example,
-                            pip_requirements=["tilescout"],
-                        )
-            finally:
-                mlflow.set_tracking_uri(before)
-    return str(run.info.run_id)
+            experiment = _experiment(client, artifact_folder(uri))
+            run_id = str(client.create_run(experiment, run_name=f"{card.space} on {card.device}").info.run_id)
+            for name, value in _params(card).items():
+                client.log_param(run_id, name, value)
+            client.log_inputs(run_id, [dataset_input(table, "training")])
+            _log(client, experiment, path, run_id, Features(features.names, features.values[:EXAMPLES]))
+            client.set_terminated(run_id)
+    return run_id
+
+
+def find_or_log(client: "MlflowClient", artifacts: Path | None, path: Path) -> str:
+    """The id of the logged model that has the content of a file; it is logged first if the store has none.
+
+    Parameters
+    ----------
+    client
+        The store.
+    artifacts
+        Where a new experiment keeps its files; None leaves it to the server.
+    path
+        The model's file.
+
+    Raises
+    ------
+    ModelError
+        If the file can't be read.
+    """
+    experiment = _experiment(client, artifacts)
+    found = client.search_logged_models([experiment], f"tags.`{CHECKSUM}` = '{_checksum(path)}'", max_results=1)
+    return str(found[0].model_id) if found else _log(client, experiment, path, None, None)
+
+
+def _experiment(client: "MlflowClient", artifacts: Path | None) -> str:
+    found = client.get_experiment_by_name(EXPERIMENT)
+    if found is not None:
+        return str(found.experiment_id)
+    return str(client.create_experiment(EXPERIMENT, artifacts.absolute().as_uri() if artifacts is not None else None))
+
+
+def _params(card: ModelCard) -> dict[str, str]:
+    return {"space": card.space, "device": card.device, "table": card.table, "rows": str(card.rows)}
+
+
+def _checksum(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ModelError(f"can't read the model {path}: {error.strerror}") from error
+
+
+def _log(client: "MlflowClient", experiment: str, path: Path, run_id: str | None, example: Features | None) -> str:
+    """Log a model file, as the output of a run if there is one; return the model's id.
+
+    By MLflow's client and not by ``mlflow.pyfunc.log_model``, which changes the state of the whole process.
+    """
+    import mlflow.pyfunc
+    import pandas as pd
+    from mlflow.entities import LoggedModelOutput, LoggedModelStatus
+    from mlflow.models import Model, ModelSignature
+    from mlflow.types import ColSpec, DataType, Schema
+
+    model, card = load_model(path)
+    signature = ModelSignature(
+        Schema([ColSpec(DataType.double, name) for name in _features_of(model)]),
+        Schema([ColSpec(DataType.double, name) for name in ("log_time", "std")]),
+    )
+    logged = client.create_logged_model(
+        experiment,
+        name=f"{card.space}-{card.device}".replace(".", "-"),
+        source_run_id=run_id,
+        tags={CHECKSUM: _checksum(path), "table_sha256": card.table_sha256},
+        params=_params(card) | {"problems": ", ".join(card.problems)[:500]},
+        model_type="cost model",
+    )
+    if run_id is not None:
+        client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])
+    with TemporaryDirectory(prefix="tilescout-") as temporary, warnings.catch_warnings():
+        # It wishes for type hints of a form that a table of features does not have.
+        warnings.simplefilter("ignore", UserWarning)
+        code, folder = Path(temporary, "served_model.py"), Path(temporary, "model")
+        code.write_text(_CODE)
+        about = Model(
+            artifact_path=logged.artifact_location,
+            model_uuid=logged.model_id,
+            run_id=run_id,
+            model_id=logged.model_id,
+        )
+        mlflow.pyfunc.save_model(
+            folder,
+            python_model=str(code),
+            artifacts={"model": str(path)},
+            signature=signature,
+            input_example=pd.DataFrame(example.values, columns=list(example.names)) if example is not None else None,
+            pip_requirements=["tilescout"],
+            mlflow_model=about,
+        )
+        client.log_model_artifacts(logged.model_id, str(folder))
+    client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
+    return str(logged.model_id)
+
+
+def _features_of(model: SavedModel) -> tuple[str, ...]:
+    assert model.fitted is not None  # a model that was read from a file
+    return model.fitted.names
 
 
 def served_model() -> Any:
     """What MLflow serves: predicts log times and their standard deviations from a table of features."""
     from mlflow.pyfunc.model import PythonModel
-
-    from tilescout.costmodel.persistence import load_model
 
     class Served(PythonModel):
         def load_context(self, context: Any) -> None:

@@ -1,46 +1,128 @@
-"""The picture of a search."""
+"""The pictures of a search, as matplotlib figures: PNG files for MLflow, SVG for a page of either theme."""
 
+import re
+from collections.abc import Mapping
+from io import StringIO
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tilescout.search.evaluate.measurement import Status
 from tilescout.search.records import StudyResult
 from tilescout.search.tracking.fields import rate
+from tilescout.search.tracking.views import Importance, gpu_account, heat_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _WIDE = 4.0  # slowest over fastest from which the time axis is logarithmic
+_CELLS = 160  # cells of a heat map up to which each says its time
+_LABELS = 24  # values of a knob up to which each is named at its axis
 _TRIAL, _FAILED, _BEST, _DEFAULT, _LIBRARY = "#7a8fa6", "#c0392b", "#1f3b73", "#ef8e19", "#2e7d32"
+_INK, _MUTED, _GRID = "#000000", "#555555", "#e4e7eb"
+THEMED = {
+    _TRIAL: "trial",
+    _FAILED: "failed",
+    _BEST: "best",
+    _DEFAULT: "default",
+    _LIBRARY: "library",
+    _INK: "ink",
+    _MUTED: "muted",
+    _GRID: "grid",
+}
+"""Colours that a page gives to its themes, and the CSS variable of each."""
+
+_LIGHT_TEXT, _DARK_TEXT = "#ffffff", "#010101"  # on a cell of a heat map, whatever the theme
 
 
-def draw_convergence(result: StudyResult, path: Path) -> None:
-    """Draw every trial's time and the best so far over the trials' numbers, as PNG.
+def draw(result: StudyResult, importance: Importance | None) -> dict[str, "Figure"]:
+    """The pictures that the study has something to show in, by name, in the order in which to look at them."""
+    drawn = {
+        "convergence": _convergence(result),
+        "importance": _importance(importance) if importance is not None else None,
+        "heat_map": _heat_map(result, importance),
+        "predicted": _predicted(result),
+        "gpu_seconds": _gpu_seconds(result),
+    }
+    return {name: figure for name, figure in drawn.items() if figure is not None}
 
-    Failed trials have no time: they are crosses at the upper edge. The default's and the library's times are lines.
+
+CAPTIONS: Mapping[str, str] = {
+    "convergence": "Times over the search",
+    "importance": "What the knobs matter",
+    "heat_map": "Where the fast ones are",
+    "predicted": "Predicted against measured",
+    "gpu_seconds": "Where the GPU seconds went",
+}
+"""A heading for each picture."""
+
+
+def write_png(figures: Mapping[str, "Figure"], folder: Path) -> None:
+    """Write each figure as a PNG file of its name."""
+    for name, figure in figures.items():
+        figure.savefig(folder / f"{name}.png")
+
+
+def to_svg(name: str, figure: "Figure") -> str:
+    """A figure as an ``svg`` element for a page that sets the variables of `THEMED`; text stays text.
+
+    It changes matplotlib's settings for a moment: call it from the main thread.
     """
+    from matplotlib import rc_context
+
+    text = StringIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        figure.savefig(text, format="svg", transparent=True)
+    svg = text.getvalue()
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    # Ids are to differ from those of the page's other pictures; the size is the page's choice.
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'(url\(|href=")#', rf"\1#{name}-", svg)
+    svg = re.sub(r' (width|height)="[^"]*pt"', "", svg, count=2)
+    svg = svg.replace("<svg", f'<svg role="img" aria-label="{CAPTIONS[name]}"', 1)
+    return re.sub("|".join(THEMED), lambda found: f"var(--{THEMED[found[0]]})", svg)
+
+
+def _canvas(height: float) -> tuple["Figure", "Axes"]:
     # The object interface: pyplot would keep the figure in global state, and this runs in a thread.
     from matplotlib.figure import Figure
 
-    info = result.info
-    figure = Figure(figsize=(8.6, 5.6), dpi=100, layout="constrained")
+    figure = Figure(figsize=(8.6, height), dpi=100, layout="constrained")
     axes = figure.add_subplot()
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _title(axes: "Axes", title: str, below: str) -> None:
+    axes.set_title(title, loc="left", pad=22)
+    axes.annotate(below, (0, 1), (0, 6), "axes fraction", textcoords="offset points", fontsize=9, color=_MUTED)
+
+
+def _legend(figure: "Figure") -> None:
+    figure.legend(loc="outside lower center", ncols=3, fontsize=9, frameon=False)
+
+
+def _convergence(result: StudyResult) -> "Figure":
+    """Every trial's time and the best so far over the trials' numbers.
+
+    Failed trials have no time: they are crosses at the upper edge. The default's and the library's times are lines.
+    """
+    info = result.info
+    figure, axes = _canvas(5.6)
     _draw_trials(axes, result)
     _draw_lines(axes, result)
     _scale(axes, result)
-    axes.grid(True, which="both", color="#e4e7eb", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(True, which="both", color=_GRID, linewidth=0.6)
     axes.set_xlabel("trial")
     axes.set_ylabel("time (µs)")
-    axes.set_title(
-        f"{info.space}, {info.problem} on {info.device}: {info.sampler}, seed {info.seed}", loc="left", pad=22
-    )
-    source = f"{info.provenance.kind}: {info.provenance.description}"
-    axes.text(0, 1.015, source, transform=axes.transAxes, fontsize=9, color="#555555", clip_on=False)
-    figure.legend(loc="outside lower center", ncols=3, fontsize=9, frameon=False)
-    figure.savefig(path)
+    title = f"{info.space}, {info.problem} on {info.device}: {info.sampler}, seed {info.seed}"
+    _title(axes, title, f"{info.provenance.kind}: {info.provenance.description}")
+    _legend(figure)
+    return figure
 
 
 def _draw_trials(axes: "Axes", result: StudyResult) -> None:
@@ -60,7 +142,7 @@ def _draw_trials(axes: "Axes", result: StudyResult) -> None:
         axes.scatter(wrong, edge, s=26, marker="x", color=_FAILED, linewidths=1.2, transform=across, zorder=3,
                      label=f"failed ({len(wrong)})")  # fmt: skip
     best, problem = result.best, result.info.problem
-    if best is not None:
+    if best is not None and best.measurement.ok:
         time_us = best.measurement.time_us
         last = max(trial.number for trial in result.trials)
         steps = [*accumulate(times, min), time_us]
@@ -100,3 +182,137 @@ def _scale(axes: "Axes", result: StudyResult) -> None:
     opposite.yaxis.set_major_formatter(FuncFormatter(lambda time_us, _: f"{rate.at(time_us):.3g}"))
     opposite.tick_params(which="both", length=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+
+
+def _importance(importance: Importance) -> "Figure":
+    names = list(importance.variance)
+    figure, axes = _canvas(1.9 + 0.36 * len(names))
+    places = np.arange(len(names))
+    for shift, shares, colour, label in (
+        (-0.2, importance.variance, _BEST, "share of the variance of log times, the knob alone (fANOVA)"),
+        (0.2, importance.fastest, _DEFAULT, "share in what sets the fastest tenth apart (PED-ANOVA)"),
+    ):
+        axes.barh(places + shift, [shares[name] for name in names], height=0.38, color=colour, label=label)
+    axes.set_yticks(places, names)
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
+    axes.grid(True, axis="x", color=_GRID, linewidth=0.6)
+    rest = max(0.0, 1 - sum(importance.variance.values()))
+    below = f"{rest:.0%} of the variance is interactions; of the trials of this search, which are no random sample"
+    _title(axes, CAPTIONS["importance"], below)
+    figure.legend(loc="outside lower center", ncols=1, fontsize=9, frameon=False)
+    return figure
+
+
+def _heat_map(result: StudyResult, importance: Importance | None) -> "Figure | None":
+    from matplotlib import colormaps
+    from matplotlib.colors import LogNorm
+    from matplotlib.patches import Rectangle
+
+    found = heat_map(result, importance)
+    if found is None:
+        return None
+    rows, columns = found.time_us.shape
+    figure, axes = _canvas(min(1.9 + 0.42 * rows, 9.0))
+    fastest, slowest = float(np.nanmin(found.time_us)), float(np.nanmax(found.time_us))
+    norm, colours = LogNorm(fastest, max(slowest, fastest * 1.01)), colormaps["viridis_r"]
+    mesh = axes.pcolormesh(np.ma.masked_invalid(found.time_us), norm=norm, cmap=colours, edgecolors="face")
+    if rows * columns <= _CELLS:
+        for (row, column), time_us in np.ndenumerate(found.time_us):
+            if np.isfinite(time_us):
+                dark = sum(colours(norm(time_us))[:3]) > 1.5
+                axes.text(column + 0.5, row + 0.5, f"{time_us:.4g}", ha="center", va="center",
+                          fontsize=8, color=_DARK_TEXT if dark else _LIGHT_TEXT)  # fmt: skip
+    for trial, colour, label in ((result.default, _DEFAULT, "default"), (result.best, _FAILED, "best")):
+        if trial is None or not trial.measurement.ok:
+            continue
+        corner = found.x_values.index(trial.configuration[found.x]), found.y_values.index(trial.configuration[found.y])
+        axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=colour, linewidth=2.4, label=label, clip_on=False))
+    for set_ticks, values in ((axes.set_xticks, found.x_values), (axes.set_yticks, found.y_values)):
+        shown = range(0, len(values), 1 + len(values) // _LABELS)
+        set_ticks([at + 0.5 for at in shown], [str(values[at]) for at in shown])
+    axes.tick_params(length=0)
+    axes.set_xlabel(found.x)
+    axes.set_ylabel(found.y)
+    bar = figure.colorbar(mesh, ax=axes, pad=0.02, aspect=30)
+    bar.outline.set_visible(False)
+    bar.minorticks_off()
+    ticks = np.geomspace(fastest, max(slowest, fastest * 1.01), 5)
+    bar.set_ticks(list(ticks), labels=[f"{tick:.4g}" for tick in ticks])
+    below = "µs of the fastest that was tried with these two values, whatever the other knobs; empty: none was timed"
+    _title(axes, f"{CAPTIONS['heat_map']}: {found.y} and {found.x}", below)
+    _legend(figure)
+    return figure
+
+
+def _predicted(result: StudyResult) -> "Figure | None":
+    from scipy.stats import spearmanr
+
+    both = [(t.expected, t.measurement.time_us) for t in result.trials if t.expected is not None and t.measurement.ok]
+    if len(both) < 2:
+        return None
+    measured = np.array([time_us for _, time_us in both])
+    predicted, low, high = np.array([(e.time_us, e.low_us, e.high_us) for e, _ in both]).T
+    inside = (low <= measured) & (measured <= high)
+    figure, axes = _canvas(5.6)
+    for mask, colour, label in ((inside, _BEST, "inside its 95 % interval"), (~inside, _FAILED, "outside of it")):
+        if mask.any():
+            spread = np.abs(np.stack([low, high]) - predicted)[:, mask]
+            axes.errorbar(measured[mask], predicted[mask], spread, fmt="o", markersize=4, color=colour,
+                          elinewidth=0.5, alpha=0.75, label=f"{label} ({mask.sum()})")  # fmt: skip
+    ends = [min(measured.min(), low.min()), max(measured.max(), high.max())]
+    axes.plot(ends, ends, color=_MUTED, linewidth=0.8, linestyle="--", label="as predicted")
+    axes.loglog()
+    _plain_ticks(axes)
+    axes.grid(True, which="both", color=_GRID, linewidth=0.6)
+    axes.set_xlabel("measured (µs)")
+    axes.set_ylabel("predicted before (µs)")
+    error = float(np.median(np.abs(np.log(predicted / measured))))
+    order = (
+        ""
+        if np.ptp(measured) == 0 or np.ptp(predicted) == 0
+        else f", rank correlation {spearmanr(predicted, measured).statistic:.2f}"
+    )
+    found = f"median error {error:.1%}, {inside.mean():.0%} inside their interval{order}"
+    known = "; the model was trained on this very problem: no prediction" if result.info.hindsight else ""
+    _title(axes, CAPTIONS["predicted"], found + known)
+    _legend(figure)
+    return figure
+
+
+def _plain_ticks(axes: "Axes") -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        narrow = high < _WIDE * low
+        axis.set_major_locator(MaxNLocator(6) if narrow else LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_locator(NullLocator())
+
+
+def _gpu_seconds(result: StudyResult) -> "Figure | None":
+    account = gpu_account(result)
+    total = sum(sum(parts.values()) for parts in account.values())
+    if not total:
+        return None
+    figure, axes = _canvas(1.9 + 0.4 * len(account))
+    colours = {"ok": _BEST, "pruned": _TRIAL, "failed": _FAILED, "race": _LIBRARY}
+    names = list(account)
+    left = np.zeros(len(names))
+    for end, colour in colours.items():
+        widths = np.array([account[name].get(end, 0.0) for name in names])
+        if widths.any():
+            axes.barh(names, widths, left=left, height=0.62, color=colour,
+                      label=end if end == "race" else f"on trials that ended {end}")  # fmt: skip
+            left += widths
+    for place, width in enumerate(left):
+        axes.annotate(f"{width:.2f} s, {width / total:.0%}", (width, place), (5, 0), textcoords="offset points",
+                      va="center", fontsize=9)  # fmt: skip
+    axes.set_xlim(0, left.max() * 1.18)
+    axes.invert_yaxis()
+    axes.grid(True, axis="x", color=_GRID, linewidth=0.6)
+    axes.set_xlabel("seconds of GPU")
+    kind = "as they were recorded" if result.info.provenance.kind == "replay" else "measured"
+    _title(axes, CAPTIONS["gpu_seconds"], f"{total:.2f} s in all, {kind}; {result.compile_seconds:.0f} s of compiling")
+    _legend(figure)
+    return figure

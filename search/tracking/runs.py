@@ -1,23 +1,31 @@
 """The MLflow runs of one study: a parent, and a child for each trial."""
 
+import csv
 import json
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking import fields
+from tilescout.search.tracking.database import ChildRun, DatabaseRuns
+from tilescout.search.tracking.datasets import dataset_input
+from tilescout.search.tracking.description import describe, opening
 from tilescout.search.tracking.fields import Progress, milliseconds
-from tilescout.search.tracking.plots import draw_convergence
-from tilescout.search.tracking.report import describe, opening, write_trials
+from tilescout.search.tracking.models import find_or_log
+from tilescout.search.tracking.plots import draw, write_png
+from tilescout.search.tracking.views import importance, trial_rows
 from tilescout.spaces.errors import StoreError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param, Run, RunTag
 
+_BATCH = 64  # trials that are written at once, where there is a backlog
 _PAGE = 200  # runs a page when reading back; each comes with all it holds
 
 
@@ -25,8 +33,8 @@ class StudyRuns:
     """Writes a study to MLflow, one call at a time.
 
     Every method may be called again after it failed halfway, in this process or, on the reopened parent, in a later
-    one: what is there already is found, not written twice. For that, a trial's child is terminated last, after all
-    that the trial adds to the parent.
+    one: what is there already is found, not written twice. For that, a trial's child is written together with all that
+    the trial adds to the parent or, where the store takes one call after the other, terminated last.
 
     Parameters
     ----------
@@ -51,23 +59,29 @@ class StudyRuns:
         suite: str | None = None,
     ) -> None:
         self._client = client
+        self._artifacts = artifacts
         self._info = info
         self._progress = Progress()
         self._counted: set[int] = set()  # trials that `_progress` has
         self._children: dict[int, str] = {}  # run of each trial, by its number
         self._finished: set[int] = set()  # trials whose run is complete
+        self._delivered: set[int] = set()  # those of them that `deliver` saw to
+        self._announced: deque[TrialRecord] = deque()
         self._attempted: set[int] = set()  # trials whose run may exist although we never heard so
         self._awaiting_default: list[TrialRecord] = []  # finished before the default's times were known
         self._tags = fields.common_tags(info)
         if run_id is None:
             self.experiment_id = find_experiment(client, fields.experiment_name(info.space), artifacts)
-            tags = {fields.NOTE_TAG: opening(info)} | ({fields.PARENT_TAG: suite} if suite else {})
-            self.run_id = self._create(fields.study_name(info), time.time(), tags)
+            tags = self._clipped({fields.NOTE_TAG: opening(info)} | ({fields.PARENT_TAG: suite} if suite else {}))
+            self.run_id = self._create(fields.study_name(info), milliseconds(time.time()), tags)
+            if info.provenance.table is not None:
+                client.log_inputs(self.run_id, [dataset_input(info.provenance.table, info.provenance.kind)])
         else:
             run = self._reopen(run_id)
             self.experiment_id, self.run_id = run.info.experiment_id, run_id
         # On a reopened run this changes nothing, or fails because the run is of another study.
         client.log_batch(self.run_id, params=_params(fields.study_params(info)))
+        self._database = DatabaseRuns.of(client, self.run_id, self.experiment_id)
 
     def read_children(self) -> None:
         """Learn which trials are there already."""
@@ -88,38 +102,89 @@ class StudyRuns:
             self._progress = progress
             self._counted.add(trial.number)
 
+    def announce(self, trial: TrialRecord) -> None:
+        """Say that `deliver` will be called for a trial, after those announced before: it may go with an earlier one.
+
+        Any thread may call it.
+        """
+        self._announced.append(trial)
+
     def deliver(self, trial: TrialRecord) -> None:
-        """Write a finished trial, unless it is there."""
-        counted = trial.number in self._counted
-        progress = self._progress if counted else self._progress.after(trial, self._info)
-        if trial.number not in self._finished:
-            stamp = milliseconds(trial.finished)
-            run_id = self._child(trial)
-            metrics = fields.trial_metrics(trial, self._info, progress.default)
-            self._client.log_batch(run_id, _metrics(metrics, stamp), _params(fields.trial_params(trial)))
-            parent = progress.metrics(self._info)
-            self._client.log_batch(self.run_id, _metrics(parent, stamp, step=progress.trials))
-            if progress.default is not None:
-                self._complete_earlier(progress, stamp)
-            self._client.set_terminated(run_id, fields.trial_status(trial), stamp)
-            self._finished.add(trial.number)
+        """Write a finished trial, unless it is there; trials that are announced behind it go along where they can."""
+        if trial.number in self._delivered:
+            return
+        while self._announced and self._announced[0].number != trial.number:
+            self._announced.popleft()  # was refused
+        batch: list[tuple[ChildRun, dict[str, float], int]] = []
+        settled: list[TrialRecord] = []
+        progress = self._progress
+        for each in list(islice(self._announced, _BATCH)) or [trial]:
+            # What came before the default lacks its speed-up over it, and gets it once that is known.
+            if settled and (self._database is None or each.configuration == self._info.default):
+                break
+            after = progress if each.number in self._counted else progress.after(each, self._info)
+            if each.number not in self._finished:
+                child = self._child_of(each, after)
+                begun = each.number in self._children or each.number in self._attempted
+                if self._database is None or begun or not child.plain:
+                    if settled:
+                        break
+                    self._complete_earlier(after, child.ended)
+                    self._write(child, after)
+                else:
+                    if not settled:
+                        self._complete_earlier(after, child.ended)
+                    batch.append((child, after.metrics(self._info), after.trials))
+            settled.append(each)
+            progress = after
+        if batch and self._database is not None:
+            ids = self._database.write(batch)
+            self._children |= {child.number: run_id for (child, _, _), run_id in zip(batch, ids, strict=True)}
+        self._settle(settled, progress)
+
+    def _settle(self, trials: Sequence[TrialRecord], progress: Progress) -> None:
+        """Remember what was written."""
+        numbers = {trial.number for trial in trials}
+        self._finished |= numbers
+        self._delivered |= numbers
+        self._counted |= numbers
+        while self._announced and self._announced[0].number in numbers:
+            self._announced.popleft()
         if progress.default is not None:
             self._awaiting_default.clear()
-        elif trial.measurement.ok:
-            self._awaiting_default.append(trial)
+        else:
+            self._awaiting_default += [trial for trial in trials if trial.measurement.ok]
         self._progress = progress
-        self._counted.add(trial.number)
+
+    def _child_of(self, trial: TrialRecord, progress: Progress) -> ChildRun:
+        return ChildRun(
+            number=trial.number,
+            name=fields.trial_name(trial),
+            status=fields.trial_status(trial),
+            started=milliseconds(trial.started),
+            ended=milliseconds(trial.finished),
+            tags=self._clipped(fields.trial_tags(trial) | {fields.PARENT_TAG: self.run_id}),
+            params=fields.trial_params(trial),
+            metrics=fields.trial_metrics(trial, self._info, progress.default),
+        )
 
     def summarise(self, result: StudyResult) -> None:
         """Attach the result to the parent, and end it."""
+        from mlflow.entities import LoggedModelInput
+
         with TemporaryDirectory(prefix="tilescout-") as folder:
             path = Path(folder)
             (path / "best_configuration.json").write_text(json.dumps(result.to_dict(), indent=2) + "\n")
-            write_trials(result, path / "trials.csv")
-            draw_convergence(result, path / "convergence.png")
+            _write_csv(trial_rows(result), path / "trials.csv")
+            figures = draw(result, importance(result))
+            write_png(figures, path)
             self._client.log_artifacts(self.run_id, folder)
-        tags = {fields.NOTE_TAG: describe(result, self.run_id, self.experiment_id, self._children)}
+        described = describe(result, self.run_id, self.experiment_id, self._children, list(figures))
+        tags = {fields.NOTE_TAG: described}
         tags |= fields.result_tags(result)
+        if self._info.model:
+            model_id = find_or_log(self._client, self._artifacts, Path(self._info.model))
+            self._client.log_inputs(self.run_id, models=[LoggedModelInput(model_id)])
         last = max((trial.finished for trial in result.trials), default=time.time())
         metrics = _metrics(fields.result_metrics(result), milliseconds(last), step=self._progress.trials)
         self._client.log_batch(self.run_id, metrics, tags=_tags(tags))
@@ -149,24 +214,34 @@ class StudyRuns:
         self._client.update_run(run_id, status="RUNNING")
         return run
 
-    def _create(self, name: str, started: float, tags: Mapping[str, str]) -> str:
-        clipped = {key: value[: fields.TAG_LENGTH] for key, value in {**self._tags, **tags}.items()}
-        run = self._client.create_run(self.experiment_id, milliseconds(started), clipped, name)
-        return str(run.info.run_id)
+    def _clipped(self, tags: Mapping[str, str]) -> dict[str, str]:
+        return {key: value[: fields.TAG_LENGTH] for key, value in {**self._tags, **tags}.items()}
 
-    def _child(self, trial: TrialRecord) -> str:
-        if trial.number not in self._children and trial.number in self._attempted:
+    def _create(self, name: str, started: int, tags: Mapping[str, str]) -> str:
+        return str(self._client.create_run(self.experiment_id, started, dict(tags), name).info.run_id)
+
+    def _write(self, child: ChildRun, progress: Progress) -> None:
+        """Write a child through MLflow's client, one call after the other."""
+        run_id = self._child(child)
+        self._client.log_batch(run_id, _metrics(child.metrics, child.ended), _params(child.params))
+        parent = progress.metrics(self._info)
+        self._client.log_batch(self.run_id, _metrics(parent, child.ended, step=progress.trials))
+        self._client.set_terminated(run_id, child.status, child.ended)
+
+    def _child(self, child: ChildRun) -> str:
+        if child.number not in self._children and child.number in self._attempted:
             parent = f"tags.`{fields.PARENT_TAG}` = '{self.run_id}'"
-            for run in self._search(f"{parent} and tags.`{fields.TRIAL_TAG}` = '{trial.number}'"):
-                self._children[trial.number] = run.info.run_id
-        if trial.number not in self._children:
-            self._attempted.add(trial.number)
-            tags = fields.trial_tags(trial) | {fields.PARENT_TAG: self.run_id}
-            self._children[trial.number] = self._create(fields.trial_name(trial), trial.started, tags)
-        return self._children[trial.number]
+            for run in self._search(f"{parent} and tags.`{fields.TRIAL_TAG}` = '{child.number}'"):
+                self._children[child.number] = run.info.run_id
+        if child.number not in self._children:
+            self._attempted.add(child.number)
+            self._children[child.number] = self._create(child.name, child.started, child.tags)
+        return self._children[child.number]
 
     def _complete_earlier(self, progress: Progress, stamp: int) -> None:
-        """Give trials that finished before the default was measured their speedup over it."""
+        """Give trials that finished before the default was measured their speedup over it, once it is known."""
+        if progress.default is None:
+            return
         for trial in self._awaiting_default:
             metrics = fields.trial_metrics(trial, self._info, progress.default)
             late = {"speedup_over_default": metrics["speedup_over_default"]}
@@ -181,6 +256,14 @@ class StudyRuns:
             token = page.token
             if not token:
                 return runs
+
+
+def _write_csv(rows: Sequence[Mapping[str, object]], path: Path) -> None:
+    """Write rows with the same columns as CSV, which MLflow shows as a table."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else [])
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def find_experiment(client: "MlflowClient", name: str, artifacts: Path | None) -> str:

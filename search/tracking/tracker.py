@@ -1,5 +1,7 @@
 """Live logging of a search to MLflow, off the search's path."""
 
+import math
+import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from functools import partial
@@ -9,9 +11,13 @@ from typing import Self
 
 from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking.fields import UI_MODE
+from tilescout.search.tracking.monitor import system_metrics
 from tilescout.search.tracking.runs import StudyRuns
 from tilescout.search.tracking.store import artifact_folder, is_passing, manners, open_client, translated
 from tilescout.search.tracking.writer import TrackingError, Writer
+
+PACE = 1.0
+"""Seconds between two deliveries of a search whose trials come fast; a kill holds these up until it is resumed."""
 
 
 class MlflowTracker:
@@ -62,6 +68,8 @@ class MlflowTracker:
     ) -> None:
         self._patience = patience
         self._logged: set[int] = set()
+        self._held: list[TrialRecord] = []  # logged, and not yet handed on to the thread
+        self._handed_on = -math.inf  # when that was done last
         self._noted: set[int] = set()
         self._closed = False
         with ExitStack() as stack:
@@ -69,6 +77,8 @@ class MlflowTracker:
             client = open_client(uri)
             with translated(uri):
                 self._runs = StudyRuns(client, artifact_root or artifact_folder(uri), info, run_id, suite)
+                if info.provenance.kind == "live":
+                    stack.enter_context(system_metrics(client, uri, self._runs.run_id))
             self._writer = Writer(is_passing)
             stack.callback(self._writer.stop)
             self._resources = stack.pop_all()
@@ -79,10 +89,13 @@ class MlflowTracker:
             self._writer.put("the list of what is there", self._runs.read_children)
 
     def log(self, trial: TrialRecord) -> None:
-        """Queue a finished trial and return at once; a trial that was logged before is left alone."""
-        if trial.number not in self._logged:
-            self._logged.add(trial.number)
-            self._writer.put(f"trial {trial.number}", partial(self._runs.deliver, trial))
+        """Queue a finished trial and return at once; a trial that was logged before is left alone.
+
+        Trials that come fast are handed on together: those of less than `PACE` seconds cost one transaction.
+        """
+        self._hold(trial)
+        if time.monotonic() - self._handed_on >= PACE:
+            self._hand_on()
 
     def note(self, trial: TrialRecord) -> None:
         """Queue a trial that another process delivers to the same run: it only counts for the best so far."""
@@ -100,7 +113,8 @@ class MlflowTracker:
     def catch_up(self, trials: Iterable[TrialRecord]) -> None:
         """Queue those of a resumed study's finished trials that MLflow has not, or only half; call it before `log`."""
         for trial in sorted(trials, key=lambda trial: trial.finished):
-            self.log(trial)
+            self._hold(trial)
+        self._hand_on()
 
     def finish(self, result: StudyResult) -> None:
         """Attach the result, end the parent run and wait until everything is delivered.
@@ -125,8 +139,22 @@ class MlflowTracker:
             If something could not be delivered; it names what.
         """
         if not self._closed:
+            self._hand_on()
             self._writer.put("the end of the run", partial(self._runs.end, status))
             self._deliver()
+
+    def _hold(self, trial: TrialRecord) -> None:
+        if trial.number not in self._logged:
+            self._logged.add(trial.number)
+            self._held.append(trial)
+
+    def _hand_on(self) -> None:
+        for trial in self._held:
+            self._runs.announce(trial)
+        for trial in self._held:
+            self._writer.put(f"trial {trial.number}", partial(self._runs.deliver, trial))
+        self._held.clear()
+        self._handed_on = time.monotonic()
 
     def __enter__(self) -> Self:
         return self

@@ -20,9 +20,10 @@ from tilescout.search.evaluate.evaluator import Provenance
 from tilescout.search.evaluate.measurement import Measurement, Status, Timing
 from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking import MlflowTracker, TrackingError, default_store, front_page, serve
+from tilescout.search.tracking.description import describe
 from tilescout.search.tracking.fields import TAG_LENGTH, Progress
-from tilescout.search.tracking.plots import draw_convergence
-from tilescout.search.tracking.report import describe
+from tilescout.search.tracking.plots import draw, write_png
+from tilescout.search.tracking.views import importance
 from tilescout.search.tracking.writer import Writer
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
@@ -232,11 +233,15 @@ def test_a_description_fits_into_mlflows_limit_and_links_the_fastest_trials(size
     assert len(linked) == size or f"the {len(linked)} fastest trials" in text
 
 
-def test_the_picture_takes_any_study(tmp_path: Path) -> None:
+def test_the_pictures_take_any_study(tmp_path: Path) -> None:
     from PIL import Image
 
     for ratios in ((), (None,), (1.0,), (None, 0.5, 170.0), [2 - n / 500 for n in range(300)]):
-        draw_convergence(study(*ratios), tmp_path / "picture.png")
-        with Image.open(tmp_path / "picture.png") as picture:
-            picture.load()
-            assert picture.format == "PNG"
+        result = study(*ratios)
+        figures = draw(result, importance(result))
+        assert "convergence" in figures
+        write_png(figures, tmp_path)
+        for name in figures:
+            with Image.open(tmp_path / f"{name}.png") as picture:
+                picture.load()
+                assert picture.format == "PNG"

@@ -1,0 +1,42 @@
+"""Tables as MLflow knows them: datasets that a run had as its input."""
+
+import json
+from typing import TYPE_CHECKING
+
+from tilescout.search.evaluate.evaluator import Dataset
+
+if TYPE_CHECKING:
+    from mlflow.entities import DatasetInput
+
+_DIGEST = 36  # characters that MLflow keeps
+_KINDS = {"int": "long", "uint": "long", "float": "float", "double": "double", "bool": "boolean"}
+
+
+def dataset_input(table: Dataset, context: str) -> "DatasetInput":
+    """The table with its schema, as an input of a run.
+
+    Parameters
+    ----------
+    table
+        The table.
+    context
+        What it is to the run: ``replay``, ``training`` ...
+    """
+    from mlflow.entities import Dataset as Entity
+    from mlflow.entities import DatasetInput, InputTag
+
+    columns = [{"name": name, "type": _kind(kind)} for name, kind in table.columns.items()]
+    entity = Entity(
+        name=table.name,
+        digest=table.sha256[:_DIGEST],
+        source_type="local",
+        source=json.dumps({"uri": table.path}),
+        schema=json.dumps({"mlflow_colspec": columns}),
+        profile=json.dumps({"num_rows": table.rows, "sha256": table.sha256}),
+    )
+    return DatasetInput(entity, [InputTag("mlflow.data.context", context)])
+
+
+def _kind(arrow: str) -> str:
+    """MLflow's name for a type of Arrow's."""
+    return next((kind for start, kind in _KINDS.items() if arrow.startswith(start)), "string")

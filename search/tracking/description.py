@@ -1,0 +1,157 @@
+"""What a study's run says of itself in MLflow: a description in Markdown."""
+
+import re
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote
+
+from tilescout.search.evaluate.measurement import Status, Timing
+from tilescout.search.race import Estimate
+from tilescout.search.records import StudyInfo, StudyResult, TrialRecord, spoken
+from tilescout.search.tracking import fields
+from tilescout.search.tracking.plots import CAPTIONS
+from tilescout.search.tracking.views import over_default, over_library
+
+_MARKUP = re.compile(r"([\\`*_\[\]<>|~#])")
+
+
+HINDSIGHT = "it was trained on measurements of this very problem: what it expects here is no prediction"
+
+
+def opening(info: StudyInfo) -> str:
+    """What the description says of the study itself, from the start."""
+    return (
+        f"**{_plain(str(info.problem))}** on **{_plain(info.device)}**: `{info.space}` searched by `{info.sampler}`, "
+        f"seed {info.seed}; {_plain(source(info))}\n"
+    )
+
+
+def source(info: StudyInfo) -> str:
+    """Where the times come from, in words."""
+    how = "replayed, nothing is measured now" if info.provenance.kind == "replay" else "measured live"
+    return f"{how}: {info.provenance.description}"
+
+
+def verdict(result: StudyResult) -> str:
+    """What was found, in a sentence or two."""
+    best = result.best
+    timing = best.measurement.timing if best is not None else None
+    if best is None or timing is None:
+        return "No trial worked."
+    library = f"{interval(over_library(timing))} times the speed of {result.info.library}"
+    faster = over_default(result)
+    if best.configuration == result.info.default:
+        against = ", and it is the default configuration"
+    else:
+        against = f", {interval(faster)} times that of the default" if faster is not None else ""
+    raced = (
+        f" Race: {result.race.verdict(spoken(result.info.library))}."
+        if result.race is not None
+        else f" Not raced, and so the default is the answer: {result.not_raced}."
+        if result.not_raced
+        else " Not raced: the fastest of many measurements is a little flattered."
+    )
+    return f"Best: {timing.time_us:.2f} µs, {library}{against}.{raced}"
+
+
+def interval(estimate: Estimate) -> str:
+    """A ratio with its interval."""
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def describe(
+    result: StudyResult, run_id: str, experiment_id: str, children: Mapping[int, str], plots: Sequence[str] = ()
+) -> str:
+    """The description of the parent run, in Markdown.
+
+    MLflow folds a description after some three lines, so what was found and the link to the trials come first.
+
+    Parameters
+    ----------
+    result
+        The study.
+    run_id, experiment_id
+        The parent run.
+    children
+        The run of each trial, by its number.
+    plots
+        The pictures among its artifacts.
+    """
+    info, best, default = result.info, result.best, result.default
+    reference = default.measurement.timing if default is not None else None
+    failed = sum(trial.measurement.failed for trial in result.trials)
+    pruned = sum(trial.measurement.status is Status.PRUNED for trial in result.trials)
+    page = f"#/experiments/{experiment_id}/runs/{run_id}/artifacts?{fields.UI_MODE}"
+    tail = "\n".join(
+        [
+            "",
+            "",
+            opening(info),
+            f"| | time (µs) | {info.problem.rate.unit.symbol} | × {_plain(info.library)} [95 %] | × default [95 %] |",
+            "| --- | ---: | ---: | ---: | ---: |",
+            _row("best", best, info, over_default(result)),
+            _row("default", default, info, Estimate(1.0, 1.0, 1.0) if reference is not None else None),
+            _library_row(info, reference),
+            "",
+            f"- best configuration: `{best.configuration if best is not None else 'none'}`",
+            f"- default configuration: `{info.default}`",
+            f"- {len(result.trials)} trials{f' of {info.size:,} configurations' if info.size else ''}, "
+            f"{failed} of them failed, {pruned} pruned; "
+            f"{result.compile_seconds:.1f} s of compiling, {result.gpu_seconds:.1f} s of GPU, "
+            f"{result.seconds:.1f} s in the last run of the search",
+            "- GPU time: " + ", ".join(f"{k} {v:.2f} s" for k, v in result.account.items() if k != "compile"),
+            *([f"- stopped by itself: {_plain(result.stopped)}"] if result.stopped else []),
+            *([f"- cost model: {_plain(HINDSIGHT)}"] if info.hindsight else []),
+            f"- [all trials, the fastest first]({_table(run_id, experiment_id)}); their knobs: Columns, Parameters",
+            f"- [artifacts]({page}): the trials (`trials.csv`), the result (`best_configuration.json`), the plots",
+            *(f"\n![{CAPTIONS[name]}](get-artifact?path={name}.png&run_uuid={run_id})" for name in plots),
+        ]
+    )
+    head = f"**{_plain(verdict(result))}**"
+    return head + _link(result, experiment_id, children, fields.TAG_LENGTH - len(head) - len(tail)) + tail
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    return _MARKUP.sub(r"\\\1", text)
+
+
+def _row(title: str, trial: TrialRecord | None, info: StudyInfo, faster: Estimate | None) -> str:
+    if trial is None:
+        return f"| {title} | none | | | |"
+    title = f"{title}, trial {trial.number}"
+    timing: Timing | None = trial.measurement.timing
+    if timing is None:
+        return f"| {title} | {trial.measurement.status} | | | |"
+    rate = fields.rate(info.problem, timing.time_us)
+    against = "–" if faster is None else interval(faster) if faster.low < faster.high else f"{faster.value:.3f}"
+    return f"| {title} | {timing.time_us:.2f} | {rate} | {interval(over_library(timing))} | {against} |"
+
+
+def _table(run_id: str, experiment_id: str) -> str:
+    """The address of MLflow's table of a run's children, the fastest first."""
+    children = quote(f"tags.`{fields.PARENT_TAG}` = '{run_id}'")
+    order = f"orderByKey={quote('metrics.`time_us`')}&orderByAsc=true"
+    return f"#/experiments/{experiment_id}/runs?{fields.UI_MODE}&searchFilter={children}&{order}"
+
+
+def _library_row(info: StudyInfo, default: Timing | None) -> str:
+    against = Estimate(default.ratio, default.ratio_low, default.ratio_high) if default is not None else None
+    rate = fields.rate(info.problem, info.library_us)
+    over = interval(against) if against is not None else "–"
+    return f"| {_plain(info.library)} | {info.library_us:.2f} | {rate} | 1.000 | {over} |"
+
+
+def _link(result: StudyResult, experiment_id: str, children: Mapping[int, str], room: int) -> str:
+    """A link to parallel coordinates of the right trials: of the fastest, if not all fit into `room` characters."""
+    right = [trial for trial in result.trials if trial.measurement.ok and trial.number in children]
+    right.sort(key=lambda trial: trial.measurement.time_us)
+    ids = [f"%22{children[trial.number]}%22" for trial in right]
+    form = (
+        " [Parallel coordinates of {which}](#/compare-runs?runs=[{ids}]&experiments=[%22" + experiment_id + "%22]"
+        "&" + fields.UI_MODE + ")"
+    )
+    fitting = (room - len(form) - 20) // (len(ids[0]) + 1) if ids else 0
+    if fitting < 1:
+        return ""
+    which = "the working trials" if fitting >= len(ids) else f"the {fitting} fastest trials"
+    return form.format(which=which, ids=",".join(ids[:fitting]))

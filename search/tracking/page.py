@@ -1,0 +1,118 @@
+"""A study as one HTML page for mailing around: it holds all that it shows."""
+
+from importlib.resources import files
+
+from tilescout.search.evaluate.measurement import Status
+from tilescout.search.records import StudyResult, TrialRecord
+from tilescout.search.tracking import fields
+from tilescout.search.tracking.description import HINDSIGHT, interval, source, verdict
+from tilescout.search.tracking.plots import draw, to_svg
+from tilescout.search.tracking.views import differing, failures, importance, over_library, trial_rows
+
+_LEFT_OUT = frozenset({"space_index", "library_us", "pairs", "time_over_library", "verify_seconds", "pilot_seconds",
+                       "timing_seconds", "time_over_library_q25", "time_over_library_q75"})  # fmt: skip
+
+
+def to_html(result: StudyResult) -> str:
+    """The page: the verdict, the best beside the default, plots, trials, failures and the environment.
+
+    It loads nothing, and everything in it that came from the study is escaped. Call it from the main thread.
+    """
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+    info, best = result.info, result.best
+    plots = {name: Markup(to_svg(name, figure)) for name, figure in draw(result, importance(result)).items()}
+    rows = [{name: value for name, value in row.items() if name not in _LEFT_OUT} for row in trial_rows(result)]
+    engine = Environment(autoescape=True)
+    engine.filters["cell"] = _cell
+    template = engine.from_string(files("tilescout.search.tracking").joinpath("page.html").read_text("utf-8"))
+    return template.render(
+        info=info,
+        result=result,
+        source=source(info),
+        found=best is not None and best.measurement.ok,
+        verdict=verdict(result),
+        hindsight=HINDSIGHT,
+        times=_times(result),
+        cost=_cost(result),
+        knobs=differing(best.configuration if best is not None else None, info.default),
+        plots=plots,
+        failures=failures(result),
+        rows=rows,
+        numeric={name for name in (rows[0] if rows else ()) if all(_is_number(row[name]) for row in rows)},
+        answer=best.number if best is not None else None,
+        environment=_environment(result),
+    )
+
+
+def _times(result: StudyResult) -> list[dict[str, str]]:
+    info = result.info
+    rows = [_time(name, trial, result) for name, trial in (("best", result.best), ("default", result.default)) if trial]
+    rows.append(
+        {
+            "name": info.library,
+            "time": f"{info.library_us:.2f}",
+            "rate": fields.rate(info.problem, info.library_us),
+            "library": "1.000",
+        }
+    )
+    if (roofline := result.roofline) is not None:
+        rows.append(
+            {
+                "name": "roofline",
+                "time": f"{roofline.time_us:.2f}",
+                "rate": fields.rate(info.problem, roofline.time_us),
+                "library": f"{info.library_us / roofline.time_us:.3f}",
+            }
+        )
+    return rows
+
+
+def _time(name: str, trial: TrialRecord, result: StudyResult) -> dict[str, str]:
+    title, timing = f"{name}, trial {trial.number}", trial.measurement.timing
+    if timing is None:
+        return {"name": title, "time": str(trial.measurement.status), "rate": "", "library": ""}
+    low, high = timing.ratio_low * timing.library_us, timing.ratio_high * timing.library_us
+    return {
+        "name": title,
+        "time": f"{timing.time_us:.2f} [{low:.2f}, {high:.2f}]",
+        "rate": fields.rate(result.info.problem, timing.time_us),
+        "library": interval(over_library(timing)),
+    }
+
+
+def _cost(result: StudyResult) -> str:
+    failed = sum(trial.measurement.failed for trial in result.trials)
+    pruned = sum(trial.measurement.status is Status.PRUNED for trial in result.trials)
+    among = f" of {result.info.size:,} configurations" if result.info.size else ""
+    return (
+        f"{len(result.trials)} trials{among}, {pruned} pruned, {failed} failed; {result.gpu_seconds:.1f} s of GPU, "
+        f"{result.compile_seconds:.1f} s of compiling, {result.seconds:.1f} s in the last run of the search."
+    )
+
+
+def _environment(result: StudyResult) -> dict[str, str]:
+    info, table = result.info, result.info.provenance.table
+    known = {
+        "study": info.name,
+        "space": info.space,
+        "hash of the space's source": info.space_hash,
+        "problem": str(info.problem),
+        "device": info.device,
+        "times from": info.provenance.description,
+        "table": f"{table.name}, {table.rows:,} rows, SHA-256 {table.sha256}" if table is not None else "",
+        "cost model": info.model,
+        **info.provenance.versions,
+    }
+    return {name: value for name, value in known.items() if value}
+
+
+def _is_number(value: object) -> bool:
+    return value is None or isinstance(value, int | float)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
