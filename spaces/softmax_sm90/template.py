@@ -37,6 +37,11 @@ MOST_COLUMNS = MOST_PARTS * 8 * 1024 * 32  # in parts of what a cluster holds, e
 MOST_HELD = {32: 128, 64: 128, 128: 128, 256: 128, 512: 64, 1024: 32}
 
 
+def _loads(problem: RowwiseProblem, elements: int) -> int:
+    """Accesses a thread, if one of every thread of a row has so many elements together."""
+    return _power_of_two(-(-problem.columns // elements))
+
+
 def _power_of_two(number: int) -> int:
     """The smallest power of two that is not less."""
     return 1 << (number - 1).bit_length()
@@ -158,11 +163,11 @@ class SoftmaxSm90Template(KernelTemplate):
         row_threads = min(max(needed, WARP), _BLOCK)
         rows = min(_BLOCK // row_threads, _power_of_two(problem.rows))
         cluster = min(max(1, needed // row_threads), 8)
-        loads = _power_of_two(-(-problem.columns // (vector * row_threads * cluster)))
+        loads = _loads(problem, vector * row_threads * cluster)
         method = "online"
         if loads > MOST_LOADS or vector * loads > MOST_HELD[row_threads]:
             row_threads = _LARGEST_BLOCK
-            loads = MOST_HELD[row_threads] // vector
+            loads = min(_loads(problem, vector * row_threads * cluster), MOST_HELD[row_threads] // vector)
             if capacity(row_threads, vector, loads, cluster) < problem.columns:
                 method = "streamed"
         values: tuple[Value, ...] = (row_threads * rows, rows, cluster, vector, loads, method, "normal")

@@ -1,6 +1,7 @@
 """``tilescout train``, ``predict`` and ``evaluate-model`` as a person runs them, on a part of the shipped table."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -66,7 +67,7 @@ def folder(table: Path) -> Path:
     )
     assert done.returncode == 0, done.stderr
     assert "450 measurements of 3 problems, 4 trees" in done.stdout
-    assert "calibrated with 60 measurements" in done.stdout
+    assert re.search(r"calibrated with \d\d measurements", done.stdout)
     return table.parent
 
 

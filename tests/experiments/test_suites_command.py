@@ -136,8 +136,11 @@ def test_the_suites_are_listed(run: RunCommand, capsys: pytest.CaptureFixture[st
     assert all(name in printed for name in ("llama3-8b", "deepseek-v3", "squares", "recorded"))
 
 
-def test_the_recorded_suite_is_what_the_shipped_table_holds() -> None:
-    assert find_suite("recorded").problems == Table.read(shipped_tables()[0]).problems
+def test_suites_say_what_the_shipped_tables_hold() -> None:
+    held = {table.name: Table.read(table).problems for table in shipped_tables()}
+    assert find_suite("ground-truth").problems == held["gemm_sm90-h200-bf16.parquet"]
+    recorded = [(problem.m, problem.n, problem.k) for problem in find_suite("recorded").problems]
+    assert recorded == [(problem.m, problem.n, problem.k) for problem in held["gemm_sm90-h200-e4m3.parquet"]]
 
 
 @pytest.mark.parametrize(

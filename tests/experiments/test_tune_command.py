@@ -102,8 +102,9 @@ def test_ctrl_c_ends_a_search_with_its_best_so_far(tmp_path: Path) -> None:
     arguments = ["tune", "gemm_sm90", "--problem", PROBLEM, "--device", "replay", "--sampler", "exhaustive"]
     arguments += ["--trials", "1000"]
     search = subprocess.Popen(
-        [COMMAND, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+        [COMMAND, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore Ctrl-C
+    )  # fmt: skip
     studies = tmp_path / ".tilescout" / "studies"
     while (
         search.poll() is None

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from tilescout.search.evaluate.compile import CompileOptions
@@ -175,7 +176,8 @@ def test_the_best_known_prunes_what_is_slower_but_not_what_is_to_be_measured_in_
         assert outcome(default, None).status is Status.OK
         ratios = evaluator.race([default, slow], rounds=3, pairs=3, seed=0)
         assert ratios.shape == (3, 2)
-        assert (ratios[:, 1] > ratios[:, 0]).all()
+        default_ratio, slow_ratio = np.median(ratios, axis=0)  # a busy machine may disturb a round
+        assert slow_ratio > default_ratio
 
 
 @pytest.fixture

@@ -121,7 +121,7 @@ def test_a_malformed_suite_is_refused(text: str, answer: str) -> None:
 
 
 def test_unknown_suites_and_phases_are_told_what_there_is(tmp_path: Path) -> None:
-    with pytest.raises(ProblemError, match="unknown suite 'llama', known are deepseek-v3, llama3-70b"):
+    with pytest.raises(ProblemError, match="unknown suite 'llama', known are deepseek-v3, ground-truth, llama3-70b"):
         find_suite("llama")
     with pytest.raises(ProblemError, match="suite squares has nothing of decode, it has no phases"):
         find_suite("squares:decode")
