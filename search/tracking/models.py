@@ -135,7 +135,7 @@ def _log(client: "MlflowClient", experiment: str, path: Path, run_id: str | None
     if run_id is not None:
         client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])
     with TemporaryDirectory(prefix="tilescout-") as temporary, warnings.catch_warnings():
-        # It wishes for type hints of a form that a table of features does not have.
+        # It wishes for an example of the input: there is none where a study logs the model that guided it.
         warnings.simplefilter("ignore", UserWarning)
         code, folder = Path(temporary, "served_model.py"), Path(temporary, "model")
         code.write_text(_CODE)
@@ -166,15 +166,15 @@ def _features_of(model: SavedModel) -> tuple[str, ...]:
 
 def served_model() -> Any:
     """What MLflow serves: predicts log times and their standard deviations from a table of features."""
+    import pandas as pd
     from mlflow.pyfunc.model import PythonModel
 
     class Served(PythonModel):
         def load_context(self, context: Any) -> None:
             self._model, _ = load_model(Path(context.artifacts["model"]))
 
-        def predict(self, context: Any, model_input: Any, params: dict[str, Any] | None = None) -> Any:
-            import pandas as pd
-
+        # The table's type has to be named: MLflow warns of what else could stand here.
+        def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> Any:
             features = Features(tuple(model_input.columns), np.asarray(model_input, dtype=np.float64))
             prediction = self._model.predict(features)
             return pd.DataFrame({"log_time": prediction.mean, "std": prediction.std})
