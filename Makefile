@@ -8,8 +8,9 @@ INSTALLED := $(VENV)/installed
 PINS := $(VENV)/constraints.txt
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(PINS)
 
-# Tests run in two processes, a file at a time; on a machine with a GPU in one, for they measure on it.
-JOBS = $(shell nvidia-smi -L >/dev/null 2>&1 || echo --numprocesses 2 --dist loadfile)
+# Tests run in two processes, a file at a time, in their order: xdist would put the files of few tests last, which are the
+# slow ones. On a machine with a GPU they run in one process, for they measure on it.
+JOBS = $(shell nvidia-smi -L >/dev/null 2>&1 || echo --numprocesses 2 --dist loadfile --no-loadscope-reorder)
 
 HAS_CUDA := -c 'import torch; assert torch.version.cuda' 2>/dev/null
 
