@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -63,8 +64,9 @@ def main() -> None:
     grid = Grid(title=f"{plan.rows:,} rows on {len(problems)} problems, {product}")
     for heading in ("GPUs", "s", "rows/s", "times one GPU's"):
         grid.add_column(heading, justify="right")
-    for row in measured:
-        gain = row["rows_per_second"] / measured[0]["rows_per_second"] * measured[0]["gpus"]
+    fewest = min(measured, key=itemgetter("gpus"))
+    for row in sorted(measured, key=itemgetter("gpus")):
+        gain = row["rows_per_second"] / fewest["rows_per_second"] * fewest["gpus"]
         grid.add_row(str(row["gpus"]), f"{row['seconds']:.1f}", f"{row['rows_per_second']:.0f}", f"{gain:.2f}")
     Console().print(grid)
 
