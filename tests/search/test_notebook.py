@@ -1,0 +1,40 @@
+"""A search in a notebook, run by a real kernel as `jupyter execute` runs it."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+
+CELL = """
+from tilescout.search import Budget, tune
+
+result = tune("gemm_sm90", "512x512x512:bf16", device="replay", budget=Budget(trials=8), mlflow=False, progress=True)
+"""
+
+
+def test_a_notebook_shows_the_progress_of_a_search_live_in_its_cell(tmp_path: Path) -> None:
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells.append(nbformat.v4.new_code_cell(CELL))
+    shown: list[str] = []
+
+    class Watching(NotebookClient):
+        def process_message(self, message: dict[str, Any], *more: Any) -> Any:
+            if message["header"]["msg_type"] == "display_data":
+                shown.append(message["content"]["data"]["text/plain"])
+            return super().process_message(message, *more)
+
+    Watching(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+
+    done = [int(found[1]) for text in shown if (found := re.search(r"(\d)/8", text))]
+    assert done == sorted(done)
+    assert done[0] == 0
+    assert done[-1] == 8
+    assert "best " in shown[-2]  # the last only ends the display
+    (widget,) = [
+        output.data for output in notebook.cells[0].outputs if "application/vnd.jupyter.widget-view+json" in output.data
+    ]
+    assert widget["application/vnd.jupyter.widget-view+json"]["model_id"]  # a saved notebook keeps the last state
+    states = notebook.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"]
+    assert any("8/8" in str(state) for state in states.values())
