@@ -17,8 +17,7 @@ from tilescout.search.tracking.datasets import dataset_input
 from tilescout.search.tracking.description import describe, opening
 from tilescout.search.tracking.fields import Progress, milliseconds
 from tilescout.search.tracking.models import find_or_log
-from tilescout.search.tracking.plots import draw, write_png
-from tilescout.search.tracking.views import importance, trial_rows
+from tilescout.search.tracking.views import trial_rows
 from tilescout.spaces.errors import StoreError
 
 if TYPE_CHECKING:
@@ -171,8 +170,8 @@ class StudyRuns:
             metrics=fields.trial_metrics(trial, self._info, progress.default),
         )
 
-    def summarise(self, result: StudyResult) -> None:
-        """Attach the result to the parent, and end it."""
+    def summarise(self, result: StudyResult, pictures: Mapping[str, bytes]) -> None:
+        """Attach the result to the parent with its pictures, which are PNG files by name, and end it."""
         from mlflow.entities import LoggedModelInput
 
         self._drop_doubles()
@@ -181,10 +180,10 @@ class StudyRuns:
             path = Path(folder)
             (path / "best_configuration.json").write_text(json.dumps(result.to_dict(), indent=2) + "\n")
             _write_csv(trial_rows(result), path / "trials.csv")
-            figures = draw(result, importance(result))
-            write_png(figures, path)
+            for name, picture in pictures.items():
+                (path / f"{name}.png").write_bytes(picture)
             self._client.log_artifacts(self.run_id, folder)
-        described = describe(result, self.run_id, self.experiment_id, self._children, list(figures))
+        described = describe(result, self.run_id, self.experiment_id, self._children, list(pictures))
         tags = {fields.NOTE_TAG: described}
         tags |= fields.result_tags(result)
         if self._info.model:

@@ -15,8 +15,16 @@ result = tune("gemm_sm90", "512x512x512:bf16", device="replay", budget=Budget(tr
 
 
 def test_a_notebook_shows_the_progress_of_a_search_live_in_its_cell(tmp_path: Path) -> None:
-    notebook = nbformat.v4.new_notebook()
-    notebook.cells.append(nbformat.v4.new_code_cell(CELL))
+    cell: dict[str, Any] = {"cell_type": "code", "id": "search", "metadata": {}, "execution_count": None, "outputs": []}
+    cell["source"] = CELL
+        "cell_type": "code",
+        "id": "search",
+        "metadata": {},
+        "source": CELL,
+        "execution_count": None,
+        "outputs": [],
+    }
+    notebook = nbformat.NotebookNode({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell]})
     shown: list[str] = []
 
     class Watching(NotebookClient):
