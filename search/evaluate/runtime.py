@@ -55,7 +55,9 @@ def load_runtime_libraries() -> None:
 
 
 @lru_cache(maxsize=1024)
-def load_launch(library: Path, sha256: str, function: str, workload: str, max_clusters: int) -> Launch:
+def load_launch(
+    library: Path, sha256: str, function: str, workload: str, max_clusters: int, scratch_bytes: int = 0
+) -> Launch:
     """Load a kernel, once its checksum is right, and return what starts it; one that is loaded stays so.
 
     Parameters
@@ -66,16 +68,27 @@ def load_launch(library: Path, sha256: str, function: str, workload: str, max_cl
         What it computes: the workload knows in which order an entry point takes its arguments.
     max_clusters
         How many of the kernel's clusters run on the device at once.
+    scratch_bytes
+        Bytes of device memory that a launch needs for itself, at most; see `KernelTemplate.scratch_bytes`.
 
     Raises
     ------
     ArtifactError, OSError, AttributeError, RuntimeError
         If it is missing, damaged, or has no such entry point.
     """
+    import torch
     import tvm_ffi
 
     load_runtime_libraries()
     verify_library(library, sha256)
     entry: Callable[..., None] = getattr(tvm_ffi.load_module(str(library)), function)
     arguments: Callable[..., tuple[Any, ...]] = find_workload(workload).arguments
-    return lambda inputs, output: entry(*arguments(inputs, output, max_clusters))
+    if not scratch_bytes:
+        return lambda inputs, output: entry(*arguments(inputs, output, max_clusters))
+
+    def launch(inputs: Tensors, output: torch.Tensor) -> None:
+        # Of torch's pool, which hands it to what is launched next on the same stream, or keeps it for a CUDA graph.
+        scratch = output.new_empty(scratch_bytes, dtype=torch.uint8)
+        entry(*arguments(inputs, output, max_clusters), scratch)
+
+    return launch

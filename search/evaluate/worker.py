@@ -47,6 +47,8 @@ class Job:
         The protocol's numbers.
     incumbent
         The best ratio to the library that is known; None measures the kernel in full, however slow it is.
+    scratch_bytes
+        Bytes of device memory that a launch needs for itself, on the problem and on its edge problem.
     """
 
     library: str
@@ -58,6 +60,7 @@ class Job:
     library_us: float | None
     options: ProtocolOptions
     incumbent: float | None = None
+    scratch_bytes: int = 0
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> "Job":
@@ -146,7 +149,7 @@ class Worker:
             If it is missing, damaged, or has no such entry point.
         """
         clusters = self.machine.max_clusters(job.blocks_per_cluster)
-        return load_launch(Path(job.library), job.sha256, job.function, job.workload, clusters)
+        return load_launch(Path(job.library), job.sha256, job.function, job.workload, clusters, job.scratch_bytes)
 
     def usable(self) -> bool:
         """Whether the device still answers; an error that a failed launch left behind shows at the next one."""

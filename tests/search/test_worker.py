@@ -13,16 +13,20 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
-from tilescout.search.evaluate.artifacts import Artifact
+from tilescout.search.evaluate.artifacts import Artifact, ArtifactKey, ArtifactStore
+from tilescout.search.evaluate.compile import build
+from tilescout.search.evaluate.engine import make_job
 from tilescout.search.evaluate.host import MeasuringProcess, WorkerLostError
 from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.evaluate.worker import Job, Worker
 from tilescout.spaces.errors import DeviceError
+from tilescout.spaces.gemm import GemmProblem
 
 ROUNDOFF = 2.0**-8  # of bf16
 
@@ -200,6 +204,22 @@ def test_a_kernel_that_can_not_win_gets_the_first_pairs_only(
 
     assert timing is not None
     assert timing.pairs == ProtocolOptions().first
+
+
+def test_a_kernel_gets_the_scratch_memory_that_its_template_asks_for(
+    process: MeasuringProcess, plain_gemm: ModuleType, tmp_path: Path
+) -> None:
+    template, problem, options = plain_gemm.SCRATCH, GemmProblem(64, 64, 64), ProtocolOptions(heating_us=1000.0)
+    configuration = template.default(problem, plain_gemm.HOST)
+    artifact = build(template, ArtifactKey.of(template, configuration, "bf16", "host"), ArtifactStore(tmp_path))
+    library_us = process.prepare(template.workload, str(problem), options)
+    job = make_job(template, configuration, artifact, problem, library_us, options)
+
+    # Enough for the problem, and not for the larger one of many edges that it is verified on.
+    starved = process.measure(replace(job, scratch_bytes=template.scratch_bytes(configuration, problem)))
+    assert starved.status is Status.LAUNCH_ERROR
+    assert "there is too little scratch memory" in starved.error
+    check_ok(process.measure(job))
 
 
 def test_an_artifact_is_verified_on_the_edge_problem_once(build_plain: BuildPlain, job_of: JobOf) -> None:
