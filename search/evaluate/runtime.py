@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,10 +54,11 @@ def load_runtime_libraries() -> None:
         ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 
+@lru_cache(maxsize=1024)
 def load_launch(
     library: Path, sha256: str, function: str, workload: str, max_clusters: int, scratch_bytes: int = 0
 ) -> Launch:
-    """Load a kernel, once its checksum is right, and return what starts it.
+    """Load a kernel, once its checksum is right, and return what starts it; one that is loaded stays so.
 
     Parameters
     ----------

@@ -82,6 +82,7 @@ class Worker:
         asked = (workload, problem, options)
         if self._bench is None or self._bench[0] != asked:
             self._bench = None  # frees the old operands before the new ones are made
+            self.machine.release()
             found = find_workload(workload)
             made = Bench(self.machine, found, found.problem.parse(problem), options, library_us)
             self._bench = (asked, made)
@@ -114,6 +115,8 @@ class Worker:
             pruned = is_pruned(pilots, job.incumbent, job.options)
             piloted = time.perf_counter()
             timing = None if pruned else bench.time(launch, job.incumbent)
+            if timing is not None and first is not None:
+                bench.learn(first, timing.ratio)
             self.machine.synchronize()
         except WrongResultError as error:
             return failed(Status.WRONG, error, error.relative_error)

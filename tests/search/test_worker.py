@@ -1,12 +1,14 @@
 """The measuring process, driven with shared objects that are built here: right ones, wrong ones, deadly ones."""
 
 import ctypes
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -231,6 +233,18 @@ def test_an_artifact_is_verified_on_the_edge_problem_once(build_plain: BuildPlai
         counts.append(calls.value - before)
 
     assert counts == [3, 1, 1]
+
+
+@pytest.mark.parametrize("single_us", [0.0, 1e9], ids=["one launch", "blocks"])
+def test_the_operands_of_a_problem_go_when_another_is_set_up(single_us: float) -> None:
+    worker, options = Worker("cpu"), ProtocolOptions(heating_us=1000.0, single_us=single_us)
+    gc.disable()  # what only it can free would lie beside the operands of the next problem
+    try:
+        gone = weakref.ref(worker.bench("tilescout.spaces.gemm:Gemm", "64x64x64", options, None))
+        worker.bench("tilescout.spaces.gemm:Gemm", "72x64x64", options, None)
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_measurements_survive_json(process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf) -> None:
