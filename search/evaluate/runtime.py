@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,29 @@ if TYPE_CHECKING:
 
 Launch = Callable[[Tensors, "torch.Tensor"], None]
 """Starts a kernel on inputs and an output, on the current stream."""
+
+
+@dataclass(frozen=True)
+class LoadedKernel:
+    """A kernel that was loaded; calling it starts it.
+
+    Attributes
+    ----------
+    entry
+        Its entry point.
+    arguments
+        Puts what an entry point takes in order: `tilescout.spaces.workloads.Workload.arguments`.
+    max_clusters
+        How many of its clusters run on the device at once.
+    """
+
+    entry: Callable[..., None]
+    arguments: Callable[[Tensors, "torch.Tensor", int], tuple[Any, ...]]
+    max_clusters: int
+
+    def __call__(self, inputs: Tensors, output: "torch.Tensor") -> None:
+        """Start it on the current stream."""
+        self.entry(*self.arguments(inputs, output, self.max_clusters))
 
 
 def runtime_libraries() -> list[Path]:
@@ -54,8 +78,8 @@ def load_runtime_libraries() -> None:
         ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 
-def load_launch(library: Path, sha256: str, function: str, workload: str, max_clusters: int) -> Launch:
-    """Load a kernel, once its checksum is right, and return what starts it.
+def load_launch(library: Path, sha256: str, function: str, workload: str, max_clusters: int) -> LoadedKernel:
+    """Load a kernel, once its checksum is right.
 
     Parameters
     ----------
@@ -76,5 +100,4 @@ def load_launch(library: Path, sha256: str, function: str, workload: str, max_cl
     load_runtime_libraries()
     verify_library(library, sha256)
     entry: Callable[..., None] = getattr(tvm_ffi.load_module(str(library)), function)
-    arguments: Callable[..., tuple[Any, ...]] = find_workload(workload).arguments
-    return lambda inputs, output: entry(*arguments(inputs, output, max_clusters))
+    return LoadedKernel(entry, find_workload(workload).arguments, max_clusters)

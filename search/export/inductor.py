@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from tilescout.search.export.bundle import Bundle, read_bundle
 from tilescout.search.export.graph import Report, replace_products
 from tilescout.search.export.kernels import register
+from tilescout.search.export.lowering import register as register_lowering
 from tilescout.search.export.operator import define
 
 if TYPE_CHECKING:
@@ -34,7 +35,16 @@ if TYPE_CHECKING:
 OPTION = "post_grad_custom_post_pass"  # of torch._inductor.config
 
 # The files of this package that decide what a graph becomes: a change in them must not find old compiled code.
-_SOURCES = ("decisions.py", "epilogues.py", "graph.py", "inductor.py", "kernels.py", "operator.py")
+_SOURCES = (
+    "calls.py",
+    "decisions.py",
+    "epilogues.py",
+    "graph.py",
+    "inductor.py",
+    "kernels.py",
+    "lowering.py",
+    "operator.py",
+)
 
 
 def load(path: str | Path) -> Bundle:
@@ -73,6 +83,7 @@ class GraphPass:
 
     def __init__(self, bundle: Bundle, before: "Passes" = None) -> None:
         _base().register(GraphPass)
+        register_lowering()
         self.bundle, self.report = bundle, Report()
         self.before = () if before is None else tuple(before) if isinstance(before, list | tuple) else (before,)
 
