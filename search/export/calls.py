@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def bind(name: str, rows: int | None, index: int | None) -> Callable[..., None]:
-    """What runs the decisions of this name, for generated code.
+    """What runs the decisions of this name, for one call in generated code.
 
     Parameters
     ----------

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 from tilescout.search.export.bundle import Bundle, read_bundle
 from tilescout.search.export.graph import Report, replace_products
 from tilescout.search.export.kernels import register
-from tilescout.search.export.lowering import register as register_lowering
 from tilescout.search.export.operator import define
 
 if TYPE_CHECKING:
@@ -83,7 +82,6 @@ class GraphPass:
 
     def __init__(self, bundle: Bundle, before: "Passes" = None) -> None:
         _base().register(GraphPass)
-        register_lowering()
         self.bundle, self.report = bundle, Report()
         self.before = () if before is None else tuple(before) if isinstance(before, list | tuple) else (before,)
 

@@ -4,7 +4,7 @@ Through torch's dispatcher an operator that is written in Python costs a call so
 (experiments/results): at few rows that is more than a better kernel gains. So a lowering of ours stands in the place of
 TorchInductor's own for custom operators. The memory of the result is planned as any other's, and
 
-    tilescout_0a1b2c3d(buf0, arg1_1, out=buf1)
+    tilescout_buf1(buf0, arg1_1, out=buf1)
 
 runs what `tilescout.search.export.calls.bind` made once, when the generated module was loaded. Shapes, strides and
 types are settled here, when code is generated; only addresses are looked at when it runs.
@@ -13,7 +13,6 @@ This leans on what TorchInductor does not promise to keep. Where that has change
 through the dispatcher. So do those of the C++ that TorchInductor generates (``cpp_wrapper``, AOTInductor packages).
 """
 
-import hashlib
 import warnings
 from functools import cache
 from typing import Any
@@ -67,33 +66,27 @@ def _make_lowering(operator: Any) -> Any:
             super().codegen(wrapper)
 
     def lower(a: Any, b: Any, alpha: Any, bias: Any, decision: str) -> Any:
-        if V.graph.cpp_wrapper or getattr(V.graph, "fx_wrapper", False):
-            return through_dispatcher(a, b, alpha, bias, decision)
-        try:
-            return ir.TensorBox.create(launch(a, b, alpha, bias, decision))
-        except (AttributeError, TypeError) as error:
-            _warn(error)
-            return through_dispatcher(a, b, alpha, bias, decision)
+        layout, m, n, k = find_family(decision).problem.layout, a.get_size()[1], b.get_size()[1], a.get_size()[2]
+        a = _realized(ir, a, strides_of(m, k, layout[0] == "m"))
+        b = _realized(ir, b, strides_of(n, k, layout[1] == "n"))
+        alpha, bias = (_realized(ir, vector, (1,)) if vector is not None else None for vector in (alpha, bias))
+        if not V.graph.cpp_wrapper and not getattr(V.graph, "fx_wrapper", False):
+            try:
+                return ir.TensorBox.create(launch(a, b, alpha, bias, decision))
+            except (AttributeError, TypeError) as error:
+                _warn(error)
+        return through_dispatcher(*(None if x is None else ir.TensorBox(x) for x in (a, b, alpha, bias)), decision)
 
     def launch(a: Any, b: Any, alpha: Any, bias: Any, decision: str) -> Launch:
-        family = find_family(decision)
-        problem, (batch, m, k), n = family.problem, a.get_size(), b.get_size()[1]
-        operands = (
-            (a, strides_of(m, k, problem.layout[0] == "m")),
-            (b, strides_of(n, k, problem.layout[1] == "n")),
-            *((vector, (1,)) for vector in (alpha, bias) if vector is not None),
-        )
-        device = a.get_device()
-        rows = int(m) if m.is_integer and m.is_number else None
-        bound = f"{decision!r}, {rows}, {device.index}"
-        inputs = [_realized(ir, operand, strides) for operand, strides in operands]
-        inputs[1] = _start(ir, inputs[1])
+        (batch, m, _), n, device = a.get_size(), b.get_size()[1], a.get_device()
         node = Launch(
-            layout=ir.FixedLayout(device, family.out, [batch, m, n]),
-            inputs=inputs,
-            python_kernel_name=f"tilescout_{hashlib.sha256(bound.encode()).hexdigest()[:16]}",
+            layout=ir.FixedLayout(device, find_family(decision).out, [batch, m, n]),
+            inputs=[a, _start(ir, b), *(vector for vector in (alpha, bias) if vector is not None)],
         )
-        node.binding = f"{node.python_kernel_name} = bind_tilescout({bound})"
+        rows = int(m) if m.is_number else None
+        # Every call has a binding of its own, for its own B.
+        node.python_kernel_name = f"tilescout_{node.get_name()}"
+        node.binding = f"{node.python_kernel_name} = bind_tilescout({decision!r}, {rows}, {device.index})"
         return node
 
     return lower
@@ -101,6 +94,9 @@ def _make_lowering(operator: Any) -> Any:
 
 def _realized(ir: Any, tensor: Any, strides: tuple[Any, ...]) -> Any:
     """A tensor of a graph in memory, with exactly these strides, those of dimensions of size 1 too."""
+    ir.ExternKernel.realize_input(
+        tensor
+    )  # once for all that use it: to require strides first would make a copy for each
     found = ir.ExternKernel.realize_input(ir.ExternKernel.require_exact_strides(tensor, strides))
     layout = found.get_layout()
     if list(layout.stride) == list(strides):
