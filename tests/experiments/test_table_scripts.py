@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from tilescout.experiments import default_study
 from tilescout.experiments.knob_worth import losses
 from tilescout.experiments.race_table import finalists
 from tilescout.search.evaluate.table import Table
@@ -35,3 +36,15 @@ def test_the_fastest_race_in_order_and_the_default_once_at_the_end() -> None:
         assert (
             times[0] <= np.sort(TABLE.times_us[TABLE.rows(problem)])[1]
         )  # the first or, if that is the default, the next
+
+
+def test_each_picked_default_helps_and_none_chosen_beats_the_best_of_them() -> None:
+    losses = default_study.read([TABLE])
+    everywhere = np.arange(len(TABLE.problems))
+    picked = default_study.pick(losses, 3, everywhere)
+    best = losses.logs[picked].min(axis=0)
+    for count in (1, 2):  # each that is picked after the first makes the best of them faster
+        assert losses.logs[picked[:count]].min(axis=0).mean() > best.mean()
+    for at in everywhere:
+        assert losses.chosen(picked, int(at), default_study.RATES) >= best[at]
+    assert (losses.logs[np.isfinite(losses.logs)] >= 0).mean() > 0.99  # but for pilots that were disturbed

@@ -1,0 +1,97 @@
+"""A rough time of a tiling on Hopper, good enough to choose among a few defaults.
+
+It knows five limits: the tensor cores, the way from the L2 to a multiprocessor, the latency that the ring of stages
+hides, what a tile costs once, and device memory. `tilescout.costmodel` has models for more than that.
+
+`tilescout.experiments.default_study` fits the rates to recorded tables and tells how good the choice is.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.spaces.devices import Device
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.tiling import Tiling
+
+_CLOCK = 1.755e9  # Hz, of an H100 and an H200 under load
+_MULTIPLIED = 2048  # 16-bit multiplications a cycle of a multiprocessor; of 8 bits twice as many
+_FEWER = 120  # blocks that run at a time in clusters of four or more, which don't fill the GPU (30 of 4, 15 of 8)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the estimate cannot know; fitted to the tables of an H200 (24 problems in bf16, 12 in e4m3).
+
+    Attributes
+    ----------
+    loading
+        Bytes a cycle from the L2 to a multiprocessor.
+    latency
+        Cycles from asking for a stage to having it, while all others ask too.
+    storing
+        Bytes a cycle of a tile's results.
+    tile
+        Cycles that each tile costs besides.
+    exchange
+        Cycles more if blocks add up their shares of a tile.
+    memory
+        Share of the device memory's bandwidth that is reached.
+    overlap
+        Share of the shorter of computing and device memory that the longer does not hide.
+    in_turn
+        How much longer 8-bit products take where one warp group multiplies and promotes in turn.
+    """
+
+    loading: float = 40.0
+    latency: float = 3200.0
+    storing: float = 20.0
+    tile: float = 2500.0
+    exchange: float = 4500.0
+    memory: float = 0.75
+    overlap: float = 0.1
+    in_turn: float = 1.3
+
+
+RATES = Rates()
+
+
+def cycles(tiling: Tiling, problem: GemmProblem, device: Device, rates: Rates = RATES) -> NDArray[np.float64]:
+    """Cycles that each row of a tiling takes, about; only for comparing them.
+
+    Parameters
+    ----------
+    tiling
+        Columns of n tilings of ``gemm_sm90``.
+    problem, device
+        What is computed, and where.
+    rates
+        What is measured.
+
+    Returns
+    -------
+    array
+        Cycles, of shape [n].
+    """
+    size, result = problem.element.bytes, problem.result.bytes
+    tiles = problem.batch * _ceil(problem.m, tiling.rows) * _ceil(problem.n, tiling.columns)
+    clusters = tiling.cluster_m * tiling.cluster_n * tiling.split_k
+    waves = _ceil(tiles * tiling.split_k, np.where(clusters >= 4, _FEWER, device.sms))
+    multiplying = tiling.rows * tiling.columns * tiling.depth * size / (2 * _MULTIPLIED)
+    multiplying = multiplying * np.where((size == 1) & (tiling.warp_groups == 1), rates.in_turn, 1.0)
+    loading = (tiling.rows / tiling.cluster_n + tiling.columns / tiling.cluster_m) * tiling.depth * size / rates.loading
+    stage = np.maximum(np.maximum(multiplying, loading), rates.latency / tiling.stages)
+    ending = tiling.rows * tiling.columns * result / rates.storing + rates.tile
+    ending = ending * np.where(tiling.ping_pong & (waves > 1), 0.5, 1.0)  # the other group multiplies meanwhile
+    ending = ending + rates.exchange * (tiling.split_k > 1)
+    computing = waves * (_ceil(problem.k, tiling.depth * tiling.split_k) * stage + ending)
+    moved = (problem.m + problem.n) * problem.k * size + problem.m * problem.n * result
+    memory = problem.batch * moved / (rates.memory * device.bandwidth) * _CLOCK
+    longer, shorter = np.maximum(computing, memory), np.minimum(computing, memory)
+    return np.asarray(longer + rates.overlap * shorter + rates.latency, dtype=np.float64)
+
+
+def _ceil(extent: Any, step: Any) -> Any:
+    return -(-extent // step)
