@@ -8,6 +8,11 @@ INSTALLED := $(VENV)/installed
 PINS := $(VENV)/constraints.txt
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(PINS)
 
+# The oldest torch that is supported, for `make test-oldest`. The registry has only its CUDA build: with what that needs to
+# be imported, GPU or not, 2.7 GB to download and 4.6 GB on disk. So it is no part of .ci/run.
+OLDEST := .venv-oldest
+OLDEST_TORCH := torch==2.11.0
+
 # Tests run in two processes, a file at a time, in their order: xdist would put the files of few tests last, which are the
 # slow ones. On a machine with a GPU they run in one process, for they measure on it.
 JOBS = $(shell nvidia-smi -L >/dev/null 2>&1 || echo --numprocesses 2 --dist loadfile --no-loadscope-reorder)
@@ -15,11 +20,11 @@ JOBS = $(shell nvidia-smi -L >/dev/null 2>&1 || echo --numprocesses 2 --dist loa
 HAS_CUDA := -c 'import torch; assert torch.version.cuda' 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tune test lint types format docs clean
+.PHONY: help setup tune test test-oldest lint types format docs clean
 
 help:
 	@echo "make tune    set up .venv and search the Hopper GEMM at 4096x4096x4096 (replayed where there is no GPU)"
-	@echo "make test    set up .venv and run the tests"
+	@echo "make test    set up .venv and run the tests;  make test-oldest  those of the export, under the oldest torch (5 GB)"
 	@echo "make lint    check style;  make format  apply it;  make types  check types"
 	@echo "make docs    build the documentation into build/docs"
 	@echo "make setup   only set up .venv (PYTHON=python3.12 picks another Python);  make clean  remove build outputs"
@@ -40,6 +45,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	else \
 	    gpu=; torch=$$(grep '^torch==' constraints.txt); unpinned='^#'; \
 	fi; \
+	test -z "$(TORCH)" || { torch=$(TORCH); unpinned='^(torch|setuptools|cuda-[a-z]+)=='; }; \
 	grep -vE "$$unpinned" constraints.txt > $(PINS); \
 	share=; test -z "$$gpu" || ! $(PYTHON) $(HAS_CUDA) || share=--system-site-packages; \
 	test -x $(BIN)/python || $(PYTHON) -m venv $$share $(VENV); \
@@ -56,8 +62,14 @@ $(INSTALLED): pyproject.toml constraints.txt
 tune: setup
 	@$(BIN)/tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16 --sampler tpe --trials 64
 
+# Tests start hundreds of processes: each would compile the rooms anew where Python may not keep what it compiled.
 test: setup
+	@$(BIN)/python -m compileall -q $(ROOMS)
 	@$(BIN)/pytest -q $(JOBS)
+
+test-oldest:
+	@$(MAKE) --no-print-directory setup VENV=$(OLDEST) TORCH=$(OLDEST_TORCH)
+	@$(OLDEST)/bin/pytest -q $(JOBS) tests/search/export
 
 lint: setup
 	@$(BIN)/ruff check --quiet .

@@ -2,8 +2,9 @@
 
     python -m tilescout.experiments.benchmarks.launch_overhead --bundle bundle/ --out overhead.json
 
-Times how long calls take to return, in bursts that the GPU's queue holds, on the smallest product that the bundle gives
-to our kernels; then the same calls, replayed from CUDA graphs.
+Times how long calls take to return, in bursts that the GPU's queue holds, on the smallest product that a bundle gives
+to our kernels; then the same calls, replayed from CUDA graphs. With ``out=`` a call is as generated code has it, ours
+as `tilescout.search.export.calls` binds it; the others allocate their results.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tilescout.search.export.calls import bind
 from tilescout.search.export.inductor import load
 from tilescout.search.export.kernels import name_of
 from tilescout.spaces.errors import BundleError, DeviceError
@@ -81,7 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     a = torch.randn(1, problem.m, problem.k, device="cuda", dtype=dtype)
     b = torch.randn(1, problem.n, problem.k, device="cuda", dtype=dtype)
     flat, turned = a[0], b[0].t()
+    out = torch.empty(1, problem.m, problem.n, device="cuda", dtype=dtype)
+    bound, flat_out = bind(name, problem.m, torch.cuda.current_device()), out[0]
     calls: dict[str, Callable[[], Any]] = {
+        "torch.mm, out=": lambda: torch.mm(flat, turned, out=flat_out),
+        "ours, out=": lambda: bound(a, b, out=out),
         "torch.mm": lambda: torch.mm(flat, turned),
         "tilescout::gemm_compiled": lambda: torch.ops.tilescout.gemm_compiled.default(a, b, None, None, name),
         "tilescout::gemm": lambda: torch.ops.tilescout.gemm.default(a, b, None, None, name),

@@ -2,7 +2,8 @@
 
 import ctypes
 from collections.abc import Callable
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,39 @@ if TYPE_CHECKING:
 
 Launch = Callable[[Tensors, "torch.Tensor"], None]
 """Starts a kernel on inputs and an output, on the current stream."""
+
+
+@dataclass(frozen=True)
+class LoadedKernel:
+    """A kernel that was loaded; calling it starts it.
+
+    Attributes
+    ----------
+    entry
+        Its entry point.
+    arguments
+        Puts what an entry point takes in order: `tilescout.spaces.workloads.Workload.arguments`.
+    max_clusters
+        How many of its clusters run on the device at once.
+    scratch_bytes
+        Bytes of device memory that a launch needs for itself; its entry point takes them last.
+    """
+
+    entry: Callable[..., None]
+    arguments: Callable[[Tensors, "torch.Tensor", int], tuple[Any, ...]]
+    max_clusters: int
+    scratch_bytes: int = 0
+
+    def __call__(self, inputs: Tensors, output: "torch.Tensor") -> None:
+        """Start it on the current stream."""
+        if not self.scratch_bytes:
+            self.entry(*self.arguments(inputs, output, self.max_clusters))
+            return
+        import torch
+
+        # Of torch's pool, which hands it to what is launched next on the same stream, or keeps it for a CUDA graph.
+        scratch = output.new_empty(self.scratch_bytes, dtype=torch.uint8)
+        self.entry(*self.arguments(inputs, output, self.max_clusters), scratch)
 
 
 def runtime_libraries() -> list[Path]:
@@ -54,8 +88,11 @@ def load_runtime_libraries() -> None:
         ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 
-def load_launch(library: Path, sha256: str, function: str, workload: str, max_clusters: int) -> Launch:
-    """Load a kernel, once its checksum is right, and return what starts it.
+@lru_cache(maxsize=1024)
+def load_launch(
+    library: Path, sha256: str, function: str, workload: str, max_clusters: int, scratch_bytes: int = 0
+) -> LoadedKernel:
+    """Load a kernel, once its checksum is right; one that is loaded stays so.
 
     Parameters
     ----------
@@ -65,6 +102,8 @@ def load_launch(library: Path, sha256: str, function: str, workload: str, max_cl
         What it computes: the workload knows in which order an entry point takes its arguments.
     max_clusters
         How many of the kernel's clusters run on the device at once.
+    scratch_bytes
+        Bytes of device memory that a launch needs for itself, at most; see `KernelTemplate.scratch_bytes`.
 
     Raises
     ------
@@ -76,5 +115,4 @@ def load_launch(library: Path, sha256: str, function: str, workload: str, max_cl
     load_runtime_libraries()
     verify_library(library, sha256)
     entry: Callable[..., None] = getattr(tvm_ffi.load_module(str(library)), function)
-    arguments: Callable[..., tuple[Any, ...]] = find_workload(workload).arguments
-    return lambda inputs, output: entry(*arguments(inputs, output, max_clusters))
+    return LoadedKernel(entry, find_workload(workload).arguments, max_clusters, scratch_bytes)

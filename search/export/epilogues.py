@@ -1,5 +1,7 @@
 """What follows a matrix product in a graph and a kernel may fuse: a factor, a bias, an activation.
 
+An activation is left where TorchInductor fuses it into something that follows.
+
 TorchInductor has taken activations apart by the time that its custom passes run, differently from version to version.
 What to look for is therefore traced: the activation by itself, with the decompositions of the torch that is installed.
 """
@@ -78,14 +80,36 @@ def _step(product: Product, activations: Iterable[str]) -> Product | None:
                 return longer
     for activation in activations:
         nodes = _follow(_activation(activation, product.result.dtype), product.nodes[-1])
-        if nodes is not None:
+        if nodes is not None and not _fused_anyway(nodes[-1]):
             return replace(product, nodes=(*product.nodes, *nodes), activation=activation)
     return None
 
 
+def _fused_anyway(node: "Node") -> bool:
+    """Whether TorchInductor computes a node inside a kernel of its own that must run either way.
+
+    Where all that uses an activation is one pointwise operation or reduction, that kernel can as well start from the
+    product, at no cost. In our kernel the activation gains nothing then, and takes time (experiments/results).
+    """
+    import torch
+
+    while len(node.users) == 1:
+        (user,) = node.users
+        tags = user.target.tags if isinstance(user.target, torch._ops.OpOverload) else ()
+        if torch.Tag.pointwise in tags or torch.Tag.reduction in tags:
+            return True
+        if user.target not in (*_views(), aten().permute.default):
+            return False
+        node = user
+    return False
+
+
+def _views() -> "tuple[torch._ops.OpOverload, ...]":
+    return aten().reshape.default, aten().view.default, aten()._unsafe_view.default
+
+
 def _viewed(product: Product, user: "Node") -> Product | None:
-    views = (aten().reshape.default, aten().view.default, aten()._unsafe_view.default)
-    if user.target not in views or product.view is not None or product.result.dim() != 2:
+    if user.target not in _views() or product.view is not None or product.result.dim() != 2:
         return None
     if _known(user.meta["val"].shape[-1:]) != _known(product.result.shape[-1:]):
         return None

@@ -14,6 +14,7 @@ from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Choice
 from tilescout.search.export.epilogues import Product, aten, forms, is_factor, is_row
 from tilescout.search.export.kernels import device_type, family, name_of, strides_of
+from tilescout.search.export.lowering import register as register_lowering
 from tilescout.search.export.operator import define
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import GemmProblem
@@ -173,8 +174,9 @@ def _replace(graph: "Graph", product: Product, decision: str) -> None:
         node.meta = {**product.nodes[0].meta, "val": node.meta["val"]}
         for about_the_product in ("tensor_meta", "eager_input_vals"):
             node.meta.pop(about_the_product, None)
-    # The strides that the operator's tag speaks of; without them Inductor is free to give any.
-    made[0].meta["eager_input_vals"] = _values(operands), {}
+    if not register_lowering():
+        # The strides that the operator's tag speaks of; without them Inductor is free to give any.
+        made[0].meta["eager_input_vals"] = _values(operands), {}
     last.replace_all_uses_with(made[-1])
     for node in reversed(product.nodes):
         graph.erase_node(node)

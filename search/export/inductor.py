@@ -34,7 +34,16 @@ if TYPE_CHECKING:
 OPTION = "post_grad_custom_post_pass"  # of torch._inductor.config
 
 # The files of this package that decide what a graph becomes: a change in them must not find old compiled code.
-_SOURCES = ("decisions.py", "epilogues.py", "graph.py", "inductor.py", "kernels.py", "operator.py")
+_SOURCES = (
+    "calls.py",
+    "decisions.py",
+    "epilogues.py",
+    "graph.py",
+    "inductor.py",
+    "kernels.py",
+    "lowering.py",
+    "operator.py",
+)
 
 
 def load(path: str | Path) -> Bundle:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from tilescout.search.evaluate.runtime import Launch, load_launch
+from tilescout.search.evaluate.runtime import LoadedKernel, load_launch
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Buckets, Choice, Decision
 from tilescout.spaces.devices import find_device
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import torch
 
 HOST = "host"  # the target of kernels that run on the CPU
-_LIBRARY = Gemm()  # the same by torch itself
-_ALIGNMENT = 16  # bytes: what TMA needs, and what kernels were promised
+LIBRARY = Gemm()  # the same by torch itself
+ALIGNMENT = 16  # bytes: what TMA needs, and what kernels were promised
 
 
 def device_type(arch: str) -> str:
@@ -58,16 +58,16 @@ class Family:
     def __init__(self, bundle: Bundle, decisions: Sequence[Decision]) -> None:
         import torch
 
-        self._bundle = bundle
+        self._bundle, self.arch = bundle, bundle.arch
         self._buckets = Buckets(decisions)
         self.problem = problem = decisions[0].problem  #: its m stands for any
         self._dtype, self.out = (getattr(torch, kind.torch_name) for kind in (problem.element, problem.result))
         self._fp32 = torch.float32
         self._a_along_m = problem.layout[0] == "m"
-        self._b_shape = (problem.batch, problem.n, problem.k)
-        self._b_strides = strides_of(problem.n, problem.k, problem.layout[1] == "n")
-        self._row = _ALIGNMENT // problem.element.bytes  # elements that contiguous rows must be a multiple of
-        self._launches: dict[tuple[int | None, int], Launch | None] = {}
+        self.b_shape = (problem.batch, problem.n, problem.k)
+        self.b_strides = strides_of(problem.n, problem.k, problem.layout[1] == "n")
+        self._row = ALIGNMENT // problem.element.bytes  # elements that contiguous rows must be a multiple of
+        self._launches: dict[tuple[int | None, int], LoadedKernel | None] = {}
         self._one_device = bundle.arch == HOST or torch.cuda.device_count() < 2
 
     def __call__(
@@ -75,18 +75,15 @@ class Family:
     ) -> "torch.Tensor":
         """Compute alpha * A @ B.T + bias, activated, of A [batch, m, k], B [batch, n, k], alpha [1] and bias [n]."""
         m, index = a.shape[1], a.device.index
-        try:
-            launch = self._launches[index, m]
-        except KeyError:
-            launch = self._launches[index, m] = self._find(a.device, m)
+        launch = self.find(a.device, m)
         output = a.new_empty((a.shape[0], m, b.shape[1]), dtype=self.out)
         epilogue = (() if alpha is None else (alpha,)) + (() if bias is None else (bias,))
         if launch is None or not self._takes(a, b, alpha, bias):
-            _LIBRARY.run_library(self._asked(alpha, bias), (a, b, *epilogue), output)
+            LIBRARY.run_library(self._asked(alpha, bias), (a, b, *epilogue), output)
             return output
         inputs = (
             with_strides(a, strides_of(m, self.problem.k, self._a_along_m)),
-            with_strides(b, self._b_strides),
+            with_strides(b, self.b_strides),
             *epilogue,
         )
         if self._one_device:
@@ -98,6 +95,14 @@ class Family:
                 launch(inputs, output)
         return output
 
+    def find(self, device: "torch.device", m: int) -> LoadedKernel | None:
+        """The kernel that was decided for m rows, on a device; None where the library was, or it can't be ours."""
+        try:
+            return self._launches[device.index, m]
+        except KeyError:
+            launch = self._launches[device.index, m] = self._load(device, m)
+            return launch
+
     def _asked(self, alpha: "torch.Tensor | None", bias: "torch.Tensor | None") -> GemmProblem:
         """The problem, as far as torch must know it, with the epilogue that the call has."""
         same = (alpha is not None, bias is not None) == (self.problem.alpha, self.problem.bias)
@@ -107,16 +112,14 @@ class Family:
         self, a: "torch.Tensor", b: "torch.Tensor", alpha: "torch.Tensor | None", bias: "torch.Tensor | None"
     ) -> bool:
         # A kernel reads what it was promised, whatever it is given: a wrong shape would be read out of bounds.
-        m = a.shape[1]
         return (
-            b.shape == self._b_shape
-            and a.shape[2] == self._b_shape[2]
-            and a.shape[0] == self._b_shape[0]
+            b.shape == self.b_shape
+            and a.shape[2] == self.b_shape[2]
+            and a.shape[0] == self.b_shape[0]
             and a.dtype is b.dtype is self._dtype
             and (a.transpose(1, 2) if self._a_along_m else a).is_contiguous()
-            and (b if self._b_strides[2] == 1 else b.transpose(1, 2)).is_contiguous()
-            and not (a.data_ptr() | b.data_ptr()) % _ALIGNMENT
-            and not (self._a_along_m and m % self._row)
+            and (b if self.b_strides[2] == 1 else b.transpose(1, 2)).is_contiguous()
+            and not (a.data_ptr() | b.data_ptr()) % ALIGNMENT
             and a.device == b.device
             and self._takes_vector(alpha, self.problem.alpha, 1, self._fp32, a)
             and self._takes_vector(bias, self.problem.bias, self.problem.n, self.out, a)
@@ -131,9 +134,11 @@ class Family:
         same = vector.dtype is dtype and vector.device == a.device
         return same and vector.shape == (size,) and vector.is_contiguous()
 
-    def _find(self, device: "torch.device", m: int) -> Launch | None:
+    def _load(self, device: "torch.device", m: int) -> LoadedKernel | None:
         decision = self._buckets.find(m)
         if decision is None or decision.choice is not Choice.OURS or device.type != device_type(self._bundle.arch):
+            return None
+        if self._a_along_m and m % self._row:
             return None
         return _load(self._bundle.digest, decision.kernel, device)
 
@@ -232,7 +237,7 @@ def _by_family(bundle: Bundle) -> Mapping[str, list[Decision]]:
 
 
 @cache
-def _load(digest: str, kernel: str, device: "torch.device") -> Launch:
+def _load(digest: str, kernel: str, device: "torch.device") -> LoadedKernel:
     import torch
 
     from tilescout.search.evaluate.clusters import max_active_clusters

@@ -4,8 +4,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch._inductor.decomposition import select_decomp_table
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from tilescout.search.export.bundle import Bundle
+from tilescout.search.export.graph import Report, replace_products
 from tilescout.search.export.inductor import load, use
 from tilescout.search.export.kernels import name_of
 from tilescout.spaces.gemm import LAYOUTS, GemmProblem
@@ -84,10 +87,10 @@ def test_an_activation_is_fused_where_that_was_decided_and_nothing_else_needs_th
     bundle, act = make_strided([problem], activation), ACTIVATIONS[activation]
 
     def flat(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-        return act(torch.addmm(c, a, b) if bias else a @ b) * 2
+        return act(torch.addmm(c, a, b) if bias else a @ b)
 
     def layer(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:  # its rows in two dimensions
-        return act(torch.nn.functional.linear(a.view(2, M // 2, K), b.t(), c if bias else None)) * 2
+        return act(torch.nn.functional.linear(a.view(2, M // 2, K), b.t(), c if bias else None))
 
     def shared(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
         product = torch.addmm(c, a, b) if bias else a @ b
@@ -96,6 +99,25 @@ def test_an_activation_is_fused_where_that_was_decided_and_nothing_else_needs_th
     for form, expected in ((flat, (1, {problem: 1})), (layer, (1, {problem: 1})), (shared, (0, {}))):
         torch._dynamo.reset()
         assert run(bundle, form, "kk", calls) == expected
+
+
+def test_an_activation_is_left_where_inductor_fuses_it_into_what_follows(
+    make_strided: Callable[..., Bundle], calls: Calls
+) -> None:
+    plain, fused = str(GemmProblem(M, N, K)), str(GemmProblem(M, N, K, activation="silu"))
+    bundle, silu = make_strided([plain, fused], "silu"), torch.nn.functional.silu
+    last: list[Callable[[torch.Tensor], object]] = [lambda y: y, lambda y: y.t(), lambda y: (y + 1, y @ y.t())]
+    followed: list[Callable[[torch.Tensor], object]] = [lambda y: y * 2, lambda y: y.view(4, -1).exp(), torch.sum]
+    for problem, ends in ((fused, last), (plain, followed)):
+        for end in ends:
+
+            def form(a: torch.Tensor, b: torch.Tensor) -> object:
+                return end(silu(a @ b))  # noqa: B023 (it is traced at once)
+
+            traced = make_fx(form, select_decomp_table(), tracing_mode="fake")(*operands("kk")[:2])
+            report = Report()
+            replace_products(traced.graph, load(bundle.path), report)
+            assert report.replaced == {problem: 1}, traced.code
 
 
 def test_a_fused_layer_with_dynamic_rows_is_looked_up_at_run_time(

@@ -19,7 +19,7 @@ from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm import Gemm, GemmProblem
 from tilescout.spaces.templates import find_template
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("fresh_inductor")]
 
 PROBLEMS = ("64x1024x512", "128x1024x512", "128x512x1024", "64x512x1024", "64x256x512x3")
 
@@ -96,6 +96,33 @@ def test_our_kernel_runs_in_order_on_the_current_stream(bundle: Bundle) -> None:
         result = torch.ops.tilescout.gemm(a, b, None, None, name)
         stream.synchronize()
     torch.testing.assert_close(result, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_compiled_code_runs_in_order_on_the_current_stream_with_the_weights_that_are_there(bundle: Bundle) -> None:
+    torch._dynamo.reset()
+    model = Block()
+    with use(bundle.path):
+        compiled = torch.compile(model, dynamic=False)
+    x = operands(64, 8, 512)[0][0]
+    stream = torch.cuda.Stream()
+    with torch.no_grad():
+        compiled(x)
+        for seed in (1, 2):
+            weights = [torch.randn_like(each) * 0.05 for each in model.parameters()]
+            fresh = operands(64, 8, 512, seed=seed)[0][0]
+            torch.cuda.synchronize()
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(20_000_000)
+                x.copy_(fresh)
+                for held, weight in zip(model.parameters(), weights, strict=True):
+                    if seed == 1:
+                        held.copy_(weight)
+                    else:
+                        held.data = weight  # elsewhere in memory
+                result = compiled(x)
+            stream.synchronize()
+            reference = model(fresh).float()
+            assert ((result.float() - reference).norm() / reference.norm()).item() < 2**-6
 
 
 def test_every_decided_product_runs_our_kernel_and_is_right(bundle: Bundle) -> None:

@@ -16,6 +16,7 @@ from tilescout.spaces.errors import BundleError, DeviceError
 
 Calls = Callable[[Bundle], int]
 OURS = "tilescout.gemm_compiled"
+CALL = re.compile(r"^ +(tilescout_\w+)\(.*, out=\w+\)$", re.MULTILINE)
 
 pytestmark = pytest.mark.usefixtures("fresh_inductor")
 
@@ -285,10 +286,38 @@ def test_generated_code_names_the_bundle_and_copies_no_operand(bundle: Bundle) -
         compiled = torch.compile(Block())
     with torch.no_grad():
         _, (code,) = run_and_get_code(compiled, rows(16))
-    assert code.count(f"torch.ops.{OURS}.default(") == 2
+    assert len(CALL.findall(code)) == 2  # straight from Python to the kernel
+    assert OURS not in code
     assert bundle.digest in code
     assert not re.search(r"extern_kernels\.(mm|addmm|bmm)\(", code)
-    assert code.count("empty_strided_cpu(") == 0  # relu is done in place, and nothing is made contiguous
+    assert code.count("empty_strided_cpu(") == 2  # the results: relu is done in place, and nothing is made contiguous
+
+
+def test_products_of_one_operand_share_it_and_have_bindings_of_their_own(bundle: Bundle, calls: Calls) -> None:
+    first, second = Block().up, Block().up
+
+    def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = (x * 2).unflatten(0, (2, -1))
+        return first(y), second(y)
+
+    with use(bundle.path):
+        compiled = torch.compile(both)
+    with torch.no_grad():
+        (one, two), (code,) = run_and_get_code(compiled, rows(16))
+        close(one, both(rows(16))[0])
+        close(two, both(rows(16))[1])
+        assert len(set(CALL.findall(code))) == 2
+        assert code.count("empty_strided_cpu(") == 3
+        # A weight that is elsewhere now, and one that is misaligned.
+        moved = torch.randn_like(first.weight)
+        shifted = torch.empty(moved.numel() + 1, dtype=moved.dtype)[1:].view_as(moved).copy_(moved)
+        assert shifted.data_ptr() % 16
+        for weight, ours in ((moved, 2), (shifted, 1)):
+            first.weight.data = weight
+            before = calls(bundle)
+            for result, expected in zip(compiled(rows(16)), both(rows(16)), strict=True):
+                close(result, expected)
+            assert calls(bundle) == before + ours
 
 
 def test_a_refused_bundle_changes_nothing(bundle: Bundle, tmp_path: Path) -> None:

@@ -1,0 +1,72 @@
+"""What the Python that TorchInductor generates calls: a tuned kernel, with as little in between as there can be.
+
+Generated code has allocated the result, made its device the current one, and knows shapes, strides and types: only
+addresses are left to be looked at. B is as a rule a weight that stays where it is; what TVM FFI makes of it is kept for
+as long as its address is the same, so that a call neither makes a view of it nor converts it.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tilescout.search.export.kernels import ALIGNMENT, LIBRARY, Family, device_type, find_family
+
+if TYPE_CHECKING:
+    import torch
+
+
+def bind(name: str, rows: int | None, index: int | None) -> Callable[..., None]:
+    """What runs the decisions of this name, for one call in generated code.
+
+    Parameters
+    ----------
+    name
+        As in `tilescout.search.export.kernels.find_family`.
+    rows
+        m; None where it is known only when the code runs.
+    index
+        Number of the GPU; None for the CPU.
+
+    Returns
+    -------
+    Callable
+        Takes A [batch, m, k]; B, of which only the address counts; alpha [1] and bias [n], where the problem has them;
+        and ``out=``, D [batch, m, n].
+
+    Raises
+    ------
+    BundleError
+        If the bundle that they are in was not loaded in this process.
+    """
+    import torch
+
+    family = find_family(name)
+    kind = device_type(family.arch)
+    device = torch.device(kind) if index is None else torch.device(kind, index)
+    always = None if rows is None else family.find(device, rows)
+    kept: tuple[int, Any] = 0, None  # the address of B, and B
+
+    def run(a: "torch.Tensor", b: "torch.Tensor", *epilogue: "torch.Tensor", out: "torch.Tensor") -> None:
+        nonlocal kept
+        kernel = always or family.find(device, a.shape[1])
+        at = b.data_ptr()
+        if kernel is None or (a.data_ptr() | at) % ALIGNMENT:
+            inputs = (a, b.as_strided(family.b_shape, family.b_strides), *epilogue)
+            LIBRARY.run_library(family.problem, inputs, out)
+            return
+        address, view = kept  # at once: another thread may put others there
+        if address != at:
+            view = _borrow(family, b)
+            kept = at, view
+        kernel.entry(a, view, *epilogue, out, kernel.max_clusters)  # in the order of Workload.arguments
+
+    return run
+
+
+def _borrow(family: Family, b: "torch.Tensor") -> Any:
+    """B as TVM FFI takes it; it owns nothing, so that keeping it keeps no weight in memory."""
+    import torch
+    import tvm_ffi
+
+    memory = torch._C._construct_storage_from_data_pointer(b.data_ptr(), b.device, b.numel() * b.element_size())
+    view = torch.empty(0, dtype=b.dtype, device=b.device).set_(memory, 0, family.b_shape, family.b_strides)
+    return tvm_ffi.from_dlpack(view)

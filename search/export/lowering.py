@@ -1,0 +1,113 @@
+"""How TorchInductor writes calls of our operator into the Python that it generates: straight, as those of its own.
+
+Through torch's dispatcher an operator that is written in Python costs a call some 5 µs more than ``extern_kernels.mm``
+(experiments/results): at few rows that is more than a better kernel gains. So a lowering of ours stands in the place of
+TorchInductor's own for custom operators. The memory of the result is planned as any other's, and
+
+    tilescout_buf1(buf0, arg1_1, out=buf1)
+
+runs what `tilescout.search.export.calls.bind` made once, when the generated module was loaded. Shapes, strides and
+types are settled here, when code is generated; only addresses are looked at when it runs.
+
+This leans on what TorchInductor does not promise to keep. Where that has changed, a warning says so, and calls go
+through the dispatcher. So do those of the C++ that TorchInductor generates (``cpp_wrapper``, AOTInductor packages).
+"""
+
+import warnings
+from functools import cache
+from typing import Any
+
+from tilescout.search.export.kernels import find_family, strides_of
+from tilescout.search.export.operator import define
+
+
+@cache
+def register() -> bool:
+    """Register the lowering, once; say whether this torch lets us."""
+    _, operator = define()
+    try:
+        from torch._inductor.lowering import register_lowering
+
+        register_lowering(operator, type_promotion_kind=None)(_make_lowering(operator))
+    except (ImportError, AttributeError, TypeError) as error:
+        _warn(error)
+        return False
+    return True
+
+
+def _warn(error: Exception) -> None:
+    import torch
+
+    warnings.warn(
+        f"TorchInductor of torch {torch.__version__} is not as tilescout knows it ({error}): compiled code calls tuned "
+        "kernels through torch's dispatcher, which costs some 5 µs a call more",
+        stacklevel=3,
+    )
+
+
+def _make_lowering(operator: Any) -> Any:
+    from torch._inductor import ir
+    from torch._inductor.lowering import fallback_handler
+    from torch._inductor.virtualized import V
+
+    through_dispatcher = fallback_handler(operator, add_to_fallback_set=False)
+
+    class Launch(ir.ExternKernelOut):
+        """A call of a bound kernel; ``binding`` is the line that binds it, at the head of the generated module."""
+
+        binding: str
+
+        def codegen(self, wrapper: Any) -> None:
+            module = wrapper
+            while (parent := getattr(module, "parent_wrapper", None)) is not None:
+                module = parent  # the parts of a graph are functions in the module of the whole
+            module.add_import_once("from tilescout.search.export.calls import bind as bind_tilescout")
+            module.add_import_once(self.binding)
+            super().codegen(wrapper)
+
+    def lower(a: Any, b: Any, alpha: Any, bias: Any, decision: str) -> Any:
+        layout, m, n, k = find_family(decision).problem.layout, a.get_size()[1], b.get_size()[1], a.get_size()[2]
+        a = _realized(ir, a, strides_of(m, k, layout[0] == "m"))
+        b = _realized(ir, b, strides_of(n, k, layout[1] == "n"))
+        alpha, bias = (_realized(ir, vector, (1,)) if vector is not None else None for vector in (alpha, bias))
+        if not V.graph.cpp_wrapper and not getattr(V.graph, "fx_wrapper", False):
+            try:
+                return ir.TensorBox.create(launch(a, b, alpha, bias, decision))
+            except (AttributeError, TypeError) as error:
+                _warn(error)
+        return through_dispatcher(*(None if x is None else ir.TensorBox(x) for x in (a, b, alpha, bias)), decision)
+
+    def launch(a: Any, b: Any, alpha: Any, bias: Any, decision: str) -> Launch:
+        (batch, m, _), n, device = a.get_size(), b.get_size()[1], a.get_device()
+        node = Launch(
+            layout=ir.FixedLayout(device, find_family(decision).out, [batch, m, n]),
+            inputs=[a, _start(ir, b), *(vector for vector in (alpha, bias) if vector is not None)],
+        )
+        rows = int(m) if m.is_number else None
+        # Every call has a binding of its own, for its own B.
+        node.python_kernel_name = f"tilescout_{node.get_name()}"
+        node.binding = f"{node.python_kernel_name} = bind_tilescout({decision!r}, {rows}, {device.index})"
+        return node
+
+    return lower
+
+
+def _realized(ir: Any, tensor: Any, strides: tuple[Any, ...]) -> Any:
+    """A tensor of a graph in memory, with exactly these strides, those of dimensions of size 1 too."""
+    ir.ExternKernel.realize_input(
+        tensor
+    )  # once for all that use it: to require strides first would make a copy for each
+    found = ir.ExternKernel.realize_input(ir.ExternKernel.require_exact_strides(tensor, strides))
+    layout = found.get_layout()
+    if list(layout.stride) == list(strides):
+        return found
+    storage = found.data if isinstance(found, ir.ReinterpretView) else found
+    exact = ir.FixedLayout(layout.device, layout.dtype, list(layout.size), list(strides), layout.offset)
+    return ir.ReinterpretView(data=storage, layout=exact)
+
+
+def _start(ir: Any, view: Any) -> Any:
+    """Of a view, what begins where it does: only that is read of B, and a call need not make the view."""
+    if isinstance(view, ir.ReinterpretView) and view.layout.offset == view.data.get_layout().offset:
+        return view.data
+    return view
