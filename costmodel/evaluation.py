@@ -73,7 +73,7 @@ def family_of(text: str) -> str:
 
 
 def leave_out(
-    samples: Sequence[Sample], groups: Sequence[str], make: Callable[[], CostModel]
+    samples: Sequence[Sample], groups: Sequence[str], fit: Callable[[Sequence[Sample]], CostModel]
 ) -> list[tuple[Sample, Prediction]]:
     """Predictions for every sample by a model that saw no sample of its group.
 
@@ -83,12 +83,12 @@ def leave_out(
         Measurements, a sample a problem.
     groups
         A label for each: equal ones are left out together.
-    make
-        Makes a model to fit.
+    fit
+        Gives a model that learned from some of them and nothing else.
     """
     found: dict[int, Prediction] = {}
     for group in dict.fromkeys(groups):
-        model = make().fit([s for s, label in zip(samples, groups, strict=True) if label != group])
+        model = fit([s for s, label in zip(samples, groups, strict=True) if label != group])
         for at, label in enumerate(groups):
             if label == group:
                 found[at] = model.predict(samples[at].features)

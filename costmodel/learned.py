@@ -35,9 +35,12 @@ class ForestOptions:
     leaf
         Fewest measurements in a leaf. With 2, a forest of 63,278 measurements took 12.5 MB.
     share
-        Of the features, tried at each split.
+        Of the features, tried at each split. Half of them take a third of the time that all do.
     imputations
-        Times that censored measurements are filled in and the forest grown again.
+        Times that censored measurements are filled in and the forest grown again. A second time changed nothing.
+    censored
+        Most censored measurements of a problem, drawn at random: they only say what is slow, and are half of a large
+        table.
     handful
         Random measurements a problem that the analytic model is calibrated with.
     seed
@@ -47,8 +50,9 @@ class ForestOptions:
     trees: int = 48
     validation_trees: int = 12
     leaf: int = 6
-    share: float = 1.0
-    imputations: int = 2
+    share: float = 0.5
+    imputations: int = 1
+    censored: int = 400
     handful: int = 24
     seed: int = 0
 
@@ -123,6 +127,8 @@ class ForestModel(CostModel):
         options, names = self.options, samples[0].features.names
         constants = calibrate_from(samples, options.handful, options.seed)
         empty = Fitted(names, Forest.constant(0.0), constants)
+        generator = np.random.default_rng(options.seed)
+        samples = [_thinned(sample, options.censored, generator) for sample in samples]
         values = np.concatenate([sample.features.values for sample in samples]).astype(np.float32)
         target = np.concatenate([sample.log_time - empty.base(sample.features) for sample in samples])
         target = self._impute(values, target, np.concatenate([sample.censored for sample in samples]))
@@ -152,6 +158,15 @@ class ForestModel(CostModel):
             mean, spread = said.mean(axis=0, dtype=np.float64), np.maximum(said.std(axis=0, dtype=np.float64), 1e-3)
             filled[censored] = np.maximum(truncated_mean(mean, spread, target[censored]), target[censored])
         return filled
+
+
+def _thinned(sample: Sample, censored: int, generator: np.random.Generator) -> Sample:
+    """What is exact, and at most so many of the censored measurements."""
+    given_up = np.flatnonzero(sample.censored)
+    if len(given_up) <= censored:
+        return sample
+    kept = np.concatenate([np.flatnonzero(~sample.censored), generator.choice(given_up, censored, replace=False)])
+    return sample.take(np.sort(kept))
 
 
 def truncated_mean(mean: Floats, spread: Floats, above: Floats) -> Floats:

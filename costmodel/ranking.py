@@ -58,10 +58,10 @@ class RankingOptions:
     members: int = 2
     width: int = 48
     steps: int = 250
-    pairs: int = 192
+    pairs: int = 96
     rate: float = 3e-3
     temperature: float = 0.05
-    focus: float = 1.5
+    focus: float = 4.0
     absolute: float = 1.0
     decay: float = 1e-2
     handful: int = 24

@@ -84,7 +84,7 @@ def estimate_errors(samples: Sequence[Sample], learn: Callable[[Sequence[Sample]
     return Errors(floor, slope, float(np.sqrt(np.mean(np.square(shifts)))))
 
 
-FOLDS = 6
+FOLDS = 4
 """Times that problems are left out: training then takes no longer, a measurement, on a table of many problems."""
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,15 @@ from tilescout.costmodel.evaluation import (
     regret_of_groups,
     summarise,
 )
-from tilescout.costmodel.features import BINARY_PREFIX
-from tilescout.costmodel.heuristics import is_installed, matches, suggest
+from tilescout.costmodel.heuristics import PRECISIONS, is_installed, matches, suggest
 from tilescout.costmodel.learned import ForestModel, ForestOptions
 from tilescout.costmodel.ranking import RankingModel, RankingOptions
-from tilescout.experiments.options import examples, json_option, seed_option, space_argument
+from tilescout.experiments.held_out import FOLDER, HeldOutModels
+from tilescout.experiments.options import examples, json_option, seed_option, space_argument, store_option
+from tilescout.experiments.processes import cores, processes_option
 from tilescout.search.evaluate.table import Table
 from tilescout.search.sources import largest_table
-from tilescout.search.training import problem_space, samples_of
+from tilescout.search.training import problem_space
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import KernelTemplate, find_template
 
@@ -58,8 +60,10 @@ LEFT_OUT = ("problem", "family")
     "--steps", type=click.IntRange(min=1), default=RankingOptions.steps, show_default=True, help="Of the networks' fit."
 )
 @seed_option
+@processes_option
 @json_option
 @click.option("--plots", type=click.Path(path_type=Path, file_okay=False), help="Draw plots into this folder.")
+@store_option
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="Log figures and plots to this MLflow store.")
 def evaluate_model(
     space: str,
@@ -69,32 +73,37 @@ def evaluate_model(
     trees: int,
     steps: int,
     seed: int,
+    processes: int | None,
     json_path: Path | None,
     plots: Path | None,
+    store: Path,
     mlflow_uri: str | None,
 ) -> None:
     """Train without each problem of a table in turn, then without each family, and predict what was left out.
 
-    Medians over problems with bootstrapped 95 % intervals. Takes minutes: every model is trained anew each time.
+    Medians over problems with bootstrapped 95 % intervals. Takes minutes: a model is trained anew for each, on all
+    cores. The models are kept in the store, and a run that was interrupted goes on with those that are there.
     """
     template = find_template(space)
     recorded = Table.read(table) if table else largest_table(template)
-    samples = samples_of(recorded, template, binaries=binaries)
-    plain = [replace(s, features=s.features.only(_unbuilt(s.features.names))) for s in samples]
+    recorded.check_space(template)
+    options = BlendOptions(ForestOptions(trees=trees, seed=seed), RankingOptions(steps=steps, seed=seed))
+    held_out = HeldOutModels(recorded.path.absolute(), store / "models" / FOLDER, options, built=binaries)
+    kinds = [held_out] + ([replace(held_out, binaries=True)] if binaries else [])
+    samples = held_out.samples()
+    divisions = {what: [s.problem if what == "problem" else family_of(s.problem) for s in samples] for what in LEFT_OUT}
+    groups = [group for labels in divisions.values() for group in _groups(samples, labels)]
+    for models in kinds:
+        models.train(groups, processes or cores())
     console = Console()
     result: dict[str, Any] = {"table": recorded.path.name, "rows": len(recorded), "device": recorded.card.device}
     drawn: dict[str, list[tuple[Sample, Prediction]]] = {}
-    options = BlendOptions(ForestOptions(trees=trees, seed=seed), RankingOptions(steps=steps, seed=seed))
-    makers = _makers(options, parts, is_tiled(samples[0].features.names))
-    seen = dict.fromkeys(makers, plain)
-    if binaries:
-        makers["learned with binaries"], seen["learned with binaries"] = makers["learned"], samples
-    result["models"] = list(makers)
-    for what in LEFT_OUT:
-        groups = [s.problem if what == "problem" else family_of(s.problem) for s in samples]
+    fits = _fits(kinds, parts, is_tiled(samples[0].features.names))
+    result["models"] = list(fits)
+    for what, labels in divisions.items():
         rows: dict[str, Sequence[Quality]] = {}
-        for name, make in makers.items():
-            predicted = leave_out(seen[name], groups, make)
+        for name, (seen, fit) in fits.items():
+            predicted = leave_out(seen, labels, fit)
             drawn[f"{name}, {what} left out"] = predicted
             rows[name] = [quality(sample, prediction) for sample, prediction in predicted]
         result[f"{what}_left_out"] = {
@@ -106,8 +115,11 @@ def evaluate_model(
         }
         console.print(_grid(f"a {what} left out", {name: summarise(qualities) for name, qualities in rows.items()}))
     if is_installed() and is_tiled(samples[0].features.names):
-        result["heuristics"] = {s.problem: _heuristics(recorded, template, s, binaries) for s in samples}
-        console.print(_heuristics_grid(result["heuristics"]))
+        found = {s.problem: _heuristics(recorded, template, s, binaries) for s in samples}
+        known = {problem: regret for problem, regret in found.items() if regret is not None}
+        if known:
+            result["heuristics"] = known
+            console.print(_heuristics_grid(known))
     if json_path is not None:
         json_path.write_text(json.dumps(result, indent=1) + "\n")
     if plots is not None or mlflow_uri:
@@ -116,24 +128,58 @@ def evaluate_model(
         draw_and_log(drawn, result, plots, mlflow_uri)
 
 
-def _makers(options: BlendOptions, parts: bool, tiled: bool) -> dict[str, Callable[[], CostModel]]:
-    """What makes each model that is evaluated, by its name."""
-    makers: dict[str, Callable[[], CostModel]] = {"learned": lambda: BlendModel(options)}
+Fit = Callable[[Sequence[Sample]], CostModel]
+
+
+def _groups(samples: Sequence[Sample], labels: Sequence[str]) -> list[tuple[str, ...]]:
+    """The problems that are left out together, by their labels."""
+    pairs = [(sample.problem, label) for sample, label in zip(samples, labels, strict=True)]
+    return [tuple(problem for problem, own in pairs if own == label) for label in dict.fromkeys(labels)]
+
+
+def _fits(kinds: Sequence[HeldOutModels], parts: bool, tiled: bool) -> dict[str, tuple[Sequence[Sample], Fit]]:
+    """What each model that is evaluated sees, and what gives it, by its name."""
+    plain = kinds[0]
+    fits: dict[str, tuple[Sequence[Sample], Fit]] = {}
+    for models, name in zip(kinds, ("learned", "learned with binaries"), strict=False):
+        fits[name] = models.samples(), partial(_blended, models)
     if tiled:
-        makers["analytic"] = AnalyticModel
+        fits["analytic"] = plain.samples(), lambda rest: AnalyticModel().fit(rest)
     if parts:
-        makers |= {"forest": lambda: ForestModel(options.forest), "ranking": lambda: RankingModel(options.ranking)}
-    return makers
+        fits["forest"] = plain.samples(), partial(_forest, plain)
+        fits["ranking"] = plain.samples(), partial(_networks, plain)
+    return fits
 
 
-def _unbuilt(names: Sequence[str]) -> tuple[str, ...]:
-    """The features that are known before a kernel is compiled."""
-    return tuple(name for name in names if not name.startswith(BINARY_PREFIX))
+def _blended(models: HeldOutModels, rest: Sequence[Sample]) -> BlendModel:
+    seen = {sample.problem for sample in rest}
+    return models.without([sample.problem for sample in models.samples() if sample.problem not in seen])
 
 
-def _heuristics(table: Table, template: KernelTemplate, sample: Sample, binaries: bool) -> dict[int, float]:
-    """Regret of its first suggestions, every other knob at its best; what the table does not hold is passed over."""
+def _forest(models: HeldOutModels, rest: Sequence[Sample]) -> ForestModel:
+    """The forest of a blend, with the errors of the whole."""
+    whole = _blended(models, rest)
+    assert whole.fitted is not None
+    assert whole.errors is not None
+    return ForestModel.of(whole.fitted.forest, whole.errors)
+
+
+def _networks(models: HeldOutModels, rest: Sequence[Sample]) -> RankingModel:
+    """The networks of a blend, with the errors of the whole."""
+    whole = _blended(models, rest)
+    assert whole.fitted is not None
+    assert whole.errors is not None
+    return RankingModel.of(whole.fitted.networks, whole.errors)
+
+
+def _heuristics(table: Table, template: KernelTemplate, sample: Sample, binaries: bool) -> dict[int, float] | None:
+    """Regret of its first suggestions, every other knob at its best; what the table does not hold is passed over.
+
+    None if it does not know the types.
+    """
     problem = GemmProblem.parse(sample.problem)
+    if problem.dtype not in PRECISIONS:
+        return None
     part = problem_space(table, template, problem, binaries)
     tiling = template.tiling(part.columns, problem)
     assert tiling is not None

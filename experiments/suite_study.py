@@ -5,38 +5,39 @@
 
 The problems of the table are searched one after the other, in several random orders. Each is searched twice: alone, and
 with the trials of those before it. The model was trained without the problem's whole family; with ``--cold`` there is
-none, and one is learned from the trials.
+none, and one is learned from the trials. The orders run on all cores.
 """
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import optuna
 from numpy.typing import NDArray
-from rich.progress import track
 
+from tilescout.costmodel.blend import BlendOptions
 from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.evaluation import family_of, median_interval
+from tilescout.costmodel.learned import ForestOptions
+from tilescout.costmodel.ranking import RankingOptions
+from tilescout.experiments.held_out import FOLDER, HeldOutModels
+from tilescout.experiments.processes import cores, each
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.evaluate.table import Table
 from tilescout.search.loop import Budget, run
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.others import OtherTrials
-from tilescout.search.sources import largest_table
-from tilescout.search.training import train_model
+from tilescout.search.sources import largest_table, template_of
+from tilescout.search.store import STORE
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate, find_template
 
 TRIALS = 25
 SHOWN = (1, 2, 5, 10, 20)
 """Trials after which the regret is printed."""
-
-ModelOf = Callable[[Problem], CostModel | None]
 
 
 @dataclass(frozen=True)
@@ -59,16 +60,21 @@ class Gain:
     together: list[float]
 
 
-def study(
-    table: Table, template: KernelTemplate, model_of: ModelOf, order: Sequence[Problem], trials: int, seed: int
-) -> Iterator[Gain]:
-    """Search problems in this order; see the module."""
+def study(models: HeldOutModels, cold: bool, trials: int, seed: int) -> list[Gain]:
+    """Search the problems of the table in the random order of this seed; see the module."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    table = Table.read(models.table)
+    template = template_of(table)
     known: list[OtherTrials] = []
-    for problem in order:
-        alone, _ = search(table, template, problem, model_of(problem), (), trials, seed)
-        together, found = search(table, template, problem, model_of(problem), tuple(known), trials, seed)
-        yield Gain(str(problem), len(known), alone.tolist(), together.tolist())
+    gains = []
+    for place in np.random.default_rng(seed).permutation(len(table.problems)):
+        problem = table.problems[place]
+        model = None if cold else models.without(family_beside(table, problem))
+        alone, _ = search(table, template, problem, model, (), trials, seed)
+        together, found = search(table, template, problem, model, tuple(known), trials, seed)
+        gains.append(Gain(str(problem), len(known), alone.tolist(), together.tolist()))
         known += [found] if found is not None else []
+    return gains
 
 
 def search(
@@ -93,15 +99,10 @@ def search(
         return best / times.min() - 1, OtherTrials.of_study(study, evaluator.space)
 
 
-def without_family(table: Table, template: KernelTemplate) -> ModelOf:
-    """Gives models that were trained without a problem's family."""
-
-    @cache
-    def trained(family: str) -> CostModel:
-        left_out = [problem for problem in table.problems if family_of(str(problem)) == family]
-        return train_model(table, template, without=left_out)
-
-    return lambda problem: trained(family_of(str(problem)))
+def family_beside(table: Table, problem: Problem) -> tuple[str, ...]:
+    """The problems of the table that are of this one's family, itself among them."""
+    names = [str(other) for other in table.problems]
+    return tuple(name for name in names if family_of(name) == family_of(str(problem)))
 
 
 def main() -> None:
@@ -112,17 +113,24 @@ def main() -> None:
     parser.add_argument("--cold", action="store_true", help="without a model")
     parser.add_argument("--orders", type=int, default=5, help="random orders of the problems")
     parser.add_argument("--trials", type=int, default=TRIALS, help="of each search")
+    parser.add_argument("--trees", type=int, default=ForestOptions.trees, help="trees of a model's forest")
+    parser.add_argument("--steps", type=int, default=RankingOptions.steps, help="steps of its networks' fit")
+    parser.add_argument("--processes", type=int, default=cores(), help="one a core by default")
+    parser.add_argument("--store", type=Path, default=STORE, help="folder that keeps the models")
     parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
     arguments = parser.parse_args()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
     template = find_template(arguments.space)
     table = Table.read(arguments.table) if arguments.table else largest_table(template)
-    model_of: ModelOf = (lambda problem: None) if arguments.cold else without_family(table, template)
+    table.check_space(template)
+    options = BlendOptions(ForestOptions(trees=arguments.trees), RankingOptions(steps=arguments.steps))
+    models = HeldOutModels(table.path.absolute(), arguments.store / "models" / FOLDER, options)
+    if not arguments.cold:
+        families = dict.fromkeys(family_beside(table, problem) for problem in table.problems)
+        models.train(list(families), arguments.processes)
+    orders = [(models, arguments.cold, arguments.trials, seed) for seed in range(arguments.orders)]
     gains: list[Gain] = []
-    for seed in track(range(arguments.orders), "search"):
-        places = np.random.default_rng(seed).permutation(len(table.problems))
-        order = [table.problems[place] for place in places]
-        gains += study(table, template, model_of, order, arguments.trials, seed)
+    for found in each(study, orders, arguments.processes, "search"):
+        gains += found
         arguments.out.write_text(json.dumps([asdict(gain) for gain in gains], indent=1) + "\n")
     print_gains([gain for gain in gains if gain.before], arguments.trials)
 

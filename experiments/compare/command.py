@@ -1,19 +1,30 @@
 """``tilescout compare``: search strategies side by side on recorded tables."""
 
 import json
-import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tilescout.experiments.compare.play import Case, Journal, Run, Trace, check_contenders, open_case, run_all
+from tilescout.experiments.compare.play import (
+    Case,
+    Journal,
+    Trace,
+    check_contenders,
+    open_case,
+    played_for,
+    run_all,
+    runs_of,
+)
 from tilescout.experiments.compare.report import log_comparison, print_comparison, write_comparison
 from tilescout.experiments.compare.result import compare as compare_traces
+from tilescout.experiments.held_out import FOLDER
 from tilescout.experiments.options import check_writable, examples, json_option, store_option
+from tilescout.experiments.processes import cores, processes_option
 from tilescout.search.evaluate.table import Table
 from tilescout.search.sources import shipped_tables
 from tilescout.spaces.errors import TableError
@@ -43,7 +54,7 @@ WIDTH = 140
 )
 @click.option("--trials", type=click.IntRange(min=1), default=200, show_default=True, help="Trials a search.")
 @click.option("--seeds", type=click.IntRange(min=1), default=20, show_default=True, help="Searches a problem.")
-@click.option("--processes", type=click.IntRange(min=1), help="Searches at a time. [default: one a core]")
+@processes_option
 @click.option(
     "--timeout", type=click.FloatRange(min=1), default=3600.0, show_default=True, help="Seconds of a search at most."
 )
@@ -77,25 +88,31 @@ def compare(
     if json_path is not None:
         check_writable(json_path)
     names = [name.strip() for name in samplers.split(",") if name.strip()]
-    check_contenders(names)
+    models = (store / "models" / FOLDER).absolute()
+    contenders = check_contenders(names, models)
     cases = find_cases(tables or shipped_tables(), problems)
     truths = {case: open_case(case)[0] for case in cases}
     out = out or store / "compare"
     journal = Journal(out / "runs.jsonl", resume)
-    runs = [Run(name, case, trials, seed) for name in names for case in cases for seed in range(seeds)]
-    workers = processes or len(os.sched_getaffinity(0))
+    runs = runs_of(contenders, cases, trials, seeds)
+    fixed = [contender.name for contender in contenders if contender.deterministic]
+    played = list(dict.fromkeys(played_for(run, fixed) for run in runs))
+    workers = processes or cores()
+    for contender in contenders:
+        for table in dict.fromkeys(case.table for case in cases):
+            contender.prepare(Path(table), [case.problem for case in cases if case.table == table], workers)
     console = Console(stderr=True)
     with _progress(console) as progress:
-        left = journal.left(runs)
+        left = journal.left(played)
         task = progress.add_task("", total=len(left))
 
         def show(trace: Trace) -> None:
             progress.update(task, advance=1, description=trace.run.contender)
 
-        journal.take(run_all(left, min(workers, max(len(left), 1)), timeout), show)
-    wanted = set(runs)
-    latest = {trace.run: trace for trace in journal.traces if trace.run in wanted}
-    comparison = compare_traces(truths, [latest[run] for run in runs], trials, seeds)
+        journal.take(run_all(left, min(workers, max(len(left), 1)), timeout, models), show)
+    latest = {trace.run: trace for trace in journal.traces}
+    traces = [replace(latest[played_for(run, fixed)], run=run) for run in runs]
+    comparison = compare_traces(truths, traces, trials, seeds)
     write_comparison(comparison, out)
     print_comparison(comparison, Console(width=None if sys.stdout.isatty() else WIDTH))
     if json_path is not None:

@@ -3,27 +3,32 @@
 - ``NAME`` or ``NAME:OPTION=VALUE:...``: a sampler of `tilescout.search.samplers`; the model of ``guided`` is trained
   without the problem that is replayed; one that stops by itself goes on with ``whole=1``;
 - ``kernel_tuner.STRATEGY[:OPTION=VALUE...]``: a strategy of Kernel Tuner, run by Kernel Tuner;
-- ``ranking.NAME[:top=K]`` or ``ranking.FILE.json[:top=K]``: the first K of a list, measured in order.
+- ``ranking.NAME[:top=K]`` or ``ranking.FILE.json[:top=K]``: the first K of a list, measured in order;
+- ``seeds=N`` behind any of them: at most so many searches a problem, for strategies that are slow.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import optuna
 
 from tilescout.experiments.compare.rankings import find_ranking, places
+from tilescout.experiments.held_out import FOLDER
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.loop import Budget, run
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.options import Option, read_options
+from tilescout.search.store import STORE
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
 
 _WHOLE = Option("whole", 0, 0, 1, "1: go on also where the sampler finds that it is not worth it")
+_SEEDS = Option("seeds", 10**6, 1, 10**6, "how many searches a problem are run at most")
 _TOP = Option("top", 10**6, 1, 10**6, "how many configurations of the list are measured")
 
 
@@ -37,10 +42,24 @@ class Contender(ABC):
         As it was asked for, options included.
     options
         Its options, as text.
+    seeds
+        Most searches a problem.
+    models
+        Folder that keeps the cost models which are trained for searches.
     """
 
     name: str
     options: Mapping[str, str]
+    seeds: int = int(_SEEDS.default)
+    models: Path = STORE / "models" / FOLDER
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the seed changes nothing, so that one search a problem tells all."""
+        return False
+
+    def prepare(self, table: Path, problems: Sequence[str], processes: int) -> None:  # noqa: B027  (most need nothing)
+        """Do once, on so many cores, what the searches of these problems of a table share."""
 
     @abstractmethod
     def check(self) -> None:
@@ -77,6 +96,10 @@ class Contender(ABC):
 class HouseSampler(Contender):
     """A sampler of tilescout's, in the loop that `tilescout tune` runs, but for the default as trial 0."""
 
+    @property
+    def deterministic(self) -> bool:
+        return self.name.split(":")[0] == "exhaustive"
+
     def check(self) -> None:
         self._make(None, 0)
 
@@ -99,7 +122,11 @@ class HouseSampler(Contender):
 
 
 class RankedList(Contender):
-    """The first of a ranking, measured in order; the seed changes nothing."""
+    """The first of a ranking, measured in order."""
+
+    @property
+    def deterministic(self) -> bool:
+        return True
 
     def check(self) -> None:
         self._top()
@@ -118,8 +145,8 @@ class RankedList(Contender):
         return int(read_options(self.name, (_TOP,), self.options)["top"])
 
 
-def parse_contender(text: str) -> Contender:
-    """The contender that is written as `text`; see the module.
+def parse_contender(text: str, models: Path = STORE / "models" / FOLDER) -> Contender:
+    """The contender that is written as `text`, see the module; it keeps cost models in the folder `models`.
 
     Raises
     ------
@@ -131,12 +158,14 @@ def parse_contender(text: str) -> Contender:
     if not name or not all(key and equals and value for key, equals, value in pairs):
         raise SamplerError(f"malformed strategy {text!r}: expected NAME or NAME:OPTION=VALUE:OPTION=VALUE...")
     options = {key: value for key, _, value in pairs}
+    limit = read_options(text, (_SEEDS,), {key: options.pop(key) for key in [_SEEDS.name] if key in options})
+    arguments = (text, options, int(limit[_SEEDS.name]), models)
     if name.startswith("kernel_tuner."):
         from tilescout.experiments.compare.kernel_tuner import KernelTunerStrategy
 
-        return KernelTunerStrategy(text, options)
+        return KernelTunerStrategy(*arguments)
     if name == "guided":
         from tilescout.experiments.compare.guided import GuidedSearch
 
-        return GuidedSearch(text, options)
-    return (RankedList if name.startswith("ranking.") else HouseSampler)(text, options)
+        return GuidedSearch(*arguments)
+    return (RankedList if name.startswith("ranking.") else HouseSampler)(*arguments)

@@ -1,25 +1,39 @@
 """The guided search as a contender: its cost model has never seen the problem that is replayed."""
 
+from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 
 from tilescout.costmodel.estimator import CostModel
 from tilescout.experiments.compare.contenders import HouseSampler
+from tilescout.experiments.held_out import HeldOutModels
 from tilescout.search.evaluate.replay import ReplayEvaluator
-from tilescout.search.evaluate.table import Table
 from tilescout.search.samplers.base import SpaceSampler
-from tilescout.search.sources import template_of
-from tilescout.search.training import train_model
-from tilescout.spaces.problems import Problem
 
 
 class GuidedSearch(HouseSampler):
-    """The sampler ``guided`` with a model of the same table, trained without the problem; it stops by itself."""
+    """The sampler ``guided`` with a model of the same table, trained without the problem; it stops by itself.
+
+    With a model nothing in it is random.
+    """
+
+    @property
+    def deterministic(self) -> bool:
+        return True
+
+    def prepare(self, table: Path, problems: Sequence[str], processes: int) -> None:
+        held_out(table, self.models).train([(problem,) for problem in problems], processes)
 
     def sampler(self, evaluator: ReplayEvaluator, seed: int) -> SpaceSampler:
-        model = _model_without(evaluator.table, evaluator.space.problem)
+        model = _model_without(evaluator.table.path, self.models, str(evaluator.space.problem))
         return self._make(evaluator.space, seed, model=model)
 
 
-@lru_cache(maxsize=2)  # a process plays the seeds of a problem one after the other
-def _model_without(table: Table, problem: Problem) -> CostModel:
-    return train_model(table, template_of(table), without=[problem])
+def held_out(table: Path, folder: Path) -> HeldOutModels:
+    """The models of a comparison: fitted like the one that is shipped."""
+    return HeldOutModels(table.absolute(), folder)
+
+
+@lru_cache(maxsize=2)  # a process plays the searches of a problem one after the other
+def _model_without(table: Path, folder: Path, problem: str) -> CostModel:
+    return held_out(table, folder).without([problem])

@@ -2,9 +2,9 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -13,11 +13,14 @@ from zlib import crc32
 
 import numpy as np
 
-from tilescout.experiments.compare.contenders import parse_contender
+from tilescout.experiments.compare.contenders import Contender, parse_contender
 from tilescout.experiments.compare.truth import Truth
+from tilescout.experiments.held_out import FOLDER
+from tilescout.experiments.processes import one_thread
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.evaluate.table import Table
 from tilescout.search.sources import template_of
+from tilescout.search.store import STORE
 from tilescout.spaces.errors import SamplerError, StoreError, TilescoutError, one_line
 
 
@@ -114,11 +117,11 @@ def open_case(case: Case) -> tuple[Truth, ReplayEvaluator, Table]:
     return Truth.of(table, evaluator), evaluator, table
 
 
-def run_one(run: Run) -> Trace:
+def run_one(run: Run, models: Path = STORE / "models" / FOLDER) -> Trace:
     """Run one search. A strategy that raises is an outcome, as a configuration that fails is."""
     _, evaluator, table = _opened(run.case)
     default = table.card.baselines[evaluator.space.problem].default
-    contender = parse_contender(run.contender)
+    contender = parse_contender(run.contender, models)
     started = time.perf_counter()
     try:
         with evaluator:
@@ -128,7 +131,9 @@ def run_one(run: Run) -> Trace:
     return Trace(run, indices, time.perf_counter() - started)
 
 
-def run_all(runs: Sequence[Run], processes: int, timeout: float) -> Iterator[Trace]:
+def run_all(
+    runs: Sequence[Run], processes: int, timeout: float, models: Path = STORE / "models" / FOLDER
+) -> Iterator[Trace]:
     """Run searches in processes of their own; yield each as it ends.
 
     Parameters
@@ -139,10 +144,12 @@ def run_all(runs: Sequence[Run], processes: int, timeout: float) -> Iterator[Tra
         How many at a time.
     timeout
         Seconds after which a search is killed and counts as failed.
+    models
+        Folder that keeps cost models.
     """
     from pebble import ProcessPool
 
-    pool = ProcessPool(max_workers=processes, context=get_context("spawn"), initializer=_one_thread)
+    pool = ProcessPool(max_workers=processes, context=get_context("spawn"), initializer=one_thread)
     with pool:
         pending: dict[Future[Trace], Run] = {}
         queue = iter(runs)
@@ -150,7 +157,7 @@ def run_all(runs: Sequence[Run], processes: int, timeout: float) -> Iterator[Tra
             while True:
                 # A few more than there are processes: no process waits, and what is not started can be forgotten.
                 for run in queue:
-                    pending[pool.schedule(run_one, args=(run,), timeout=timeout)] = run
+                    pending[pool.schedule(run_one, args=(run, models), timeout=timeout)] = run
                     if len(pending) >= 2 * processes:
                         break
                 if not pending:
@@ -215,18 +222,36 @@ class Journal:
                 on_trace(trace)
 
 
-def check_contenders(names: Sequence[str]) -> None:
-    """Refuse contenders that can't be run here.
+def runs_of(contenders: Sequence[Contender], cases: Sequence[Case], trials: int, seeds: int) -> list[Run]:
+    """The searches of a comparison."""
+    return [
+        Run(contender.name, case, trials, seed)
+        for contender in contenders
+        for case in cases
+        for seed in range(min(seeds, contender.seeds))
+    ]
+
+
+def played_for(run: Run, deterministic: Collection[str]) -> Run:
+    """The search that tells how this one goes: of contenders without randomness all are the first."""
+    return replace(run, seed=0) if run.contender in deterministic else run
+
+
+def check_contenders(names: Sequence[str], models: Path) -> list[Contender]:
+    """The contenders of these names, which keep cost models in the folder `models`, if they can be run here.
 
     Raises
     ------
     SamplerError
         With the first that can't, or that is named twice.
     """
+    contenders: list[Contender] = []
     for name in names:
         if names.count(name) > 1:
             raise SamplerError(f"{name} is named twice")
-        parse_contender(name).check()
+        contenders.append(parse_contender(name, models))
+        contenders[-1].check()
+    return contenders
 
 
 @cache
@@ -237,16 +262,6 @@ def _table(path: str) -> Table:
 @cache
 def _opened(case: Case) -> tuple[Truth, ReplayEvaluator, Table]:
     return open_case(case)
-
-
-def _one_thread() -> None:
-    """Give each process one core: numerical libraries would take all of them, each."""
-    from threadpoolctl import threadpool_limits
-
-    threadpool_limits(1)
-    import torch
-
-    torch.set_num_threads(1)
 
 
 def _read(path: Path) -> Iterator[Trace]:

@@ -40,6 +40,9 @@ class Standing:
         What the strategy itself took to propose, in seconds.
     by_case
         The mean scores on each problem.
+    stops
+        Of the searches that ended before the budget and the table did: how many, after how many trials (median), what
+        was left to find then, relative (median and 90th percentile), and in how many more than each tolerance.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Standing:
     curve: Floats
     seconds_per_trial: float
     by_case: Mapping[str, Mapping[str, float]]
+    stops: Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +94,7 @@ class Comparison:
                         for name, values in standing.scores.items()
                     },
                     "within": standing.within,
+                    "stops": standing.stops,
                     "seconds_per_trial": standing.seconds_per_trial,
                     "time_over_best": dict(
                         zip(("geometric_mean", "low", "high"), standing.curve.tolist(), strict=True)
@@ -150,7 +155,7 @@ def _standing(
     groups = {case: own for case, own in groups.items() if own}
     if not groups:
         nothing = (float("nan"),) * 3
-        return Standing(name, 0, failed, dict.fromkeys(SCORES, nothing), {}, np.full((3, trials), np.nan), 0.0, {})
+        return Standing(name, 0, failed, dict.fromkeys(SCORES, nothing), {}, np.full((3, trials), np.nan), 0.0, {}, {})
     of_case = {
         field: [np.array([getattr(scored[trace.run], field) for trace in own]) for own in groups.values()]
         for field in SCORES
@@ -179,7 +184,23 @@ def _standing(
         by_case={
             case.label: {field: float(of_case[field][at].mean()) for field in SCORES} for at, case in enumerate(groups)
         },
+        stops=_stops(traces, truths, trials),
     )
+
+
+def _stops(traces: Sequence[Trace], truths: Mapping[Case, Truth], trials: int) -> dict[str, float]:
+    """What `Standing.stops` says; only how many, if none."""
+    ended = [trace for trace in traces if 0 < len(trace.indices) < min(trials, len(truths[trace.run.case]))]
+    if not ended:
+        return {"searches": 0}
+    left = [best_so_far(truths[t.run.case], t.indices, trials)[-1] / truths[t.run.case].best_us - 1 for t in ended]
+    return {
+        "searches": len(ended),
+        "trials_median": float(np.median([len(trace.indices) for trace in ended])),
+        "left_median": float(np.median(left)),
+        "left_p90": float(np.quantile(left, 0.9)),
+        **{f"left_over_{tolerance:.0%}": float(np.sum(np.array(left) > tolerance)) for tolerance in TOLERANCES},
+    }
 
 
 def _over_problems(means: Floats) -> Floats:

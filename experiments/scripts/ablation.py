@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     axes = figure.subplots()
     for place, (group, names) in enumerate(track(GROUPS.items(), "leave out")):
         part = [without(sample, names) for sample in samples]
-        predicted = leave_out(part, [sample.problem for sample in part], lambda: Trees(asked.trees, seed=0))
+        predicted = leave_out(part, [sample.problem for sample in part], Trees(asked.trees, seed=0).fit)
         errors = median_interval([quality(sample, prediction).error for sample, prediction in predicted])
         metrics[f"error/without {group}"] = errors.value
         axes.plot([100 * errors.low, 100 * errors.high], [place, place], color="#7a8fa6")

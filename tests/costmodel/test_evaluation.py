@@ -77,7 +77,7 @@ class Recorder(CostModel):
 def test_what_is_left_out_was_not_seen() -> None:
     samples = [sample_of(name) for name in ("8x8x8:bf16", "16x8x8:bf16", "24x8x8:bf16")]
     Recorder.seen = []
-    predicted = leave_out(samples, ["a", "b", "a"], Recorder)
+    predicted = leave_out(samples, ["a", "b", "a"], lambda rest: Recorder().fit(rest))
     assert Recorder.seen == [["16x8x8:bf16"], ["8x8x8:bf16", "24x8x8:bf16"]]
     assert [sample.problem for sample, _ in predicted] == [sample.problem for sample in samples]
 

@@ -8,20 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilescout.costmodel.blend import BlendModel, BlendOptions
-from tilescout.costmodel.learned import ForestOptions
-from tilescout.costmodel.ranking import RankingOptions
+from tilescout.costmodel.persistence import load_model
 from tilescout.experiments import guided_study, suite_study
 from tilescout.search.evaluate.table import Table, write_table
 from tilescout.search.sources import largest_table
-from tilescout.search.training import train_model
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import KernelTemplate, find_template
+from tilescout.spaces.templates import find_template
 
 TEMPLATE = find_template("gemm_sm90")
 PROBLEMS = tuple(map(GemmProblem.parse, ("4096x4096x4096", "2048x2048x2048", "64x8192x8192")))
-QUICK = BlendOptions(ForestOptions(trees=4, validation_trees=2), RankingOptions(members=1, steps=20))
 
 
 @pytest.fixture(scope="module")
@@ -38,26 +33,24 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
     )
 
 
-def quickly(table: Table, template: KernelTemplate, without: list[Problem]) -> BlendModel:
-    return train_model(table, template, without, QUICK)
+QUICKLY = ["--trees", "4", "--steps", "20", "--processes", "1"]
+
+
+def kept(folder: Path) -> list[tuple[str, ...]]:
+    """What the models of a store were trained on."""
+    return sorted(load_model(path)[1].problems for path in (folder / "models" / "held-out").glob("*.npz"))
 
 
 def test_the_guided_study_says_when_a_search_was_good_and_when_it_stopped(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[list[Problem]] = []
-
-    def trained(table: Table, template: KernelTemplate, without: list[Problem]) -> BlendModel:
-        asked.append(without)
-        return quickly(table, template, without)
-
     out = tmp_path / "guided.json"
-    monkeypatch.setattr(guided_study, "train_model", trained)
-    monkeypatch.setattr(guided_study, "TRIALS", 20)
-    arguments = ["guided_study", "gemm_sm90", "--table", str(table.path), "--out", str(out)]
-    monkeypatch.setattr(sys, "argv", arguments)
+    arguments = ["guided_study", "gemm_sm90", "--table", str(table.path), "--trials", "20", *QUICKLY]
+    monkeypatch.setattr(sys, "argv", [*arguments, "--store", str(tmp_path), "--out", str(out)])
     guided_study.main()
-    assert asked == [[problem] for problem in PROBLEMS]  # never trained on what is searched
+    names = list(map(str, PROBLEMS))
+    others = [tuple(name for name in names if name != left_out) for left_out in names]
+    assert kept(tmp_path) == sorted(others)  # never trained on what is searched
     found = json.loads(out.read_text())
     assert [one["problem"] for one in found] == list(map(str, PROBLEMS))
     for one, problem in zip(found, PROBLEMS, strict=True):
@@ -65,7 +58,7 @@ def test_the_guided_study_says_when_a_search_was_good_and_when_it_stopped(
         assert one["exhaustive_gpu_seconds"] == pytest.approx(costs.sum())
         assert 0 < one["gpu_seconds"] < one["exhaustive_gpu_seconds"]
         assert one["regret"] >= 0
-        assert one["within"] is None or 1 <= one["within"] <= guided_study.TRIALS
+        assert one["within"] is None or 1 <= one["within"] <= 20
         if one["within"] is not None and one["stopped"] is not None and one["stopped"] >= one["within"]:
             assert one["regret"] <= 0.01
     assert "within 1 %: median" in capsys.readouterr().out
@@ -75,10 +68,11 @@ def test_the_suite_study_searches_alone_and_with_the_trials_before(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "suite.json"
-    arguments = ["suite_study", "gemm_sm90", "--orders", "1", "--trials", "12", "--table", str(table.path)]
-    monkeypatch.setattr(sys, "argv", [*arguments, "--out", str(out)])
-    monkeypatch.setattr(suite_study, "train_model", quickly)
+    arguments = ["suite_study", "gemm_sm90", "--orders", "1", "--trials", "12", "--table", str(table.path), *QUICKLY]
+    monkeypatch.setattr(sys, "argv", [*arguments, "--store", str(tmp_path), "--out", str(out)])
     suite_study.main()
+    names = tuple(map(str, PROBLEMS))
+    assert kept(tmp_path) == sorted([names[:2], names[2:]])  # never the family of what is searched
     first, *others = json.loads(out.read_text())
     assert first["before"] == 0
     assert first["alone"] == first["together"]
@@ -90,16 +84,3 @@ def test_the_suite_study_searches_alone_and_with_the_trials_before(
             assert regrets[-1] >= 0
     assert any(gain["alone"] != gain["together"] for gain in others)
     assert "2 searches; regret alone" in capsys.readouterr().out
-
-
-def test_the_models_of_the_suite_study_never_saw_the_family(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[Problem]] = []
-
-    def trained(table: Table, template: KernelTemplate, without: list[Problem]) -> None:
-        asked.append(without)
-
-    monkeypatch.setattr(suite_study, "train_model", trained)
-    model_of = suite_study.without_family(table, TEMPLATE)
-    for problem in PROBLEMS:
-        model_of(problem)
-    assert asked == [list(PROBLEMS[:2]), [PROBLEMS[2]]]

@@ -44,7 +44,11 @@ def test_a_comparison_ends_in_figures_plots_and_mlflow(
         assert min(curve) >= 1
     fixed = result["contenders"]["ranking.quack"]  # the seed changes nothing
     assert fixed["score"]["low"] == fixed["score"]["high"]
+    assert {name: figures["stops"]["searches"] for name, figures in result["contenders"].items()} == dict.fromkeys(
+        names, 0
+    )
     out = Path(".tilescout/compare")
+    assert len((out / "runs.jsonl").read_text().splitlines()) == 3 * 6 + 2  # so it is run once a problem
     assert {path.name for path in out.iterdir()} == {
         "runs.jsonl", "comparison.json", "scores.csv", "tests.csv", "convergence.png", "scores.png",
     }  # fmt: skip

@@ -1,27 +1,27 @@
 """Every kind of contender searches a recorded table: within its budget, nothing twice, the same for the same seed."""
 
 import sys
-from collections.abc import Collection
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_tuner.searchspace import Searchspace
 
-from tilescout.costmodel.blend import BlendModel, BlendOptions
+from tilescout.costmodel.blend import BlendOptions
 from tilescout.costmodel.heuristics import is_installed
 from tilescout.costmodel.learned import ForestOptions
+from tilescout.costmodel.persistence import load_model
 from tilescout.costmodel.ranking import RankingOptions
+from tilescout.experiments.compare import guided
 from tilescout.experiments.compare.contenders import parse_contender
 from tilescout.experiments.compare.kernel_tuner import listed
+from tilescout.experiments.held_out import HeldOutModels
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.evaluate.table import Table
 from tilescout.search.sources import shipped_tables, template_of
-from tilescout.search.training import train_model
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import KernelTemplate
 
 PROBLEM = GemmProblem(512, 512, 512)
 TABLE = Table.read(shipped_tables()[0])
@@ -98,20 +98,26 @@ QUICK = BlendOptions(ForestOptions(trees=2, validation_trees=2), RankingOptions(
 
 
 def test_the_guided_search_takes_a_model_that_never_saw_the_problem_and_stops_by_itself(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    asked: list[object] = []
-
-    def with_few_trees(table: Table, template: KernelTemplate, without: Collection[Problem]) -> BlendModel:
-        asked.append(list(without))
-        known = table.problems[:4]  # the whole table takes ten times as long
-        return train_model(table, template, {*table.problems} - {*known} | {*without}, QUICK)
-
-    monkeypatch.setattr("tilescout.experiments.compare.guided.train_model", with_few_trees)
+    monkeypatch.chdir(tmp_path)  # where the store is
+    monkeypatch.setattr(guided, "held_out", lambda table, folder: HeldOutModels(table.absolute(), folder, QUICK))
     tried = play("guided", 200, seed=1)
     assert len(set(tried)) == len(tried) < 200
-    assert play("guided", 200, seed=1) == tried
-    assert asked == [[PROBLEM]]  # and kept for the next seed
+    assert play("guided", 200, seed=2) == tried
+    (path,) = (tmp_path / ".tilescout" / "models").rglob("*.npz")  # and kept for the next search
+    assert str(PROBLEM) not in load_model(path)[1].problems
+
+
+def test_a_contender_says_how_often_it_is_worth_searching() -> None:
+    assert parse_contender("tpe:seeds=3").seeds == 3
+    assert parse_contender("tpe").seeds > 1000
+    fixed = {
+        name for name in ("tpe", "guided", "exhaustive", "ranking.quack:top=2") if parse_contender(name).deterministic
+    }
+    assert fixed == {"guided", "exhaustive", "ranking.quack:top=2"}
+    with pytest.raises(SamplerError, match="seeds"):
+        parse_contender("tpe:seeds=0")
 
 
 @pytest.mark.skipif(not is_installed(), reason="nvidia-matmul-heuristics is not installed")

@@ -1,0 +1,64 @@
+"""Work that is spread over all cores, a process each."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import as_completed
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+import click
+
+Result = TypeVar("Result")
+
+processes_option = click.option(
+    "--processes", type=click.IntRange(min=1), help="Processes at a time. [default: one a core]"
+)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def each(
+    function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]], processes: int, title: str
+) -> Iterator[Result]:
+    """What a function of a module returns for each of these arguments, as each call ends, under a progress bar.
+
+    Parameters
+    ----------
+    function
+        Called in other processes, unless one is enough.
+    arguments
+        Of each call; anything that can be sent to a process.
+    processes
+        Calls at a time, each on one core.
+    title
+        What the progress bar says.
+    """
+    from pebble import ProcessPool
+    from rich.progress import track
+
+    if min(processes, len(arguments)) <= 1:
+        for one in track(arguments, title, disable=not arguments):
+            yield function(*one)
+        return
+    workers = min(processes, len(arguments))
+    with ProcessPool(max_workers=workers, context=get_context("spawn"), initializer=one_thread) as pool:
+        try:
+            futures = [pool.schedule(function, args=one) for one in arguments]
+            for future in track(as_completed(futures), title, total=len(futures)):
+                yield future.result()
+        except BaseException:
+            pool.stop()
+            raise
+
+
+def one_thread() -> None:
+    """Give this process one core: numerical libraries would take all of them, each."""
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(1)
+    import torch
+
+    torch.set_num_threads(1)
