@@ -62,7 +62,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 tune: setup
 	@$(BIN)/tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16 --sampler tpe --trials 64
 
+# Tests start hundreds of processes: each would compile the rooms anew where Python may not keep what it compiled.
 test: setup
+	@$(BIN)/python -m compileall -q $(ROOMS)
 	@$(BIN)/pytest -q $(JOBS)
 
 test-oldest:

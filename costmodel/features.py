@@ -219,8 +219,9 @@ def work_of(tiling: Tiling, problem: GemmProblem, device: Device) -> Work:
     t, size, result = tiling, problem.element.bytes, problem.result.bytes
     clusters_m = _ceil(problem.m, t.rows * t.cluster_m)
     clusters_n = _ceil(problem.n, t.columns * t.cluster_n)
-    units = clusters_m * clusters_n * problem.batch
-    blocks = t.cluster_m * t.cluster_n * t.split_k
+    within, apart = (t.split_k, 1) if t.split_in_cluster else (1, t.split_k)  # parts of a tile in a cluster, in others
+    units = clusters_m * clusters_n * problem.batch * apart
+    blocks = t.cluster_m * t.cluster_n * within
     at_once = clusters_at_once(blocks, device)
     running = np.minimum(units, at_once)
     waves = _ceil(units, at_once)
@@ -235,8 +236,9 @@ def work_of(tiling: Tiling, problem: GemmProblem, device: Device) -> Work:
     along = np.where(t.along_m, clusters_m, clusters_n)
     across = np.where(t.along_m, clusters_n, clusters_m)
     width = np.minimum(t.swizzle, across)
-    length = np.minimum(along, _ceil(running, width))
-    lanes = np.minimum(across, width * _ceil(running, width * along))
+    tiles = -(-running // apart)
+    length = np.minimum(along, _ceil(tiles, width))
+    lanes = np.minimum(across, width * _ceil(tiles, width * along))
     reach_m = np.where(t.along_m, length, lanes) * t.cluster_m * t.rows
     reach_n = np.where(t.along_m, lanes, length) * t.cluster_n * t.columns
     reach_m, reach_n = np.minimum(reach_m, problem.m), np.minimum(reach_n, problem.n)

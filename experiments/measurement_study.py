@@ -6,7 +6,8 @@
 On this machine's GPU, with configurations of ``gemm_sm90`` and their compiled kernels from the store:
 
 - **pruning**: the same random configurations by the protocol as a search runs it (the best so far is the incumbent),
-  by 20 launches each, and by the protocol without pruning; GPU seconds, and what became of the best.
+  by 20 launches each, and by the protocol without pruning; GPU seconds, and what became of the best. Loading kernels is
+  paid once a process, whoever measures then: it is timed before and counted by itself.
 - **spread**: the best configurations re-measured in rounds, in random order, by the protocol and by the usual ones;
 - **tunings** (``--tunings N``): N whole searches from different seeds, each ended by its race; the winners re-measured
   in one more race, with the default.
@@ -88,9 +89,22 @@ USUAL = {
 }
 
 
+def loading_seconds(worker: Worker, bench: Bench, jobs: Sequence[Job]) -> float:
+    """What the first launches of kernels cost more than their second ones: the driver loads each when it first runs."""
+
+    def verify_all() -> float:
+        started = time.perf_counter()
+        for job in jobs:
+            bench.verify(worker.load(job), edge=False)
+        return time.perf_counter() - started
+
+    return verify_all() - verify_all()
+
+
 def study_pruning(worker: Worker, jobs: Sequence[Job]) -> dict[str, Any]:
     """The same configurations as a search measures them, without pruning, and by a fixed number of launches."""
     bench = worker.bench(jobs[0].workload, jobs[0].problem, OPTIONS, None)
+    loading = loading_seconds(worker, bench, jobs)
 
     def search(options: ProtocolOptions, name: str) -> list[Measurement]:
         incumbent: float | None = None
@@ -135,28 +149,34 @@ def study_pruning(worker: Worker, jobs: Sequence[Job]) -> dict[str, Any]:
             "as searched": spent.pop("gpu"),
             "all timed": sum(m.gpu_seconds for m in timed),
             "fixed": fixed_seconds,
+            "loading, in none of these": loading,
         },
         "as_searched": spent,
+        "trials": [
+            {"ratio": None if math.isinf(ratio) else ratio, "pilot": None if math.isnan(pilot) else pilot, "end": end}
+            for ratio, pilot, end in zip(ratios.tolist(), pilots.tolist(), ends, strict=True)
+        ],
     }
 
 
-def study_spread(worker: Worker, jobs: Sequence[Job], rounds: int, seed: int) -> dict[str, Any]:
-    """Re-measure good configurations in rounds of random order, by every protocol."""
+def study_spread(worker: Worker, jobs: Sequence[Job], rounds: int, seed: int, usual: bool) -> dict[str, Any]:
+    """Re-measure good configurations in rounds of random order, by the protocol and, if asked, the usual ones."""
     bench = worker.bench(jobs[0].workload, jobs[0].problem, OPTIONS, None)
     launches = [worker.load(job) for job in jobs]
     protocols: dict[str, Callable[[Launch], float]] = {
-        **{name: partial(usual.time_us, bench) for name, usual in USUAL.items()},
+        **{name: partial(one.time_us, bench) for name, one in USUAL.items() if usual},
         VERSION: lambda launch: bench.time(launch, None).ratio,
     }
     generator = np.random.default_rng(seed)
     results = {}
     for name, protocol in protocols.items():
-        times, started = np.empty((rounds, len(jobs))), time.perf_counter()
+        times, throttled, started = np.empty((rounds, len(jobs))), 0, time.perf_counter()
         for row in track(range(rounds), f"{jobs[0].problem} {name}"):
             for at in generator.permutation(len(jobs)):
                 times[row, at] = protocol(launches[at])
+                throttled += (clocks := bench.machine.clocks()) is not None and clocks.throttle != ""
         each = (time.perf_counter() - started) / times.size
-        results[name] = {**spread_of(times), "milliseconds_each": 1e3 * each}
+        results[name] = {**spread_of(times), "milliseconds_each": 1e3 * each, "throttled": throttled / times.size}
     results[VERSION]["coupled_with_library"] = float(bench.reference.coupled)
     return results
 
@@ -202,6 +222,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=500, help="random configurations, of pruning and spread")
     parser.add_argument("--good", type=int, default=20, help="configurations that are re-measured")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--usual", action=argparse.BooleanOptionalAction, default=True, help="the usual ones beside it")
     parser.add_argument("--tunings", type=int, default=0, help="whole searches a problem")
     parser.add_argument("--sampler", default="tpe", help="strategy of each")
     parser.add_argument("--model", type=Path, help="cost model of guided; without it: the shipped one")
@@ -234,7 +255,7 @@ def main() -> None:
         ]
         pruning = study_pruning(worker, jobs)
         ranked = sorted(jobs, key=lambda job: worker.measure(replace(job, incumbent=0.5)).pilot_us or math.inf)
-        spread = study_spread(worker, ranked[: arguments.good], arguments.rounds, arguments.seed)
+        spread = study_spread(worker, ranked[: arguments.good], arguments.rounds, arguments.seed, arguments.usual)
         figures = {"library_us": library_us, "pruning": pruning, "spread": spread}
         _print(str(problem), pruning, spread)
         if arguments.tunings:
@@ -262,12 +283,13 @@ def _print(problem: str, pruning: dict[str, Any], spread: dict[str, Any]) -> Non
         f"{pruning['largest_pilot_over_ratio_of_the_best_tenth']:.2f}; GPU s: as searched {seconds['as searched']:.2f} "
         f"({', '.join(f'{name} {spent:.2f}' for name, spent in pruning['as_searched'].items())}), "
         f"all timed {seconds['all timed']:.2f}, fixed {seconds['fixed']:.2f}: "
-        f"{seconds['fixed'] / seconds['as searched']:.1f} times as much"
+        f"{seconds['fixed'] / seconds['as searched']:.1f} times as much; loading all, in none of these: "
+        f"{seconds['loading, in none of these']:.2f}"
     )
     for name, figures in spread.items():
         print(
             f"  {name:36s} spread {figures['spread']:.2%}, winner within 1 %: {figures['winner_within']:.0%}, "
-            f"{figures['milliseconds_each']:.1f} ms"
+            f"{figures['milliseconds_each']:.1f} ms, throttled {figures['throttled']:.0%}"
             + (" (coupled with the library)" if figures.get("coupled_with_library") else "")
         )
 

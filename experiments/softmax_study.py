@@ -1,10 +1,12 @@
 """Check the softmax on a GPU, and set it beside a copy, torch's softmax and the one that TorchInductor writes.
 
     python -m tilescout.experiments.softmax_study check --out check.json
+    python -m tilescout.experiments.softmax_study tune 8192x8192:bf16 ... --out FOLDER
     python -m tilescout.experiments.softmax_study peers 8192x8192:bf16 ... --tuned FOLDER --out peers.json
 
-``check`` verifies random configurations on odd problems, as a search does. ``peers`` times the default configuration,
-the one that ``tune --json FOLDER/8192x8192-bf16.json`` chose, ``torch.softmax``, and the same compiled by
+``check`` verifies random configurations on odd problems, as a search does. ``tune`` does what ``tilescout tune`` does,
+for many problems in one process, and writes FOLDER/8192x8192-bf16.json as ``--json`` does. ``peers`` times the default
+configuration, the one in FOLDER, ``torch.softmax``, and the same compiled by
 ``torch.compile`` without and with autotuning, in interleaved rounds, relative to a copy of the same bytes beside each.
 """
 
@@ -21,14 +23,17 @@ import numpy as np
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
 from tilescout.search.evaluate.bench import Bench
 from tilescout.search.evaluate.compile import CompileOptions, CompilePool
+from tilescout.search.evaluate.engine_local import LocalEngine
 from tilescout.search.evaluate.host import MeasuringProcess
 from tilescout.search.evaluate.interval import mean_interval
-from tilescout.search.evaluate.live import make_job
+from tilescout.search.evaluate.live import EngineEvaluator, make_job
 from tilescout.search.evaluate.machine import Machine, make_machine
 from tilescout.search.evaluate.measurement import Measurement
 from tilescout.search.evaluate.protocol import VERSION, ProtocolOptions
 from tilescout.search.evaluate.runtime import Launch, load_launch
-from tilescout.search.store import STORE, artifacts
+from tilescout.search.loop import Budget
+from tilescout.search.store import STORE, artifacts, studies
+from tilescout.search.tuning import TuneOptions, run_study
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import BuildError
 from tilescout.spaces.knobs import Configuration
@@ -99,6 +104,22 @@ def check(sample: int, seed: int, store: Path) -> dict[str, Any]:
     return {"problems": ODD_PROBLEMS, "kernels": tried, "failed": failed, "largest_relative_error": max(errors)}
 
 
+def tune(texts: Sequence[str], trials: int, store: Path, out: Path) -> None:
+    """Search the space of every problem; write what was found to the folder `out`."""
+    out.mkdir(parents=True, exist_ok=True)
+    with LocalEngine(TEMPLATE, artifacts(store)) as engine:
+        for problem in map(RowwiseProblem.parse, texts):
+            with EngineEvaluator(engine, problem) as evaluator:
+                result = run_study(TEMPLATE, evaluator, TuneOptions("tpe", 0, Budget(trials), studies(store)))
+            (out / file_of(problem)).write_text(json.dumps(result.to_dict(), indent=2) + "\n")
+            print(f"{problem!s:>17}  {len(result.trials)} trials in {result.seconds:.1f} s", flush=True)
+
+
+def file_of(problem: RowwiseProblem) -> str:
+    """Name of the file of a problem's result."""
+    return f"{str(problem).replace(':', '-')}.json"
+
+
 def peers(texts: Sequence[str], tuned: Path | None, store: Path, out: Path) -> dict[str, Any]:
     """Time everything on every problem, over the copy's, with 95 % intervals; `out` is written after each."""
     machine = make_machine("cuda")
@@ -142,7 +163,7 @@ def configurations(text: str, tuned: Path | None) -> dict[str, Configuration]:
     """Our configurations of a problem: the default, and the tuned one where there is one."""
     problem = RowwiseProblem.parse(text)
     found = {"default": TEMPLATE.default(problem, DEVICE)}
-    path = tuned / f"{str(problem).replace(':', '-')}.json" if tuned is not None else None
+    path = tuned / file_of(problem) if tuned is not None else None
     if path is not None and path.exists():
         found["tuned"] = Configuration.of(json.loads(path.read_text())["best"]["configuration"])
     return found
@@ -193,20 +214,23 @@ def share(ratios: Any) -> dict[str, float]:
 def main() -> None:
     """Command line of the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("check", "peers"))
-    parser.add_argument("problem", nargs="*", help="of peers")
+    parser.add_argument("part", choices=("check", "tune", "peers"))
+    parser.add_argument("problem", nargs="*", help="of tune and peers")
     parser.add_argument("--sample", type=int, default=8, help="random configurations of a problem, of check")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tuned", type=Path, help="folder of what tune wrote with --json")
-    parser.add_argument("--store", type=Path, default=artifacts(STORE), help="folder of compiled kernels")
+    parser.add_argument("--trials", type=int, default=48, help="of a search")
+    parser.add_argument("--tuned", type=Path, help="folder of what tune wrote")
+    parser.add_argument("--store", type=Path, default=STORE, help="folder of compiled kernels and studies")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
 
     if arguments.part == "check":
-        result = check(arguments.sample, arguments.seed, arguments.store)
+        result = check(arguments.sample, arguments.seed, artifacts(arguments.store))
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    elif arguments.part == "tune":
+        tune(arguments.problem, arguments.trials, arguments.store, arguments.out)
     else:
-        peers(arguments.problem, arguments.tuned, arguments.store, arguments.out)
+        peers(arguments.problem, arguments.tuned, artifacts(arguments.store), arguments.out)
 
 
 if __name__ == "__main__":

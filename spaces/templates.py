@@ -71,6 +71,14 @@ class KernelTemplate(ABC):
         """Blocks that are launched together: one, unless a subclass says more."""
         return 1
 
+    def scratch_bytes(self, configuration: Mapping[str, Value], problem: Any) -> int:
+        """Bytes of device memory that a launch needs for itself: none, unless a subclass says more.
+
+        A kernel that needs some takes it as its last argument, a vector of bytes whose values are anything when it is
+        launched, and anybody's again when it has ended.
+        """
+        return 0
+
     @abstractmethod
     def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
         """Compile to an object file at `path`.

@@ -27,7 +27,7 @@ class Tiling:
     cluster_m, cluster_n
         Blocks of a cluster along m and n: they share loads of B and of A.
     split_k
-        Blocks that share one tile of D, each with a part of k; they stand in one cluster.
+        Blocks that share one tile of D, each with a part of k.
     stages
         Stages of the ring between loading and multiplying.
     swizzle
@@ -46,6 +46,9 @@ class Tiling:
         Bytes of shared memory a block.
     early_launch
         Whether the next kernel's prologue may overlap this one's end (programmatic dependent launch).
+    split_in_cluster
+        Whether the blocks that share a tile stand in one cluster, in all configurations; else each is a unit of work of
+        its own.
     """
 
     rows: Integers
@@ -63,6 +66,7 @@ class Tiling:
     accumulators: Integers
     shared_memory: Integers
     early_launch: Mask
+    split_in_cluster: bool = True
 
     def __len__(self) -> int:
         return len(self.rows)

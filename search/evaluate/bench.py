@@ -6,6 +6,7 @@ The code is the same on a GPU and on a CPU (which the tests use); only the machi
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
@@ -14,15 +15,23 @@ from numpy.typing import NDArray
 
 from tilescout.search.evaluate.machine import Block, Machine
 from tilescout.search.evaluate.measurement import Timing
-from tilescout.search.evaluate.protocol import ProtocolOptions, block_launches, input_sets, is_settled, most_pairs
+from tilescout.search.evaluate.pilot import Pilots
+from tilescout.search.evaluate.protocol import (
+    Estimate,
+    ProtocolOptions,
+    block_launches,
+    input_sets,
+    is_settled,
+    most_pairs,
+)
 from tilescout.search.evaluate.reference import Reference
 from tilescout.search.evaluate.runtime import Launch
-from tilescout.search.evaluate.verify import Case, verify
+from tilescout.search.evaluate.verify import Case, Verifier
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.workloads import Tensors, Workload
+from tilescout.spaces.workloads import Workload
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 _STRETCHES = 10  # of heating at most
 _SETTLED = 0.005  # relative difference of two stretches
@@ -44,6 +53,8 @@ class Bench:
 
     Attributes
     ----------
+    run_library
+        The library's version of the computation.
     library_us
         The library's steady time, in µs.
     launches
@@ -63,16 +74,16 @@ class Bench:
         import torch
 
         self.machine, self.workload, self.problem, self.options = machine, workload, problem, options
+        self.run_library = partial(workload.run_library, problem)
         generator = torch.Generator(machine.device)
         generator.seed()  # fresh inputs every time; no global random state
         self._case = Case.draw(workload, problem, generator)
-        self._edge = Case.draw(workload, workload.edge_problem(problem), generator)
+        edge = Case.draw(workload, workload.edge_problem(problem), generator)
+        self._verifier = Verifier(machine, self._case, edge)
         input_bytes = sum(tensor.nbytes for tensor in self._case.inputs)
         more = input_sets(input_bytes, machine.l2_bytes, options) - 1
         self._inputs = [self._case.inputs, *(workload.inputs(problem, generator) for _ in range(more))]
-        # A verifying launch is compared with the library's launches after the same steps.
-        self._library_once_us = median(self._launch_once() for _ in range(options.batch + 1))
-        first = library_us or self._library_once_us  # of a short launch mostly its latency; corrected below
+        first = library_us or self._library_once_us()  # of a short launch mostly its latency; corrected below
         self.launches = block_launches(first, options.block_us, options)
         if self.launches > 1 and library_us is None:
             # By its own events: any others would time a host that is slower than so short a block. (Taken
@@ -81,33 +92,44 @@ class Bench:
             first = median(self._alone_us(many) for _ in range(options.batch + 1)) / self.launches
             self.launches = block_launches(first, options.block_us, options)
         self._library = self.make_block(self.run_library)
-        self._pilot_launches = block_launches(first, options.pilot_us, options) if self.launches > 1 else 1
-        self._library_pilot = self.make_block(self.run_library, self._pilot_launches)
+        self._pilot_launches = block_launches(first, options.pilot_us, options)
         self.library_us = self._steady_library_us(first) if library_us is None else library_us
         alone = machine.times_us([self._library] * _ALONE)[1:]
         self.reference = Reference(self.library_us * self.launches, alone, options)
-
-    def run_library(self, inputs: Tensors, output: "torch.Tensor") -> None:
-        """The library's version of the computation."""
-        self.workload.run_library(self.problem, inputs, output)
+        # A long kernel's pilot is its verifying launch, after which the library's was taken with the same steps.
+        once = self._library_once_us() if self.launches == 1 else None
+        self._pilots = Pilots(machine, self._pilot_block(self.run_library, 0), once)
 
     def make_block(self, launch: Launch, launches: int | None = None) -> Block:
         """Launches of a kernel over the inputs in turn, to be timed as one; as many as in every block unless told."""
-
-        def turn(number: int) -> Callable[[], None]:
-            inputs = self._inputs[number % len(self._inputs)]
-            return lambda: launch(inputs, self._case.output)
-
         count = launches or self.launches
         if count > 1:
-            return self.machine.block([turn(number) for number in range(count)])
-        turns = itertools.count()  # single launches rotate from block to block
-        return Block(lambda: turn(next(turns))())
+            return self.machine.block([self._turn(launch, number) for number in range(count)])
+        turns = itertools.cycle([self._turn(launch, number) for number in range(len(self._inputs))])
+        return Block(lambda: next(turns)())  # single launches rotate from block to block
 
-    def _launch_once(self) -> float:
-        time_us = self._case.start(self.machine, self.run_library, math.nan)
-        self.machine.synchronize()
-        return time_us()
+    def _turn(self, launch: Launch, number: int) -> Callable[[], None]:
+        inputs, output = self._inputs[number % len(self._inputs)], self._case.output
+        return lambda: launch(inputs, output)  # nothing of the bench itself: its operands go when it goes
+
+    def _pilot_block(self, launch: Launch, first: int) -> Block:
+        turns = [self._turn(launch, first + number) for number in range(self._pilot_launches)]
+
+        def run() -> None:
+            for turn in turns:
+                turn()
+
+        return Block(run)
+
+    def _library_once_us(self) -> float:
+        """The library's time where a kernel's is taken that is verified."""
+
+        def once() -> float:
+            time_us = self._verifier.start(self.run_library, edge=False)
+            self.machine.synchronize()
+            return time_us()
+
+        return median(once() for _ in range(self.options.batch + 1))
 
     def _alone_us(self, block: Block) -> float:
         time_us = self.machine.start(block)
@@ -127,26 +149,32 @@ class Bench:
     def verify(self, launch: Launch, edge: bool) -> tuple[float, float | None]:
         """Run a kernel once on the problem, after two runs on a problem that no tile divides if `edge` asks for them.
 
+        Where a launch is long, that one is the kernel's pilot. Else a short block is queued right behind it, and all of
+        it is waited for once.
+
         Returns
         -------
         relative_error, pilot
-            The largest relative Frobenius error, and the ratio to such a launch of the library; None where launches
-            are too short to say anything.
+            The largest relative Frobenius error, and the ratio to the library that the pilot tells; None if the host
+            was too slow for one.
 
         Raises
         ------
         WrongResultError
             If a result is wrong, differs between runs, or memory outside the output was written.
         """
-        error, launch_us = verify(self.machine, launch, self._case, self._edge if edge else None)
-        return error, launch_us / self._library_once_us if self.launches == 1 else None
+        launch_us = self._verifier.start(launch, edge)
+        block = self._pilot_block(launch, self._pilot_launches)
+        pilot = self._pilots.start(block) if self.launches > 1 else lambda: self._pilots.ratio(launch_us())
+        return self._verifier.judge(edge), pilot()
 
     def pilot(self, launch: Launch) -> float:
-        """The ratio to the library that one short block tells."""
-        kernel = self.make_block(launch, self._pilot_launches)
-        library_us, kernel_us = self.machine.start(self._library_pilot), self.machine.start(kernel)
-        self.machine.synchronize()
-        return kernel_us() / library_us()
+        """The ratio to the library that a short block of each tells, one right after the other."""
+        return self._pilots.beside(self._pilot_block(launch, self._pilot_launches))
+
+    def learn(self, pilot: float, ratio: float) -> None:
+        """Take in what the pilot of the kernel that was verified last should have told."""
+        self._pilots.learn(pilot, ratio)
 
     def time(self, launch: Launch, incumbent: float | None) -> Timing:
         """Time a kernel in turns with the library, for as long as the decision needs.
@@ -167,17 +195,21 @@ class Bench:
         kernel_us, beside_us = self._pairs(kernel, self.options.first)
         pair_us = float((kernel_us + beside_us).mean())
         most = most_pairs(pair_us, self.launches == 1, self.options)
-        estimate = self.reference.estimate(kernel_us, beside_us)
+        estimate = self._estimate(kernel_us, beside_us)
         while not is_settled(estimate, most, incumbent, self.options):
             # Ever more at a time: the device cools down while it waits for the next, and takes some pairs to settle.
             batch = max(self.options.batch, len(kernel_us))
             more = self._pairs(kernel, min(batch, most - len(kernel_us)))
             kernel_us, beside_us = np.append(kernel_us, more[0]), np.append(beside_us, more[1])
-            estimate = self.reference.estimate(kernel_us, beside_us)
+            estimate = self._estimate(kernel_us, beside_us)
         self.reference.learn(kernel_us, beside_us)
         self._case.check_bands()
         q25, _, q75 = quantiles(estimate.values, n=4, method="inclusive")
         return Timing(estimate.ratio, q25, q75, estimate.low, estimate.high, self.library_us, len(kernel_us))
+
+    def _estimate(self, kernel_us: NDArray[np.float64], beside_us: NDArray[np.float64]) -> Estimate:
+        clocks = self.machine.clocks()
+        return self.reference.estimate(kernel_us, beside_us, clocks is not None and clocks.throttle != "")
 
     def _upload(self, launches: Sequence[Launch]) -> list[Block]:
         blocks = [self.make_block(launch) for launch in launches]
@@ -213,5 +245,5 @@ class Bench:
         ratios = np.empty((rounds, len(blocks)))
         for row in ratios:
             for kernel in generator.permutation(len(blocks)):
-                row[kernel] = self.reference.estimate(*self._pairs(blocks[kernel], pairs)).ratio
+                row[kernel] = self._estimate(*self._pairs(blocks[kernel], pairs)).ratio
         return ratios

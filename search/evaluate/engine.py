@@ -24,6 +24,7 @@ from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.workloads import find_workload
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,7 @@ def make_job(
     options: ProtocolOptions,
 ) -> Job:
     """The job, for a measuring process, of measuring a compiled configuration on a problem in full."""
+    verified = (problem, find_workload(template.workload).edge_problem(problem))
     return Job(
         library=str(artifact.path),
         sha256=artifact.sha256,
@@ -179,6 +181,7 @@ def make_job(
         blocks_per_cluster=template.blocks_per_cluster(configuration),
         library_us=library_us,
         options=options,
+        scratch_bytes=max(template.scratch_bytes(configuration, each) for each in verified),
     )
 
 

@@ -4,9 +4,9 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -347,6 +347,25 @@ class _Lane:
             self._ray.kill(lost)
             self._actor = self._make()
             self.start()
+
+
+@contextmanager
+def joined(address: str) -> Iterator[None]:
+    """Stay connected to a cluster while several engines come and go; those in the block use it.
+
+    Raises
+    ------
+    DeviceError
+        If it can't be reached, or Ray is not installed.
+    """
+    ours = _join(address)
+    try:
+        yield
+    finally:
+        if ours:
+            import ray
+
+            ray.shutdown()
 
 
 def _join(address: str) -> bool:

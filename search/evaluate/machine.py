@@ -15,6 +15,7 @@ from tilescout.search.evaluate.measurement import Clocks
 
 if TYPE_CHECKING:
     import torch
+    from torch.cuda import _POOL_HANDLE
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,23 @@ class Block:
 
     run: Callable[[], None]
     events: "tuple[torch.cuda.Event, torch.cuda.Event] | None" = None
+
+
+@dataclass(frozen=True)
+class Queued:
+    """Blocks that were queued one after another.
+
+    Attributes
+    ----------
+    times_us
+        What tells the time of each in µs, once the machine is synchronised; None if the device came to one before all
+        of it was queued, so that the host is in its time.
+    host_us
+        How long the host took to queue them, in µs.
+    """
+
+    times_us: Callable[[], list[float] | None]
+    host_us: float
 
 
 class Machine(ABC):
@@ -61,12 +79,27 @@ class Machine(ABC):
         """Wait for all launches; raise if one failed."""
 
     @abstractmethod
+    def release(self) -> None:
+        """Give the memory back that nothing uses any more."""
+
+    @abstractmethod
     def block(self, launches: Sequence[Callable[[], None]]) -> Block:
         """Join launches to be run back to back."""
 
     @abstractmethod
     def start(self, block: Block) -> Callable[[], float]:
         """Run a block; what comes back tells its time in µs once the machine is synchronised."""
+
+    @abstractmethod
+    def queue(self, blocks: Sequence[Block], delay_us: float) -> Queued:
+        """Keep the device busy for about `delay_us`, and queue blocks behind that."""
+
+    @abstractmethod
+    def record(self, steps: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
+        """Run steps once, and return what repeats each: the same operations on the same tensors.
+
+        What a step makes for itself is its own until it ends; the steps share the memory for it.
+        """
 
     @abstractmethod
     def times_us(self, blocks: Sequence[Block]) -> list[float]:
@@ -85,6 +118,7 @@ class Machine(ABC):
         """How many other processes compute on the device."""
 
 
+_CYCLES_PER_US = 2000  # of the fastest clocks; a delay on a slower one is longer
 _DISTURBANCE = 128 * 1024  # elements at most; a thread block fills about a thousand
 
 
@@ -123,24 +157,47 @@ class CudaMachine(Machine):
 
         torch.cuda.synchronize(self.device)
 
+    def release(self) -> None:
+        import torch
+
+        torch.cuda.empty_cache()  # what recorded steps had for themselves is given to no others before
+
     def block(self, launches: Sequence[Callable[[], None]]) -> Block:
         import torch
 
         if len(launches) == 1:
             return Block(launches[0])
         start, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
+
+        def timed() -> None:
+            start.record()
+            for launch in launches:
+                launch()
+            end.record()
+
+        return Block(self._capture(timed), (start, end))
+
+    def record(self, steps: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
+        import torch
+
+        for step in steps:  # what an operation sets up when it first runs is not to be captured
+            step()
+        self.synchronize()
+        pool = torch.cuda.graph_pool_handle()
+        return [self._capture(step, pool) for step in steps]
+
+    def _capture(self, step: Callable[[], None], pool: "_POOL_HANDLE | None" = None) -> Callable[[], None]:
+        import torch
+
         graph = torch.cuda.CUDAGraph()
         # Not torch.cuda.graph, which empties torch's cache: each allocation after it then takes 1 ms.
         with torch.cuda.stream(self._capturing):
-            graph.capture_begin(capture_error_mode="thread_local")
+            graph.capture_begin(pool, capture_error_mode="thread_local")
             try:
-                start.record()
-                for launch in launches:
-                    launch()
-                end.record()
+                step()
             finally:
                 graph.capture_end()
-        return Block(graph.replay, (start, end))
+        return graph.replay
 
     def start(self, block: Block) -> Callable[[], float]:
         import torch
@@ -153,7 +210,30 @@ class CudaMachine(Machine):
             start.record()
             block.run()
             end.record()
-        return lambda: float(start.elapsed_time(end)) * 1e3
+        return lambda: _us(start, end)
+
+    def queue(self, blocks: Sequence[Block], delay_us: float) -> Queued:
+        import torch
+
+        begin = torch.cuda.Event(enable_timing=True)
+        began = time.perf_counter()
+        begin.record()
+        torch.cuda._sleep(round(delay_us * _CYCLES_PER_US))
+        queued = []
+        for block in blocks:
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            block.run()
+            end.record()
+            queued.append((start, end, (time.perf_counter() - began) * 1e6))
+
+        def times_us() -> list[float] | None:
+            # The device came to `begin` no sooner than the host queued it, so these are comparable.
+            if any(_us(begin, start) < host_us for start, _, host_us in queued):
+                return None
+            return [_us(start, end) for start, end, _ in queued]
+
+        return Queued(times_us, queued[-1][2])
 
     def times_us(self, blocks: Sequence[Block]) -> list[float]:
         import torch
@@ -168,7 +248,7 @@ class CudaMachine(Machine):
             block.run()
             end.record()
         torch.cuda.synchronize(self.device)
-        return [float(start.elapsed_time(end)) * 1e3 for start, end in events]
+        return [_us(start, end) for start, end in events]
 
     def max_clusters(self, blocks: int) -> int:
         return max_active_clusters(blocks, self.device.index)
@@ -203,6 +283,9 @@ class HostMachine(Machine):
     def synchronize(self) -> None:
         pass
 
+    def release(self) -> None:
+        pass
+
     def block(self, launches: Sequence[Callable[[], None]]) -> Block:
         def run() -> None:
             for launch in launches:
@@ -216,6 +299,15 @@ class HostMachine(Machine):
         time_us = (time.perf_counter() - before) * 1e6
         return lambda: time_us
 
+    def queue(self, blocks: Sequence[Block], delay_us: float) -> Queued:
+        times = [self.start(block)() for block in blocks]
+        return Queued(lambda: times, 0.0)
+
+    def record(self, steps: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
+        for step in steps:
+            step()
+        return list(steps)
+
     def times_us(self, blocks: Sequence[Block]) -> list[float]:
         return [self.start(block)() for block in blocks]
 
@@ -227,6 +319,10 @@ class HostMachine(Machine):
 
     def other_processes(self) -> int:
         return 0
+
+
+def _us(start: "torch.cuda.Event", end: "torch.cuda.Event") -> float:
+    return float(start.elapsed_time(end)) * 1e3
 
 
 def make_machine(device: str) -> Machine:

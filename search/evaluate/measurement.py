@@ -110,7 +110,7 @@ class Measurement:
     timing
         The times, if `status` is ``ok``.
     pilot_us
-        The time that the verifying launch suggests, in µs: all that is known of the time of a pruned kernel.
+        The time that the pilot suggests, in µs: all that is known of the time of a pruned kernel.
     resources
         What the kernel occupies, if it compiled.
     clocks
@@ -120,11 +120,11 @@ class Measurement:
     compile_seconds
         Seconds of one core spent compiling (when the artifact was made, even if that was in an earlier run).
     gpu_seconds
-        Seconds for which the GPU (or what stands in for it) was occupied.
+        Seconds for which the GPU (or what stands in for it) was occupied, from loading the kernel to its last result.
     verify_seconds
-        Those of them that went into loading and verifying.
+        Those of them that went into loading (about 1 ms, once a process) and verifying, with the first pilot.
     pilot_seconds
-        Those of them that went into launches of their own that told whether to time the kernel.
+        Those of them that went into a second pilot.
     """
 
     status: Status

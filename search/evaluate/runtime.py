@@ -3,7 +3,7 @@
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,15 +31,24 @@ class LoadedKernel:
         Puts what an entry point takes in order: `tilescout.spaces.workloads.Workload.arguments`.
     max_clusters
         How many of its clusters run on the device at once.
+    scratch_bytes
+        Bytes of device memory that a launch needs for itself, at most; see `KernelTemplate.scratch_bytes`.
     """
 
     entry: Callable[..., None]
     arguments: Callable[[Tensors, "torch.Tensor", int], tuple[Any, ...]]
     max_clusters: int
+    scratch_bytes: int = 0
 
     def __call__(self, inputs: Tensors, output: "torch.Tensor") -> None:
         """Start it on the current stream."""
-        self.entry(*self.arguments(inputs, output, self.max_clusters))
+        arguments = self.arguments(inputs, output, self.max_clusters)
+        if self.scratch_bytes:
+            import torch
+
+            # Of torch's pool, which hands it to what is launched next on the same stream, or keeps it for a CUDA graph.
+            arguments += (output.new_empty(self.scratch_bytes, dtype=torch.uint8),)
+        self.entry(*arguments)
 
 
 def runtime_libraries() -> list[Path]:
@@ -78,8 +87,11 @@ def load_runtime_libraries() -> None:
         ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 
-def load_launch(library: Path, sha256: str, function: str, workload: str, max_clusters: int) -> LoadedKernel:
-    """Load a kernel, once its checksum is right.
+@lru_cache(maxsize=1024)
+def load_launch(
+    library: Path, sha256: str, function: str, workload: str, max_clusters: int, scratch_bytes: int = 0
+) -> LoadedKernel:
+    """Load a kernel, once its checksum is right; one that is loaded stays so.
 
     Parameters
     ----------
@@ -89,6 +101,8 @@ def load_launch(library: Path, sha256: str, function: str, workload: str, max_cl
         What it computes: the workload knows in which order an entry point takes its arguments.
     max_clusters
         How many of the kernel's clusters run on the device at once.
+    scratch_bytes
+        Bytes of device memory that a launch needs for itself, at most; see `KernelTemplate.scratch_bytes`.
 
     Raises
     ------
@@ -100,4 +114,4 @@ def load_launch(library: Path, sha256: str, function: str, workload: str, max_cl
     load_runtime_libraries()
     verify_library(library, sha256)
     entry: Callable[..., None] = getattr(tvm_ffi.load_module(str(library)), function)
-    return LoadedKernel(entry, find_workload(workload).arguments, max_clusters)
+    return LoadedKernel(entry, find_workload(workload).arguments, max_clusters, scratch_bytes)

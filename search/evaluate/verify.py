@@ -1,7 +1,7 @@
 """Whether a kernel's results are right: random inputs, a poisoned output between guard bands, an fp32 reference."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 
-_GUARD = 32 * 1024  # elements of guard band on either side of an output: 64 KiB, a row of a large tile and more
+_GUARD = 32 * 1024  # elements of guard band on either side of an output: 64 KiB or more, a row of a large tile
 _GUARD_PATTERN = 0x5A5A
 
 
@@ -54,20 +54,20 @@ class Case:
         output = buffer[_GUARD:-_GUARD].view(shape.shape)
         return cls(problem, inputs, workload.reference(problem, inputs), buffer, output)
 
-    def start(self, machine: Machine, launch: Launch, poison: float) -> Callable[[], float]:
-        """Launch over an output full of `poison`, between fresh guard bands; return what tells the time in µs later."""
+    def prepare(self, poison: float, findings: "torch.Tensor") -> None:
+        """Fill the output with `poison` between fresh guard bands, and forget the last findings."""
         self._bands.fill_(_GUARD_PATTERN)
         self.output.fill_(poison)
-        return machine.start(Block(lambda: launch(self.inputs, self.output)))
+        findings.fill_(math.nan)
 
-    def findings(self) -> "torch.Tensor":
-        """Numbers for `check`, on the device: nothing waits for the launch."""
+    def find(self, findings: "torch.Tensor") -> None:
+        """Write the three numbers that `check` wants, on the device: nothing waits for the launch."""
         import torch
 
-        difference = self.output.float().sub_(self.reference)
+        difference = torch.sub(self.output, self.reference)  # in fp32, as the reference
         norm = torch.linalg.vector_norm(difference)
         largest = torch.linalg.vector_norm(difference, math.inf)
-        return torch.stack([norm, largest, self._trespassed().float()])
+        torch.stack([norm, largest, self._trespassed().float()], out=findings)
 
     def check(self, norm: float, largest: float, trespassed: float) -> float:
         """Judge the findings; return the relative Frobenius error of the output.
@@ -78,7 +78,7 @@ class Case:
             If the result is wrong or the guard bands were written.
         """
         error, largest = norm / self._norms[0], largest / self._norms[1]
-        if trespassed:
+        if trespassed != 0:
             raise WrongResultError(f"it wrote outside its output on {self.problem}")
         limit = self.problem.tolerance  # the comparisons are written so that NaN fails
         if not error <= limit:
@@ -95,7 +95,7 @@ class Case:
         return error
 
     def check_bands(self) -> None:
-        """Refuse a kernel that has written outside its output since the last `start`.
+        """Refuse a kernel that has written outside its output since the last `prepare`.
 
         Raises
         ------
@@ -114,46 +114,90 @@ class Case:
 
     @cached_property
     def _bands(self) -> "torch.Tensor":
-        """Both guard bands as one tensor, of shape [2, elements]."""
+        """Both guard bands as one tensor, of shape [2, words of 16 bits]."""
         import torch
 
         words = self.buffer.view(torch.int16)
-        return words.as_strided((2, _GUARD), (len(words) - _GUARD, 1))
+        band = _GUARD * self.buffer.itemsize // words.itemsize
+        return words.as_strided((2, band), (len(words) - band, 1))
 
 
-def verify(machine: Machine, launch: Launch, case: Case, edge: Case | None) -> tuple[float, float]:
-    """Run a kernel once on a case and, if given, twice on an edge case; wait for the device once.
+class Verifier:
+    """Runs kernels on a case and on an edge case, and judges what they did.
 
-    The two runs on the edge case start from different rubbish in the output and must agree to the bit.
+    All that it does before, between and after the launches is recorded once and then repeated as a whole: some 35 small
+    operations one by one would take the host several times as long as the device.
 
-    Returns
-    -------
-    relative_error, launch_us
-        The largest relative Frobenius error, and the time of the launch on the case.
-
-    Raises
-    ------
-    WrongResultError
-        If a result is wrong, the two differ, or memory outside an output was written.
+    Parameters
+    ----------
+    machine
+        Where.
+    case, edge
+        The problem, and one that no tile divides.
     """
-    import torch
 
-    # A kernel's first launch loads it, which must not be in the time of the launch on the case. What follows that
-    # launch is queued while the device is busy with it.
-    if edge is not None:
-        edge.start(machine, launch, math.nan)
-    time_us = case.start(machine, launch, math.nan)
-    findings = [case.findings()]
-    if edge is not None:
-        findings.append(edge.findings())
-        first = edge.output.clone()
-        edge.start(machine, launch, 1.0)
-        findings += [edge.findings(), (first != edge.output).any().float().reshape(1)]
-    numbers = torch.cat(findings).tolist()  # the one wait
-    machine.synchronize()
-    errors = []
-    if edge is not None:
-        errors = [edge.check(*numbers[3:6]), edge.check(*numbers[6:9])]
-        if numbers[9]:
-            raise WrongResultError(f"two runs on the same inputs differ on {edge.problem}", max(errors))
-    return max(*errors, case.check(*numbers[:3])) if errors else case.check(*numbers[:3]), time_us()
+    def __init__(self, machine: Machine, case: Case, edge: Case) -> None:
+        import torch
+
+        self._machine, self._case, self._edge = machine, case, edge
+        first = torch.empty_like(edge.output)
+        self._numbers = numbers = torch.empty(10, device=case.output.device)
+        on_case, on_edge, on_edge_again, differ = numbers[:3], numbers[3:6], numbers[6:9], numbers[9:]
+
+        def between() -> None:
+            edge.find(on_edge)
+            first.copy_(edge.output)
+            edge.prepare(1.0, on_edge_again)
+            differ.fill_(math.nan)
+
+        def after() -> None:
+            edge.find(on_edge_again)
+            differ.copy_((first != edge.output).any())
+
+        steps = [
+            lambda: case.prepare(math.nan, on_case),
+            lambda: case.find(on_case),
+            lambda: edge.prepare(math.nan, on_edge),
+            between,
+            after,
+        ]
+        self._prepare_case, self._find_case, self._prepare_edge, self._between, self._after = machine.record(steps)
+
+    def start(self, launch: Launch, edge: bool) -> Callable[[], float]:
+        """Launch once on the case, after two launches on the edge case if `edge` asks for them; wait for nothing.
+
+        The two start from different rubbish in the output, and must agree to the bit.
+
+        Returns
+        -------
+        callable
+            What tells the time of the launch on the case, in µs, once the machine is synchronised.
+        """
+        # A kernel's first launch loads it, which must not be in the time of the launch on the case.
+        if edge:
+            self._prepare_edge()
+            launch(self._edge.inputs, self._edge.output)
+            self._between()
+            launch(self._edge.inputs, self._edge.output)
+            self._after()
+        self._prepare_case()
+        time_us = self._machine.start(Block(lambda: launch(self._case.inputs, self._case.output)))
+        self._find_case()
+        return time_us
+
+    def judge(self, edge: bool) -> float:
+        """Wait for what `start` began, with the same `edge`, and return the largest relative Frobenius error.
+
+        Raises
+        ------
+        WrongResultError
+            If a result is wrong, the two on the edge case differ, or memory outside an output was written.
+        """
+        numbers: Sequence[float] = self._numbers.tolist()
+        self._machine.synchronize()
+        errors = []
+        if edge:
+            errors = [self._edge.check(*numbers[3:6]), self._edge.check(*numbers[6:9])]
+            if numbers[9] != 0:
+                raise WrongResultError(f"two runs on the same inputs differ on {self._edge.problem}", max(errors))
+        return max([*errors, self._case.check(*numbers[:3])])

@@ -47,6 +47,8 @@ class Job:
         The protocol's numbers.
     incumbent
         The best ratio to the library that is known; None measures the kernel in full, however slow it is.
+    scratch_bytes
+        Bytes of device memory that a launch needs for itself, on the problem and on its edge problem.
     """
 
     library: str
@@ -58,6 +60,7 @@ class Job:
     library_us: float | None
     options: ProtocolOptions
     incumbent: float | None = None
+    scratch_bytes: int = 0
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> "Job":
@@ -79,6 +82,7 @@ class Worker:
         asked = (workload, problem, options)
         if self._bench is None or self._bench[0] != asked:
             self._bench = None  # frees the old operands before the new ones are made
+            self.machine.release()
             found = find_workload(workload)
             made = Bench(self.machine, found, found.problem.parse(problem), options, library_us)
             self._bench = (asked, made)
@@ -111,6 +115,8 @@ class Worker:
             pruned = is_pruned(pilots, job.incumbent, job.options)
             piloted = time.perf_counter()
             timing = None if pruned else bench.time(launch, job.incumbent)
+            if timing is not None and first is not None:
+                bench.learn(first, timing.ratio)
             self.machine.synchronize()
         except WrongResultError as error:
             return failed(Status.WRONG, error, error.relative_error)
@@ -143,7 +149,7 @@ class Worker:
             If it is missing, damaged, or has no such entry point.
         """
         clusters = self.machine.max_clusters(job.blocks_per_cluster)
-        return load_launch(Path(job.library), job.sha256, job.function, job.workload, clusters)
+        return load_launch(Path(job.library), job.sha256, job.function, job.workload, clusters, job.scratch_bytes)
 
     def usable(self) -> bool:
         """Whether the device still answers; an error that a failed launch left behind shows at the next one."""

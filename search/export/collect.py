@@ -110,6 +110,11 @@ def _kernel(outcome: Outcome, arch: str, store: ArtifactStore) -> tuple[str, Ker
             "built any more; search again, or export with the tilescout that searched"
         )
     assert outcome.configuration is not None
+    if template.scratch_bytes(outcome.configuration, outcome.problem):
+        raise ExportError(
+            f"study {outcome.evidence.study} chose a kernel of {template.name} that needs memory beside its operands, "
+            "which a bundle can't give it: export the other studies by name, with --study"
+        )
     compiler = outcome.evidence.versions.get(COMPILER, "")
     key = ArtifactKey(
         template.name, template.source_hash, outcome.configuration, outcome.problem.signature, arch, compiler

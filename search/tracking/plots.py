@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from io import StringIO
+from io import BytesIO, StringIO
 from itertools import accumulate
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,10 +59,11 @@ CAPTIONS: Mapping[str, str] = {
 """A heading for each picture."""
 
 
-def write_png(figures: Mapping[str, "Figure"], folder: Path) -> None:
-    """Write each figure as a PNG file of its name."""
-    for name, figure in figures.items():
-        figure.savefig(folder / f"{name}.png")
+def to_png(figure: "Figure") -> bytes:
+    """A figure as a PNG file."""
+    file = BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
 
 
 def to_svg(name: str, figure: "Figure") -> str:

@@ -17,8 +17,7 @@ from tilescout.search.tracking.datasets import dataset_input
 from tilescout.search.tracking.description import describe, opening
 from tilescout.search.tracking.fields import Progress, milliseconds
 from tilescout.search.tracking.models import find_or_log
-from tilescout.search.tracking.plots import draw, write_png
-from tilescout.search.tracking.views import importance, trial_rows
+from tilescout.search.tracking.views import trial_rows
 from tilescout.spaces.errors import StoreError
 
 if TYPE_CHECKING:
@@ -68,6 +67,7 @@ class StudyRuns:
         self._delivered: set[int] = set()  # those of them that `deliver` saw to
         self._announced: deque[TrialRecord] = deque()
         self._attempted: set[int] = set()  # trials whose run may exist although we never heard so
+        self._doubtful: set[int] = set()  # those of them whose run was asked for again
         self._awaiting_default: list[TrialRecord] = []  # finished before the default's times were known
         self._tags = fields.common_tags(info)
         if run_id is None:
@@ -88,6 +88,8 @@ class StudyRuns:
         self._children, self._finished = {}, set()
         for run in self._search(f"tags.`{fields.PARENT_TAG}` = '{self.run_id}'"):
             number = int(run.data.tags[fields.TRIAL_TAG])
+            if number in self._finished:  # a server made this one late, see `_drop_doubles`
+                continue
             self._children[number] = run.info.run_id
             if run.info.status != "RUNNING":
                 self._finished.add(number)
@@ -168,18 +170,20 @@ class StudyRuns:
             metrics=fields.trial_metrics(trial, self._info, progress.default),
         )
 
-    def summarise(self, result: StudyResult) -> None:
-        """Attach the result to the parent, and end it."""
+    def summarise(self, result: StudyResult, pictures: Mapping[str, bytes]) -> None:
+        """Attach the result to the parent with its pictures, which are PNG files by name, and end it."""
         from mlflow.entities import LoggedModelInput
+
+        self._drop_doubles()
 
         with TemporaryDirectory(prefix="tilescout-") as folder:
             path = Path(folder)
             (path / "best_configuration.json").write_text(json.dumps(result.to_dict(), indent=2) + "\n")
             _write_csv(trial_rows(result), path / "trials.csv")
-            figures = draw(result, importance(result))
-            write_png(figures, path)
+            for name, picture in pictures.items():
+                (path / f"{name}.png").write_bytes(picture)
             self._client.log_artifacts(self.run_id, folder)
-        described = describe(result, self.run_id, self.experiment_id, self._children, list(figures))
+        described = describe(result, self.run_id, self.experiment_id, self._children, list(pictures))
         tags = {fields.NOTE_TAG: described}
         tags |= fields.result_tags(result)
         if self._info.model:
@@ -230,13 +234,25 @@ class StudyRuns:
 
     def _child(self, child: ChildRun) -> str:
         if child.number not in self._children and child.number in self._attempted:
-            parent = f"tags.`{fields.PARENT_TAG}` = '{self.run_id}'"
-            for run in self._search(f"{parent} and tags.`{fields.TRIAL_TAG}` = '{child.number}'"):
+            self._doubtful.add(child.number)
+            for run in self._runs_of(child.number):
                 self._children[child.number] = run.info.run_id
         if child.number not in self._children:
             self._attempted.add(child.number)
             self._children[child.number] = self._create(child.name, child.started, child.tags)
         return self._children[child.number]
+
+    def _runs_of(self, number: int) -> "list[Run]":
+        parent = f"tags.`{fields.PARENT_TAG}` = '{self.run_id}'"
+        return self._search(f"{parent} and tags.`{fields.TRIAL_TAG}` = '{number}'")
+
+    def _drop_doubles(self) -> None:
+        """Delete runs that a server made after all, when we had given up on them and asked again."""
+        for number in self._doubtful:
+            for run in self._runs_of(number):
+                if run.info.run_id != self._children.get(number):
+                    self._client.delete_run(run.info.run_id)
+        self._doubtful.clear()
 
     def _complete_earlier(self, progress: Progress, stamp: int) -> None:
         """Give trials that finished before the default was measured their speedup over it, once it is known."""

@@ -12,8 +12,10 @@ from typing import Self
 from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking.fields import UI_MODE
 from tilescout.search.tracking.monitor import system_metrics
+from tilescout.search.tracking.plots import draw, to_png
 from tilescout.search.tracking.runs import StudyRuns
 from tilescout.search.tracking.store import artifact_folder, is_passing, manners, open_client, translated
+from tilescout.search.tracking.views import importance
 from tilescout.search.tracking.writer import TrackingError, Writer
 
 PACE = 1.0
@@ -127,7 +129,9 @@ class MlflowTracker:
         self.catch_up(trial for trial in result.trials if trial.number not in self._noted)
         if self._noted:
             self._writer.put("the list of what is there", self._runs.read_children)
-        self._writer.put("the summary", partial(self._runs.summarise, result))
+        # Drawn here: the time that it takes must not count as the store's, which is given up on.
+        pictures = {name: to_png(figure) for name, figure in draw(result, importance(result)).items()}
+        self._writer.put("the summary", partial(self._runs.summarise, result, pictures))
         self._deliver()
 
     def close(self, status: str = "KILLED") -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cutlass import Int32, cute
+from cutlass import Int32, Uint8, cute
 from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream
 
 from tilescout.spaces.errors import BuildError
@@ -19,8 +19,10 @@ _CONFIG = r"!llvm\.struct<\(array<3 x i32>, array<3 x i32>, i64, ptr, ptr, i32\)
 _SHARED = re.compile(rf"(%\d+) = llvm\.getelementptr %\d+\[0, 2\] : [^\n]*{_CONFIG}\s+llvm\.store (%\d+), \1 : i64")
 
 
-def build_object(make_entry: Callable[[], Any], problem: GemmProblem, function: str, path: Path) -> Built:
-    """Write the object file; its entry point is ``function(a, b, d, max_clusters)``.
+def build_object(
+    make_entry: Callable[[], Any], problem: GemmProblem, function: str, path: Path, scratch: bool = False
+) -> Built:
+    """Write the object file; its entry point is ``function(a, b, d, max_clusters[, scratch])``.
 
     All sizes are dynamic; contiguous rows are promised to be multiples of 16 bytes. The kernel runs on the caller's
     current stream.
@@ -29,13 +31,15 @@ def build_object(make_entry: Callable[[], Any], problem: GemmProblem, function: 
     ----------
     make_entry
         Makes what CuteDSL compiles: a callable of A [batch, m, k], B [batch, n, k], D [batch, m, n], the clusters that
-        run at a time, and a stream.
+        run at a time, scratch memory if it needs any, and a stream.
     problem
         A problem of the signature.
     function
         Name of the entry point.
     path
         The file.
+    scratch
+        Whether it needs scratch memory, which it gets as a vector of bytes.
 
     Raises
     ------
@@ -54,7 +58,8 @@ def build_object(make_entry: Callable[[], Any], problem: GemmProblem, function: 
     b = tensor(n, k, element, problem.layout[1] == "k")
     try:
         stream = make_fake_stream(use_tvm_ffi_env_stream=True)
-        arguments = (a, b, tensor(m, n, result), Int32(1), stream)
+        memory = [make_fake_compact_tensor(Uint8, (cute.sym_int(),), assumed_align=ALIGNMENT)] if scratch else []
+        arguments = (a, b, tensor(m, n, result), Int32(1), *memory, stream)
         compiled = cute.compile(make_entry(), *arguments, options="--enable-tvm-ffi")
         compiled.export_to_c(str(path), function_name=function)
         return Built(function, launched_with(str(compiled.ir_module)))

@@ -2,8 +2,8 @@
 
 Knobs are the arguments of ``quack.gemm.gemm`` that make a kernel of their own. The rules are those of the kernels'
 constructors (``quack/gemm_sm90.py``) and, on Blackwell, the shapes that Quack's autotuner lists
-(``quack/gemm_config.py``). Two arguments are left out: dynamic scheduling on Hopper and a split of k take semaphores
-and workspaces that the caller allocates and clears for every launch.
+(``quack/gemm_config.py``). Of Quack's three ways to split k one is left out, as its sums depend on which block comes
+first: no two runs agree to the bit. Dynamic scheduling on Hopper is left out too; Quack itself has it off there.
 """
 
 from collections.abc import Mapping
@@ -16,6 +16,7 @@ from tilescout.spaces.constraints import Columns, Constraint, Mask
 from tilescout.spaces.devices import Device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration, Knob, Value
+from tilescout.spaces.libraries.quack_split import WORD, block_rows, extents, scratch_bytes
 from tilescout.spaces.libraries.template import Library, LibraryGemmTemplate
 from tilescout.spaces.templates import Built
 from tilescout.spaces.tiling import Tiling
@@ -24,6 +25,12 @@ QUACK = Library("quack-kernels", "quack")
 
 SCHEDULE = Knob("schedule", ("cooperative", "pingpong"), "whether the warp groups share a tile or take tiles in turn")
 SWAP_AB = Knob("swap_ab", (0, 1), "whether D.T = B @ A.T is computed: tile_m then runs along n, and tile_n along m")
+SPLIT_K = Knob("split_k", (1, 2, 4, 8, 16), "blocks that share a tile, each with a part of k")
+SPLIT_MODE = Knob(
+    "split_mode",
+    ("serial", "separate"),
+    "who adds up their sums, in a fixed order: the blocks themselves, one after the other, or another kernel",
+)
 SWIZZLE = Knob("swizzle", (1, 2, 4, 8, 16), "width, in clusters, of the bands in which tiles are walked, at most")
 RASTER = Knob("raster", ("auto", "m", "n"), "direction in which a band is walked; auto: Quack decides at the launch")
 DYNAMIC = Knob("dynamic", (0, 1), "whether blocks ask the hardware for their next tile (cluster launch control)")
@@ -31,33 +38,30 @@ DYNAMIC = Knob("dynamic", (0, 1), "whether blocks ask the hardware for their nex
 _MOST_ACCUMULATORS = 208  # a thread, with which Quack's own list ends (256x208 by two warp groups)
 _MOST_BLOCKS = 4  # of a cluster, by the docstring of Quack's GemmSm90
 _BARRIER_BYTES = 1024
+_SHARES = 4  # a multiprocessor, to which Quack's autotuner splits tiles
+_STEP = 64  # elements along k in a stage, where it is no knob
+_LEAST_STAGES = 2  # of a share, likewise
 
 
-def _extents(columns: Columns, problem: GemmProblem) -> tuple[Any, Any]:
-    """Rows and columns of the product that is computed: of D, or of its transpose."""
-    swapped = columns["swap_ab"] == 1
-    return np.where(swapped, problem.n, problem.m), np.where(swapped, problem.m, problem.n)
+def _tiles(columns: Columns, problem: GemmProblem, arch: str) -> tuple[Any, Any]:
+    """Tiles along the rows and the columns of the product, as blocks compute them."""
+    tile = block_rows(columns, arch), columns["tile_n"]
+    along_m, along_n = (-(-extent // size) for extent, size in zip(extents(columns, problem), tile, strict=True))
+    return along_m, along_n
 
 
-def _auto_along_m(columns: Columns, problem: GemmProblem) -> Any:
+def _auto_along_m(columns: Columns, problem: GemmProblem, arch: str) -> Any:
     """Whether Quack would walk bands along m (``get_raster_order_from_option`` in ``quack/tile_scheduler.py``)."""
     one = np.ones(1, dtype=np.int64)
     bands = []
-    for extent, axis in zip(_extents(columns, problem), "mn", strict=True):
-        clusters = -(-extent // (columns[f"tile_{axis}"] * _per_block(columns, axis)))
-        clusters = -(-clusters // columns.get(f"cluster_{axis}", one))
+    for tiles, axis in zip(_tiles(columns, problem, arch), "mn", strict=True):
+        clusters = -(-tiles // columns.get(f"cluster_{axis}", one))
         bands.append(-(-clusters // columns["swizzle"]))
     return bands[1] > bands[0]
 
 
-def _per_block(columns: Columns, axis: str) -> Any:
-    """Share of a tile that a block computes: two blocks of a cluster share the rows of a Blackwell tile."""
-    shared = axis == "m" and "cluster_m" in columns and "dynamic" in columns
-    return np.where(columns["cluster_m"] % 2 == 0, 0.5, 1.0) if shared else 1
-
-
 def _raster_is_another(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    chosen = np.where(_auto_along_m(columns, problem), "m", "n")
+    chosen = np.where(_auto_along_m(columns, problem, device.arch), "m", "n")
     return np.asarray((columns["raster"] == "auto") | (columns["raster"] != chosen))
 
 
@@ -66,6 +70,32 @@ def _raster_rule(*shape: str) -> Constraint:
         "raster", "auto walks tiles in that direction already", ("swap_ab", *shape, "swizzle", "raster"),
         _raster_is_another,
     )  # fmt: skip
+
+
+def _is_split_as_quack_would(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    along_m, along_n = _tiles(columns, problem, device.arch)
+    tiles, parts = along_m * along_n * problem.batch, columns["split_k"]
+    steps = -(-problem.k // columns.get("tile_k", np.full(1, _STEP)))
+    starved = (tiles < device.sms) & (tiles * parts <= _SHARES * device.sms)
+    return np.asarray((parts == 1) | (starved & (_LEAST_STAGES * parts <= steps)))
+
+
+def _split_rules(*shape: str) -> tuple[Constraint, Constraint]:
+    return (
+        Constraint(
+            "split",
+            "k is split where Quack's autotuner would: with fewer tiles than multiprocessors, to at most "
+            f"{_SHARES} shares a multiprocessor of at least {_LEAST_STAGES} stages",
+            ("swap_ab", *shape, "split_k"),
+            _is_split_as_quack_would,
+        ),
+        Constraint(
+            "split_mode",
+            "nothing is to be added up where one block computes a tile",
+            ("split_k", "split_mode"),
+            lambda columns, problem, device: (columns["split_k"] > 1) | (columns["split_mode"] == "serial"),
+        ),
+    )
 
 
 # Hopper
@@ -90,7 +120,8 @@ def stages(columns: Columns, problem: GemmProblem, shared_memory: int) -> Any:
     rows = np.where(tall, np.where(tile_m == 192, 192, 128), 64)
     wide = np.gcd(tile_n, 32)
     held = np.minimum(tile_m * tile_n // (rows * wide), np.where(wide <= 16, 4, 2))
-    epilogue = rows * wide * held * problem.result.bytes
+    # What is added up by another kernel leaves this one in fp32.
+    epilogue = rows * wide * held * np.where(columns["split_mode"] == "separate", WORD, problem.result.bytes)
     stage = (tile_m + tile_n) * columns["tile_k"] * problem.element.bytes
     return (shared_memory - _BARRIER_BYTES - epilogue) // stage
 
@@ -119,12 +150,15 @@ class QuackTemplate(LibraryGemmTemplate):
     """What the three spaces have in common."""
 
     library = QUACK
-    sources = ("build.py", "quack_build.py")
+    sources = ("build.py", "quack_build.py", "quack_split.py")
 
     def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
         from tilescout.spaces.libraries.quack_build import build_gemm
 
         return build_gemm(Configuration.of(configuration), GemmProblem.small(signature), arch, path)
+
+    def scratch_bytes(self, configuration: Mapping[str, Value], problem: GemmProblem) -> int:
+        return scratch_bytes(configuration, problem, self.archs[0])
 
     def _configuration(self, **values: Value) -> Configuration:
         return Configuration(tuple((knob.name, values[knob.name]) for knob in self.knobs))
@@ -143,6 +177,8 @@ class QuackSm90Template(QuackTemplate):
         Knob("tile_k", (32, 64, 128), "elements along k in one stage of the ring"),
         Knob("cluster_m", (1, 2, 4), "blocks of a cluster along the rows of the product"),
         Knob("cluster_n", (1, 2, 4), "blocks of a cluster along its columns"),
+        SPLIT_K,
+        SPLIT_MODE,
         SWIZZLE,
         RASTER,
     )
@@ -163,7 +199,7 @@ class QuackSm90Template(QuackTemplate):
         Constraint(
             "shared_memory",
             "fewer than two stages of the ring fit the shared memory of a block beside the epilogue's tiles",
-            ("schedule", "tile_m", "tile_n", "tile_k"),
+            ("schedule", "tile_m", "tile_n", "tile_k", "split_mode"),
             _ring_fits,
         ),
         Constraint(
@@ -172,6 +208,7 @@ class QuackSm90Template(QuackTemplate):
             ("cluster_m", "cluster_n"),
             _cluster_is_small,
         ),
+        *_split_rules("tile_m", "tile_n", "tile_k"),
         _raster_rule("tile_m", "tile_n", "cluster_m", "cluster_n"),
     )
 
@@ -185,6 +222,8 @@ class QuackSm90Template(QuackTemplate):
             tile_k=64 if problem.element.bytes == 2 else 128,  # four instructions
             cluster_m=2,
             cluster_n=1,
+            split_k=1,
+            split_mode="serial",
             swizzle=8,
             raster="auto",
         )
@@ -194,7 +233,8 @@ class QuackSm90Template(QuackTemplate):
 
         tile_m, tile_n, pingpong = columns["tile_m"], columns["tile_n"], columns["schedule"] == "pingpong"
         swap = columns["swap_ab"] == 1
-        along_m = np.where(columns["raster"] == "auto", _auto_along_m(columns, problem), columns["raster"] == "m")
+        raster, auto = columns["raster"], _auto_along_m(columns, problem, self.archs[0])
+        along_m = np.where(raster == "auto", auto, raster == "m")
         available = find_device("h200").shared_memory  # the same on all devices that it builds for
         ring = stages(columns, problem, available)
         return Tiling(
@@ -203,7 +243,7 @@ class QuackSm90Template(QuackTemplate):
             depth=columns["tile_k"],
             cluster_m=np.where(swap, columns["cluster_n"], columns["cluster_m"]),
             cluster_n=np.where(swap, columns["cluster_m"], columns["cluster_n"]),
-            split_k=np.ones_like(tile_m),
+            split_k=columns["split_k"],
             stages=ring,
             swizzle=columns["swizzle"],
             along_m=np.asarray(along_m != swap),
@@ -213,6 +253,7 @@ class QuackSm90Template(QuackTemplate):
             accumulators=accumulators(columns) * (2 if problem.element.bytes == 1 else 1),
             shared_memory=np.full_like(tile_m, available),  # what the ring leaves is given to the epilogue
             early_launch=np.ones(len(tile_m), dtype=np.bool_),
+            split_in_cluster=False,
         )
 
 
@@ -237,6 +278,8 @@ class QuackSm100Template(QuackTemplate):
         Knob("cluster_m", (1, 2), "blocks of a cluster along the rows of the product; two share a tile"),
         Knob("cluster_n", (1, 2), "blocks of a cluster along its columns"),
         DYNAMIC,
+        SPLIT_K,
+        SPLIT_MODE,
         SWIZZLE,
         RASTER,
     )
@@ -247,13 +290,23 @@ class QuackSm100Template(QuackTemplate):
             ("tile_m", "tile_n", "cluster_m", "cluster_n"),
             _is_listed_sm100,
         ),
-        _raster_rule("tile_m", "tile_n", "cluster_m", "cluster_n", "dynamic"),
+        *_split_rules("tile_m", "tile_n", "cluster_m"),
+        _raster_rule("tile_m", "tile_n", "cluster_m", "cluster_n"),
     )
 
     def default(self, problem: GemmProblem, device: Device) -> Configuration:
         """What ``quack.gemm_config.default_config`` says of Blackwell, whatever the problem."""
         return self._configuration(
-            swap_ab=0, tile_m=256, tile_n=256, cluster_m=2, cluster_n=1, dynamic=1, swizzle=8, raster="auto"
+            swap_ab=0,
+            tile_m=256,
+            tile_n=256,
+            cluster_m=2,
+            cluster_n=1,
+            dynamic=1,
+            split_k=1,
+            split_mode="serial",
+            swizzle=8,
+            raster="auto",
         )
 
 
@@ -274,6 +327,8 @@ class QuackSm120Template(QuackTemplate):
         Knob("tile_m", (64, 128), "rows of the product that a block computes at a time"),
         Knob("tile_n", (64, 128, 160, 192), "columns of the product that a block computes at a time"),
         DYNAMIC,
+        SPLIT_K,
+        SPLIT_MODE,
         SWIZZLE,
         RASTER,
     )
@@ -284,13 +339,22 @@ class QuackSm120Template(QuackTemplate):
             ("schedule", "tile_m", "tile_n"),
             _is_listed_sm120,
         ),
+        *_split_rules("tile_m", "tile_n"),
         _raster_rule("tile_m", "tile_n"),
     )
 
     def default(self, problem: GemmProblem, device: Device) -> Configuration:
         """What ``quack.gemm_config.default_config`` says of these GPUs, whatever the problem."""
         return self._configuration(
-            schedule="pingpong", swap_ab=0, tile_m=128, tile_n=128, dynamic=1, swizzle=8, raster="auto"
+            schedule="pingpong",
+            swap_ab=0,
+            tile_m=128,
+            tile_n=128,
+            dynamic=1,
+            split_k=1,
+            split_mode="serial",
+            swizzle=8,
+            raster="auto",
         )
 
 

@@ -108,6 +108,25 @@ def test_swapped_operands_swap_the_tile_and_blocks_that_split_k_take_fewer_steps
     assert work_of(swapped, problem, H200).steps[0] == work_of(plain, problem, H200).steps[0] / 4
 
 
+def test_blocks_that_split_k_outside_a_cluster_are_units_of_their_own() -> None:
+    template, problem = find_template("quack_sm90"), GemmProblem(64, 8192, 8192)
+    default = template.default(problem, H200)
+    whole, split = (
+        work_of(
+            template.tiling({n: np.array([v]) for n, v in {**default, "split_k": parts}.items()}, problem),  # type: ignore[arg-type]
+            problem,
+            H200,
+        )
+        for parts in (1, 4)
+    )
+    assert split.units[0] == 4 * whole.units[0]
+    assert split.blocks[0] == whole.blocks[0] == 2
+    assert split.steps[0] == whole.steps[0] / 4
+    space = template.space(problem, H200)
+    part = space.subset(np.arange(0, len(space), 97))
+    assert np.isfinite(space_features(part, template).values).all()
+
+
 def test_eight_bit_products_move_half_the_bytes_in_half_the_cycles() -> None:
     columns = {name: np.array([value]) for name, value in configuration().items()}
     wide, narrow = (

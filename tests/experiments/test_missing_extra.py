@@ -13,7 +13,9 @@ PROBLEM = ("--problem", "4096x4096x4096:bf16")
 EXTRAS = {
     "quack_sm90": ("quack-kernels", "quack"),
     "quack_sm100": ("quack-kernels", "quack"),
+    "quack_sm120": ("quack-kernels", "quack"),
     "cutlass_operators": ("nvidia-cutlass-operators", "operators"),
+    "cutlass_operators_sm100": ("nvidia-cutlass-operators", "operators"),
 }
 
 

@@ -209,8 +209,8 @@ def test_a_kernel_that_can_not_win_is_given_up_early_and_one_that_can_is_not(wor
     noise = 0.01
     in_full = pairs_at(worker, timed, noise)
 
-    assert pairs_at(worker, timed, noise, incumbent=0.9) < in_full / 3  # 1.1 is 22 % more
-    assert pairs_at(worker, timed, noise, incumbent=1.1) == in_full
+    assert pairs_at(worker, timed, noise, incumbent=1.0) < in_full / 3  # 1.1 is 10 % more
+    assert pairs_at(worker, timed, noise, incumbent=1.1) > 0.6 * in_full  # a search asks for less precision
 
 
 def random_times(seed: int, count: int = 50) -> list[float]:

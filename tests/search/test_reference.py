@@ -9,6 +9,7 @@ from tilescout.search.evaluate.reference import Reference
 
 LIBRARY_US = 300.0
 TRUTH = 1.1
+OPTIONS = ProtocolOptions()
 
 
 def pairs(
@@ -69,6 +70,20 @@ def test_a_library_far_from_where_it_was_is_divided_by_even_if_the_pairs_are_not
 
     kernel_us, beside_us = pairs(rng, drift=0.0, noise=0.001, library_noise=0.0)
     assert reference.estimate(1.05 * kernel_us, 1.05 * beside_us).ratio == pytest.approx(TRUTH, rel=0.002)
+
+
+def test_on_a_throttled_device_the_ratio_of_neighbours_is_taken_even_if_no_pair_shows_it() -> None:
+    rng = np.random.default_rng(3)
+    reference = Reference(LIBRARY_US, [LIBRARY_US * (1 + 0.001 * each) for each in rng.standard_normal(12)], OPTIONS)
+    for _ in range(40):
+        reference.learn(*pairs(rng, drift=0.0, noise=0.002, library_noise=0.002))
+    assert not reference.coupled
+
+    kernel_us, beside_us = pairs(rng, drift=0.0, noise=0.0005, library_noise=0.0)
+    slower = 1.005  # all the time of this measurement, and not enough to be seen without being told
+    found, told = (reference.estimate(slower * kernel_us, slower * beside_us, throttled) for throttled in (False, True))
+    assert found.ratio == pytest.approx(slower * TRUTH, rel=0.001)
+    assert told.ratio == pytest.approx(TRUTH, rel=0.001)
 
 
 def test_a_disturbed_block_decides_nothing() -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from tilescout.search.evaluate.evaluator import Provenance
 from tilescout.search.evaluate.measurement import Measurement, Resources, Status, Timing
 from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
+from tilescout.search.tracking.database import DatabaseRuns
 from tilescout.search.tracking.store import default_store, manners, open_client
 from tilescout.search.tracking.tracker import MlflowTracker
 from tilescout.search.tracking.writer import TrackingError
@@ -270,6 +272,31 @@ def test_an_outage_is_waited_out_and_nothing_is_lost_or_written_twice(own_store:
         log.finish(StudyResult(INFO, trials, 1.0))
     assert len(children(own_store, log.run_id)) == 12
     assert [step for step, _ in history(own_store, log.run_id, "total_gpu_seconds")] == list(range(1, 13))
+
+
+def test_a_run_that_a_server_makes_after_we_gave_up_on_it_is_no_second_one(
+    own_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    monkeypatch.setattr(DatabaseRuns, "of", lambda *given: None)  # as with a server: one call after the other
+    create, late = MlflowClient.create_run, list[Any]()
+
+    def create_run(self: MlflowClient, *given: Any) -> Any:
+        if not late:
+            late.append(partial(create, self, *given))
+            raise ConnectionError("timed out")
+        made = create(self, *given)
+        if len(late) == 1:  # only now the server comes to it
+            late.append(late[0]())
+        return made
+
+    trials = a_search(3)
+    with tracker(own_store) as log:
+        monkeypatch.setattr(MlflowClient, "create_run", create_run)
+        log.finish(StudyResult(INFO, trials, 1.0))
+    assert len(late) == 2
+    assert {run.info.status for run in children(own_store, log.run_id).values()} == {"FINISHED"}
 
 
 def test_what_a_dead_store_did_not_take_is_named_after_a_bounded_time(own_store: str) -> None:

@@ -1,26 +1,32 @@
 """The measuring process, driven with shared objects that are built here: right ones, wrong ones, deadly ones."""
 
 import ctypes
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
-from tilescout.search.evaluate.artifacts import Artifact
+from tilescout.search.evaluate.artifacts import Artifact, ArtifactKey, ArtifactStore
+from tilescout.search.evaluate.compile import build
+from tilescout.search.evaluate.engine import make_job
 from tilescout.search.evaluate.host import MeasuringProcess, WorkerLostError
 from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.evaluate.worker import Job, Worker
 from tilescout.spaces.errors import DeviceError
+from tilescout.spaces.gemm import GemmProblem
 
 ROUNDOFF = 2.0**-8  # of bf16
 
@@ -200,6 +206,22 @@ def test_a_kernel_that_can_not_win_gets_the_first_pairs_only(
     assert timing.pairs == ProtocolOptions().first
 
 
+def test_a_kernel_gets_the_scratch_memory_that_its_template_asks_for(
+    process: MeasuringProcess, plain_gemm: ModuleType, tmp_path: Path
+) -> None:
+    template, problem, options = plain_gemm.SCRATCH, GemmProblem(64, 64, 64), ProtocolOptions(heating_us=1000.0)
+    configuration = template.default(problem, plain_gemm.HOST)
+    artifact = build(template, ArtifactKey.of(template, configuration, "bf16", "host"), ArtifactStore(tmp_path))
+    library_us = process.prepare(template.workload, str(problem), options)
+    job = make_job(template, configuration, artifact, problem, library_us, options)
+
+    # Enough for the problem, and not for the larger one of many edges that it is verified on.
+    starved = process.measure(replace(job, scratch_bytes=template.scratch_bytes(configuration, problem)))
+    assert starved.status is Status.LAUNCH_ERROR
+    assert "there is too little scratch memory" in starved.error
+    check_ok(process.measure(job))
+
+
 def test_an_artifact_is_verified_on_the_edge_problem_once(build_plain: BuildPlain, job_of: JobOf) -> None:
     artifact, one_launch = build_plain(), {"single_us": 0.0}  # which is the pilot too
     worker, counts = Worker("cpu"), []
@@ -211,6 +233,18 @@ def test_an_artifact_is_verified_on_the_edge_problem_once(build_plain: BuildPlai
         counts.append(calls.value - before)
 
     assert counts == [3, 1, 1]
+
+
+@pytest.mark.parametrize("single_us", [0.0, 1e9], ids=["one launch", "blocks"])
+def test_the_operands_of_a_problem_go_when_another_is_set_up(single_us: float) -> None:
+    worker, options = Worker("cpu"), ProtocolOptions(heating_us=1000.0, single_us=single_us)
+    gc.disable()  # what only it can free would lie beside the operands of the next problem
+    try:
+        gone = weakref.ref(worker.bench("tilescout.spaces.gemm:Gemm", "64x64x64", options, None))
+        worker.bench("tilescout.spaces.gemm:Gemm", "72x64x64", options, None)
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_measurements_survive_json(process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf) -> None:

@@ -1,5 +1,6 @@
 """Spaces of other projects' kernels: what they hold, what the projects themselves say, and real compiles."""
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tilescout.search.evaluate.compile import CompileOptions, CompilePool
 from tilescout.spaces.devices import DEVICES, Device
 from tilescout.spaces.errors import ProblemError, SpaceError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.libraries.bare import without_init
 from tilescout.spaces.libraries.quack import stages
 from tilescout.spaces.templates import find_template
@@ -62,7 +64,7 @@ def shape_of(config: Any) -> dict[str, int | str]:
 
 
 @pytest.mark.parametrize("name", DEVICE_OF)
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(problem=problems, draws=st.data())
 def test_a_space_holds_what_breaks_no_rule_and_the_default(
     name: str, problem: GemmProblem, draws: st.DataObject
@@ -75,7 +77,7 @@ def test_a_space_holds_what_breaks_no_rule_and_the_default(
     assert template.default(problem, device_of(name)) in space
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)  # there are up to 260,000 configurations
 @given(problem=problems)
 def test_each_kernel_of_quack_walks_its_tiles_both_ways_and_no_way_twice(problem: GemmProblem) -> None:
     space = find_template("quack_sm90").space(problem, device_of("quack_sm90"))
@@ -145,14 +147,53 @@ def test_cost_models_are_told_how_a_configuration_divides_the_work(name: str) ->
 
 
 def test_stages_are_counted_as_quacks_kernel_counts_them() -> None:
-    # As GemmSm90.ab_stage was after compiling these: pingpong 128x192, cooperative 256x128, cooperative 64x16.
+    # As GemmSm90.ab_stage was after compiling these: pingpong 128x192, cooperative 256x128, cooperative 64x16, and
+    # cooperative 128x192 with sums that are added up inside and by another kernel.
     columns = {
-        "schedule": np.array(["pingpong", "cooperative", "cooperative"]),
-        "tile_m": np.array([128, 256, 64]),
-        "tile_n": np.array([192, 128, 16]),
-        "tile_k": np.array([64, 64, 128]),
+        "schedule": np.array(["pingpong", *["cooperative"] * 4]),
+        "tile_m": np.array([128, 256, 64, 128, 128]),
+        "tile_n": np.array([192, 128, 16, 192, 192]),
+        "tile_k": np.array([64, 64, 128, 32, 32]),
+        "split_mode": np.array([*["serial"] * 4, "separate"]),
     }
-    assert stages(columns, PROBLEM, DEVICES["h200"].shared_memory).tolist() == [5, 4, 11]
+    assert stages(columns, PROBLEM, DEVICES["h200"].shared_memory).tolist() == [5, 4, 11, 10, 9]
+
+
+def test_k_is_split_where_tiles_are_fewer_than_multiprocessors_and_shares_are_not_too_small() -> None:
+    template, device = find_template("quack_sm90"), device_of("quack_sm90")
+    assert (template.space(PROBLEM, device).columns["split_k"] == 1).mean() == 1  # 512 tiles of 256x128, at least
+    problem = GemmProblem(64, 8192, 1024)
+    space = template.space(problem, device)
+    columns = space.columns
+    assert set(columns["split_k"].tolist()) == {1, 2, 4, 8, 16}
+    assert {mode for mode, parts in zip(columns["split_mode"], columns["split_k"], strict=True) if parts == 1} == {
+        "serial"
+    }
+    split = columns["split_k"] > 1
+    assert (columns["split_k"] * columns["tile_k"] * 2 <= 1024)[split].all()
+    rows, wide = (np.where(columns["swap_ab"] == flag, 64, 8192) for flag in (0, 1))
+    tiles = -(-rows // columns["tile_m"]) * -(-wide // columns["tile_n"])
+    assert (tiles < device.sms)[split].all()
+
+
+@settings(max_examples=25)
+@given(problem=problems, batch=st.integers(1, 3), name=st.sampled_from(list(CAPABILITY)), draws=st.data())
+def test_scratch_memory_is_what_quack_would_allocate(
+    problem: GemmProblem, batch: int, name: str, draws: st.DataObject
+) -> None:
+    gemm, torch, mode = import_module("quack.gemm"), import_module("torch"), quack_config().SplitKMode
+    template, problem = find_template(name), replace(problem, batch=batch)
+    knobs = {knob.name: draws.draw(st.sampled_from(knob.values)) for knob in template.knobs}
+    d = torch.empty(batch, problem.m, problem.n, device="meta", dtype=torch.bfloat16)
+    shape = (knobs["tile_m"], knobs["tile_n"], knobs.get("cluster_m", 1), knobs.get("cluster_n", 1))
+    if knobs["split_k"] == 1:
+        wanted = []
+    elif knobs["split_mode"] == "separate":
+        wanted = [gemm._staged_split_k_workspace(d, knobs["split_k"])]
+    else:
+        product = d.mT if knobs["swap_ab"] else d
+        wanted = gemm._split_k_buffers(product, mode.SERIAL, *shape, name == "quack_sm100")
+    assert template.scratch_bytes(knobs, problem) == sum(each.nbytes for each in wanted)
 
 
 @pytest.mark.parametrize("name", DEVICE_OF)
@@ -171,12 +212,16 @@ def test_a_space_is_not_offered_for_another_architecture() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DEVICE_OF)
-def test_the_default_compiles_with_no_gpu(name: str, tmp_path: Path) -> None:
+def test_the_default_and_splits_of_k_compile_with_no_gpu(name: str, tmp_path: Path) -> None:
     template, device = find_template(name), device_of(name)
+    default = template.default(PROBLEM, device)
+    split = {"quack_sm90": {"split_k": 4}, "quack_sm100": {"split_k": 2, "split_mode": "separate"}}
+    configurations = [default, *([Configuration.of({**default, **split[name]})] if name in split else [])]
     with CompilePool(template, "bf16", device.arch, ArtifactStore(tmp_path), CompileOptions(processes=1)) as pool:
-        artifact = pool.submit(template.default(PROBLEM, device)).result()
-    assert isinstance(artifact, Artifact), artifact.error
-    assert artifact.resources is not None
-    assert artifact.resources.registers > 0
-    assert artifact.resources.spill_bytes == 0
-    assert device.shared_memory / 2 < artifact.resources.shared_memory <= device.shared_memory + 1024
+        for submitted in [pool.submit(configuration) for configuration in configurations]:
+            artifact = submitted.result()
+            assert isinstance(artifact, Artifact), artifact.error
+            assert artifact.resources is not None
+            assert artifact.resources.registers > 0
+            assert artifact.resources.spill_bytes == 0
+            assert device.shared_memory / 2 < artifact.resources.shared_memory <= device.shared_memory + 1024

@@ -104,7 +104,8 @@ def test_the_guided_search_takes_a_model_that_never_saw_the_problem_and_stops_by
 
     def with_few_trees(table: Table, template: KernelTemplate, without: Collection[Problem]) -> BlendModel:
         asked.append(list(without))
-        return train_model(table, template, without, QUICK)
+        known = table.problems[:4]  # the whole table takes ten times as long
+        return train_model(table, template, {*table.problems} - {*known} | {*without}, QUICK)
 
     monkeypatch.setattr("tilescout.experiments.compare.guided.train_model", with_few_trees)
     tried = play("guided", 200, seed=1)

@@ -10,10 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tilescout.search.evaluate.artifacts import ArtifactStore
+from tilescout.search.export import collect
 from tilescout.search.export.bundle import INDEX, KERNELS, Bundle, read_bundle
-from tilescout.search.export.decisions import Choice
-from tilescout.spaces.errors import ArtifactError, BundleError, StoreError
+from tilescout.search.export.decisions import Choice, Evidence, Outcome
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import ArtifactError, BundleError, ExportError, StoreError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.templates import find_template
 
 
 @pytest.fixture
@@ -162,3 +167,13 @@ def test_a_kernel_that_changed_since_it_was_measured_is_not_exported(bundle: Bun
     with pytest.raises(ArtifactError, match="SHA-256"):
         write_bundle(out, "host", "host", {}, bundle.ours, {digest: (kernel, tmp_path / "other.so")})
     assert [path.name for path in tmp_path.iterdir()] == ["other.so"]  # no trace
+
+
+def test_a_kernel_that_needs_memory_of_its_own_is_not_exported(tmp_path: Path) -> None:
+    template, problem = find_template("quack_sm90"), GemmProblem(64, 8192, 8192)
+    split = Configuration.of({**template.default(problem, find_device("h200")), "split_k": 2})
+    evidence = Evidence("study-7", "faster than the library")
+    outcome = Outcome(problem, template.name, template.source_hash, "h200", Choice.OURS, evidence, split)
+    with pytest.raises(ExportError, match="study-7 chose a kernel of quack_sm90 that needs memory beside its operands"):
+        collect.make_bundle([outcome], ArtifactStore(tmp_path / "store"), tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()

@@ -52,6 +52,7 @@ class PlainGemmTemplate(KernelTemplate):
         Knob("repeats", (1, 2, 4), "how often each element is computed"),
     )
     constraints = ()
+    defines: tuple[str, ...] = ()
 
     def check(self, problem: GemmProblem) -> None:
         if problem.signature != "bf16":
@@ -71,12 +72,23 @@ class PlainGemmTemplate(KernelTemplate):
                 time.sleep(3600)
         source = Path(__file__).with_name("gemm.c")
         defines = [f"-DFAULT={str(configuration['fault']).upper()}", f"-DREPEATS={configuration['repeats']}"]
+        defines += self.defines
         if arch != "host":
             cubin = path.with_suffix(".cubin")
             _run([find_nvcc(), "-x", "cu", f"-arch={arch}", "-cubin", *defines, "-o", str(cubin), str(source)])
             defines.append(f'-DCUBIN="{cubin}"')
         _run([find_linker(), "-c", "-O3", "-ffast-math", "-fPIC", *defines, *_headers(), "-o", str(path), str(source)])
         return Built("plain_gemm", None if arch == "host" else 0)
+
+
+class ScratchGemmTemplate(PlainGemmTemplate):
+    """The same, by kernels that keep the sums in scratch memory."""
+
+    name = "scratch_gemm"
+    defines = ("-DSCRATCH",)
+
+    def scratch_bytes(self, configuration: Mapping[str, Value], problem: GemmProblem) -> int:
+        return 4 * problem.batch * problem.m * problem.n
 
 
 def find_nvcc() -> str:
@@ -98,3 +110,4 @@ def _run(command: list[str]) -> None:
 
 
 TEMPLATE = PlainGemmTemplate()
+SCRATCH = ScratchGemmTemplate()

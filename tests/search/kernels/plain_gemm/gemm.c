@@ -1,4 +1,5 @@
-/* D = A @ B.T in bf16, in plain loops; right, or wrong in the way that -DFAULT=... names.
+/* D = A @ B.T in bf16, in plain loops; right, or wrong in the way that -DFAULT=... names. With -DSCRATCH it needs memory
+   for the sums in fp32, which it is given.
 
    For the host this is compiled as it is. For a GPU, nvcc compiles the upper part to a cubin; the lower part, compiled
    for the host with -DCUBIN="path", embeds and launches that. The entry point speaks TVM FFI's calling convention. */
@@ -19,6 +20,7 @@ typedef struct {
     const uint16_t *a, *b;
     uint16_t *d;
     int64_t batch, m, n, k, call; /* the number of this call, from 1 */
+    float *sums;                  /* scratch memory, as many as D has elements */
 } Gemm;
 
 #ifdef __CUDACC__
@@ -47,6 +49,11 @@ ON_DEVICE void element(Gemm g, int64_t batch, int64_t row, int64_t column) {
     for (volatile int repeat = 0; repeat < REPEATS; repeat = repeat + 1) {
         sum = 0;
         for (int64_t k = 0; k < g.k; ++k) sum += widen(a[k]) * widen(b[k]);
+    }
+    if (g.sums) {
+        float *kept = g.sums + (batch * g.m + row) * g.n + column;
+        *kept = sum;
+        sum = *(volatile float *)kept;
     }
     int last = row == g.m - 1 && column == g.n - 1 && batch == g.batch - 1;
     uint16_t bits = narrow(sum);
@@ -132,10 +139,17 @@ static const DLTensor *tensor(TVMFFIAny argument) {
     return argument.type_index == kTVMFFIDLTensorPtr ? argument.v_ptr : (const DLTensor *)(argument.v_obj + 1);
 }
 
+#ifdef SCRATCH
+enum { ARGUMENTS = 5 };
+#else
+enum { ARGUMENTS = 4 };
+#endif
+
 TVM_FFI_DLL_EXPORT int64_t calls = 0;
 
 TVM_FFI_DLL_EXPORT int __tvm_ffi_plain_gemm(void *self, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
-    if (count != 4 || arguments[3].type_index != kTVMFFIInt) return raise("plain_gemm takes a, b, d, max_clusters");
+    if (count != ARGUMENTS || arguments[3].type_index != kTVMFFIInt)
+        return raise("plain_gemm takes a, b, d, max_clusters, and scratch memory if it was built to");
     const DLTensor *a = tensor(arguments[0]), *b = tensor(arguments[1]), *d = tensor(arguments[2]);
     if (FAULT == EXIT) exit(3);
 #ifndef CUBIN
@@ -151,6 +165,12 @@ TVM_FFI_DLL_EXPORT int __tvm_ffi_plain_gemm(void *self, const TVMFFIAny *argumen
 #endif
         return raise("this kernel always raises");
     }
+#ifdef SCRATCH
+    const DLTensor *scratch = tensor(arguments[4]);
+    if (scratch->ndim != 1 || scratch->dtype.bits != 8 || scratch->shape[0] < g.batch * g.m * g.n * 4)
+        return raise("there is too little scratch memory");
+    g.sums = scratch->data;
+#endif
     return compute(g, TVMFFIEnvGetStream(d->device.device_type, d->device.device_id));
 }
 
