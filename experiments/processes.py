@@ -3,7 +3,9 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
+from threading import Thread
 from typing import Any, TypeVar
 
 import click
@@ -44,7 +46,7 @@ def each(
             yield function(*one)
         return
     workers = min(processes, len(arguments))
-    with ProcessPool(max_workers=workers, context=get_context("spawn"), initializer=one_thread) as pool:
+    with ProcessPool(max_workers=workers, context=get_context("spawn"), initializer=prepare_process) as pool:
         try:
             futures = [pool.schedule(function, args=one) for one in arguments]
             for future in track(as_completed(futures), title, total=len(futures)):
@@ -54,11 +56,22 @@ def each(
             raise
 
 
-def one_thread() -> None:
-    """Give this process one core: numerical libraries would take all of them, each."""
+def prepare_process() -> None:
+    """Give this process one core, and end it with the one that started it.
+
+    Numerical libraries would take all cores, each; and a task may take minutes after nobody waits for it any more.
+    """
+    Thread(target=_leave_with_parent, daemon=True).start()
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(1)
     import torch
 
     torch.set_num_threads(1)
+
+
+def _leave_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

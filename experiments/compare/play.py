@@ -16,7 +16,7 @@ import numpy as np
 from tilescout.experiments.compare.contenders import Contender, parse_contender
 from tilescout.experiments.compare.truth import Truth
 from tilescout.experiments.held_out import FOLDER
-from tilescout.experiments.processes import one_thread
+from tilescout.experiments.processes import prepare_process
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.evaluate.table import Table
 from tilescout.search.sources import template_of
@@ -149,7 +149,7 @@ def run_all(
     """
     from pebble import ProcessPool
 
-    pool = ProcessPool(max_workers=processes, context=get_context("spawn"), initializer=one_thread)
+    pool = ProcessPool(max_workers=processes, context=get_context("spawn"), initializer=prepare_process)
     with pool:
         pending: dict[Future[Trace], Run] = {}
         queue = iter(runs)

@@ -1,0 +1,52 @@
+"""Processes that work for a command."""
+
+import operator
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tilescout.experiments.processes import each
+
+LONG = """
+import sys
+from tilescout.experiments.processes import each
+from tests.experiments.test_processes import note_and_sleep
+
+if __name__ == "__main__":
+    list(each(note_and_sleep, [(sys.argv[1], 0), (sys.argv[1], 1)], 2, "sleeping"))
+"""
+
+
+def note_and_sleep(folder: str, number: int) -> None:
+    Path(folder, f"pid-{number}").write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+def test_every_call_is_answered_by_one_process_or_several() -> None:
+    calls = [(1, 2), (3, 4), (5, 6)]
+    assert (
+        sorted(each(operator.add, calls, 1, "adding")) == sorted(each(operator.add, calls, 2, "adding")) == [3, 7, 11]
+    )
+
+
+def test_processes_end_with_a_command_that_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "long.py"
+    script.write_text(LONG)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
+    command = subprocess.Popen([sys.executable, str(script), str(tmp_path)], env=environment)
+    notes = [tmp_path / "pid-0", tmp_path / "pid-1"]
+    deadline = time.monotonic() + 120
+    while not all(note.exists() and note.read_text() for note in notes):
+        assert command.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+    command.send_signal(signal.SIGKILL)
+    command.wait()
+
+    while any(Path("/proc", note.read_text()).exists() for note in notes):
+        assert time.monotonic() < deadline, "a process lives on"
+        time.sleep(0.1)
