@@ -50,7 +50,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	share=; test -z "$$gpu" || ! $(PYTHON) $(HAS_CUDA) || share=--system-site-packages; \
 	test -x $(BIN)/python || $(PYTHON) -m venv $$share $(VENV); \
 	echo "setup: $$($(BIN)/python --version), $$torch and the rest of constraints.txt into $(VENV); a minute or two"; \
-	$(PIP) $$torch setuptools; \
+	$(PIP) $$torch "$$($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])')"; \
 	$(PIP) --no-build-isolation --editable '.[dev]'; \
 	mkdir -p $(VENV)/rooms/tilescout; \
 	for room in $(ROOMS); do ln -sfn ../../../$$room $(VENV)/rooms/tilescout/$$room; done; \
