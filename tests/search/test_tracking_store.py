@@ -71,7 +71,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, "subprocess.Com
     """A store that a process of its own has made and logged a study to, and what that process had to say."""
     uri, _ = default_store(tmp_path_factory.mktemp("made"))
     code = MAKE.format(here=str(Path(__file__).parent), uri=uri)
-    return uri, subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    # Another test may have imported MLflow by itself, which then leaves its session in the environment.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("_MLFLOW")}
+    command = [sys.executable, "-c", code]
+    return uri, subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
 def test_a_new_store_is_made_in_silence_and_the_environment_is_left_as_it_was(
