@@ -2,8 +2,9 @@
 
     python -m tilescout.experiments.benchmarks.logging_overhead --trials 1000 --out logging.json
 
-Every search is of the same seed and so tries the same configurations. What is paid once, whatever the number of trials,
-is told apart: importing MLflow, making a store, and the summary with its plots.
+Every search is of the same seed and so tries the same configurations. What a process pays once is told apart: importing
+MLflow, making a store, and what the first summary imports. What a study pays once, its summary with its plots (some
+seconds), is in what logging adds.
 """
 
 import argparse
