@@ -59,7 +59,7 @@ from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Knob
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate
-from tilescout.spaces.tiling import Tiling
+from tilescout.spaces.tiling import Tiling, ceil_div
 
 Floats = NDArray[np.float64]
 
@@ -217,15 +217,15 @@ class Work:
 def work_of(tiling: Tiling, problem: GemmProblem, device: Device) -> Work:
     """Count the work of configurations on a problem."""
     t, size, result = tiling, problem.element.bytes, problem.result.bytes
-    clusters_m = _ceil(problem.m, t.rows * t.cluster_m)
-    clusters_n = _ceil(problem.n, t.columns * t.cluster_n)
+    clusters_m = ceil_div(problem.m, t.rows * t.cluster_m)
+    clusters_n = ceil_div(problem.n, t.columns * t.cluster_n)
     within, apart = (t.split_k, 1) if t.split_in_cluster else (1, t.split_k)  # parts of a tile in a cluster, in others
     units = clusters_m * clusters_n * problem.batch * apart
     blocks = t.cluster_m * t.cluster_n * within
     at_once = clusters_at_once(blocks, device)
     running = np.minimum(units, at_once)
-    waves = _ceil(units, at_once)
-    steps = _ceil(_ceil(problem.k, t.split_k), t.depth)
+    waves = ceil_div(units, at_once)
+    steps = ceil_div(ceil_div(problem.k, t.split_k), t.depth)
 
     instructions = t.rows * t.columns * t.depth * size / (MMA_ROWS * t.mma_columns * MMA_BYTES)
     cycles = 2 * MMA_ROWS * MMA_BYTES * t.mma_columns / OPERATION_BYTES_A_CYCLE
@@ -237,8 +237,8 @@ def work_of(tiling: Tiling, problem: GemmProblem, device: Device) -> Work:
     across = np.where(t.along_m, clusters_n, clusters_m)
     width = np.minimum(t.swizzle, across)
     tiles = -(-running // apart)
-    length = np.minimum(along, _ceil(tiles, width))
-    lanes = np.minimum(across, width * _ceil(tiles, width * along))
+    length = np.minimum(along, ceil_div(tiles, width))
+    lanes = np.minimum(across, width * ceil_div(tiles, width * along))
     reach_m = np.where(t.along_m, length, lanes) * t.cluster_m * t.rows
     reach_n = np.where(t.along_m, lanes, length) * t.cluster_n * t.columns
     reach_m, reach_n = np.minimum(reach_m, problem.m), np.minimum(reach_n, problem.n)
@@ -296,8 +296,8 @@ def tiling_features(tiling: Tiling, problem: GemmProblem, device: Device) -> dic
         "depth": t.depth,
         "area": t.rows * t.columns,
         "aspect": t.rows / t.columns,
-        "pad_m": _ceil(problem.m, t.rows * t.cluster_m) * t.rows * t.cluster_m / problem.m,
-        "pad_n": _ceil(problem.n, t.columns * t.cluster_n) * t.columns * t.cluster_n / problem.n,
+        "pad_m": ceil_div(problem.m, t.rows * t.cluster_m) * t.rows * t.cluster_m / problem.m,
+        "pad_n": ceil_div(problem.n, t.columns * t.cluster_n) * t.columns * t.cluster_n / problem.n,
         "pad_k": work.steps * t.depth * t.split_k / problem.k,
         "units": work.units / work.at_once,
         "waves": work.waves,
@@ -337,7 +337,3 @@ def tiling_features(tiling: Tiling, problem: GemmProblem, device: Device) -> dic
 L2_BYTES_A_CYCLE = 32  # that a multiprocessor reads of the L2
 STORE_BYTES_A_CYCLE = 32  # that it writes
 LATENCY_US = 0.8  # from asking for a stage to its first bytes
-
-
-def _ceil(numerator: int | NDArray[np.int64], denominator: NDArray[np.int64]) -> NDArray[np.int64]:
-    return -(-np.asarray(numerator, dtype=np.int64) // denominator)

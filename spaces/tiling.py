@@ -4,12 +4,15 @@ A template whose kernels are such products describes them by `KernelTemplate.til
 know how its knobs are called.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.spaces.constraints import Mask
+from tilescout.spaces.gemm import GemmProblem
 
 Integers = NDArray[np.int64]
 
@@ -70,3 +73,14 @@ class Tiling:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+def ceil_div(extent: Any, step: Any) -> Any:
+    """How many steps cover an extent; integers or columns of them."""
+    return -(-extent // step)
+
+
+def computed_extents(knobs: Mapping[str, Any], problem: GemmProblem) -> tuple[Any, Any]:
+    """Rows and columns of the product that is computed: of D or, where ``swap_ab`` is 1, of its transpose."""
+    swapped = knobs["swap_ab"] == 1
+    return np.where(swapped, problem.n, problem.m), np.where(swapped, problem.m, problem.n)

@@ -94,9 +94,8 @@ def _make_lowering(operator: Any) -> Any:
 
 def _realized(ir: Any, tensor: Any, strides: tuple[Any, ...]) -> Any:
     """A tensor of a graph in memory, with exactly these strides, those of dimensions of size 1 too."""
-    ir.ExternKernel.realize_input(
-        tensor
-    )  # once for all that use it: to require strides first would make a copy for each
+    # Once for all that use it: to require strides first would make a copy for each.
+    ir.ExternKernel.realize_input(tensor)
     found = ir.ExternKernel.realize_input(ir.ExternKernel.require_exact_strides(tensor, strides))
     layout = found.get_layout()
     if list(layout.stride) == list(strides):

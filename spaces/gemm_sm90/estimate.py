@@ -7,14 +7,13 @@ hides, what a tile costs once, and device memory. `tilescout.costmodel` has mode
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.spaces.devices import Device
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.tiling import Tiling
+from tilescout.spaces.tiling import Tiling, ceil_div
 
 _CLOCK = 1.755e9  # Hz, of an H100 and an H200 under load
 _MULTIPLIED = 2048  # 16-bit multiplications a cycle of a multiprocessor; of 8 bits twice as many
@@ -76,9 +75,9 @@ def cycles(tiling: Tiling, problem: GemmProblem, device: Device, rates: Rates = 
         Cycles, of shape [n].
     """
     size, result = problem.element.bytes, problem.result.bytes
-    tiles = problem.batch * _ceil(problem.m, tiling.rows) * _ceil(problem.n, tiling.columns)
+    tiles = problem.batch * ceil_div(problem.m, tiling.rows) * ceil_div(problem.n, tiling.columns)
     clusters = tiling.cluster_m * tiling.cluster_n * tiling.split_k
-    waves = _ceil(tiles * tiling.split_k, np.where(clusters >= 4, _FEWER, device.sms))
+    waves = ceil_div(tiles * tiling.split_k, np.where(clusters >= 4, _FEWER, device.sms))
     multiplying = tiling.rows * tiling.columns * tiling.depth * size / (2 * _MULTIPLIED)
     multiplying = multiplying * np.where((size == 1) & (tiling.warp_groups == 1), rates.in_turn, 1.0)
     loading = (tiling.rows / tiling.cluster_n + tiling.columns / tiling.cluster_m) * tiling.depth * size / rates.loading
@@ -86,12 +85,8 @@ def cycles(tiling: Tiling, problem: GemmProblem, device: Device, rates: Rates = 
     ending = tiling.rows * tiling.columns * result / rates.storing + rates.tile
     ending = ending * np.where(tiling.ping_pong & (waves > 1), 0.5, 1.0)  # the other group multiplies meanwhile
     ending = ending + rates.exchange * (tiling.split_k > 1)
-    computing = waves * (_ceil(problem.k, tiling.depth * tiling.split_k) * stage + ending)
+    computing = waves * (ceil_div(problem.k, tiling.depth * tiling.split_k) * stage + ending)
     moved = (problem.m + problem.n) * problem.k * size + problem.m * problem.n * result
     memory = problem.batch * moved / (rates.memory * device.bandwidth) * _CLOCK
     longer, shorter = np.maximum(computing, memory), np.minimum(computing, memory)
     return np.asarray(longer + rates.overlap * shorter + rates.latency, dtype=np.float64)
-
-
-def _ceil(extent: Any, step: Any) -> Any:
-    return -(-extent // step)

@@ -25,7 +25,7 @@ from tilescout.spaces.gemm_sm90.layout import (
 )
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.templates import Built, KernelTemplate
-from tilescout.spaces.tiling import Tiling
+from tilescout.spaces.tiling import Tiling, ceil_div, computed_extents
 
 KNOBS = (
     Knob("schedule", ("cooperative", "pingpong"), "whether the warp groups share a tile or take tiles in turn"),
@@ -75,7 +75,7 @@ def _stages_are_aligned(columns: Columns, problem: GemmProblem, device: Device) 
 
 
 def _tiles_are_filled(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    rows, columns_ = _extents(columns, problem)
+    rows, columns_ = computed_extents(columns, problem)
     smallest_m, smallest_n = (min(knob.values) for knob in KNOBS if knob.name in ("tile_m", "tile_n"))
     fits_m = (columns["tile_m"] < 2 * rows) | (columns["tile_m"] == smallest_m)
     return np.asarray(fits_m & ((columns["tile_n"] < 2 * columns_) | (columns["tile_n"] == smallest_n)))
@@ -107,16 +107,10 @@ def _split_fills_the_gpu(columns: Columns, problem: GemmProblem, device: Device)
     return np.asarray(whole | (deep & turns & (blocks <= 2 * device.sms)))
 
 
-def _extents(columns: Columns, problem: GemmProblem) -> tuple[Any, Any]:
-    """Rows and columns of the product that is computed: of D, or of its transpose."""
-    swapped = columns["swap_ab"] == 1
-    return np.where(swapped, problem.n, problem.m), np.where(swapped, problem.m, problem.n)
-
-
 def _tiles(columns: Columns, problem: GemmProblem) -> tuple[Any, Any]:
     """Tiles along the rows and columns of the product."""
-    rows, columns_ = _extents(columns, problem)
-    return -(-rows // columns["tile_m"]), -(-columns_ // columns["tile_n"])
+    rows, columns_ = computed_extents(columns, problem)
+    return ceil_div(rows, columns["tile_m"]), ceil_div(columns_, columns["tile_n"])
 
 
 def _swap_is_of_use(columns: Columns, problem: GemmProblem, device: Device) -> Mask:

@@ -16,10 +16,10 @@ from tilescout.spaces.constraints import Columns, Constraint, Mask
 from tilescout.spaces.devices import Device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration, Knob, Value
-from tilescout.spaces.libraries.quack_split import WORD, block_rows, extents, scratch_bytes
+from tilescout.spaces.libraries.quack_split import WORD, block_rows, scratch_bytes
 from tilescout.spaces.libraries.template import Library, LibraryGemmTemplate
 from tilescout.spaces.templates import Built
-from tilescout.spaces.tiling import Tiling
+from tilescout.spaces.tiling import Tiling, ceil_div, computed_extents
 
 QUACK = Library("quack-kernels", "quack")
 
@@ -46,7 +46,9 @@ _LEAST_STAGES = 2  # of a share, likewise
 def _tiles(columns: Columns, problem: GemmProblem, arch: str) -> tuple[Any, Any]:
     """Tiles along the rows and the columns of the product, as blocks compute them."""
     tile = block_rows(columns, arch), columns["tile_n"]
-    along_m, along_n = (-(-extent // size) for extent, size in zip(extents(columns, problem), tile, strict=True))
+    along_m, along_n = (
+        ceil_div(extent, size) for extent, size in zip(computed_extents(columns, problem), tile, strict=True)
+    )
     return along_m, along_n
 
 

@@ -6,10 +6,9 @@ The functions take integers, columns of them, or CuteDSL's numbers.
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Value
+from tilescout.spaces.tiling import computed_extents
 
 WORD = 4  # bytes
 
@@ -18,12 +17,6 @@ def block_rows(knobs: Mapping[str, Any], arch: str) -> Any:
     """Rows of a tile that a block computes: of those of Blackwell's, two blocks of a cluster compute half each."""
     halves = 2 - knobs["cluster_m"] % 2 if arch == "sm_100a" else 1
     return knobs["tile_m"] // halves
-
-
-def extents(knobs: Mapping[str, Any], problem: GemmProblem) -> tuple[Any, Any]:
-    """Rows and columns of the product that is computed: of D, or of its transpose."""
-    swapped = knobs["swap_ab"] == 1
-    return np.where(swapped, problem.n, problem.m), np.where(swapped, problem.m, problem.n)
 
 
 def whole_tiles(extent: Any, size: int, blocks: int) -> Any:
@@ -43,5 +36,5 @@ def scratch_bytes(knobs: Mapping[str, Value], problem: GemmProblem, arch: str) -
         return WORD * int(knobs["split_k"]) * problem.batch * problem.m * problem.n
     tile = int(block_rows(knobs, arch)), int(knobs["tile_n"])
     cluster = int(knobs.get("cluster_m", 1)), int(knobs.get("cluster_n", 1))
-    along_m, along_n = map(whole_tiles, extents(knobs, problem), tile, cluster)
+    along_m, along_n = map(whole_tiles, computed_extents(knobs, problem), tile, cluster)
     return WORD * problem.batch * int(along_m * along_n) * (tile[0] * tile[1] + 1)
