@@ -3,7 +3,14 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tilescout.search.tracking.store import artifact_folder, default_store, manners, open_client, translated
+from tilescout.search.tracking.store import (
+    artifact_folder,
+    default_store,
+    find_experiment,
+    manners,
+    open_client,
+    translated,
+)
 
 
 def log_experiment(
@@ -35,12 +42,8 @@ def log_experiment(
     with manners():
         client = open_client(uri)
         with translated(uri):
-            experiment = f"tilescout/{name}"
-            found = client.get_experiment_by_name(experiment)
-            folder = artifact_folder(uri)
-            location = folder.as_uri() if folder is not None else None
-            identity = found.experiment_id if found else client.create_experiment(experiment, location)
-            run = client.create_run(identity, run_name=name).info.run_id
+            experiment = find_experiment(client, f"tilescout/{name}", artifact_folder(uri))
+            run = client.create_run(experiment, run_name=name).info.run_id
             for key, value in params.items():
                 client.log_param(run, key, value)
             for key, figure in metrics.items():

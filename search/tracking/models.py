@@ -12,7 +12,7 @@ from tilescout.costmodel.features import Features
 from tilescout.costmodel.persistence import ModelCard, SavedModel, load_model
 from tilescout.search.evaluate.evaluator import Dataset
 from tilescout.search.tracking.datasets import dataset_input
-from tilescout.search.tracking.store import artifact_folder, manners, open_client, translated
+from tilescout.search.tracking.store import artifact_folder, find_experiment, manners, open_client, translated
 from tilescout.spaces.errors import ModelError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def log_model(uri: str, path: Path, card: ModelCard, features: Features, table: 
     with manners():
         client = open_client(uri)
         with translated(uri):
-            experiment = _experiment(client, artifact_folder(uri))
+            experiment = find_experiment(client, EXPERIMENT, artifact_folder(uri))
             run_id = str(client.create_run(experiment, run_name=f"{card.space} on {card.device}").info.run_id)
             for name, value in _params(card).items():
                 client.log_param(run_id, name, value)
@@ -85,16 +85,9 @@ def find_or_log(client: "MlflowClient", artifacts: Path | None, path: Path) -> s
     ModelError
         If the file can't be read.
     """
-    experiment = _experiment(client, artifacts)
+    experiment = find_experiment(client, EXPERIMENT, artifacts)
     found = client.search_logged_models([experiment], f"tags.`{CHECKSUM}` = '{_checksum(path)}'", max_results=1)
     return str(found[0].model_id) if found else _log(client, experiment, path, None, None)
-
-
-def _experiment(client: "MlflowClient", artifacts: Path | None) -> str:
-    found = client.get_experiment_by_name(EXPERIMENT)
-    if found is not None:
-        return str(found.experiment_id)
-    return str(client.create_experiment(EXPERIMENT, artifacts.absolute().as_uri() if artifacts is not None else None))
 
 
 def _params(card: ModelCard) -> dict[str, str]:

@@ -17,6 +17,7 @@ from tilescout.search.tracking.datasets import dataset_input
 from tilescout.search.tracking.description import describe, opening
 from tilescout.search.tracking.fields import Progress, milliseconds
 from tilescout.search.tracking.models import find_or_log
+from tilescout.search.tracking.store import find_experiment
 from tilescout.search.tracking.views import trial_rows
 from tilescout.spaces.errors import StoreError
 
@@ -280,32 +281,6 @@ def _write_csv(rows: Sequence[Mapping[str, object]], path: Path) -> None:
         writer = csv.DictWriter(file, list(rows[0]) if rows else [])
         writer.writeheader()
         writer.writerows(rows)
-
-
-def find_experiment(client: "MlflowClient", name: str, artifacts: Path | None) -> str:
-    """The experiment of this name, made if there is none, with its files in `artifacts`.
-
-    Raises
-    ------
-    StoreError
-        If it was deleted.
-    """
-    from mlflow.exceptions import MlflowException
-
-    experiment = client.get_experiment_by_name(name)
-    if experiment is None:
-        try:
-            return str(client.create_experiment(name, artifacts.absolute().as_uri() if artifacts else None))
-        except MlflowException:
-            experiment = client.get_experiment_by_name(name)  # another process was faster
-            if experiment is None:
-                raise
-    if experiment.lifecycle_stage != "active":
-        raise StoreError(
-            f"the MLflow experiment {name} was deleted: restore it with "
-            f"`mlflow experiments restore -x {experiment.experiment_id}`, or use another store"
-        )
-    return str(experiment.experiment_id)
 
 
 def _metrics(values: Mapping[str, float], stamp: int, step: int = 0) -> "list[Metric]":

@@ -108,6 +108,32 @@ def open_client(uri: str) -> "MlflowClient":
     return client
 
 
+def find_experiment(client: "MlflowClient", name: str, artifacts: Path | None) -> str:
+    """The experiment of this name, made if there is none, with its files in `artifacts`.
+
+    Raises
+    ------
+    StoreError
+        If it was deleted.
+    """
+    from mlflow.exceptions import MlflowException
+
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        try:
+            return str(client.create_experiment(name, artifacts.absolute().as_uri() if artifacts else None))
+        except MlflowException:
+            experiment = client.get_experiment_by_name(name)  # another process was faster
+            if experiment is None:
+                raise
+    if experiment.lifecycle_stage != "active":
+        raise StoreError(
+            f"the MLflow experiment {name} was deleted: restore it with "
+            f"`mlflow experiments restore -x {experiment.experiment_id}`, or use another store"
+        )
+    return str(experiment.experiment_id)
+
+
 @contextmanager
 def translated(uri: str, hint: str = "") -> Iterator[None]:
     """Turn any error of talking to the store at `uri` into a `StoreError` whose message ends with `hint`."""

@@ -14,8 +14,7 @@ import numpy as np
 from tilescout.search.records import StudyResult
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.fields import milliseconds
-from tilescout.search.tracking.runs import find_experiment
-from tilescout.search.tracking.store import artifact_folder, manners, open_client, translated
+from tilescout.search.tracking.store import artifact_folder, find_experiment, manners, open_client, translated
 
 
 @dataclass(frozen=True)
