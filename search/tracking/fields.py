@@ -231,12 +231,13 @@ class Progress:
         """The state after one more trial."""
         measurement = trial.measurement
         better = measurement.ok and (self.best is None or measurement.time_us < self.best.measurement.time_us)
+        is_default = self.default is None and trial.configuration == info.default
         return replace(
             self,
             trials=self.trials + 1,
             failed=self.failed + measurement.failed,
             best=trial if better else self.best,
-            default=measurement.timing if trial.configuration == info.default else self.default,
+            default=measurement.timing if is_default else self.default,
             compile_seconds=self.compile_seconds + measurement.compile_seconds,
             gpu_seconds=self.gpu_seconds + measurement.gpu_seconds,
         )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param, Run, RunTag
 
-_BATCH = 64  # trials that are written at once, where there is a backlog
+_BATCH = 256  # trials that are written at once, where there is a backlog
 _PAGE = 200  # runs a page when reading back; each comes with all it holds
 
 
@@ -122,10 +122,10 @@ class StudyRuns:
         settled: list[TrialRecord] = []
         progress = self._progress
         for each in list(islice(self._announced, _BATCH)) or [trial]:
-            # What came before the default lacks its speed-up over it, and gets it once that is known.
-            if settled and (self._database is None or each.configuration == self._info.default):
-                break
             after = progress if each.number in self._counted else progress.after(each, self._info)
+            # What came before the default lacks its speed-up over it, and gets it once that is known.
+            if settled and (self._database is None or after.default is not progress.default):
+                break
             if each.number not in self._finished:
                 child = self._child_of(each, after)
                 begun = each.number in self._children or each.number in self._attempted
