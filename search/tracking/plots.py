@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from io import BytesIO, StringIO
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +34,11 @@ THEMED = {
 }
 """Colours that a page gives to its themes, and the CSS variable of each."""
 
+_WIDTH = 8.6  # of a picture, in inches, as all that follows
+_LEFT, _RIGHT, _TOP, _BELOW = 0.8, 0.25, 0.62, 0.55  # around the axes: y's numbers, nothing, the title, x's numbers
+_ROW = 0.21  # a row of the legend
+_LETTER = 0.088  # a letter beside the axes
+
 _LIGHT_TEXT, _DARK_TEXT = "#ffffff", "#010101"  # on a cell of a heat map, whatever the theme
 
 
@@ -51,7 +56,7 @@ def draw(result: StudyResult, importance: Importance | None) -> dict[str, "Figur
 
 CAPTIONS: Mapping[str, str] = {
     "convergence": "Times over the search",
-    "importance": "What the knobs matter",
+    "importance": "How much each knob matters",
     "heat_map": "Where the fast ones are",
     "predicted": "Predicted against measured",
     "gpu_seconds": "Where the GPU seconds went",
@@ -61,8 +66,11 @@ CAPTIONS: Mapping[str, str] = {
 
 def to_png(figure: "Figure") -> bytes:
     """A figure as a PNG file."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     file = BytesIO()
-    figure.savefig(file, format="png")
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.print_png(file)  # `savefig` would draw everything twice
     return file.getvalue()
 
 
@@ -90,20 +98,36 @@ def _canvas(height: float) -> tuple["Figure", "Axes"]:
     # The object interface: pyplot would keep the figure in global state, and this runs in a thread.
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8.6, height), dpi=100, layout="constrained")
+    figure = Figure(figsize=(_WIDTH, height), dpi=100)
     axes = figure.add_subplot()
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 
-def _title(axes: "Axes", title: str, below: str) -> None:
-    axes.set_title(title, loc="left", pad=22)
-    axes.annotate(below, (0, 1), (0, 6), "axes fraction", textcoords="offset points", fontsize=9, color=_MUTED)
+def _frame(
+    figure: "Figure",
+    axes: "Axes",
+    title: str,
+    below: str,
+    *,
+    columns: int = 3,
+    left: float = _LEFT,
+    right: float = _RIGHT,
+) -> None:
+    """Put the title above the axes, the legend of so many columns below, and the axes between them.
 
-
-def _legend(figure: "Figure") -> None:
-    figure.legend(loc="outside lower center", ncols=3, fontsize=9, frameon=False)
+    The margins are given, in inches, for a layout that matplotlib works out measures every text several times: that
+    took longer than to draw.
+    """
+    height = figure.get_figheight()
+    entries = len(axes.get_legend_handles_labels()[0])
+    bottom = _BELOW + 0.15 + _ROW * -(-entries // columns)
+    inside = (left / _WIDTH, bottom / height, 1 - (left + right) / _WIDTH, 1 - (bottom + _TOP) / height)
+    axes.set_position(inside)
+    figure.text(inside[0], 1 - 0.22 / height, title, fontsize=12, va="center")
+    figure.text(inside[0], 1 - 0.46 / height, below, fontsize=9, va="center", color=_MUTED)
+    figure.legend(loc="lower center", ncols=columns, fontsize=9, frameon=False)
 
 
 def _convergence(result: StudyResult) -> "Figure":
@@ -120,8 +144,7 @@ def _convergence(result: StudyResult) -> "Figure":
     axes.set_xlabel("trial")
     axes.set_ylabel("time (µs)")
     title = f"{info.space}, {info.problem} on {info.device}: {info.sampler}, seed {info.seed}"
-    _title(axes, title, f"{info.provenance.kind}: {info.provenance.description}")
-    _legend(figure)
+    _frame(figure, axes, title, f"{info.provenance.kind}: {info.provenance.description}", right=_LEFT)
     return figure
 
 
@@ -197,10 +220,10 @@ def _importance(importance: Importance) -> "Figure":
     axes.invert_yaxis()
     axes.set_xlim(left=0)
     axes.grid(True, axis="x", color=_GRID, linewidth=0.6)
+    axes.set_xlabel("share")
     rest = max(0.0, 1 - sum(importance.variance.values()))
     below = f"{rest:.0%} of the variance is interactions; of the trials of this search, which are no random sample"
-    _title(axes, CAPTIONS["importance"], below)
-    figure.legend(loc="outside lower center", ncols=1, fontsize=9, frameon=False)
+    _frame(figure, axes, CAPTIONS["importance"], below, columns=1, left=0.3 + _LETTER * max(map(len, names)))
     return figure
 
 
@@ -223,25 +246,27 @@ def _heat_map(result: StudyResult, importance: Importance | None) -> "Figure | N
                 dark = sum(colours(norm(time_us))[:3]) > 1.5
                 axes.text(column + 0.5, row + 0.5, f"{time_us:.4g}", ha="center", va="center",
                           fontsize=8, color=_DARK_TEXT if dark else _LIGHT_TEXT)  # fmt: skip
-    for trial, colour, label in ((result.default, _DEFAULT, "default"), (result.best, _FAILED, "best")):
+    # The default over the best and dashed: they may share a cell.
+    marked = ((result.best, _FAILED, "-", "best"), (result.default, _DEFAULT, "--", "default"))
+    for trial, colour, line, label in marked:
         if trial is None or not trial.measurement.ok:
             continue
         corner = found.x_values.index(trial.configuration[found.x]), found.y_values.index(trial.configuration[found.y])
-        axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=colour, linewidth=2.4, label=label, clip_on=False))
+        axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=colour, linewidth=2.4, linestyle=line,
+                                 label=label, clip_on=False))  # fmt: skip
     for set_ticks, values in ((axes.set_xticks, found.x_values), (axes.set_yticks, found.y_values)):
         shown = range(0, len(values), 1 + len(values) // _LABELS)
         set_ticks([at + 0.5 for at in shown], [str(values[at]) for at in shown])
     axes.tick_params(length=0)
     axes.set_xlabel(found.x)
     axes.set_ylabel(found.y)
-    bar = figure.colorbar(mesh, ax=axes, pad=0.02, aspect=30)
+    bar = figure.colorbar(mesh, cax=axes.inset_axes((1.02, 0, 0.015, 1)))
     bar.outline.set_visible(False)
     bar.minorticks_off()
     ticks = np.geomspace(fastest, max(slowest, fastest * 1.01), 5)
     bar.set_ticks(list(ticks), labels=[f"{tick:.4g}" for tick in ticks])
     below = "µs of the fastest that was tried with these two values, whatever the other knobs; empty: none was timed"
-    _title(axes, f"{CAPTIONS['heat_map']}: {found.y} and {found.x}", below)
-    _legend(figure)
+    _frame(figure, axes, f"{CAPTIONS['heat_map']}: {found.y} and {found.x}", below, right=_LEFT)
     return figure
 
 
@@ -275,8 +300,7 @@ def _predicted(result: StudyResult) -> "Figure | None":
     )
     found = f"median error {error:.1%}, {inside.mean():.0%} inside their interval{order}"
     known = "; the model was trained on this very problem: no prediction" if result.info.hindsight else ""
-    _title(axes, CAPTIONS["predicted"], found + known)
-    _legend(figure)
+    _frame(figure, axes, CAPTIONS["predicted"], found + known)
     return figure
 
 
@@ -313,6 +337,6 @@ def _gpu_seconds(result: StudyResult) -> "Figure | None":
     axes.grid(True, axis="x", color=_GRID, linewidth=0.6)
     axes.set_xlabel("seconds of GPU")
     kind = "as they were recorded" if result.info.provenance.kind == "replay" else "measured"
-    _title(axes, CAPTIONS["gpu_seconds"], f"{total:.2f} s in all, {kind}; {result.compile_seconds:.0f} s of compiling")
-    _legend(figure)
+    below = f"{total:.2f} s in all, {kind}; {result.compile_seconds:.0f} s of compiling"
+    _frame(figure, axes, CAPTIONS["gpu_seconds"], below)
     return figure
