@@ -2,9 +2,8 @@
 
     python -m tilescout.experiments.scripts.ablation --out ablation
 
-Groups of features are left out, each in turn; a forest is trained without every problem in turn and predicts it.
-`Trees` is all that a cost model of one's own needs: `fit` and `predict`. What a group is worth to it is not what it
-is worth to the shipped model, which corrects an analytic one.
+Groups of features are left out, each in turn; forests that saw three quarters of the problems predict the others.
+What a group is worth to `Trees` is not what it is worth to the shipped model, which corrects an analytic one.
 """
 
 import argparse
@@ -25,7 +24,7 @@ from tilescout.search.tracking.experiment import log_experiment
 from tilescout.search.training import samples_of
 from tilescout.spaces.templates import find_template
 
-SPACE = "gemm_sm90"
+SPACE, FOLDS = "gemm_sm90", 4
 GROUPS = {
     "nothing": (),
     "lower bounds": ("time_mma", "time_l2", "time_memory", "time_latency", "time_store", "bound", "second"),
@@ -38,7 +37,7 @@ GROUPS = {
 
 
 class Trees(CostModel):
-    """Extremely randomised trees that predict the log time from the features; what was given up early is left out."""
+    """Extremely randomised trees: `fit` and `predict` are all that a cost model of one's own needs."""
 
     def __init__(self, trees: int, seed: int) -> None:
         from sklearn.ensemble import ExtraTreesRegressor
@@ -67,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Command line of the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trees", type=int, default=24)
-    parser.add_argument("--problems", type=int, help="only the first so many of the table's problems")
+    parser.add_argument("--rows", type=int, default=400, help="measurements of each problem, at random")
     parser.add_argument("--out", type=Path, required=True, help="folder for the plot")
     parser.add_argument("--store", type=Path, default=STORE, help="its MLflow store gets the run")
     asked = parser.parse_args(arguments)
@@ -75,24 +74,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from matplotlib.figure import Figure
 
     table = largest_table(template := find_template(SPACE))
-    samples = samples_of(table, template)[: asked.problems]
+    recorded, rng = samples_of(table, template), np.random.default_rng(0)
+    samples = [each.take(rng.permutation(len(each))[: asked.rows]) for each in recorded]
+    folds = [str(at % FOLDS) for at in range(len(samples))]
     metrics: dict[str, float] = {}
     figure = Figure(figsize=(8, 4.5), dpi=110, layout="constrained")
     axes = figure.subplots()
     for place, (group, names) in enumerate(track(GROUPS.items(), "leave out")):
         part = [without(sample, names) for sample in samples]
-        predicted = leave_out(part, [sample.problem for sample in part], Trees(asked.trees, seed=0).fit)
+        predicted = leave_out(part, folds, Trees(asked.trees, seed=0).fit)
         errors = median_interval([quality(sample, prediction).error for sample, prediction in predicted])
         metrics[f"error/without {group}"] = errors.value
-        axes.plot([100 * errors.low, 100 * errors.high], [place, place], color="#7a8fa6")
-        axes.plot([100 * errors.value], [place], "o", color="#1f3b73")
-        print(f"without {group:12s}: error {errors.value:6.2%} [{errors.low:.2%}, {errors.high:.2%}]")
-    axes.set_yticks(range(len(GROUPS)), [f"without {group}" for group in GROUPS])
-    axes.set_xlabel("error within a problem that was left out, %: median with its 95 % interval")
+        ends = [100 * errors.low, 100 * errors.value, 100 * errors.high]
+        axes.plot(ends, [place] * 3, "o-", markevery=[1], color="#1f3b73")
+        print(f"left out {group:12s}: error {errors.value:6.2%} [{errors.low:.2%}, {errors.high:.2%}]")
+    axes.set(yticks=range(len(GROUPS)), yticklabels=GROUPS, ylim=(len(GROUPS) - 0.5, -0.5), ylabel="left out")
+    axes.set_xlabel("error within a problem that no forest saw, %: median with its 95 % interval")
     asked.out.mkdir(parents=True, exist_ok=True)
-    plot = asked.out / "ablation.png"
-    figure.savefig(plot)
-    params = {"table": table.path.name, "problems": len(samples), "trees": asked.trees}
+    figure.savefig(plot := asked.out / "ablation.png")
+    params = {"table": table.path.name, "rows": asked.rows, "folds": FOLDS, "trees": asked.trees}
     print(f"plot: {plot}; MLflow run {log_experiment(asked.store, 'ablation', params, metrics, [plot])}")
 
 

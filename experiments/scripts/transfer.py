@@ -2,9 +2,10 @@
 
     python -m tilescout.experiments.scripts.transfer --out transfer
 
-A model is trained on each recorded problem alone, and on all but one. It ranks the configurations of the others; the
-regret is the time of the fastest of its first five over that of the fastest recorded, less 1. Small problems are bound
-by latencies, skinny ones by memory, large ones by the tensor cores: what is learned of one need not hold for another.
+A model is trained on some measurements of each problem alone, and of all but one; it ranks all configurations of the
+others. The regret is the time of the fastest of its first five over that of the fastest recorded, less 1. Small
+problems are bound by latencies, skinny ones by memory, large ones by the tensor cores: what holds for one need not for
+another.
 """
 
 import argparse
@@ -59,36 +60,38 @@ def draw(regrets: NDArray[np.float64], sources: Sequence[str], problems: Sequenc
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line of the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", type=int, help="only the first so many of the table's problems")
+    parser.add_argument("--problems", type=int, default=12, help="how many of the table's, evenly over it")
+    parser.add_argument("--rows", type=int, default=300, help="of each, at random, that models are trained on")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True, help="folder for the plot")
     parser.add_argument("--store", type=Path, default=STORE, help="its MLflow store gets the run")
     asked = parser.parse_args(arguments)
 
-    template = find_template(SPACE)
-    table = largest_table(template)
-    samples = samples_of(table, template)[: asked.problems]
+    table = largest_table(template := find_template(SPACE))
+    samples = samples_of(table, template)
+    samples = [samples[at] for at in np.linspace(0, len(samples) - 1, min(asked.problems, len(samples))).astype(int)]
     names = [sample.problem for sample in samples]
+    rng = np.random.default_rng(asked.seed)
+    parts = [sample.take(rng.permutation(len(sample))[: asked.rows]) for sample in samples]
     alone = np.empty((len(samples), len(samples)))
     others = np.empty(len(samples))
-    for row, source in enumerate(track(samples, "train")):
-        model = make_model(asked.seed).fit([source])
+    for row, part in enumerate(track(parts, "train")):
+        model = make_model(asked.seed).fit([part])
         alone[row] = [regret(model, sample) for sample in samples]
-        rest = make_model(asked.seed).fit([sample for sample in samples if sample is not source])
-        others[row] = regret(rest, source)
+        rest = make_model(asked.seed).fit([other for other in parts if other is not part])
+        others[row] = regret(rest, samples[row])
 
-    elsewhere = alone[~np.eye(len(samples), dtype=bool)]
     figures = {
         "itself": float(np.median(np.diag(alone))),
-        "one other": float(np.median(elsewhere)),
+        "one other": float(np.median(alone[~np.eye(len(samples), dtype=bool)])),
         "all others": float(np.median(others)),
     }
-    for source_name, value in figures.items():
-        print(f"trained on {source_name:10s}: regret of the first {TOP} {value:6.2%} in the median")
+    for source, value in figures.items():
+        print(f"trained on {source:10s}: regret of the first {TOP} {value:6.2%} in the median")
     asked.out.mkdir(parents=True, exist_ok=True)
     plot = asked.out / "transfer.png"
     draw(np.vstack([alone, others]), [*names, "all others"], names, plot)
-    params = {"table": table.path.name, "problems": len(samples), "seed": asked.seed, "top": TOP}
+    params = {"table": table.path.name, "problems": len(samples), "rows": asked.rows, "seed": asked.seed, "top": TOP}
     metrics = {f"regret/{name}": value for name, value in figures.items()}
     print(f"plot: {plot}; MLflow run {log_experiment(asked.store, 'transfer', params, metrics, [plot])}")
 

@@ -12,8 +12,8 @@ LONGEST = 100
 SMALL = "512x512x512:bf16"
 TINY = {
     "strategies": ["--problem", SMALL, "--trials", "4", "--seeds", "1"],
-    "transfer": ["--problems", "2"],
-    "ablation": ["--problems", "2", "--trees", "2"],
+    "transfer": ["--problems", "2", "--rows", "60"],
+    "ablation": ["--rows", "30", "--trees", "2"],
     "measurement": ["--problem", SMALL, "--sample", "20", "--device", "replay"],
     "model_export": ["--trials", "4", "--sampler", "random", "--device", "replay"],
 }
