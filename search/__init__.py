@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     from tilescout.search.race import RaceOptions
     from tilescout.search.records import StudyResult, TrialRecord
     from tilescout.search.samplers import SAMPLERS
+    from tilescout.search.tuning import SearchInterrupted
 
-__all__ = ["SAMPLERS", "Budget", "RaceOptions", "StudyResult", "TrialRecord", "tune"]
+__all__ = ["SAMPLERS", "Budget", "RaceOptions", "SearchInterrupted", "StudyResult", "TrialRecord", "tune"]
 
 _MODULES = {
     "SAMPLERS": "samplers",
     "Budget": "loop",
     "RaceOptions": "race",
+    "SearchInterrupted": "tuning",
     "StudyResult": "records",
     "TrialRecord": "records",
     "tune": "api",

@@ -1,6 +1,8 @@
 """`from tilescout.search import tune`: all that the command line can, in one call."""
 
+import json
 import logging
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +101,38 @@ def test_what_can_not_be_is_refused_before_anything_is_written(
     with pytest.raises(error):
         search(tmp_path / "store", **change)
     assert not (tmp_path / "store").exists()
+
+
+INTERRUPTED = """
+import json
+from tilescout.search import Budget, SearchInterrupted, tune
+
+try:
+    tune(
+        "gemm_sm90", {problem!r}, device="replay", sampler="exhaustive", budget=Budget(trials=1900), store={store!r},
+        mlflow=False, on_trial=lambda trial: print(trial.number, flush=True),
+    )
+except SearchInterrupted as interrupted:
+    print(json.dumps(interrupted.result.to_dict()))
+"""
+
+
+def test_ctrl_c_in_a_script_raises_what_holds_the_best_so_far_and_the_study_goes_on_later(tmp_path: Path) -> None:
+    script = INTERRUPTED.format(problem=PROBLEM, store=str(tmp_path))
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs ignore Ctrl-C
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert [int(process.stdout.readline()) for _ in range(5)] == list(range(5))
+        process.send_signal(signal.SIGINT)
+        printed, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors) == (0, "")
+    found = json.loads(printed.splitlines()[-1])
+    resumed = search(tmp_path, sampler="exhaustive", resume=True, budget=Budget(trials=found["trials"] + 2))
+    assert len(resumed.trials) == found["trials"] + 2
+    kept = [trial.measurement for trial in resumed.trials[: found["trials"]]]
+    assert found["best"]["time_us"] == min(measurement.time_us for measurement in kept if measurement.ok)
 
 
 def test_importing_the_room_loads_no_search(tmp_path: Path) -> None:
