@@ -60,9 +60,9 @@ class ChildRun:
 class DatabaseRuns:
     """Writes children of one run; make it with `of`.
 
-    A child's id follows from its parent's and its number, so that writing one twice writes it once. It is the start of
-    the parent's with the number behind it: what is written together is together in the database's indices too, which
-    halves the time of writing it, and does more in a large store.
+    A child's id is its parent's with its number in it, so that writing one twice writes it once. As ids of a study
+    start alike, what is written together is together in the database's indices too: that halves the time of writing it,
+    and does more in a large store.
     """
 
     def __init__(self, store: Any, parent: str, experiment: str, location: str) -> None:
@@ -94,7 +94,9 @@ class DatabaseRuns:
         from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlMetric, SqlParam, SqlRun, SqlTag
         from sqlalchemy import delete, select
 
-        ids = [f"{self._parent[:-_DIGITS]}{child.number:0{_DIGITS}x}" for child, _, _ in batch]
+        # The number stands where a page that shows the start of an id still has it.
+        start, end = self._parent[:_DIGITS], self._parent[2 * _DIGITS :]
+        ids = [f"{start}{child.number:0{_DIGITS}x}{end}" for child, _, _ in batch]
         runs, tags, params, metrics, history = (list[dict[str, Any]]() for _ in range(5))
         latest: list[dict[str, Any]] = []
         with self._store.ManagedSessionMaker(read_only=False) as session:

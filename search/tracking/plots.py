@@ -299,7 +299,7 @@ def _predicted(result: StudyResult) -> "Figure | None":
         else f", rank correlation {spearmanr(predicted, measured).statistic:.2f}"
     )
     found = f"median error {error:.1%}, {inside.mean():.0%} inside their interval{order}"
-    known = "; the model was trained on this very problem: no prediction" if result.info.hindsight else ""
+    known = "; trained on this very problem: no prediction" if result.info.hindsight else ""
     _frame(figure, axes, CAPTIONS["predicted"], found + known)
     return figure
 
