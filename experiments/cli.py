@@ -13,24 +13,25 @@ import click
 from tilescout.experiments.options import examples
 from tilescout.spaces.errors import TilescoutError, one_line
 
-# The module and function of each command, imported when it is used: `tilescout --help` costs no torch.
+# The module and function of each command, imported when it is used: `tilescout --help` costs no torch. What that
+# says of each fits into a terminal of 80 columns.
 _COMMANDS = {
-    "tune": "tilescout.experiments.tune:tune",
-    "collect": "tilescout.experiments.collect:collect",
-    "compile": "tilescout.experiments.compile:compile_sample",
-    "measure": "tilescout.experiments.measure:measure",
-    "compare": "tilescout.experiments.compare.command:compare",
-    "table": "tilescout.experiments.table:table",
-    "predict": "tilescout.experiments.predict:predict",
-    "train": "tilescout.experiments.train:train",
-    "evaluate-model": "tilescout.experiments.evaluate_model:evaluate_model",
-    "export": "tilescout.experiments.export:export",
-    "report": "tilescout.experiments.report:report",
-    "tables": "tilescout.experiments.tables:tables",
-    "suites": "tilescout.experiments.suites:suites",
-    "suite": "tilescout.experiments.suites:suite",
-    "ui": "tilescout.experiments.ui:ui",
-    "doctor": "tilescout.experiments.doctor:doctor",
+    "tune": ("tune:tune", "Search for the fastest configuration of a problem or suite."),
+    "collect": ("collect:collect", "Measure many configurations of a suite into a table."),
+    "compile": ("compile:compile_sample", "Compile configurations into the store, without a GPU."),
+    "measure": ("measure:measure", "Verify and time the default or another configuration."),
+    "compare": ("compare.command:compare", "Compare search strategies on recorded tables."),
+    "table": ("table:table", "Import and export tables; `tilescout tables` lists them."),
+    "predict": ("predict:predict", "Show what a cost model expects to be fastest."),
+    "train": ("train:train", "Train a cost model on a table."),
+    "evaluate-model": ("evaluate_model:evaluate_model", "See how good a cost model is on problems left out."),
+    "export": ("export:export", "Write what searches decided, for torch.compile."),
+    "report": ("report:report", "Write a study as one HTML page."),
+    "tables": ("tables:tables", "List recorded tables."),
+    "suites": ("suites:suites", "List suites of problems, or their problems."),
+    "suite": ("suites:suite", "Make a suite from a model."),
+    "ui": ("ui:ui", "Open the MLflow UI on the trials of a store."),
+    "doctor": ("doctor:doctor", "Look for what is missing here."),
 }
 
 
@@ -41,9 +42,13 @@ class _Commands(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        module, function = _COMMANDS[name].split(":")
-        command: click.Command = getattr(importlib.import_module(module), function)
+        module, function = _COMMANDS[name][0].split(":")
+        command: click.Command = getattr(importlib.import_module(f"tilescout.experiments.{module}"), function)
         return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
 
 
 @click.group(
@@ -74,6 +79,9 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         print("tilescout: interrupted; what is finished is kept, and tune --resume goes on with it", file=sys.stderr)
         sys.exit(130)
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx is not None else "tilescout"
+        _fail(f"{error.format_message().rstrip('.')}; see `{path} --help`")
     except click.ClickException as error:
         _fail(error.format_message())
     except TilescoutError as error:

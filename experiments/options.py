@@ -39,7 +39,11 @@ set_option = click.option(
     help="Take the default configuration with this change; repeatable.",
 )
 target_option = click.option(
-    "--target", type=click.Choice(list(DEVICES)), default="h200", show_default=True, help="Device to compile for."
+    "--target",
+    type=click.Choice(list(DEVICES)),
+    default="h200",
+    show_default=True,
+    help="For which device; it need not be here.",
 )
 cluster_option = click.option(
     "--cluster", metavar="auto|ADDRESS", help="Compile and measure on a Ray cluster: that one, or one on this machine."

@@ -49,6 +49,12 @@ def test_every_help_text_ends_in_an_example_of_its_command_that_parses(name: str
             command.make_context(words[0], words[1:], parent=context)
 
 
+def test_the_list_of_commands_has_a_line_for_each_in_a_narrow_terminal() -> None:
+    context = click.Context(cli, info_name="tilescout", terminal_width=80)
+    listed = cli.get_help(context).partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in listed] == cli.list_commands(context)
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_says_what_it_does(name: str) -> None:
     for parameter in COMMANDS[name].params:
