@@ -19,6 +19,7 @@ release = metadata.version("tilescout")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click", "sphinx_copybutton"]
 exclude_patterns = ["examples"]
 html_theme = "furo"
+html_static_path, html_css_files = ["static"], ["wide.css"]
 html_title = f"tilescout {release}"
 html_show_sphinx = False
 html_show_copyright = False

@@ -43,7 +43,7 @@ def main() -> None:
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder, served(options.store) as address:
         chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
         browser = playwright.chromium.launch(executable_path=chromium, args=[*sandbox, "--no-proxy-server"])
-        page = browser.new_page(viewport={"width": 1500, "height": 900})
+        page = browser.new_page(viewport={"width": 1400, "height": 900})
         page.set_default_timeout(60_000)
         picture_ui(page, f"{address}/#/experiments/{experiment}/runs/{run}?{UI_MODE}")
         report = Path(folder, "report.html")
