@@ -1,5 +1,6 @@
 """Tests marked `gpu` run where there is a Hopper GPU and skip everywhere else; properties may take their time."""
 
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tilescout.search.tracking import default_store
+from tilescout.search.tracking.store import manners, open_client
 from tilescout.spaces import plugins
 
 hypothesis.settings.register_profile("tilescout", deadline=None)  # a busy machine is no failure
@@ -28,6 +31,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if marked and not has_hopper():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU of compute capability 9.0"))
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The SQLite file of an MLflow store without runs: MLflow takes a second to make one, or ten on a slow disk."""
+    folder = tmp_path_factory.mktemp("empty")
+    uri, _ = default_store(folder)
+    with manners():
+        open_client(uri)
+    return folder / "mlflow.db"
+
+
+@pytest.fixture(scope="session")
+def copy_store(empty_store: Path) -> Callable[[Path], str]:
+    """A function: put an MLflow store without runs into a folder, which may be new; its URI."""
+
+    def copy_store(folder: Path) -> str:
+        uri, _ = default_store(folder)
+        shutil.copyfile(empty_store, folder / "mlflow.db")
+        return uri
+
+    return copy_store
 
 
 TEMPLATE = """

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -36,9 +36,12 @@ PATIENCE = 60_000  # milliseconds; a busy machine is no failure
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StudyResult, MlflowTracker]:
+def study(
+    tmp_path_factory: pytest.TempPathFactory, copy_store: Callable[[Path], str]
+) -> tuple[Path, StudyResult, MlflowTracker]:
     """A store with a study of 200 replayed trials, its result and what tracked it."""
     store = tmp_path_factory.mktemp("store")
+    copy_store(store)
     uri, root = default_store(store)
     trackers: list[MlflowTracker] = []
 

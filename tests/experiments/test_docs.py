@@ -52,9 +52,14 @@ def test_the_tutorial_runs_as_written_and_prints_what_it_shows(
 
 @pytest.mark.parametrize("page", ["how-to/add-a-sampler.md", "how-to/use-it-from-python.md"])
 def test_the_python_of_a_page_runs_from_top_to_bottom(
-    tmp_path: Path, page: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    page: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    copy_store: Callable[[Path], str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    copy_store(tmp_path / ".tilescout")
     source = "\n".join(text for language, text in blocks(page) if language == "python")
     exec(compile(source, page, "exec"), {"__name__": "page"})
     assert re.search(r"\d\.\d\d µs", capfd.readouterr().out)

@@ -1,6 +1,7 @@
 """The experiment scripts that researchers copy: each runs here without a GPU, and leaves a plot and an MLflow run."""
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib.image
@@ -27,9 +28,11 @@ def test_every_script_is_tested_and_short_enough_to_copy() -> None:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all scripts: making an MLflow store costs more than most of them."""
-    return tmp_path_factory.mktemp("store")
+def store(tmp_path_factory: pytest.TempPathFactory, copy_store: Callable[[Path], str]) -> Path:
+    """One for all scripts."""
+    folder = tmp_path_factory.mktemp("store")
+    copy_store(folder)
+    return folder
 
 
 @pytest.mark.parametrize("name", TINY)

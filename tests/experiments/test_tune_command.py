@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import mlflow
@@ -64,7 +64,10 @@ def test_a_search_writes_its_result_and_64_trials_to_mlflow(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(bool(visible_gpus()), reason="there is a GPU here")
-def test_without_a_gpu_a_table_answers_and_the_output_says_so(tmp_path: Path) -> None:
+def test_without_a_gpu_a_table_answers_and_the_output_says_so(
+    tmp_path: Path, copy_store: Callable[[Path], str]
+) -> None:
+    copy_store(tmp_path / ".tilescout")
     printed = run(tmp_path, "tune", "gemm_sm90", "--problem", PROBLEM, "--trials", "2")
     assert "replayed from" in printed.stderr
     assert "(replay)" in printed.stdout
@@ -98,7 +101,8 @@ def test_a_search_killed_at_any_moment_loses_nothing_that_was_finished(tmp_path:
     assert len(tried) == len(set(tried)) == 150
 
 
-def test_ctrl_c_ends_a_search_with_its_best_so_far(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_search_with_its_best_so_far(tmp_path: Path, copy_store: Callable[[Path], str]) -> None:
+    copy_store(tmp_path / ".tilescout")
     arguments = ["tune", "gemm_sm90", "--problem", PROBLEM, "--device", "replay", "--sampler", "exhaustive"]
     arguments += ["--trials", "1000"]
     search = subprocess.Popen(

@@ -156,6 +156,12 @@ def rows_on_host() -> Iterator[ModuleType]:
         yield importlib.import_module("rows_on_host")
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, copy_store: Callable[[Path], str]) -> str:
+    """The URI of an MLflow store that the tests of a module add to."""
+    return copy_store(tmp_path_factory.mktemp("store"))
+
+
 @pytest.fixture
 def children() -> Callable[[], set[int]]:
     """A function: the child processes of this one, but for the tracker that multiprocessing keeps until the end."""

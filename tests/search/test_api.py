@@ -55,12 +55,11 @@ def test_resume_goes_on_and_options_reach_the_strategy(tmp_path: Path) -> None:
         search(tmp_path, sampler="lfbo", settings={"options": {"nonsense": 4}})
 
 
-def test_trials_go_to_mlflow_unless_told_otherwise(tmp_path: Path) -> None:
+def test_trials_go_to_mlflow_unless_told_otherwise(tmp_path: Path, store: str) -> None:
     search(tmp_path / "untracked")
     assert not (tmp_path / "untracked" / "mlflow.db").exists()
-    uri = f"sqlite:///{tmp_path}/own.db"
-    search(tmp_path, mlflow=uri, budget=Budget(trials=2))
-    client = mlflow.MlflowClient(uri)
+    search(tmp_path, mlflow=store, budget=Budget(trials=2))
+    client = mlflow.MlflowClient(store)
     runs = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
     assert len(runs) == 3
 

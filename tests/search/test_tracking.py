@@ -20,7 +20,6 @@ from tilescout.search.evaluate.evaluator import Provenance
 from tilescout.search.evaluate.measurement import Measurement, Resources, Status, Timing
 from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking.database import DatabaseRuns
-from tilescout.search.tracking.store import default_store, manners, open_client
 from tilescout.search.tracking.tracker import MlflowTracker
 from tilescout.search.tracking.writer import TrackingError
 from tilescout.spaces.errors import StoreError
@@ -60,22 +59,10 @@ def a_search(trials: int) -> list[TrialRecord]:
     return [trial(0, 1.25, default=True), *rest]
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A store that many tests add their studies to: MLflow takes a second to make one, or ten on a slow disk."""
-    uri, _ = default_store(tmp_path_factory.mktemp("store"))
-    with manners():
-        open_client(uri)
-    return uri
-
-
 @pytest.fixture
-def own_store(store: str, tmp_path: Path) -> str:
+def own_store(copy_store: Callable[[Path], str], tmp_path: Path) -> str:
     """A store for one test to damage."""
-    uri, _ = default_store(tmp_path)
-    with closing(sqlite3.connect(file_of(store))) as source, closing(sqlite3.connect(file_of(uri))) as copy:
-        source.backup(copy)
-    return uri
+    return copy_store(tmp_path)
 
 
 def file_of(uri: str) -> str:
@@ -98,6 +85,13 @@ def children(uri: str, run_id: str) -> dict[int, Any]:
     found = {int(run.data.tags["tilescout.trial"]): run for run in runs}
     assert len(found) == len(runs)
     return found
+
+
+def written(uri: str, run_id: str) -> int:
+    """How many children a run has."""
+    with closing(sqlite3.connect(file_of(uri))) as connection:
+        parents = "SELECT count(*) FROM tags WHERE key = 'mlflow.parentRunId' AND value = ?"
+        return int(connection.execute(parents, [run_id]).fetchone()[0])
 
 
 def history(uri: str, run_id: str, metric: str) -> list[tuple[int, float]]:
@@ -374,7 +368,7 @@ def test_resuming_after_kill_9_in_the_middle_of_writing_completes_the_study(stor
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         run_id = process.stdout.readline().strip()
-        wait_for(lambda: len(children(store, run_id)) >= 3)
+        wait_for(lambda: written(store, run_id) >= 3)
         process.kill()
     trials = [trial(n, 1.25 + n / 1000, default=n == 0) for n in range(len(children(store, run_id)) + 5)]
     with tracker(store, run_id) as log:

@@ -12,9 +12,8 @@ from tilescout.costmodel.persistence import shipped_model
 from tilescout.search.evaluate.evaluator import Dataset, Provenance
 from tilescout.search.evaluate.measurement import Measurement, Status, Timing
 from tilescout.search.records import Expected, StudyInfo, StudyResult, TrialRecord
-from tilescout.search.tracking import MlflowTracker, default_store
+from tilescout.search.tracking import MlflowTracker
 from tilescout.search.tracking.database import DatabaseRuns
-from tilescout.search.tracking.store import manners, open_client
 from tilescout.search.tracking.views import failures, gpu_account, heat_map, importance
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
@@ -53,15 +52,6 @@ def log(uri: str, result: StudyResult) -> tuple[MlflowClient, Run, dict[str, Run
     client = MlflowClient(uri)
     children = client.search_runs([tracker.experiment_id], f"tags.`mlflow.parentRunId` = '{tracker.run_id}'")
     return client, client.get_run(tracker.run_id), {run.info.run_name: run for run in children}
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A store that all tests add to."""
-    uri, _ = default_store(tmp_path_factory.mktemp("store"))
-    with manners():
-        open_client(uri)
-    return uri
 
 
 def test_the_knob_that_decides_the_times_is_the_most_important_one_and_is_mapped() -> None:

@@ -110,10 +110,10 @@ def test_an_error_in_one_search_is_raised_once_the_others_are_done(table: Table,
     assert len(list(tmp_path.glob("*.journal"))) == 2
 
 
-def test_mlflow_has_one_run_of_the_suite_with_a_child_for_each_study(table: Table, tmp_path: Path) -> None:
+def test_mlflow_has_one_run_of_the_suite_with_a_child_for_each_study(table: Table, tmp_path: Path, store: str) -> None:
     from mlflow import MlflowClient
 
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    uri = store
     info = SuiteInfo("three", TEMPLATE.name, "h200", "random", 0, 3, "replayed")
 
     def run(resume: bool, trials: int) -> str:
