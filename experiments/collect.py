@@ -40,9 +40,9 @@ from tilescout.search.evaluate.table import SUFFIX, Table
 from tilescout.search.plan import make_plan
 from tilescout.search.sources import named_template
 from tilescout.search.store import artifacts
-from tilescout.spaces.errors import SpaceError, StoreError, TableError, one_line
-from tilescout.spaces.knobs import Configuration, Value
-from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.errors import StoreError, TableError, one_line
+from tilescout.spaces.knobs import Configuration, Knob
+from tilescout.spaces.subspace import SubSpace, parse_restrictions, read_subspace
 
 PRUNE = CampaignOptions().prune
 
@@ -72,7 +72,12 @@ def parse_prune(context: click.Context, parameter: click.Parameter, text: str) -
 @signature_option
 @click.option("--exhaustive", is_flag=True, help="Every legal configuration.")
 @click.option("--sample", type=click.IntRange(min=1), help="So many; every value of every knob and all defaults occur.")
-@click.option("--only", multiple=True, metavar="KNOB=VALUE[,...]", help="Only these values of a knob; repeatable.")
+@click.option(
+    "--only", multiple=True, metavar="KNOB=VALUE[,...]", help="Only these values of a knob, or max; repeatable."
+)
+@click.option(
+    "--subspace", type=click.Path(path_type=Path), metavar="FILE.toml", help="Only what is in one of the file's parts."
+)
 @click.option(
     "--also", type=click.Path(path_type=Path), help="Those of a table (.parquet) or of a JSON list too, counted in."
 )
@@ -100,6 +105,7 @@ def collect(
     exhaustive: bool,
     sample: int | None,
     only: tuple[str, ...],
+    subspace: Path | None,
     also: Path | None,
     prune: float | None,
     device: str,
@@ -118,6 +124,8 @@ def collect(
     """
     if exhaustive == (sample is not None):
         raise click.UsageError("give one of --exhaustive and --sample N")
+    if only and subspace:
+        raise click.UsageError("give --only or --subspace, not both")
     if out.suffix != SUFFIX:
         raise TableError(f"a table is a {SUFFIX} file, not {out}")
     if not out.parent.is_dir():
@@ -133,7 +141,7 @@ def collect(
         console.print(engine.provenance.description, highlight=False, soft_wrap=True)
         spaces = [engine.space(problem) for problem in problems]
         defaults = [template.default(problem, engine.device) for problem in problems]
-        plan = make_plan(spaces, defaults, sample, seed, _only(spaces[0], only), _given(also))
+        plan = make_plan(spaces, defaults, sample, seed, _within(only, subspace, spaces[0].knobs), _given(also))
         console.print(f"{plan.how}; {len(problems)} problems, {plan.rows:,} rows", highlight=False, soft_wrap=True)
         if journal_path(out).exists():
             console.print(f"going on with {journal_path(out)}", highlight=False, soft_wrap=True)
@@ -150,15 +158,10 @@ def collect(
     _print_best(found, Console())
 
 
-def _only(space: SearchSpace, given: tuple[str, ...]) -> dict[str, list[Value]]:
-    knobs = {knob.name: knob for knob in space.knobs}
-    found = {}
-    for text in given:
-        name, equals, values = text.partition("=")
-        if not equals or name not in knobs:
-            raise SpaceError(f"{text!r} is not KNOB=VALUE[,VALUE...]; the knobs of {space.name} are {', '.join(knobs)}")
-        found[name] = [knobs[name].parse(value) for value in values.split(",")]
-    return found
+def _within(only: tuple[str, ...], subspace: Path | None, knobs: tuple[Knob, ...]) -> SubSpace | None:
+    if subspace:
+        return read_subspace(subspace, knobs)
+    return parse_restrictions(only, knobs) if only else None
 
 
 def _given(also: Path | None) -> list[Configuration]:
