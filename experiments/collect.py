@@ -89,6 +89,9 @@ def parse_prune(context: click.Context, parameter: click.Parameter, text: str) -
     callback=parse_prune,
     help="Stop at once what is so many times slower than the best known, or time all in full.",
 )
+@click.option(
+    "--compile-first", is_flag=True, help="Measure when all is compiled: takes longer, and nothing disturbs it."
+)
 @click.option("--device", default="auto", show_default=True, metavar="auto|cuda[:N]|replay", help="Measure or replay.")
 @gpus_option
 @cluster_option
@@ -108,6 +111,7 @@ def collect(
     subspace: Path | None,
     also: Path | None,
     prune: float | None,
+    compile_first: bool,
     device: str,
     gpus: int | None,
     cluster: str | None,
@@ -132,7 +136,7 @@ def collect(
         raise StoreError(f"can't write {out}: its folder does not exist")
     template = named_template(space, table)
     problems = suite_problems(template, suite, signature)
-    options = CampaignOptions(prune=prune, seed=seed)
+    options = CampaignOptions(prune=prune, compile_first=compile_first, seed=seed)
     # By the first pilot alone: a second one would cost as much as it saves where each row is to be known.
     protocol = ProtocolOptions(prune=math.inf, prune_at_once=math.inf if prune is None else prune)
     live = replace(LiveOptions(), protocol=protocol)
@@ -146,13 +150,14 @@ def collect(
         if journal_path(out).exists():
             console.print(f"going on with {journal_path(out)}", highlight=False, soft_wrap=True)
         with _bars(console) as bars:
-            task = bars.add_task("", total=plan.rows, raced="")
+            task = bars.add_task("", total=plan.rows, doing="")
 
             def show(progress: Progress) -> None:
                 if bars.tasks[0].completed == 0:  # what was there before says nothing of the rate
                     bars.reset(task, completed=progress.rows)
-                raced = f"{progress.races} raced" if progress.races else ""
-                bars.update(task, completed=progress.rows, raced=raced)
+                compiling = [f"{progress.compiling:,} to compile"] if progress.compiling else []
+                raced = [f"{progress.races} raced"] if progress.races else []
+                bars.update(task, completed=progress.rows, doing=", ".join(compiling + raced))
 
             found = run_campaign(engine, plan, out, options, show)
     _print_best(found, Console())
@@ -189,7 +194,7 @@ def _bars(console: Console) -> Bars:
         _Rate(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[raced]}"),
+        TextColumn("{task.fields[doing]}"),
     )
     return Bars(*columns, console=console, speed_estimate_period=60)
 
