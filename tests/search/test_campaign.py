@@ -28,6 +28,7 @@ from tilescout.search.race import RaceOptions
 from tilescout.search.sources import default_table
 from tilescout.spaces.errors import DeviceError, StoreError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.subspace import parse_restrictions
 from tilescout.spaces.templates import find_template
 
 TEMPLATE = find_template("gemm_sm90")
@@ -201,8 +202,8 @@ def test_a_real_campaign_compiles_measures_and_races(plain_gemm: ModuleType, tmp
     with LocalEngine(plain_gemm.TEMPLATE, tmp_path / "store", ["cpu"], plain_gemm.HOST, options) as engine:
         spaces = [engine.space(problem) for problem in problems]
         default = plain_gemm.TEMPLATE.default(problems[0], engine.device)
-        only = {"fault": ("nothing", "corner", "compiler_refuses")}
-        plan = make_plan(spaces, [default] * 2, None, 0, only)
+        some = parse_restrictions(["fault=nothing,corner,compiler_refuses"], spaces[0].knobs)
+        plan = make_plan(spaces, [default] * 2, None, 0, some)
         race = RaceOptions(within=10.0, look=3, looks=2, pairs=2)
         campaign = CampaignOptions(prune=None, race=race)
         found = collect(engine, plan, tmp_path / "t.parquet", campaign)
