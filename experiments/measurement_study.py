@@ -76,9 +76,11 @@ class Usual:
         launches = block_launches(bench.library_us, USUAL_BLOCK_US, OPTIONS)
         if self.heating_us:
             library = bench.make_block(bench.run_library, launches)
-            bench.machine.times_us([library] * math.ceil(self.heating_us / (bench.library_us * launches)))
+            bench.machine.times_us(
+                [library] * (1 + math.ceil(self.heating_us / (bench.library_us * launches))), lost=1.0
+            )
         kernel = bench.make_block(launch, launches)
-        times = bench.machine.times_us([kernel] * (self.launches + 1))[1:]
+        times = bench.machine.times_us([kernel] * (self.launches + 1))
         return median(times[-self.keep :]) / launches
 
 
