@@ -33,8 +33,8 @@ setup: $(INSTALLED)
 
 # torch goes first. Without a GPU it is exactly the pinned version, because a range would take the newest, and several GB
 # of CUDA with it. With a GPU it is the CUDA torch that .venv or $(PYTHON) has, else the newest; what torch shares with
-# its own CUDA stack is then not pinned. Compiled to bytecode is on all cores at the end: pip would do it on one; some
-# packages hold files for other versions of Python, which do not compile.
+# its own CUDA stack is then not pinned. Compiled to bytecode is on all cores at the end, and not what nobody imports: pip
+# would compile all of it on one. Some packages hold files for other versions of Python, which do not compile.
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "tilescout needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Name another: make PYTHON=python3.12" >&2; \
@@ -53,7 +53,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	echo "setup: $$($(BIN)/python --version), $$torch and the rest of constraints.txt into $(VENV); a minute or two"; \
 	$(PIP) $$torch "$$($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])')"; \
 	$(PIP) --no-build-isolation --editable '.[dev]'; \
-	$(BIN)/python -m compileall -qq --workers 0 $(VENV)/lib || true; \
+	$(BIN)/python -m compileall -qq --workers 0 -x '/tests/' $(VENV)/lib || true; \
 	mkdir -p $(VENV)/rooms/tilescout; \
 	for room in $(ROOMS); do ln -sfn ../../../$$room $(VENV)/rooms/tilescout/$$room; done; \
 	test -z "$$gpu" || $(BIN)/python $(HAS_CUDA) || \
