@@ -5,9 +5,8 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import ModuleType
@@ -60,20 +59,15 @@ def measured_rows(journal: Path) -> list[tuple[int, int]]:
     return [tuple(record["row"]) for record in records if "row" in record]
 
 
-def test_a_campaign_killed_ten_times_measures_what_an_uninterrupted_one_does(tmp_path: Path) -> None:
+def test_a_campaign_killed_ten_times_measures_what_an_uninterrupted_one_does(
+    start_command: Callable[..., tuple[ForkServerProcess, Sequence[Path]]], tmp_path: Path
+) -> None:
     suite = tmp_path / "two.toml"
     suite.write_text(f"problems = {json.dumps([str(problem) for problem in PROBLEMS])}")
     given = ["collect", "gemm_sm90", "--suite", str(suite), "--device", "replay", "--gpus", "3", "--exhaustive"]
 
-    # A process for each, forked off one that has imported everything: to start twelve anew takes half a minute.
-    server = get_context("forkserver")
-    server.set_forkserver_preload(["tilescout.experiments.cli", "pyarrow.parquet"])
-
     def start(out: Path) -> ForkServerProcess:
-        arguments = ["tilescout", *given, "--out", str(out)]
-        code = f"import sys; from tilescout.experiments.cli import main; sys.argv = {arguments!r}; main()"
-        process = server.Process(target=exec, args=(code,))
-        process.start()
+        process, _ = start_command(tmp_path, *given, "--out", str(out))
         return process
 
     def wait(process: ForkServerProcess) -> int | None:
