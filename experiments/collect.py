@@ -40,9 +40,9 @@ from tilescout.search.evaluate.table import SUFFIX, Table
 from tilescout.search.plan import make_plan
 from tilescout.search.sources import named_template
 from tilescout.search.store import artifacts
-from tilescout.spaces.errors import SpaceError, StoreError, TableError, one_line
-from tilescout.spaces.knobs import Configuration, Value
-from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.errors import StoreError, TableError, one_line
+from tilescout.spaces.knobs import Configuration, Knob
+from tilescout.spaces.subspace import SubSpace, parse_restrictions, read_subspace
 
 PRUNE = CampaignOptions().prune
 
@@ -72,7 +72,12 @@ def parse_prune(context: click.Context, parameter: click.Parameter, text: str) -
 @signature_option
 @click.option("--exhaustive", is_flag=True, help="Every legal configuration.")
 @click.option("--sample", type=click.IntRange(min=1), help="So many; every value of every knob and all defaults occur.")
-@click.option("--only", multiple=True, metavar="KNOB=VALUE[,...]", help="Only these values of a knob; repeatable.")
+@click.option(
+    "--only", multiple=True, metavar="KNOB=VALUE[,...]", help="Only these values of a knob, or max; repeatable."
+)
+@click.option(
+    "--subspace", type=click.Path(path_type=Path), metavar="FILE.toml", help="Only what is in one of the file's parts."
+)
 @click.option(
     "--also", type=click.Path(path_type=Path), help="Those of a table (.parquet) or of a JSON list too, counted in."
 )
@@ -83,6 +88,9 @@ def parse_prune(context: click.Context, parameter: click.Parameter, text: str) -
     show_default=True,
     callback=parse_prune,
     help="Stop at once what is so many times slower than the best known, or time all in full.",
+)
+@click.option(
+    "--compile-first", is_flag=True, help="Measure when all is compiled: takes longer, and nothing disturbs it."
 )
 @click.option("--device", default="auto", show_default=True, metavar="auto|cuda[:N]|replay", help="Measure or replay.")
 @gpus_option
@@ -100,8 +108,10 @@ def collect(
     exhaustive: bool,
     sample: int | None,
     only: tuple[str, ...],
+    subspace: Path | None,
     also: Path | None,
     prune: float | None,
+    compile_first: bool,
     device: str,
     gpus: int | None,
     cluster: str | None,
@@ -118,13 +128,15 @@ def collect(
     """
     if exhaustive == (sample is not None):
         raise click.UsageError("give one of --exhaustive and --sample N")
+    if only and subspace:
+        raise click.UsageError("give --only or --subspace, not both")
     if out.suffix != SUFFIX:
         raise TableError(f"a table is a {SUFFIX} file, not {out}")
     if not out.parent.is_dir():
         raise StoreError(f"can't write {out}: its folder does not exist")
     template = named_template(space, table)
     problems = suite_problems(template, suite, signature)
-    options = CampaignOptions(prune=prune, seed=seed)
+    options = CampaignOptions(prune=prune, compile_first=compile_first, seed=seed)
     # By the first pilot alone: a second one would cost as much as it saves where each row is to be known.
     protocol = ProtocolOptions(prune=math.inf, prune_at_once=math.inf if prune is None else prune)
     live = replace(LiveOptions(), protocol=protocol)
@@ -133,32 +145,28 @@ def collect(
         console.print(engine.provenance.description, highlight=False, soft_wrap=True)
         spaces = [engine.space(problem) for problem in problems]
         defaults = [template.default(problem, engine.device) for problem in problems]
-        plan = make_plan(spaces, defaults, sample, seed, _only(spaces[0], only), _given(also))
+        plan = make_plan(spaces, defaults, sample, seed, _within(only, subspace, spaces[0].knobs), _given(also))
         console.print(f"{plan.how}; {len(problems)} problems, {plan.rows:,} rows", highlight=False, soft_wrap=True)
         if journal_path(out).exists():
             console.print(f"going on with {journal_path(out)}", highlight=False, soft_wrap=True)
         with _bars(console) as bars:
-            task = bars.add_task("", total=plan.rows, raced="")
+            task = bars.add_task("", total=plan.rows, doing="")
 
             def show(progress: Progress) -> None:
                 if bars.tasks[0].completed == 0:  # what was there before says nothing of the rate
                     bars.reset(task, completed=progress.rows)
-                raced = f"{progress.races} raced" if progress.races else ""
-                bars.update(task, completed=progress.rows, raced=raced)
+                compiling = [f"{progress.compiling:,} to compile"] if progress.compiling else []
+                raced = [f"{progress.races} raced"] if progress.races else []
+                bars.update(task, completed=progress.rows, doing=", ".join(compiling + raced))
 
             found = run_campaign(engine, plan, out, options, show)
     _print_best(found, Console())
 
 
-def _only(space: SearchSpace, given: tuple[str, ...]) -> dict[str, list[Value]]:
-    knobs = {knob.name: knob for knob in space.knobs}
-    found = {}
-    for text in given:
-        name, equals, values = text.partition("=")
-        if not equals or name not in knobs:
-            raise SpaceError(f"{text!r} is not KNOB=VALUE[,VALUE...]; the knobs of {space.name} are {', '.join(knobs)}")
-        found[name] = [knobs[name].parse(value) for value in values.split(",")]
-    return found
+def _within(only: tuple[str, ...], subspace: Path | None, knobs: tuple[Knob, ...]) -> SubSpace | None:
+    if subspace:
+        return read_subspace(subspace, knobs)
+    return parse_restrictions(only, knobs) if only else None
 
 
 def _given(also: Path | None) -> list[Configuration]:
@@ -186,7 +194,7 @@ def _bars(console: Console) -> Bars:
         _Rate(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[raced]}"),
+        TextColumn("{task.fields[doing]}"),
     )
     return Bars(*columns, console=console, speed_estimate_period=60)
 

@@ -8,7 +8,8 @@ On this machine's GPU, with configurations of ``gemm_sm90`` and their compiled k
 - **pruning**: the same random configurations by the protocol as a search runs it (the best so far is the incumbent),
   by 20 launches each, and by the protocol without pruning; GPU seconds, and what became of the best. Loading kernels is
   paid once a process, whoever measures then: it is timed before and counted by itself.
-- **spread**: the best configurations re-measured in rounds, in random order, by the protocol and by the usual ones;
+- **spread**: the best configurations re-measured in rounds, in random order, by the protocol and by the usual ones, on
+  a card that has been heated for two seconds;
 - **tunings** (``--tunings N``): N whole searches from different seeds, each ended by its race; the winners re-measured
   in one more race, with the default.
 
@@ -50,7 +51,16 @@ PROBLEMS = ("1024x1024x1024", "2048x2048x2048", "4096x4096x4096", "8192x8192x819
 TEMPLATE = find_template("gemm_sm90")
 OPTIONS = ProtocolOptions()
 FIXED_LAUNCHES = 20
+HEATING_US = 2_000_000.0  # before the rounds: a card that has idled takes a second or two to reach its power cap
 USUAL_BLOCK_US = 200.0  # of the usual protocols, where one launch is too short to be timed
+
+
+def heat(bench: Bench, heating_us: float) -> None:
+    """Have the library run for so long."""
+    launches = block_launches(bench.library_us, USUAL_BLOCK_US, OPTIONS)
+    library = bench.make_block(bench.run_library, launches)
+    heating = [library] * (1 + math.ceil(heating_us / (bench.library_us * launches)))
+    bench.machine.times_us(heating, lost=1.0)
 
 
 @dataclass(frozen=True)
@@ -75,10 +85,9 @@ class Usual:
         """The median time of the replays that count."""
         launches = block_launches(bench.library_us, USUAL_BLOCK_US, OPTIONS)
         if self.heating_us:
-            library = bench.make_block(bench.run_library, launches)
-            bench.machine.times_us([library] * math.ceil(self.heating_us / (bench.library_us * launches)))
+            heat(bench, self.heating_us)
         kernel = bench.make_block(launch, launches)
-        times = bench.machine.times_us([kernel] * (self.launches + 1))[1:]
+        times = bench.machine.times_us([kernel] * (self.launches + 1))
         return median(times[-self.keep :]) / launches
 
 
@@ -163,6 +172,7 @@ def study_spread(worker: Worker, jobs: Sequence[Job], rounds: int, seed: int, us
     """Re-measure good configurations in rounds of random order, by the protocol and, if asked, the usual ones."""
     bench = worker.bench(jobs[0].workload, jobs[0].problem, OPTIONS, None)
     launches = [worker.load(job) for job in jobs]
+    heat(bench, HEATING_US)
     protocols: dict[str, Callable[[Launch], float]] = {
         **{name: partial(one.time_us, bench) for name, one in USUAL.items() if usual},
         VERSION: lambda launch: bench.time(launch, None).ratio,
@@ -245,7 +255,8 @@ def main() -> None:
         with CompilePool(
             TEMPLATE, problem.signature, device.arch, ArtifactStore(arguments.store), CompileOptions()
         ) as pool:
-            built = [(configuration, pool.submit(configuration).result()) for configuration in configurations]
+            pending = [(configuration, pool.submit(configuration)) for configuration in configurations]
+            built = [(configuration, future.result()) for configuration, future in pending]
         worker = Worker(arguments.device)  # which has verified nothing yet
         library_us = worker.bench(TEMPLATE.workload, str(problem), OPTIONS, None).library_us
         jobs = [

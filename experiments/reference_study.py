@@ -63,7 +63,7 @@ def raw_blocks(bench: Bench, launches: Sequence[Launch], rounds: int, pairs: int
     machine = bench.machine
     library, copy = bench.make_block(bench.run_library), copy_block(bench)
     blocks = [bench.make_block(launch) for launch in launches]
-    machine.times_us([*blocks, library, copy])
+    machine.times_us([*blocks, library, copy], lost=1.0)
     generator = np.random.default_rng(seed)
     shape = (rounds, len(blocks))
     raw: dict[str, Any] = {"beside": np.empty((*shape, 2 * pairs + 1)), "with_copy": np.empty((*shape, 2 * pairs + 1))}
@@ -72,9 +72,9 @@ def raw_blocks(bench: Bench, launches: Sequence[Launch], rounds: int, pairs: int
     for turn in range(rounds):
         for place, kernel in enumerate(generator.permutation(len(blocks))):
             block = blocks[kernel]
-            raw["beside"][turn, kernel] = machine.times_us([library, library, *[block, library] * pairs])[1:]
+            raw["beside"][turn, kernel] = machine.times_us([library, library, *[block, library] * pairs])
             raw["clocks"].append([turn, int(kernel), asdict(state) if (state := machine.clocks()) else None])
-            raw["with_copy"][turn, kernel] = machine.times_us([copy, copy, *[block, copy] * pairs])[1:]
+            raw["with_copy"][turn, kernel] = machine.times_us([copy, copy, *[block, copy] * pairs])
             raw["order"][turn, kernel] = place
             raw["seconds"][turn, kernel] = time.perf_counter() - started
     return raw

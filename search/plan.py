@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.spaces.errors import SpaceError
-from tilescout.spaces.knobs import Configuration, Value
+from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import Indices, SearchSpace
+from tilescout.spaces.subspace import SubSpace
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def make_plan(
     defaults: Sequence[Configuration],
     sample: int | None,
     seed: int,
-    only: Mapping[str, Sequence[Value]] | None = None,
+    within: SubSpace | None = None,
     also: Sequence[Configuration] = (),
 ) -> Plan:
     """Choose configurations, and measure each on every problem for which it is legal.
@@ -71,19 +72,18 @@ def make_plan(
         problems it is legal for.
     seed
         Of the sample, and of the order.
-    only
-        Values that knobs are restricted to; defaults and given ones are exempt.
+    within
+        What is chosen from, None is the whole space; defaults and given ones are exempt.
     also
         Given configurations, counted in: those that are legal for one of the problems are measured.
 
     Raises
     ------
     SpaceError
-        If a knob or value is unknown, or nothing is left.
+        If nothing is left.
     """
     first = spaces[0]
-    allowed = _allowed(first, only or {})
-    positions, weights = _union(spaces, allowed)
+    positions, weights = _union(spaces, within)
     generator = np.random.default_rng(seed)
     chosen = list(
         dict.fromkeys(int(np.ravel_multi_index(tuple(first.code(each)), first.shape)) for each in (*defaults, *also))
@@ -101,7 +101,7 @@ def make_plan(
     values = [[knob.values[code] for code in codes[:, axis]] for axis, knob in enumerate(first.knobs)]
     names = [knob.name for knob in first.knobs]
     configurations = tuple(Configuration(tuple(zip(names, row, strict=True))) for row in zip(*values, strict=True))
-    restricted = "".join(f", {name} {', '.join(map(str, given))}" for name, given in (only or {}).items())
+    restricted = f" of {within}" if within else ""
     if sample is None:
         how = f"all {len(configurations):,} legal configurations{restricted}"
     else:
@@ -115,31 +115,17 @@ def make_plan(
     )
 
 
-def _allowed(space: SearchSpace, only: Mapping[str, Sequence[Value]]) -> list[NDArray[np.bool_]]:
-    """Which codes of each knob are wanted."""
-    names = [knob.name for knob in space.knobs]
-    unknown = [name for name in only if name not in names]
-    if unknown:
-        raise SpaceError(f"{space.name} has no knob {unknown[0]!r}, its knobs are {', '.join(names)}")
-    masks = [np.ones(size, dtype=np.bool_) for size in space.shape]
-    for axis, knob in enumerate(space.knobs):
-        if knob.name in only:
-            wanted = [knob.code(value) for value in only[knob.name]]
-            masks[axis] = np.isin(np.arange(len(knob.values)), wanted)
-    return masks
-
-
-def _union(spaces: Sequence[SearchSpace], allowed: Sequence[NDArray[np.bool_]]) -> tuple[Indices, NDArray[np.float64]]:
+def _union(spaces: Sequence[SearchSpace], within: SubSpace | None) -> tuple[Indices, NDArray[np.float64]]:
     """Positions in the full grid of the wanted configurations, and their weights: every space has the same say."""
     shape = spaces[0].shape
     found, weights = [], []
     for space in spaces:
-        wanted = np.logical_and.reduce([mask[space.codes[:, axis]] for axis, mask in enumerate(allowed)])
-        found.append(np.ravel_multi_index(tuple(space.codes[wanted].astype(np.int64).T), shape))
+        codes = space.codes[within.holds(space)] if within else space.codes
+        found.append(np.ravel_multi_index(tuple(codes.astype(np.int64).T), shape))
         weights.append(np.full(len(found[-1]), 1 / len(space)))
     positions, where = np.unique(np.concatenate(found), return_inverse=True)
     if not len(positions):
-        raise SpaceError(f"{spaces[0].name}: no legal configuration has these values")
+        raise SpaceError(f"{spaces[0].name}: no legal configuration is in {within}")
     return positions, np.asarray(np.bincount(where, np.concatenate(weights)), dtype=np.float64)
 
 

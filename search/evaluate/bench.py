@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median, quantiles
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +28,6 @@ from tilescout.search.evaluate.runtime import Launch
 from tilescout.search.evaluate.verify import Case, Verifier
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.workloads import Workload
-
-if TYPE_CHECKING:
-    pass
 
 _STRETCHES = 10  # of heating at most
 _SETTLED = 0.005  # relative difference of two stretches
@@ -83,18 +79,17 @@ class Bench:
         input_bytes = sum(tensor.nbytes for tensor in self._case.inputs)
         more = input_sets(input_bytes, machine.l2_bytes, options) - 1
         self._inputs = [self._case.inputs, *(workload.inputs(problem, generator) for _ in range(more))]
-        first = library_us or self._library_once_us()  # of a short launch mostly its latency; corrected below
+        first = library_us or self._library_single_us()  # of a short launch also its latency; corrected below
         self.launches = block_launches(first, options.block_us, options)
         if self.launches > 1 and library_us is None:
-            # By its own events: any others would time a host that is slower than so short a block. (Taken
-            # with others, 5.5 us became 25, and blocks a fifth as long as they should be stayed so.)
+            # By the block's own events: the latency of starting a graph is not in them.
             many = self.make_block(self.run_library)
             first = median(self._alone_us(many) for _ in range(options.batch + 1)) / self.launches
             self.launches = block_launches(first, options.block_us, options)
         self._library = self.make_block(self.run_library)
         self._pilot_launches = block_launches(first, options.pilot_us, options)
         self.library_us = self._steady_library_us(first) if library_us is None else library_us
-        alone = machine.times_us([self._library] * _ALONE)[1:]
+        alone = machine.times_us([self._library] * _ALONE)
         self.reference = Reference(self.library_us * self.launches, alone, options)
         # A long kernel's pilot is its verifying launch, after which the library's was taken with the same steps.
         once = self._library_once_us() if self.launches == 1 else None
@@ -121,15 +116,21 @@ class Bench:
 
         return Block(run)
 
-    def _library_once_us(self) -> float:
-        """The library's time where a kernel's is taken that is verified."""
+    def _library_single_us(self) -> float:
+        """The time of a single launch of the library, without the host."""
+        single = Block(self._turn(self.run_library, 0))
+        return median(self.machine.times_us([single] * (self.options.batch + 2)))
+
+    def _library_once_us(self) -> float | None:
+        """The library's time where a kernel's is taken that is verified; None if the host was too slow to tell."""
 
         def once() -> float:
             time_us = self._verifier.start(self.run_library, edge=False)
             self.machine.synchronize()
             return time_us()
 
-        return median(once() for _ in range(self.options.batch + 1))
+        times = [time_us for _ in range(self.options.batch + 1) if not math.isnan(time_us := once())]
+        return median(times) if times else None
 
     def _alone_us(self, block: Block) -> float:
         time_us = self.machine.start(block)
@@ -140,7 +141,8 @@ class Bench:
         count = max(3, math.ceil(self.options.heating_us / (first * self.launches)))
         before = math.inf
         for _ in range(_STRETCHES):
-            now = median(self.machine.times_us([self._library] * count)) / self.launches
+            times = self.machine.times_us([self._library] * count, lost=0.5)
+            now = float(np.nanmedian(times)) / self.launches
             if abs(now / before - 1) < _SETTLED:
                 break
             before = now
@@ -214,13 +216,12 @@ class Bench:
     def _upload(self, launches: Sequence[Launch]) -> list[Block]:
         blocks = [self.make_block(launch) for launch in launches]
         if self.launches > 1:
-            self.machine.times_us([*blocks, self._library])  # the first replay of a graph uploads it
+            self.machine.times_us([*blocks, self._library], lost=1.0)  # the first replay of a graph uploads it
         return blocks
 
     def _pairs(self, kernel: Block, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Times of the kernel's blocks, and the mean of the library's just before and just after each, in µs."""
-        # While the first is queued the device waits, and its time is not to be used.
-        times = np.array(self.machine.times_us([self._library, self._library, *[kernel, self._library] * count])[1:])
+        times = np.array(self.machine.times_us([self._library, self._library, *[kernel, self._library] * count]))
         return times[1::2], (times[:-1:2] + times[2::2]) / 2
 
     def race(self, launches: Sequence[Launch], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:

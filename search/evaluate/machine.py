@@ -1,5 +1,6 @@
 """What measurements are made on, and its clock: a GPU, or the CPU for the tests."""
 
+import math
 import subprocess
 import time
 from abc import ABC, abstractmethod
@@ -41,14 +42,18 @@ class Queued:
     Attributes
     ----------
     times_us
-        What tells the time of each in µs, once the machine is synchronised; None if the device came to one before all
-        of it was queued, so that the host is in its time.
+        What tells the time of each in µs, once the machine is synchronised; NaN if the device came to it before all of
+        it was queued, so that the host is in its time.
     host_us
         How long the host took to queue them, in µs.
     """
 
-    times_us: Callable[[], list[float] | None]
+    times_us: Callable[[], list[float]]
     host_us: float
+
+
+class SlowHostError(Exception):
+    """The host never came to queue launches ahead of the device: what would be timed is the host."""
 
 
 class Machine(ABC):
@@ -91,8 +96,11 @@ class Machine(ABC):
         """Run a block; what comes back tells its time in µs once the machine is synchronised."""
 
     @abstractmethod
-    def queue(self, blocks: Sequence[Block], delay_us: float) -> Queued:
-        """Keep the device busy for about `delay_us`, and queue blocks behind that."""
+    def queue(self, blocks: Sequence[Block], delay_us: float = 0.0, late: float = 0.0) -> Queued:
+        """Keep the device busy for about `delay_us`, and queue blocks behind that.
+
+        A block that may have waited for the host for this share of its time, `late`, has a time nevertheless.
+        """
 
     @abstractmethod
     def record(self, steps: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
@@ -101,9 +109,26 @@ class Machine(ABC):
         What a step makes for itself is its own until it ends; the steps share the memory for it.
         """
 
-    @abstractmethod
-    def times_us(self, blocks: Sequence[Block]) -> list[float]:
-        """Run blocks one right after the other and return the time of each, in µs."""
+    def times_us(self, blocks: Sequence[Block], lost: float = 0.0) -> list[float]:
+        """Run blocks one right after the other and return the time of each but the first, in µs.
+
+        While the first is queued the device waits for the host. If it waits later on, all are run again, behind a delay
+        that lets the host get ahead; a share `lost` of the times may be missing (NaN).
+
+        Raises
+        ------
+        SlowHostError
+            If no delay is long enough.
+        """
+        delay_us = 0.0
+        for _ in range(_ATTEMPTS):
+            queued = self.queue(blocks, delay_us)
+            self.synchronize()
+            times = queued.times_us()[1:]
+            if sum(map(math.isnan, times)) <= lost * len(times):
+                return times
+            delay_us = max(2 * delay_us, _LEAST_DELAY_US, queued.host_us)
+        raise SlowHostError(f"the host was slower than the device, also {delay_us / 2e3:.0f} ms ahead of it")
 
     @abstractmethod
     def max_clusters(self, blocks: int) -> int:
@@ -118,6 +143,8 @@ class Machine(ABC):
         """How many other processes compute on the device."""
 
 
+_ATTEMPTS = 8
+_LEAST_DELAY_US = 200.0
 _CYCLES_PER_US = 2000  # of the fastest clocks; a delay on a slower one is longer
 _DISTURBANCE = 128 * 1024  # elements at most; a thread block fills about a thousand
 
@@ -212,34 +239,17 @@ class CudaMachine(Machine):
             end.record()
         return lambda: _us(start, end)
 
-    def queue(self, blocks: Sequence[Block], delay_us: float) -> Queued:
+    def queue(self, blocks: Sequence[Block], delay_us: float = 0.0, late: float = 0.0) -> Queued:
         import torch
 
         begin = torch.cuda.Event(enable_timing=True)
         began = time.perf_counter()
         begin.record()
-        torch.cuda._sleep(round(delay_us * _CYCLES_PER_US))
+        if delay_us > 0:
+            torch.cuda._sleep(round(delay_us * _CYCLES_PER_US))
         queued = []
         for block in blocks:
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            block.run()
-            end.record()
-            queued.append((start, end, (time.perf_counter() - began) * 1e6))
-
-        def times_us() -> list[float] | None:
-            # The device came to `begin` no sooner than the host queued it, so these are comparable.
-            if any(_us(begin, start) < host_us for start, _, host_us in queued):
-                return None
-            return [_us(start, end) for start, end, _ in queued]
-
-        return Queued(times_us, queued[-1][2])
-
-    def times_us(self, blocks: Sequence[Block]) -> list[float]:
-        import torch
-
-        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in blocks]
-        for block, (start, end) in zip(blocks, events, strict=True):
             if block.events is not None:
                 # A short kernel can be in one of two states some percent apart, and stays in it while the same launches
                 # follow one another: before each block something else runs, on a random share of the SMs.
@@ -247,8 +257,18 @@ class CudaMachine(Machine):
             start.record()
             block.run()
             end.record()
-        torch.cuda.synchronize(self.device)
-        return [_us(start, end) for start, end in events]
+            queued.append((start, end, (time.perf_counter() - began) * 1e6))
+
+        def times_us() -> list[float]:
+            # The device came to `begin` no sooner than the host queued it, so its times since then and the host's are
+            # comparable: the device waited inside a block at most for what the host was behind.
+            times = [_us(start, end) for start, end, _ in queued]
+            behind = [host_us - _us(begin, start) for start, _, host_us in queued]
+            return [
+                time_us if waited <= late * time_us else math.nan for time_us, waited in zip(times, behind, strict=True)
+            ]
+
+        return Queued(times_us, queued[-1][2])
 
     def max_clusters(self, blocks: int) -> int:
         return max_active_clusters(blocks, self.device.index)
@@ -299,7 +319,7 @@ class HostMachine(Machine):
         time_us = (time.perf_counter() - before) * 1e6
         return lambda: time_us
 
-    def queue(self, blocks: Sequence[Block], delay_us: float) -> Queued:
+    def queue(self, blocks: Sequence[Block], delay_us: float = 0.0, late: float = 0.0) -> Queued:
         times = [self.start(block)() for block in blocks]
         return Queued(lambda: times, 0.0)
 
@@ -307,9 +327,6 @@ class HostMachine(Machine):
         for step in steps:
             step()
         return list(steps)
-
-    def times_us(self, blocks: Sequence[Block]) -> list[float]:
-        return [self.start(block)() for block in blocks]
 
     def max_clusters(self, blocks: int) -> int:
         return 1

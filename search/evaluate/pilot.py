@@ -1,5 +1,6 @@
 """What a few launches tell of a kernel: whether it is worth timing."""
 
+import math
 from collections import deque
 from collections.abc import Callable
 from statistics import median
@@ -50,16 +51,11 @@ class Pilots:
         """
         queued = self._machine.queue([kernel], self._delay_us)
         self._host_us.append(queued.host_us)
+        return lambda: self.ratio(queued.times_us()[0])
 
-        def ratio() -> float | None:
-            times = queued.times_us()
-            return None if times is None else self.ratio(times[0])
-
-        return ratio
-
-    def ratio(self, kernel_us: float) -> float:
-        """The ratio to the library of a kernel whose pilot took `kernel_us`."""
-        return kernel_us / median(self._library_us)
+    def ratio(self, kernel_us: float) -> float | None:
+        """The ratio to the library of a kernel whose pilot took `kernel_us`; NaN gives None."""
+        return None if math.isnan(kernel_us) else kernel_us / median(self._library_us)
 
     def learn(self, pilot: float, ratio: float) -> None:
         """Take in what the last pilot's ratio should have been."""
@@ -81,6 +77,7 @@ class Pilots:
             queued = self._machine.queue(blocks, delay_us)
             self._machine.synchronize()
             self._host_us.append(queued.host_us / len(blocks))
-            if (times := queued.times_us()) is not None:
+            times = queued.times_us()
+            if not any(map(math.isnan, times)):
                 return times
             delay_us *= 2

@@ -45,7 +45,7 @@ class Reference:
 
     def __init__(self, block_us: float, alone: Sequence[float], options: ProtocolOptions) -> None:
         self._options = options
-        self._recent_us = block_us
+        self._recent_us, self._measurements = block_us, 0
         self._covariance = self._variance = 0.0
         times = np.asarray(alone)
         self._noise = _deviation(2 * times[1:-1] / (times[:-2] + times[2:]))
@@ -81,7 +81,9 @@ class Reference:
         kernel, beside = _centred(kernel_us), _centred(beside_us)
         self._covariance = _FORGET * self._covariance + float((kernel * beside).sum())
         self._variance = _FORGET * self._variance + float((beside**2).sum())
-        self._recent_us += (float(np.median(beside_us)) - self._recent_us) / _RECENT
+        # The steady time, of a library that runs by itself, is not its time beside kernels: it counts for nothing here.
+        self._measurements += 1
+        self._recent_us += (float(np.median(beside_us)) - self._recent_us) / min(self._measurements, _RECENT)
         self._noise += (_deviation(kernel_us / beside_us) - self._noise) / _RECENT
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _GUARD = 32 * 1024  # elements of guard band on either side of an output: 64 KiB or more, a row of a large tile
 _GUARD_PATTERN = 0x5A5A
+_LATE = 0.05  # of a long launch: a pilot decides about differences of 15 % and more
 
 
 class WrongResultError(Exception):
@@ -171,7 +172,8 @@ class Verifier:
         Returns
         -------
         callable
-            What tells the time of the launch on the case, in µs, once the machine is synchronised.
+            What tells the time of the launch on the case, in µs, once the machine is synchronised; NaN if the device
+            may have waited for the host for more than a twentieth of it.
         """
         # A kernel's first launch loads it, which must not be in the time of the launch on the case.
         if edge:
@@ -181,9 +183,9 @@ class Verifier:
             launch(self._edge.inputs, self._edge.output)
             self._after()
         self._prepare_case()
-        time_us = self._machine.start(Block(lambda: launch(self._case.inputs, self._case.output)))
+        queued = self._machine.queue([Block(lambda: launch(self._case.inputs, self._case.output))], late=_LATE)
         self._find_case()
-        return time_us
+        return lambda: queued.times_us()[0]
 
     def judge(self, edge: bool) -> float:
         """Wait for what `start` began, with the same `edge`, and return the largest relative Frobenius error.

@@ -24,7 +24,7 @@ def test_a_table_is_written_with_a_card_that_says_how(run: Run, suite: str, tmp_
     run(*given, "--out", str(out))
     table = Table.read(out)
     assert list(map(str, table.problems)) == ["16x4096x4096:bf16", "512x512x512:bf16"]
-    assert "sampled with seed 0, split_k 1" in table.card.selection
+    assert "sampled with seed 0 of split_k 1" in table.card.selection
     assert "16x4096x4096:bf16" in capsys.readouterr().out
     run(*given, "--out", str(out), code=2)
     assert "is there already" in capsys.readouterr().err
@@ -36,7 +36,7 @@ def test_a_table_is_written_with_a_card_that_says_how(run: Run, suite: str, tmp_
         ((), "give one of --exhaustive and --sample N"),
         (("--sample", "9", "--exhaustive"), "give one of --exhaustive and --sample N"),
         (("--sample", "9", "--prune", "1"), "neither full nor a ratio above 1"),
-        (("--sample", "9", "--only", "tile=1"), "not KNOB=VALUE"),
+        (("--sample", "9", "--only", "tile=1"), "no knob 'tile'"),
         (("--sample", "9", "--device", "replay", "--cluster", "auto"), "leave --device and --table out"),
         (("--sample", "9", "--signature", "int4"), "int4"),
         (("--sample", "9", "--also", "nowhere.json"), "can't read nowhere.json"),

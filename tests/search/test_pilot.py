@@ -1,10 +1,11 @@
-"""A pilot tells the kernel's time and never the host's, by what the library would take in the same place."""
+"""Times are the device's and never the host's; a pilot goes by what the library would take in the same place."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import pytest
 
-from tilescout.search.evaluate.machine import Block, HostMachine, Queued
+from tilescout.search.evaluate.machine import Block, HostMachine, Queued, SlowHostError
 from tilescout.search.evaluate.pilot import Pilots
 
 LIBRARY_US, KERNEL_US = 20.0, 30.0
@@ -22,7 +23,7 @@ class SlowHost(HostMachine):
     def block(self, launches: Sequence[Callable[[], None]]) -> Block:
         raise AssertionError("a pilot joins no launches to a graph")
 
-    def queue(self, blocks: Sequence[Block], delay_us: float) -> Queued:
+    def queue(self, blocks: Sequence[Block], delay_us: float = 0.0, late: float = 0.0) -> Queued:
         self.delays_us.append(delay_us)
         times = []
         for block in blocks:
@@ -30,7 +31,7 @@ class SlowHost(HostMachine):
             block.run()
             times.append(self.spent_us)
         host_us = self.host_us * len(blocks)
-        return Queued(lambda: times if delay_us >= host_us else None, host_us)
+        return Queued(lambda: times if delay_us >= host_us else [math.nan] * len(times), host_us)
 
     def taking(self, time_us: float) -> Block:
         def run() -> None:
@@ -96,3 +97,29 @@ def test_what_the_library_takes_in_a_pilot_is_learnt_from_kernels_that_were_time
 
     pilots.learn(1.5, 3.0)  # a disturbed timing, or a disturbed pilot
     assert pilots.start(kernel)() == pytest.approx(1.5)
+
+
+def test_blocks_that_the_host_was_too_slow_for_are_run_again_behind_a_delay() -> None:
+    machine = SlowHost(host_us=5000.0)
+    library = machine.taking(LIBRARY_US)
+
+    assert machine.times_us([library, library, machine.taking(KERNEL_US)]) == [LIBRARY_US, KERNEL_US]
+    assert machine.delays_us[0] == 0
+    assert machine.delays_us[-1] >= 3 * 5000.0
+
+
+def test_times_that_may_be_missing_are_not_waited_for() -> None:
+    machine = SlowHost()
+    assert all(map(math.isnan, machine.times_us([machine.taking(LIBRARY_US)] * 3, lost=1.0)))
+    assert machine.delays_us == [0]
+
+
+def test_a_host_that_no_delay_is_long_enough_for_is_named() -> None:
+    class Stuck(SlowHost):
+        def queue(self, blocks: Sequence[Block], delay_us: float = 0.0, late: float = 0.0) -> Queued:
+            self.host_us = 2 * delay_us + 1.0
+            return super().queue(blocks, delay_us, late)
+
+    machine = Stuck()
+    with pytest.raises(SlowHostError, match="slower than the device"):
+        machine.times_us([machine.taking(LIBRARY_US)] * 2)

@@ -1,0 +1,148 @@
+"""Sub-spaces: stated parts of a space, as data in TOML files.
+
+A file has one table ``[[part]]`` or more; what is in one of them is in the sub-space. A part names the values that it
+has of a knob (``tile_k = [64, 128]``), or ``"max"``: the largest one that is legal with the other knobs as they are, as
+of the stages that fit into shared memory. Knobs that are not named have all their values. ``about`` says what a part,
+and at the top the whole, is for.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilescout.spaces.constraints import Mask
+from tilescout.spaces.errors import MALFORMED, SpaceError, one_line
+from tilescout.spaces.knobs import Knob, Value
+from tilescout.spaces.space import SearchSpace
+
+LARGEST = "max"
+"""In place of values: the largest that is legal with the other knobs as they are."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What has certain values.
+
+    Attributes
+    ----------
+    values
+        The values wanted of each knob that is restricted.
+    largest
+        A knob that is to be as large as is legal; None has no such.
+    """
+
+    values: tuple[tuple[str, tuple[Value, ...]], ...] = ()
+    largest: str | None = None
+
+    def holds(self, space: SearchSpace) -> Mask:
+        """Which of a space's configurations are in it, of shape [configurations]."""
+        axes = {knob.name: axis for axis, knob in enumerate(space.knobs)}
+        wanted = np.ones(len(space), dtype=np.bool_)
+        for name, values in self.values:
+            axis = axes[name]
+            wanted &= np.isin(space.codes[:, axis], [space.knobs[axis].code(value) for value in values])
+        return wanted & _as_large_as_is_legal(space, axes[self.largest]) if self.largest else wanted
+
+    def __str__(self) -> str:
+        named = [f"{name} {', '.join(map(str, values))}" for name, values in self.values]
+        return "; ".join([*named, *([f"{self.largest} the largest legal"] if self.largest else [])]) or "everything"
+
+
+@dataclass(frozen=True)
+class SubSpace:
+    """The union of parts of a space.
+
+    Attributes
+    ----------
+    parts
+        The parts.
+    """
+
+    parts: tuple[Part, ...]
+
+    def holds(self, space: SearchSpace) -> Mask:
+        """Which of a space's configurations are in it, of shape [configurations]."""
+        return np.asarray(np.logical_or.reduce([part.holds(space) for part in self.parts]))
+
+    def __str__(self) -> str:
+        return " or ".join(f"({part})" for part in self.parts) if len(self.parts) > 1 else str(self.parts[0])
+
+
+def read_subspace(path: Path, knobs: Sequence[Knob]) -> SubSpace:
+    """The sub-space in a TOML file; see the module.
+
+    Raises
+    ------
+    SpaceError
+        If the file can't be read, is malformed, or names a knob or value that there is not.
+    """
+    try:
+        record = tomllib.loads(path.read_text())
+        _check_keys(record)
+        parts = tuple(_part({name: _listed(given) for name, given in each.items() if name != "about"}, knobs)
+                      for each in record["part"])  # fmt: skip
+    except (OSError, *MALFORMED) as error:
+        raise SpaceError(f"can't read {path} as a sub-space, one table [[part]] or more: {one_line(error)}") from error
+    except SpaceError as error:
+        raise SpaceError(f"{path}: {error}") from error
+    if not parts:
+        raise SpaceError(f"{path} has no [[part]], so nothing is in it")
+    return SubSpace(parts)
+
+
+def parse_restrictions(texts: Sequence[str], knobs: Sequence[Knob]) -> SubSpace:
+    """The one part that ``KNOB=VALUE[,VALUE...]`` and ``KNOB=max`` say.
+
+    Raises
+    ------
+    SpaceError
+        If one is malformed, or names a knob or value that there is not.
+    """
+    given = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        if not equals:
+            allowed = ", ".join(knob.name for knob in knobs)
+            raise SpaceError(f"{text!r} is not KNOB=VALUE[,VALUE...]; the knobs are {allowed}")
+        given[name] = values.split(",")
+    return SubSpace((_part(given, knobs),))
+
+
+def _part(given: Mapping[str, Sequence[str]], knobs: Sequence[Knob]) -> Part:
+    known = {knob.name: knob for knob in knobs}
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise SpaceError(f"there is no knob {unknown[0]!r}, the knobs are {', '.join(known)}")
+    largest = [name for name, texts in given.items() if list(texts) == [LARGEST]]
+    if len(largest) > 1:
+        raise SpaceError(f"only one knob of a part can be {LARGEST}, not {' and '.join(largest)}")
+    for name in largest:
+        if not all(isinstance(value, int) for value in known[name].values):
+            raise SpaceError(f"knob {name} can't be {LARGEST}: its values are no numbers")
+    values = ((name, tuple(map(known[name].parse, texts))) for name, texts in given.items() if name not in largest)
+    return Part(tuple(values), largest[0] if largest else None)
+
+
+def _as_large_as_is_legal(space: SearchSpace, axis: int) -> Mask:
+    """Where a space has no configuration that differs in this knob alone and has more of it."""
+    values = np.array(space.knobs[axis].values)[space.codes[:, axis]]
+    others = np.ravel_multi_index(tuple(np.delete(space.codes, axis, axis=1).T), np.delete(space.shape, axis))
+    _, group = np.unique(others, return_inverse=True)
+    most = np.full(group.max() + 1, values.min())
+    np.maximum.at(most, group, values)
+    return np.asarray(values == most[group])
+
+
+def _listed(given: Any) -> list[str]:
+    """Values as texts, for a knob to parse."""
+    return [str(value) for value in given] if isinstance(given, list) else [str(given)]
+
+
+def _check_keys(record: Mapping[str, Any]) -> None:
+    unknown = sorted(set(record) - {"about", "part"})
+    if unknown:
+        raise SpaceError(f"unknown key {unknown[0]!r}, allowed are about and [[part]]")
