@@ -73,7 +73,7 @@ test-oldest: WANTED := $(OLDEST_TORCH)
 test-newest: WANTED := $(NEWEST_TORCH)
 test-oldest test-newest: test-%:
 	@$(MAKE) --no-print-directory setup VENV=.venv-$* TORCH=$(WANTED)
-	@.venv-$*/bin/pytest -q $(JOBS) tests/search/export
+	@.venv-$*/bin/pytest -q -rs $(JOBS) tests/search/export
 
 lint: setup
 	@$(BIN)/ruff check --quiet .
