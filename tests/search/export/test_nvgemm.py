@@ -60,7 +60,8 @@ def pretended_h200() -> Iterator[None]:
             "is_available": True,
         }.items():
             patch.setattr(torch.cuda, name, lambda *_, value=value: value)
-        patch.setattr(CudaInterface.Worker, "get_device_properties", lambda *_: properties)
+        for interface in (CudaInterface, CudaInterface.Worker):
+            patch.setattr(interface, "get_device_properties", lambda *_: properties)
         patch.setattr(scheduler, "has_triton", lambda: True)
         yield
 
