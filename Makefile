@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ROOMS := spaces costmodel search experiments
 INSTALLED := $(VENV)/installed
 PINS := $(VENV)/constraints.txt
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(PINS)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint $(PINS)
 
 # The oldest torch that is supported, for `make test-oldest`, and the newest there is when `make test-newest` sets up its
 # .venv-newest. The registry has only their CUDA builds: with what those need to be imported, GPU or not, 2.7 GB to download
@@ -35,7 +35,8 @@ setup: $(INSTALLED)
 
 # torch goes first. Without a GPU it is exactly the pinned version, because a range would take the newest, and several GB
 # of CUDA with it. With a GPU it is the CUDA torch that .venv or $(PYTHON) has, else the newest; what torch shares with
-# its own CUDA stack is then not pinned.
+# its own CUDA stack is then not pinned. Compiled to bytecode is on all cores at the end, and not what nobody imports: pip
+# would compile all of it on one. Some packages hold files for other versions of Python, which do not compile.
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "tilescout needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Name another: make PYTHON=python3.12" >&2; \
@@ -54,6 +55,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	echo "setup: $$($(BIN)/python --version), $$torch and the rest of constraints.txt into $(VENV); a minute or two"; \
 	$(PIP) $$torch "$$($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])')"; \
 	$(PIP) --no-build-isolation --editable '.[dev]'; \
+	$(BIN)/python -m compileall -qq --workers 0 -x '/tests/' $(VENV)/lib || true; \
 	mkdir -p $(VENV)/rooms/tilescout; \
 	for room in $(ROOMS); do ln -sfn ../../../$$room $(VENV)/rooms/tilescout/$$room; done; \
 	test -z "$$gpu" || $(BIN)/python $(HAS_CUDA) || \

@@ -2,13 +2,15 @@
 
     python -m tilescout.experiments.reference_study TABLE.parquet --problem 64x8192x8192:bf16 --out reference.json
 
-Measures each of the configurations in rounds of random order, as the protocol does: blocks in turns with the library's,
-then in turns with a copy of as many bytes. Prints by how much the rounds of a configuration spread if its time is
-divided by nothing, by the library beside it, by the library's mean over the last measurements, by the copy beside it,
-by the mean of all configurations in the round (which no search could do, but which tells whether something moves them
-all), or as the protocol does, told and not told when the device is throttled. Every length of the blocks and every
-number of input sets is a set-up of its own. All block times and the clocks go to ``--out``; ``--again FILE`` prints the
-figures of such a file anew, without a GPU.
+Measures each of the configurations in rounds of random order, as the protocol does: blocks in turns with the
+library's, then in turns with a copy of as many bytes. Prints by how much the rounds of a configuration spread if its
+time is divided by nothing, by the library beside it, by the library's mean over the last measurements, by the copy
+beside it, by the mean of all configurations in the round (which no search could do, but which tells whether something
+moves them all), or as the protocol does, told and not told when the device is throttled. Every length of the blocks
+and every number of input sets is a set-up of its own. With ``--as-searched`` each kernel is verified and its block is
+made anew before each measurement, as in a search, so that the device had waited for the host; how the times of
+kernels and library settle, pair by pair, is printed too. All block times and the clocks go to ``--out``; ``--again
+FILE`` prints the figures of such a file anew, without a GPU.
 """
 
 import argparse
@@ -58,7 +60,9 @@ def copy_block(bench: Bench) -> Block:
     return bench.machine.block([lambda number=number: copy(number) for number in range(bench.launches)])  # type: ignore[misc]
 
 
-def raw_blocks(bench: Bench, launches: Sequence[Launch], rounds: int, pairs: int, seed: int) -> dict[str, Any]:
+def raw_blocks(
+    bench: Bench, launches: Sequence[Launch], rounds: int, pairs: int, seed: int, as_searched: bool
+) -> dict[str, Any]:
     """Times of single blocks in µs: by round, by configuration, and one after another; and the clocks."""
     machine = bench.machine
     library, copy = bench.make_block(bench.run_library), copy_block(bench)
@@ -72,6 +76,10 @@ def raw_blocks(bench: Bench, launches: Sequence[Launch], rounds: int, pairs: int
     for turn in range(rounds):
         for place, kernel in enumerate(generator.permutation(len(blocks))):
             block = blocks[kernel]
+            if as_searched:
+                bench.verify(launches[kernel], edge=True)
+                block = bench.make_block(launches[kernel])
+                machine.times_us([block, library], lost=1.0)
             raw["beside"][turn, kernel] = machine.times_us([library, library, *[block, library] * pairs])
             raw["clocks"].append([turn, int(kernel), asdict(state) if (state := machine.clocks()) else None])
             raw["with_copy"][turn, kernel] = machine.times_us([copy, copy, *[block, copy] * pairs])
@@ -152,11 +160,21 @@ def study(table: Table, problem: Problem, arguments: argparse.Namespace) -> dict
                 for chosen, artifact in built
                 if isinstance(artifact, Artifact)
             ]
-            raw = raw_blocks(bench, launches, arguments.rounds, arguments.pairs, arguments.seed)
+            raw = raw_blocks(bench, launches, arguments.rounds, arguments.pairs, arguments.seed, arguments.as_searched)
             listed = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in raw.items()}
             setup = {"library_us": bench.library_us, "launches": bench.launches, "raw": listed}
             results[f"blocks of {block_us:g} us, inputs of {cold:g} L2"] = setup
     return results
+
+
+def settling(raw: dict[str, Any]) -> dict[str, list[float]]:
+    """Times of the kernels' and the library's blocks by their place in a measurement, over those of its second half."""
+    times = np.asarray(raw["beside"])
+    found = {}
+    for name, blocks in (("kernel", times[..., 1::2]), ("library", times[..., 0::2])):
+        settled = np.median(blocks[..., blocks.shape[-1] // 2 :], axis=-1, keepdims=True)
+        found[name] = np.median(blocks / settled, axis=(0, 1)).tolist()
+    return found
 
 
 def report(result: dict[str, Any]) -> None:
@@ -167,6 +185,9 @@ def report(result: dict[str, Any]) -> None:
             setup["spread"] = {by: spread_of(each) for by, each in values.items()}
             spreads = ", ".join(f"{by} {each['spread']:.2%}" for by, each in setup["spread"].items())
             print(f"{problem}, {name}: {spreads}", flush=True)
+            setup["settling"] = settling(setup["raw"])
+            for by, places in setup["settling"].items():
+                print(f"  {by} settling: {' '.join(f'{place:.3f}' for place in places[:12])}", flush=True)
 
 
 def main(texts: Sequence[str] | None = None) -> None:
@@ -178,6 +199,7 @@ def main(texts: Sequence[str] | None = None) -> None:
     parser.add_argument("--good", type=int, default=8, help="configurations, the default among them")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--pairs", type=int, default=12, help="pairs of blocks in a measurement")
+    parser.add_argument("--as-searched", action="store_true", help="verify a kernel and make its block anew each time")
     parser.add_argument("--block-us", type=float, nargs="+", default=[300.0, 1200.0])
     parser.add_argument("--cold-l2", type=float, nargs="+", default=[4.0, 16.0])
     parser.add_argument("--seed", type=int, default=0)

@@ -155,7 +155,8 @@ def _slower(logs: NDArray[np.float64], leader: int, others: Sequence[int], optio
 
     # The leader is not given but chosen by the same rounds, so every ordered pair of racers might have been tested.
     level = (1 - options.confidence) / options.looks / max(1, len(others) * (len(others) + 1))
-    return {at for at in others if ttest_rel(logs[:, leader], logs[:, at], alternative="less").pvalue < level}
+    slower = ttest_rel(logs[:, [leader]], logs[:, others], axis=0, alternative="less").pvalue < level
+    return {at for at, is_slower in zip(others, slower, strict=True) if is_slower}
 
 
 def _equal(logs: NDArray[np.float64], at: int, leader: int, options: RaceOptions) -> bool:
@@ -165,11 +166,11 @@ def _equal(logs: NDArray[np.float64], at: int, leader: int, options: RaceOptions
 
 def _estimate(logs: NDArray[np.float64]) -> Estimate:
     """The geometric mean with its t-interval; rounds in which the candidate did not run are NaN."""
-    from scipy.stats import t
+    from scipy.special import stdtrit  # the quantile of t; `scipy.stats.t.ppf` takes 16 times as long
 
     logs = logs[~np.isnan(logs)]
     mean = float(logs.mean())
-    half = float(t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs)))
+    half = float(stdtrit(len(logs) - 1, 0.975) * logs.std(ddof=1) / math.sqrt(len(logs)))
     return Estimate(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 

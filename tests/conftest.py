@@ -1,7 +1,9 @@
 """Tests marked `gpu` run where there is a Hopper GPU and skip everywhere else; properties may take their time."""
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import hypothesis
@@ -28,6 +30,62 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if marked and not has_hopper():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU of compute capability 9.0"))
+
+
+COMMAND = """
+import os, sys
+os.chdir({folder!r})
+for number, path in enumerate({outputs!r}, 1):
+    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+sys.argv = ["tilescout", *{arguments!r}]
+from tilescout.experiments.cli import main
+main()
+"""
+
+
+@pytest.fixture(scope="session")
+def start_command(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[ForkServerProcess, Sequence[Path]]]:
+    """A function: start ``tilescout`` in a folder; gives the process and the files with its output and errors.
+
+    It is forked off a process that has imported what commands import: to do that anew takes seconds, each time.
+    """
+    server = get_context("forkserver")
+    server.set_forkserver_preload(
+        [
+            "tilescout.experiments.cli",
+            "matplotlib.pyplot",
+            "mlflow.store.tracking.sqlalchemy_store",
+            "optuna",
+            "pyarrow.parquet",
+            "sklearn.ensemble",
+            "torch",
+        ]
+    )
+
+    def start_command(folder: Path, *arguments: object) -> tuple[ForkServerProcess, Sequence[Path]]:
+        printed = tmp_path_factory.mktemp("printed")
+        outputs = [printed / "stdout", printed / "stderr"]
+        code = COMMAND.format(folder=str(folder), outputs=list(map(str, outputs)), arguments=list(map(str, arguments)))
+        process = server.Process(target=exec, args=(code,))
+        process.start()
+        return process, outputs
+
+    return start_command
+
+
+@pytest.fixture(scope="session")
+def run_command(
+    start_command: Callable[..., tuple[ForkServerProcess, Sequence[Path]]],
+) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """A function: run ``tilescout`` in a folder, in a process of its own, see `start_command`."""
+
+    def run_command(folder: Path, *arguments: object) -> "subprocess.CompletedProcess[str]":
+        process, outputs = start_command(folder, *arguments)
+        process.join()
+        assert process.exitcode is not None
+        return subprocess.CompletedProcess(arguments, process.exitcode, *(path.read_text() for path in outputs))
+
+    return run_command
 
 
 TEMPLATE = """

@@ -89,6 +89,7 @@ class Bench:
         self._library = self.make_block(self.run_library)
         self._pilot_launches = block_launches(first, options.pilot_us, options)
         self.library_us = self._steady_library_us(first) if library_us is None else library_us
+        self._settling = math.ceil(options.settling_us / (2 * self.library_us * self.launches))
         alone = machine.times_us([self._library] * _ALONE)
         self.reference = Reference(self.library_us * self.launches, alone, options)
         # A long kernel's pilot is its verifying launch, after which the library's was taken with the same steps.
@@ -194,14 +195,14 @@ class Bench:
             If one of the launches wrote outside the output.
         """
         kernel = self._upload([launch])[0]
-        kernel_us, beside_us = self._pairs(kernel, self.options.first)
+        kernel_us, beside_us = self._pairs(kernel, self.options.first, self._settling)
         pair_us = float((kernel_us + beside_us).mean())
         most = most_pairs(pair_us, self.launches == 1, self.options)
         estimate = self._estimate(kernel_us, beside_us)
         while not is_settled(estimate, most, incumbent, self.options):
             # Ever more at a time: the device cools down while it waits for the next, and takes some pairs to settle.
-            batch = max(self.options.batch, len(kernel_us))
-            more = self._pairs(kernel, min(batch, most - len(kernel_us)))
+            batch = max(self.options.batch, 2 * len(kernel_us))
+            more = self._pairs(kernel, min(batch, most - len(kernel_us)), settling=1)
             kernel_us, beside_us = np.append(kernel_us, more[0]), np.append(beside_us, more[1])
             estimate = self._estimate(kernel_us, beside_us)
         self.reference.learn(kernel_us, beside_us)
@@ -219,9 +220,13 @@ class Bench:
             self.machine.times_us([*blocks, self._library], lost=1.0)  # the first replay of a graph uploads it
         return blocks
 
-    def _pairs(self, kernel: Block, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Times of the kernel's blocks, and the mean of the library's just before and just after each, in µs."""
-        times = np.array(self.machine.times_us([self._library, self._library, *[kernel, self._library] * count]))
+    def _pairs(self, kernel: Block, count: int, settling: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Times of the kernel's blocks, and the mean of the library's just before and just after each, in µs.
+
+        So many pairs run before, while the device settles, and count for nothing.
+        """
+        blocks = [self._library, self._library, *[kernel, self._library] * (settling + count)]
+        times = np.array(self.machine.times_us(blocks))[2 * settling :]
         return times[1::2], (times[:-1:2] + times[2::2]) / 2
 
     def race(self, launches: Sequence[Launch], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:

@@ -254,21 +254,24 @@ class CudaMachine(Machine):
                 # A short kernel can be in one of two states some percent apart, and stays in it while the same launches
                 # follow one another: before each block something else runs, on a random share of the SMs.
                 self._scratch[: int(self._generator.integers(1, _DISTURBANCE))].zero_()
+            called_us = (time.perf_counter() - began) * 1e6
             start.record()
             block.run()
             end.record()
-            queued.append((start, end, (time.perf_counter() - began) * 1e6))
+            queued.append((start, end, called_us, (time.perf_counter() - began) * 1e6))
 
         def times_us() -> list[float]:
             # The device came to `begin` no sooner than the host queued it, so its times since then and the host's are
-            # comparable: the device waited inside a block at most for what the host was behind.
-            times = [_us(start, end) for start, end, _ in queued]
-            behind = [host_us - _us(begin, start) for start, _, host_us in queued]
+            # comparable: it began a block when it had come there, and no sooner than the host queued that; until the
+            # host was done with it, the device may have waited.
+            times = [_us(start, end) for start, end, *_ in queued]
+            waited = [done_us - max(called_us, _us(begin, start)) for start, _, called_us, done_us in queued]
             return [
-                time_us if waited <= late * time_us else math.nan for time_us, waited in zip(times, behind, strict=True)
+                time_us if wait_us <= late * time_us else math.nan
+                for time_us, wait_us in zip(times, waited, strict=True)
             ]
 
-        return Queued(times_us, queued[-1][2])
+        return Queued(times_us, queued[-1][3])
 
     def max_clusters(self, blocks: int) -> int:
         return max_active_clusters(blocks, self.device.index)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _GUARD = 32 * 1024  # elements of guard band on either side of an output: 64 KiB or more, a row of a large tile
 _GUARD_PATTERN = 0x5A5A
-_LATE = 0.05  # of a long launch: a pilot decides about differences of 15 % and more
+_LATE = 0.15  # of a long launch: with that, and what pilots are off without it (10 %), none is pruned at once for it
 
 
 class WrongResultError(Exception):
@@ -173,7 +173,7 @@ class Verifier:
         -------
         callable
             What tells the time of the launch on the case, in µs, once the machine is synchronised; NaN if the device
-            may have waited for the host for more than a twentieth of it.
+            may have waited too long for the host.
         """
         # A kernel's first launch loads it, which must not be in the time of the launch on the case.
         if edge:

@@ -1,10 +1,10 @@
 """Order and trim the NVGEMM candidates of TorchInductor's ``max_autotune`` by a cost model, or pin one.
 
 On Hopper CUTLASS lists its kernels by the sizes of their tiles, whatever the problem, and TorchInductor times the first
-of them: in torch 2.14 and 2.15 ten of 28, none with more than 64 rows in a tile. Where nvMatmulHeuristics is installed, it times
-what that names, and the ranker sees no others. A preprocessing function of the algorithm selector, a hook that it
-documents (``torch._inductor.select_algorithm.add_preprocessing_fn``), sees the candidates of every product before they
-are compiled and timed; here it sorts them by predicted time and keeps the first few. ATen's, Triton's and all other
+of them: in torch 2.14 and 2.15 ten of 28, none with more than 64 rows in a tile. Where nvMatmulHeuristics is installed,
+it times what that names, and the ranker sees no others. A preprocessing function of the algorithm selector, a hook that
+it documents (``torch._inductor.select_algorithm.add_preprocessing_fn``), sees the candidates of every product before
+they are compiled and timed; here it sorts them by predicted time and keeps the first few. ATen's, Triton's and all other
 candidates stay as they are.
 
 What such a function does is not part of the key of TorchInductor's cache. The ranker therefore also installs a choices

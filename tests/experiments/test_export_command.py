@@ -41,17 +41,18 @@ from tilescout.spaces.gemm import GemmProblem
 class Raced(LiveEvaluator):
     # Everything is real but for the outcome of the race: a test can't depend on how fast this machine is.
     def race(self, indices, rounds, pairs, seed):
-        return float(sys.argv[3]) * np.random.default_rng(seed).uniform(0.999, 1.001, (rounds, len(indices)))
+        return RATIO[self.space.problem] * np.random.default_rng(seed).uniform(0.999, 1.001, (rounds, len(indices)))
+
+RATIO = {{GemmProblem(16, 64, 32): 0.9, GemmProblem(64, 64, 32): 1.1}}
 
 if __name__ == "__main__":
-    store, problem = Path(sys.argv[1]), GemmProblem.parse(sys.argv[2])
-    options = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0))
-    with Raced(
-        plain_gemm.TEMPLATE, problem, store / "artifacts", "cpu", plain_gemm.HOST, options
-    ) as evaluator:
-        race = RaceOptions(looks=1, look=8)
-        options = TuneOptions("random", 0, Budget(trials=1), store / "studies", race=race)
-        run_study(plain_gemm.TEMPLATE, evaluator, options)
+    store = Path(sys.argv[1])
+    live = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0))
+    race = RaceOptions(looks=1, look=8)
+    options = TuneOptions("random", 0, Budget(trials=1), store / "studies", race=race)
+    for problem in RATIO:
+        with Raced(plain_gemm.TEMPLATE, problem, store / "artifacts", "cpu", plain_gemm.HOST, live) as evaluator:
+            run_study(plain_gemm.TEMPLATE, evaluator, options)
 """
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -63,9 +64,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     1.1 of it."""
     folder = tmp_path_factory.mktemp("searched")
     (folder / "search.py").write_text(SEARCH)
-    for problem, ratio in (("16x64x32", "0.9"), ("64x64x32", "1.1")):
-        command = [sys.executable, str(folder / "search.py"), str(folder / "store"), problem, ratio]
-        subprocess.run(command, check=True, timeout=120)
+    subprocess.run([sys.executable, str(folder / "search.py"), str(folder / "store")], check=True, timeout=240)
     return folder / "store"
 
 

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,27 +10,15 @@ import pytest
 
 from tilescout.costmodel.persistence import load_model
 from tilescout.experiments import guided_study, suite_study
-from tilescout.search.evaluate.table import Table, write_table
-from tilescout.search.sources import largest_table
+from tilescout.search.evaluate.table import Table
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.templates import find_template
 
-TEMPLATE = find_template("gemm_sm90")
 PROBLEMS = tuple(map(GemmProblem.parse, ("4096x4096x4096", "2048x2048x2048", "64x8192x8192")))
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
-    whole = largest_table(TEMPLATE)
-    rows = [
-        (whole.configuration(row), problem, whole.measurement(row))
-        for problem in PROBLEMS
-        for row in whole.rows(problem)[:120].tolist()
-    ]
-    baselines = {problem: whole.card.baselines[problem] for problem in PROBLEMS}
-    return write_table(
-        tmp_path_factory.mktemp("table") / "part.parquet", replace(whole.card, baselines=baselines), rows
-    )
+def table(part_of_table: Callable[..., Table]) -> Table:
+    return part_of_table(*map(str, PROBLEMS), rows=120)
 
 
 QUICKLY = ["--trees", "4", "--steps", "20", "--processes", "1"]

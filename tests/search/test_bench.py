@@ -42,6 +42,7 @@ class Timed:
         self.library = ctypes.CDLL(str(path))
         self.times_us = (ctypes.c_double * MAX_KERNELS).in_dll(self.library, "times_us")
         self.launches = (ctypes.c_int64 * MAX_KERNELS).in_dll(self.library, "launches")
+        self.clock_us = ctypes.c_double.in_dll(self.library, "now_us")
 
     def set(self, seed: int, times_us: Sequence[float] = (), **numbers: float) -> None:
         """Take up a new state: what is not given is 0, but for a library of 200 µs and a period of 20 ms."""
@@ -56,7 +57,7 @@ class Timed:
 
     @property
     def now_us(self) -> float:
-        return ctypes.c_double.in_dll(self.library, "now_us").value
+        return self.clock_us.value
 
     def job(self, kernel: int, incumbent: float | None = None, options: ProtocolOptions = OPTIONS) -> Job:
         return Job(

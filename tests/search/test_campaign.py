@@ -5,9 +5,8 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +27,7 @@ from tilescout.search.race import RaceOptions
 from tilescout.search.sources import default_table
 from tilescout.spaces.errors import DeviceError, StoreError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.subspace import parse_restrictions
 from tilescout.spaces.templates import find_template
 
 TEMPLATE = find_template("gemm_sm90")
@@ -59,20 +59,15 @@ def measured_rows(journal: Path) -> list[tuple[int, int]]:
     return [tuple(record["row"]) for record in records if "row" in record]
 
 
-def test_a_campaign_killed_ten_times_measures_what_an_uninterrupted_one_does(tmp_path: Path) -> None:
+def test_a_campaign_killed_ten_times_measures_what_an_uninterrupted_one_does(
+    start_command: Callable[..., tuple[ForkServerProcess, Sequence[Path]]], tmp_path: Path
+) -> None:
     suite = tmp_path / "two.toml"
     suite.write_text(f"problems = {json.dumps([str(problem) for problem in PROBLEMS])}")
     given = ["collect", "gemm_sm90", "--suite", str(suite), "--device", "replay", "--gpus", "3", "--exhaustive"]
 
-    # A process for each, forked off one that has imported everything: to start twelve anew takes half a minute.
-    server = get_context("forkserver")
-    server.set_forkserver_preload(["tilescout.experiments.cli", "pyarrow.parquet"])
-
     def start(out: Path) -> ForkServerProcess:
-        arguments = ["tilescout", *given, "--out", str(out)]
-        code = f"import sys; from tilescout.experiments.cli import main; sys.argv = {arguments!r}; main()"
-        process = server.Process(target=exec, args=(code,))
-        process.start()
+        process, _ = start_command(tmp_path, *given, "--out", str(out))
         return process
 
     def wait(process: ForkServerProcess) -> int | None:
@@ -201,8 +196,8 @@ def test_a_real_campaign_compiles_measures_and_races(plain_gemm: ModuleType, tmp
     with LocalEngine(plain_gemm.TEMPLATE, tmp_path / "store", ["cpu"], plain_gemm.HOST, options) as engine:
         spaces = [engine.space(problem) for problem in problems]
         default = plain_gemm.TEMPLATE.default(problems[0], engine.device)
-        only = {"fault": ("nothing", "corner", "compiler_refuses")}
-        plan = make_plan(spaces, [default] * 2, None, 0, only)
+        some = parse_restrictions(["fault=nothing,corner,compiler_refuses"], spaces[0].knobs)
+        plan = make_plan(spaces, [default] * 2, None, 0, some)
         race = RaceOptions(within=10.0, look=3, looks=2, pairs=2)
         campaign = CampaignOptions(prune=None, race=race)
         found = collect(engine, plan, tmp_path / "t.parquet", campaign)

@@ -30,6 +30,7 @@ from tilescout.search.tuning import TuneOptions, run_study
 from tilescout.spaces.errors import ArtifactError, BuildError, DeviceError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.subspace import parse_restrictions
 
 PROBLEM = GemmProblem(64, 64, 64)
 OPTIONS = LiveOptions(CompileOptions(processes=1, timeout=60), ProtocolOptions(heating_us=1000.0), timeout=60)
@@ -110,7 +111,8 @@ def test_a_campaign_whose_actor_is_killed_midway_loses_nothing_and_records_nothi
     problems = [PROBLEM, GemmProblem(32, 64, 32)]
     spaces = [engine.space(problem) for problem in problems]
     default = plain_gemm.TEMPLATE.default(PROBLEM, engine.device)
-    plan = make_plan(spaces, [default] * 2, None, 0, {"fault": ("nothing", "corner")})
+    some = parse_restrictions(["fault=nothing,corner"], spaces[0].knobs)
+    plan = make_plan(spaces, [default] * 2, None, 0, some)
     first = actor_pid(engine)
     killed = threading.Event()
 

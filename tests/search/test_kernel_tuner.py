@@ -187,7 +187,15 @@ def test_kernel_tuner_runs_an_exported_table(invented_table: Table, tmp_path: Pa
     from kernel_tuner.util import ErrorConfig
 
     problem = GemmProblem(16, 4096, 4096)
-    cache = cache_of(invented_table, problem)
+    # One schedule and one direction: of all, Kernel Tuner would go through ten million combinations.
+    rows = [
+        row
+        for row in invented_table.rows(problem).tolist()
+        if (known := invented_table.configuration(row))["schedule"] == "cooperative" and known["raster"] == "m"
+    ]
+    cache = cache_of(invented_table, problem, rows)
+    for name in ("schedule", "raster"):
+        cache["tune_params"][name] = [invented_table.configuration(rows[0])[name]]
     path = tmp_path / "cache.json"
     path.write_text(json.dumps(cache))
     legal = {tuple(found[name] for name in cache["tune_params_keys"]) for found in cache["cache"].values()}
@@ -201,7 +209,7 @@ def test_kernel_tuner_runs_an_exported_table(invented_table: Table, tmp_path: Pa
     found = {tuple(result[name] for name in cache["tune_params_keys"]): result for result in results}
     assert set(found) == legal
     failed = 0
-    for row in invented_table.rows(problem):
+    for row in rows:
         measurement = invented_table.measurement(int(row))
         result = found[tuple(invented_table.configuration(int(row)).values())]
         if measurement.failed:

@@ -6,8 +6,6 @@ Configurations on both sides of each rule are compiled, whatever the rule says o
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack
-from functools import cache
 
 import numpy as np
 import pytest
@@ -48,13 +46,8 @@ def submit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Submit]:
     """A function: start compiling a configuration, legal or not, for a signature."""
     store = ArtifactStore(tmp_path_factory.mktemp("store"))
     options = CompileOptions(processes=1, timeout=120)
-    with ExitStack() as stack:
-
-        @cache
-        def pool(signature: str) -> CompilePool:
-            return stack.enter_context(CompilePool(TEMPLATE, signature, H200.arch, store, options))
-
-        yield lambda configuration, signature="bf16": pool(signature).submit(configuration)
+    with CompilePool(TEMPLATE, "bf16", H200.arch, store, options) as pool:
+        yield pool.submit
 
 
 def broken_rules(configuration: Configuration, space: SearchSpace = SPACE) -> list[str]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -102,13 +101,9 @@ KERNELS = {
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, "Future[Artifact | Measurement]"]]:
     """`KERNELS`, being compiled."""
     store, options = ArtifactStore(tmp_path_factory.mktemp("store")), CompileOptions(processes=1)
-    with ExitStack() as stack:
-        pools = {
-            name: stack.enter_context(CompilePool(TEMPLATE, name, H200.arch, store, options))
-            for name in {signature for signature, _ in KERNELS.values()}
-        }
+    with CompilePool(TEMPLATE, "bf16", H200.arch, store, options) as pool:
         yield {
-            name: pools[signature].submit(Configuration.of({**BASE, **changes}))
+            name: pool.submit(Configuration.of({**BASE, **changes}), signature)
             for name, (signature, changes) in KERNELS.items()
         }
 

@@ -9,24 +9,29 @@ import pytest
 
 from tilescout.experiments.compare.play import Case, Journal, Run, Trace, run_all, run_one
 from tilescout.search.evaluate.table import Table
-from tilescout.search.sources import shipped_tables
 
 RunCommand = Callable[..., None]
 
-PROBLEM = "512x512x512:bf16"
+PROBLEM, OTHER = "512x512x512:bf16", "16x4096x4096:bf16"
 
 
-def case() -> Case:
-    path = shipped_tables()[0].absolute()
-    return Case(str(path), Table.read(path).card.sha256, PROBLEM)
+@pytest.fixture(scope="module")
+def table(part_of_table: Callable[..., Table]) -> Table:
+    """What was recorded on two problems: each process reads it, and of all 24 it would take a second."""
+    return part_of_table(PROBLEM, OTHER, rows=4000)
+
+
+@pytest.fixture
+def case(table: Table) -> Case:
+    return Case(str(table.path), table.card.sha256, PROBLEM)
 
 
 @pytest.mark.slow
 def test_a_comparison_ends_in_figures_plots_and_mlflow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: RunCommand, capsys: pytest.CaptureFixture[str]
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: RunCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    arguments = ("--problem", PROBLEM, "--problem", "16x4096x4096:bf16", "--trials", "15", "--seeds", "3")
+    arguments = ("--table", str(table.path), "--trials", "15", "--seeds", "3")
     names = ("random", "lfbo:initial=5", "kernel_tuner.genetic_algorithm", "ranking.quack")
     run("compare", *arguments, "--samplers", ",".join(names), "--processes", "2", "--json", "c.json")
     printed = capsys.readouterr().out
@@ -65,10 +70,11 @@ def test_a_comparison_ends_in_figures_plots_and_mlflow(
 
 @pytest.mark.slow
 def test_the_same_searches_give_the_same_figures_and_are_not_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: RunCommand
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: RunCommand
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    arguments = ("--problem", PROBLEM, "--trials", "10", "--seeds", "2", "--samplers", "random,tpe", "--processes", "1")
+    arguments = ("--table", str(table.path), "--problem", PROBLEM, "--trials", "10", "--seeds", "2")
+    arguments += ("--samplers", "random,tpe", "--processes", "1")
     run("compare", *arguments, "--json", "first.json")
     journal = Path(".tilescout/compare/runs.jsonl")
     lines = journal.read_text().splitlines()
@@ -83,19 +89,19 @@ def test_the_same_searches_give_the_same_figures_and_are_not_run_again(
 
 
 @pytest.mark.slow
-def test_a_search_that_fails_or_hangs_is_an_outcome() -> None:
-    runs = [Run("kernel_tuner.genetic_algorithm:popsize=many", case(), 10, 0), Run("random", case(), 10, 0)]
+def test_a_search_that_fails_or_hangs_is_an_outcome(case: Case) -> None:
+    runs = [Run("kernel_tuner.genetic_algorithm:popsize=many", case, 10, 0), Run("random", case, 10, 0)]
     traces = {trace.run: trace for trace in run_all(runs, 1, timeout=120)}
     assert traces[runs[0]].error
     assert traces[runs[0]].indices == ()
     assert len(traces[runs[1]].indices) == 10
-    (late,) = run_all([Run("gp", case(), 1000, 0)], 1, timeout=3)
+    (late,) = run_all([Run("gp", case, 1000, 0)], 1, timeout=3)
     assert late.error == "not done after 3 s"
 
 
-def test_a_journal_keeps_what_is_finished_and_forgets_what_failed(tmp_path: Path) -> None:
+def test_a_journal_keeps_what_is_finished_and_forgets_what_failed(case: Case, tmp_path: Path) -> None:
     path = tmp_path / "deep" / "runs.jsonl"
-    runs = [Run("random", case(), 10, seed) for seed in range(3)]
+    runs = [Run("random", case, 10, seed) for seed in range(3)]
     Journal(path, resume=False).take(
         [Trace(runs[0], (1, 2), 0.5), Trace(runs[1], (), 0.1, "broken")], lambda trace: None
     )
@@ -105,10 +111,10 @@ def test_a_journal_keeps_what_is_finished_and_forgets_what_failed(tmp_path: Path
     assert Journal(path, resume=False).left(runs) == runs
 
 
-def test_the_luck_of_a_search_is_its_problem_s_own() -> None:
-    other = replace(case(), problem="4096x4096x4096:bf16")
-    traces = {(c.problem, s): run_one(Run("random", c, 30, s)).indices for c in (case(), other) for s in (0, 1)}
+def test_the_luck_of_a_search_is_its_problem_s_own(case: Case) -> None:
+    other = replace(case, problem=OTHER)
+    traces = {(c.problem, s): run_one(Run("random", c, 30, s)).indices for c in (case, other) for s in (0, 1)}
     assert len(set(traces.values())) == 4
-    again = run_one(Run("random", case(), 30, 1))
+    again = run_one(Run("random", case, 30, 1))
     assert again.indices == traces[PROBLEM, 1]
     assert Run("tpe", other, 5, 1).entropy == Run("random", other, 9, 1).entropy

@@ -1,6 +1,7 @@
 """Every kind of contender searches a recorded table: within its budget, nothing twice, the same for the same seed."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,6 @@ from hypothesis import strategies as st
 from kernel_tuner.searchspace import Searchspace
 
 from tilescout.costmodel.blend import BlendOptions
-from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.heuristics import is_installed
 from tilescout.costmodel.learned import ForestOptions
 from tilescout.costmodel.persistence import load_model
@@ -20,29 +20,40 @@ from tilescout.experiments.compare.kernel_tuner import listed
 from tilescout.experiments.held_out import HeldOutModels
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.evaluate.table import Table
-from tilescout.search.sources import shipped_tables, template_of
+from tilescout.search.sources import template_of
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.gemm import GemmProblem
 
 PROBLEM = GemmProblem(512, 512, 512)
-TABLE = Table.read(shipped_tables()[0])
-TEMPLATE = template_of(TABLE)
-DEFAULT = TABLE.card.baselines[PROBLEM].default
+OTHERS = ("16x4096x4096", "64x8192x8192", "1024x1024x1024", "2048x2048x2048", "128x14336x4096")
+Play = Callable[..., list[int]]
 STRATEGIES = tuple(
     f"kernel_tuner.{name}"
     for name in ("genetic_algorithm", "bayes_opt", "adaptive_tabu_greywolf", "hybrid_vndx", "random_sample")
 )
 
 
-def play(name: str, trials: int, seed: int) -> list[int]:
-    contender = parse_contender(name)
-    contender.check()
-    with ReplayEvaluator(TABLE, TEMPLATE, PROBLEM) as evaluator:
-        return list(contender.play(evaluator, DEFAULT, trials, seed))
+@pytest.fixture(scope="module")
+def table(part_of_table: Callable[..., Table]) -> Table:
+    """400 configurations on some problems: of all, each search would first spend seconds on what Kernel Tuner reads."""
+    return part_of_table(str(PROBLEM), *OTHERS, rows=400)
+
+
+@pytest.fixture
+def play(table: Table) -> Play:
+    """A function: search the problem's part of the table."""
+
+    def play(name: str, trials: int, seed: int) -> list[int]:
+        contender = parse_contender(name)
+        contender.check()
+        with ReplayEvaluator(table, template_of(table), PROBLEM) as evaluator:
+            return list(contender.play(evaluator, table.card.baselines[PROBLEM].default, trials, seed))
+
+    return play
 
 
 @pytest.mark.parametrize("name", ["random", "tpe", "lfbo:initial=5:copies=1", *STRATEGIES])
-def test_a_search_keeps_its_budget_and_follows_from_its_seed(name: str) -> None:
+def test_a_search_keeps_its_budget_and_follows_from_its_seed(play: Play, name: str) -> None:
     tried = play(name, 40, seed=1)
     assert len(set(tried)) == len(tried) == 40
     same = 20 if name == "kernel_tuner.bayes_opt" else 40  # behind its first sample, the clock decides when it learns
@@ -50,13 +61,14 @@ def test_a_search_keeps_its_budget_and_follows_from_its_seed(name: str) -> None:
     assert play(name, 40, seed=2) != tried
 
 
-def test_options_reach_kernel_tuner() -> None:
+def test_options_reach_kernel_tuner(play: Play) -> None:
     assert play("kernel_tuner.genetic_algorithm:popsize=4", 30, 0) != play("kernel_tuner.genetic_algorithm", 30, 0)
 
 
-def test_kernel_tuner_has_to_find_out_what_fails() -> None:
-    with ReplayEvaluator(TABLE, TEMPLATE, PROBLEM) as evaluator:
-        failed = {i for i in range(len(evaluator.space)) if not TABLE.measurement(int(evaluator.rows[i])).ok}
+def test_kernel_tuner_has_to_find_out_what_fails(play: Play, table: Table) -> None:
+    with ReplayEvaluator(table, template_of(table), PROBLEM) as evaluator:
+        failed = {i for i in range(len(evaluator.space)) if not table.measurement(int(evaluator.rows[i])).ok}
+    assert failed
     tried = play("kernel_tuner.random_sample", len(evaluator.space), 0)
     assert len(tried) == len(evaluator.space)
     assert failed <= set(tried)
@@ -98,18 +110,11 @@ def test_kernel_tuner_searches_just_what_is_listed(rows: set[tuple[int, ...]]) -
 QUICK = BlendOptions(ForestOptions(trees=2, validation_trees=2), RankingOptions(members=1, steps=20))
 
 
-class FewModels(HeldOutModels):
-    """Models of some of the problems: the whole table takes ten times as long."""
-
-    def samples(self) -> list[Sample]:
-        return super().samples()[:5]
-
-
 def test_the_guided_search_takes_a_model_that_never_saw_the_problem_and_stops_by_itself(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    play: Play, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where the store is
-    monkeypatch.setattr(guided, "held_out", lambda table, folder: FewModels(table.absolute(), folder, QUICK))
+    monkeypatch.setattr(guided, "held_out", lambda table, folder: HeldOutModels(table.absolute(), folder, QUICK))
     tried = play("guided", 200, seed=1)
     assert len(set(tried)) == len(tried) < 200
     assert play("guided", 200, seed=2) == tried
@@ -129,13 +134,13 @@ def test_a_contender_says_how_often_it_is_worth_searching() -> None:
 
 
 @pytest.mark.skipif(not is_installed(), reason="nvidia-matmul-heuristics is not installed")
-def test_the_heuristics_are_measured_from_the_top() -> None:
+def test_the_heuristics_are_measured_from_the_top(play: Play) -> None:
     tried = play("ranking.heuristics:top=5", 200, seed=0)
     assert 1 <= len(set(tried)) == len(tried) <= 5
     assert play("ranking.heuristics", 200, seed=0)[: len(tried)] == tried
 
 
-def test_a_search_that_stops_by_itself_goes_on_if_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_stops_by_itself_goes_on_if_it_is_told_to(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilescout.search.samplers.guided.GuidedSampler.done", lambda sampler, study: "enough")
     assert play("guided-cold", 12, seed=1) == []
     assert len(play("guided-cold:whole=1", 12, seed=1)) == 12

@@ -1,16 +1,58 @@
 """Compiled code that outlives its process: Inductor's cache and AOTInductor packages."""
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from tilescout.search.export.bundle import Bundle
+
+SERVER = """
+import json, os, sys
+import torch._inductor.compile_fx
+import torch._inductor.package
+import tilescout.search.export.inductor
+
+for line in sys.stdin:
+    program, arguments, cache = json.loads(line)
+    if not (process := os.fork()):
+        sys.argv[1:], os.environ["TORCHINDUCTOR_CACHE_DIR"] = arguments, cache
+        exec(program, {})
+        sys.stdout.flush()
+        os._exit(0)
+    if os.waitpid(process, 0)[1]:
+        print(json.dumps(None), flush=True)
+"""
+
+Run = Callable[..., dict[str, float] | None]
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """A function: run a program with arguments and a folder for Inductor's cache; what it prints, None if it fails.
+
+    Each has a process of its own, forked off one that has imported TorchInductor: that takes seconds.
+    """
+    alone = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # no processes of its own for Triton's kernels
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER], env=alone, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+
+        def run(program: str, *arguments: object, cache: Path) -> dict[str, float] | None:
+            assert server.stdin is not None
+            assert server.stdout is not None
+            server.stdin.write(json.dumps([program, list(map(str, arguments)), str(cache)]) + "\n")
+            server.stdin.flush()
+            found: dict[str, float] | None = json.loads(server.stdout.readline())
+            return found
+
+        yield run
+
 
 PROGRAM = """
 import ctypes, json, sys
@@ -29,41 +71,38 @@ class Layer(torch.nn.Module):
 
 layer, x = Layer(), (torch.arange(512).view(16, 32) % 5 - 2).bfloat16()
 assert config.fx_graph_cache
-for path in sys.argv[1:]:
-    torch._dynamo.reset()
-    counters.clear()
-    with use(path) as tuned, torch.no_grad():
-        result = torch.compile(layer)(x)
-        bundle = tuned.bundle
-        (kernel,) = bundle.kernels.values()
-        called = ctypes.c_int64.in_dll(ctypes.CDLL(str(bundle.path / kernel.file)), "calls").value
-        assert torch.equal(result, layer(x))
-    print(json.dumps({
-        "hit": counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"] > 0,
-        "bypasses": counters["inductor"]["fxgraph_cache_bypass"],
-        "calls": called,
-        "replaced": sum(tuned.report.replaced.values()),
-    }))
+with use(sys.argv[1]) as tuned, torch.no_grad():
+    result = torch.compile(layer)(x)
+    bundle = tuned.bundle
+    (kernel,) = bundle.kernels.values()
+    called = ctypes.c_int64.in_dll(ctypes.CDLL(str(bundle.path / kernel.file)), "calls").value
+    assert torch.equal(result, layer(x))
+print(json.dumps({
+    "hit": counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"] > 0,
+    "bypasses": counters["inductor"]["fxgraph_cache_bypass"],
+    "calls": called,
+    "replaced": sum(tuned.report.replaced.values()),
+}))
 """
 
 
 @pytest.mark.slow
 def test_inductors_cache_serves_a_bundle_its_own_code_and_no_other(
-    make_bundle: Callable[..., Bundle], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, make_bundle: Callable[..., Bundle], tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    def compiled(path: Path) -> dict[str, float] | None:
+        return run(PROGRAM, path, cache=tmp_path / "inductor")
 
-    def run(*bundles: Path) -> list[dict[str, Any]]:
-        command = [sys.executable, "-c", PROGRAM, *map(str, bundles)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()[-len(bundles) :]]
-
-    first, other = make_bundle(["16x64x32"]).path, make_bundle(["16x64x32"], repeats=2).path
+    first, other = make_bundle(["16x64x32"]), make_bundle(["16x64x32"], repeats=2)
     fresh = {"hit": False, "bypasses": 0, "calls": 1, "replaced": 1}
-    assert run(first, other) == [fresh, fresh]
-    # The same bundle, elsewhere, in another process: the pass does not run again, and the kernel does.
-    assert run(first.rename(tmp_path / "moved")) == [{**fresh, "hit": True, "replaced": 0}]
+    assert compiled(first.path) == fresh
+    # The pass does not run again, and the kernel does.
+    assert compiled(first.path) == {**fresh, "hit": True, "replaced": 0}
+    assert compiled(other.path) == fresh
+    moved = first.path.rename(tmp_path / "moved")
+    elsewhere = compiled(moved)
+    assert elsewhere is not None
+    assert elsewhere["hit"]
 
 
 LOADER = """
@@ -86,7 +125,7 @@ print(json.dumps({"calls": called, "sum": result.float().sum().item()}))
 @pytest.mark.slow
 @pytest.mark.usefixtures("fresh_inductor")
 def test_an_aotinductor_package_runs_our_kernel_in_another_process(
-    make_bundle: Callable[..., Bundle], tmp_path: Path
+    run: Run, make_bundle: Callable[..., Bundle], tmp_path: Path
 ) -> None:
     from tilescout.search.export.inductor import use
 
@@ -101,13 +140,10 @@ def test_an_aotinductor_package_runs_our_kernel_in_another_process(
             torch._inductor.aoti_compile_and_package(exported, package_path=package)
     assert tuned.report.replaced == {"16x64x32:bf16": 1}
 
-    def run(wanted: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", LOADER, package, str(bundle.path), wanted]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    done = run("loaded")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["calls"] == 1
-    assert found["sum"] == pytest.approx(expected, rel=2e-2)
-    assert run("not loaded").returncode != 0
+    loaded, not_loaded = (
+        run(LOADER, package, bundle.path, wanted, cache=tmp_path / "other") for wanted in ("loaded", "not loaded")
+    )
+    assert loaded is not None
+    assert loaded["calls"] == 1
+    assert loaded["sum"] == pytest.approx(expected, rel=2e-2)
+    assert not_loaded is None
