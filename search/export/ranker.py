@@ -4,8 +4,8 @@ On Hopper CUTLASS lists its kernels by the sizes of their tiles, whatever the pr
 of them: in torch 2.14 and 2.15 ten of 28, none with more than 64 rows in a tile. Where nvMatmulHeuristics is installed,
 it times what that names, and the ranker sees no others. A preprocessing function of the algorithm selector, a hook that
 it documents (``torch._inductor.select_algorithm.add_preprocessing_fn``), sees the candidates of every product before
-they are compiled and timed; here it sorts them by predicted time and keeps the first few. ATen's, Triton's and all other
-candidates stay as they are.
+they are compiled and timed; here it sorts them by predicted time and keeps the first few. ATen's, Triton's and all
+other candidates stay as they are.
 
 What such a function does is not part of the key of TorchInductor's cache. The ranker therefore also installs a choices
 handler whose ``uuid`` names it, which is (torch._inductor.choices, read in torch 2.13 and 2.15).
