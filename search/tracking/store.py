@@ -4,8 +4,9 @@ import logging
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from tilescout.spaces.errors import StoreError, one_line
@@ -98,8 +99,11 @@ def open_client(uri: str) -> "MlflowClient":
     """
     path = sqlite_file(uri)
     if path is not None:
-        # MLflow would try ten times over some 100 s before it says that the file can't be opened.
-        _check_sqlite(path)
+        # MLflow would try ten times over some 100 s before it says that a file can't be opened.
+        if path.exists():
+            _check_sqlite(path)
+        else:
+            _create_sqlite(path)
     from mlflow import MlflowClient
 
     with translated(uri, "; allowed are a file (sqlite:////path/mlflow.db) or a running server (http://host:port)"):
@@ -159,9 +163,35 @@ def _artifacts_beside(path: Path) -> Path:
     return path.parent / "mlartifacts"
 
 
-def _check_sqlite(path: Path) -> None:
+def _create_sqlite(path: Path) -> None:
+    """Make a store under another name and give it this one when it is whole.
+
+    A process that is killed while MLflow makes its some 60 tables would leave a file that MLflow can neither use nor
+    complete.
+    """
+    made = path.with_name(f".{path.name}.{token_hex(8)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _check_sqlite(made)
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+        with translated(f"{_SQLITE}{path}"):
+            store = SqlAlchemyStore(f"{_SQLITE}{made}", _artifacts_beside(path).as_uri())  # type: ignore[no-untyped-call]
+            store.engine.dispose()
+        with suppress(FileExistsError):  # another process was faster
+            os.link(made, path)
+    except OSError as error:
+        raise StoreError(
+            f"can't create the MLflow store {path}: {one_line(error, ERROR_LENGTH)}; it has to be in a folder that can "
+            "be written, on a file system with hard links"
+        ) from error
+    finally:
+        with suppress(OSError):
+            made.unlink(missing_ok=True)
+
+
+def _check_sqlite(path: Path) -> None:
+    try:
         with closing(sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")  # takes the lock for writing
             connection.execute("ROLLBACK")

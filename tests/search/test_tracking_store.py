@@ -24,6 +24,7 @@ from tilescout.search.tracking import MlflowTracker, TrackingError, default_stor
 from tilescout.search.tracking.description import describe
 from tilescout.search.tracking.fields import TAG_LENGTH, Progress
 from tilescout.search.tracking.plots import draw, to_png
+from tilescout.search.tracking.store import manners, open_client
 from tilescout.search.tracking.views import importance
 from tilescout.search.tracking.writer import Writer
 from tilescout.spaces.errors import StoreError
@@ -84,6 +85,19 @@ def test_a_new_store_is_made_in_silence_and_the_environment_is_left_as_it_was(
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     root = Path(uri.removeprefix("sqlite:///")).parent
     assert len(list(root.glob("mlartifacts/*/artifacts/convergence.png"))) == 1
+
+
+def test_a_process_that_is_killed_while_it_makes_a_store_leaves_none_and_the_next_one_makes_it(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/store/mlflow.db"
+    code = f"from tilescout.search.tracking.store import open_client; open_client({uri!r})"
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        while not any(file.stat().st_size for file in tmp_path.glob("store/.mlflow.db.*")):
+            assert process.poll() is None
+            time.sleep(0.001)
+        process.kill()
+    assert not (tmp_path / "store" / "mlflow.db").exists()
+    with manners():
+        assert open_client(uri).search_experiments()
 
 
 @pytest.mark.parametrize("uri", ["sqlite:///{}", "sqlite:///{}/text", "sqlite:///{}/text/mlflow.db", "{}", "odd://{}"])
