@@ -8,10 +8,11 @@ INSTALLED := $(VENV)/installed
 PINS := $(VENV)/constraints.txt
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint $(PINS)
 
-# The oldest torch that is supported, for `make test-oldest`. The registry has only its CUDA build: with what that needs to
-# be imported, GPU or not, 2.7 GB to download and 4.6 GB on disk. So it is no part of .ci/run.
-OLDEST := .venv-oldest
+# The oldest torch that is supported, for `make test-oldest`, and the newest there is when `make test-newest` sets up its
+# .venv-newest. The registry has only their CUDA builds: with what those need to be imported, GPU or not, 2.7 GB to download
+# and 4.6 GB on disk (2.11), 5.2 GB (2.15). So they are no part of .ci/run.
 OLDEST_TORCH := torch==2.11.0
+NEWEST_TORCH := torch
 
 # Tests run in two processes, a file at a time, in their order: xdist would put the files of few tests last, which are the
 # slow ones. On a machine with a GPU they run in one process, for they measure on it.
@@ -20,11 +21,12 @@ JOBS = $(shell nvidia-smi -L >/dev/null 2>&1 || echo --numprocesses 2 --dist loa
 HAS_CUDA := -c 'import torch; assert torch.version.cuda' 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tune test test-oldest lint types format docs clean
+.PHONY: help setup tune test test-oldest test-newest lint types format docs clean
 
 help:
 	@echo "make tune    set up .venv and search the Hopper GEMM at 4096x4096x4096 (replayed where there is no GPU)"
-	@echo "make test    set up .venv and run the tests;  make test-oldest  those of the export, under the oldest torch (5 GB)"
+	@echo "make test    set up .venv and run the tests"
+	@echo "make test-oldest, test-newest  run those of the export under the oldest and the newest torch (5 GB each)"
 	@echo "make lint    check style;  make format  apply it;  make types  check types"
 	@echo "make docs    build the documentation into build/docs"
 	@echo "make setup   only set up .venv (PYTHON=python3.12 picks another Python);  make clean  remove build outputs"
@@ -69,9 +71,11 @@ test: setup
 	@$(BIN)/python -m compileall -q $(ROOMS)
 	@$(BIN)/pytest -q $(JOBS)
 
-test-oldest:
-	@$(MAKE) --no-print-directory setup VENV=$(OLDEST) TORCH=$(OLDEST_TORCH)
-	@$(OLDEST)/bin/pytest -q $(JOBS) tests/search/export
+test-oldest: WANTED := $(OLDEST_TORCH)
+test-newest: WANTED := $(NEWEST_TORCH)
+test-oldest test-newest: test-%:
+	@$(MAKE) --no-print-directory setup VENV=.venv-$* TORCH=$(WANTED)
+	@.venv-$*/bin/pytest -q -rs $(JOBS) tests/search/export
 
 lint: setup
 	@$(BIN)/ruff check --quiet .

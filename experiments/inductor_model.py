@@ -87,11 +87,13 @@ class Way:
     missing: str = ""
 
 
-def nvgemm_missing() -> str:
-    """Why TorchInductor's NVGEMM backend can't be used; empty if it can."""
+def nvgemm_missing(device: str = "cuda") -> str:
+    """Why TorchInductor's NVGEMM backend can't be used on a device; empty if it can."""
     import torch
     from torch._inductor import utils
 
+    if device != "cuda":
+        return f"it has no kernels for the {device}"
     available: Callable[[], bool] | None = getattr(utils, "ensure_nv_universal_gemm_available", None)
     if available is None:
         return f"torch {torch.__version__} has no NVGEMM backend"
@@ -106,7 +108,7 @@ def compile_way(name: str, block: "torch.nn.Module", x: "torch.Tensor", bundle: 
     import torch
     from torch._inductor.utils import fresh_cache
 
-    if name == "max-autotune, NVGEMM" and (why := nvgemm_missing()):
+    if name == "max-autotune, NVGEMM" and (why := nvgemm_missing(x.device.type)):
         return Way(missing=why), None
     with fresh_cache():
         started = time.perf_counter()

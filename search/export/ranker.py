@@ -1,10 +1,11 @@
 """Order and trim the NVGEMM candidates of TorchInductor's ``max_autotune`` by a cost model, or pin one.
 
-TorchInductor ranks its CuteDSL candidates where nvMatmulHeuristics is installed, and takes the first of them where that
-is missing. A preprocessing function of its algorithm selector, a hook that it documents
-(``torch._inductor.select_algorithm.add_preprocessing_fn``), sees the candidates of every product before they are
-compiled and timed; here it sorts them by predicted time and keeps the first few. ATen's, Triton's and all other
-candidates stay as they are.
+On Hopper CUTLASS lists its kernels by the sizes of their tiles, whatever the problem, and TorchInductor times the first
+of them: in torch 2.14 and 2.15 ten of 28, none with more than 64 rows in a tile. Where nvMatmulHeuristics is installed,
+it times what that names, and the ranker sees no others. A preprocessing function of the algorithm selector, a hook that
+it documents (``torch._inductor.select_algorithm.add_preprocessing_fn``), sees the candidates of every product before
+they are compiled and timed; here it sorts them by predicted time and keeps the first few. ATen's, Triton's and all
+other candidates stay as they are.
 
 What such a function does is not part of the key of TorchInductor's cache. The ranker therefore also installs a choices
 handler whose ``uuid`` names it, which is (torch._inductor.choices, read in torch 2.13 and 2.15).
@@ -113,10 +114,11 @@ def problem_of(choice: "ChoiceCaller") -> GemmProblem | None:
     """The problem that a candidate is for; None where it has a dynamic size, or is none of ours."""
     a, b = choice.input_nodes[:2]
     types = {f"torch.{dtype.torch_name}": name for name, dtype in DTYPES.items()}
+    layout = ("k" if a.get_stride()[-1] == 1 else "m") + ("k" if b.get_stride()[-2] == 1 else "n")
     try:
         *batches, m, k = (int(size) for size in a.get_size())
         n, batch = int(b.get_size()[-1]), batches[0] if batches else 1
-        return GemmProblem(m, n, k, batch, types[str(a.get_dtype())])
+        return GemmProblem(m, n, k, batch, types[str(a.get_dtype())], layout=layout)
     except (TypeError, KeyError, ProblemError):
         return None
 
@@ -133,8 +135,7 @@ def use_ranker(ranker: Ranker) -> Iterator[None]:
         If this torch is too old, or a choices handler is set already.
     """
     import torch
-    from torch._inductor import config, select_algorithm
-    from torch._inductor.choices import InductorChoices
+    from torch._inductor import choices, config, select_algorithm
     from torch._inductor.virtualized import V
 
     if torch.__version__ < _OLDEST:  # torch compares versions, not strings, here
@@ -144,16 +145,18 @@ def use_ranker(ranker: Ranker) -> Iterator[None]:
     if config.inductor_choices_class is not None:
         raise ExportError("torch._inductor.config.inductor_choices_class is set already: one at a time")
 
-    class Ranked(InductorChoices):
+    class Ranked(choices.InductorChoices):
         def uuid(self) -> str:
             return ranker.uuid
 
+    # Choices that others registered (torch 2.15) stay in force; they are in the key too.
+    make = getattr(choices, "create_inductor_choices", lambda factory: factory())
     selector = select_algorithm.get_algorithm_selector_cache()
     selector.add_preprocessing_fn(ranker)  # type: ignore[no-untyped-call, unused-ignore]
     try:
         # The ranker trims: it must see all of them.
         patch = config.patch({"nvgemm_max_profiling_configs": None, "inductor_choices_class": Ranked})
-        with patch, V.set_choices_handler(Ranked()):
+        with patch, V.set_choices_handler(make(Ranked)):
             yield
     finally:
         selector.preprocessing_fns.remove(ranker)

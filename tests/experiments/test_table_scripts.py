@@ -1,12 +1,13 @@
-"""The scripts that look at a recorded table: what a knob is worth, and who races."""
+"""The scripts that look at recorded times: what a knob is worth, who races, and what a ranker drops."""
 
 import numpy as np
 
-from tilescout.experiments import default_study
+from tilescout.experiments import default_study, nvgemm_ranking
 from tilescout.experiments.knob_worth import losses
 from tilescout.experiments.race_table import finalists
 from tilescout.search.evaluate.table import Table
 from tilescout.search.sources import shipped_tables
+from tilescout.spaces.gemm import GemmProblem
 
 TABLE = Table.read(shipped_tables()[0])
 
@@ -48,3 +49,14 @@ def test_each_picked_default_helps_and_none_chosen_beats_the_best_of_them() -> N
     for at in everywhere:
         assert losses.chosen(picked, int(at), default_study.RATES) >= best[at]
     assert (losses.logs[np.isfinite(losses.logs)] >= 0).mean() > 0.99  # but for pilots that were disturbed
+
+
+def test_what_is_kept_costs_nothing_where_the_predictions_are_right() -> None:
+    times = [4.0, 3.0, 2.0, 1.0]
+    right, wrong = np.array([40, 30, 20, 10]), np.array([10, 20, 30, 40])
+    assert nvgemm_ranking.losses(times, right, timed=2, kept=(1, 2)) == [2, 0, 0]
+    assert nvgemm_ranking.losses(times, wrong, timed=4, kept=(1, 2)) == [0, 3, 2]
+
+
+def test_predictions_are_those_of_the_operators_of_one_order_of_tiles() -> None:
+    assert nvgemm_ranking.predicted(GemmProblem(4096, 4096, 4096)).shape == (24,)

@@ -21,8 +21,8 @@ from tilescout.spaces.knobs import Configuration
 LARGE, SKINNY = GemmProblem(4096, 4096, 4096), GemmProblem(16, 4096, 4096)
 
 
-def node(*size: int) -> Any:
-    return SimpleNamespace(get_size=lambda: size, get_dtype=lambda: torch.bfloat16)
+def node(tensor: torch.Tensor) -> Any:
+    return SimpleNamespace(get_size=lambda: tensor.shape, get_stride=tensor.stride, get_dtype=lambda: tensor.dtype)
 
 
 def callers(problem: GemmProblem) -> list[NVUniversalGemmCaller]:
@@ -33,11 +33,12 @@ def callers(problem: GemmProblem) -> list[NVUniversalGemmCaller]:
         return torch.empty(rows, columns, dtype=torch.bfloat16)
 
     m, n, k = problem.m, problem.n, problem.k
-    arguments = operators.GemmArguments(operand(m, k), operand(n, k).t(), operand(m, n), accumulator_type=torch.float32)
+    a, b = operand(m, k), operand(n, k).t()
+    arguments = operators.GemmArguments(a, b, operand(m, n), accumulator_type=torch.float32)
     made = []
     for operator in operators.get_operators(arguments, target_sm="90a"):
         caller = NVUniversalGemmCaller.__new__(NVUniversalGemmCaller)  # its benchmark request is not of interest
-        caller.kernel, caller.input_nodes = operator, [node(m, k), node(k, n)]
+        caller.kernel, caller.input_nodes = operator, [node(a), node(b)]
         made.append(caller)
     return made
 

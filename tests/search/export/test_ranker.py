@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch._inductor import choices as inductor_choices
 from torch._inductor import config, ir, select_algorithm
 from torch._inductor.codegen.nv_universal_gemm.nv_universal_gemm import GemmVariant, NVUniversalGemmCaller
 from torch._inductor.graph import GraphLowering
@@ -111,6 +112,28 @@ def test_the_selector_asks_the_ranker_in_the_block_only(choices: list[Any]) -> N
         assert V.choices.uuid() == ranker.uuid
     assert selector.preprocessing_fns == before
     assert config.nvgemm_max_profiling_configs == limit
+
+
+@pytest.mark.skipif(
+    not hasattr(inductor_choices, "register_inductor_choices"), reason="this torch registers no choices"
+)
+def test_choices_that_others_registered_stay_in_force() -> None:
+    class Theirs(inductor_choices.InductorChoices):
+        def uuid(self) -> str:
+            return "theirs"
+
+        def should_use_cooperative_reduction(self, *args: Any) -> bool:
+            raise NotImplementedError("theirs")
+
+    ranker = Ranker(by_tiles, "v1")
+    inductor_choices.register_inductor_choices("theirs", Theirs)  # type: ignore[attr-defined, unused-ignore]
+    try:
+        with use_ranker(ranker):
+            assert ranker.uuid in str(V.choices.uuid())
+            with pytest.raises(NotImplementedError, match="theirs"):
+                V.choices.should_use_cooperative_reduction(None)  # type: ignore[call-arg, arg-type]
+    finally:
+        inductor_choices.unregister_inductor_choices("theirs")  # type: ignore[attr-defined, unused-ignore]
 
 
 @pytest.mark.skipif(torch.__version__ < "2.13", reason="needs torch 2.13")
