@@ -40,7 +40,7 @@ class ProtocolOptions:
     settling_us
         Time of pairs before the first of a kernel, about, that count for nothing. A device that was waiting takes a
         while to settle: without this, and where the host had paused between two kernels, the first two pairs told 3 to
-        8 % too much on problems of 3 to 15 µs, the second of them about half as much too much as the first.
+        8 % too much on problems of 3 to 15 µs.
     pairs_us
         Time of the pairs of one kernel at most, in µs.
     few_pairs
