@@ -2,9 +2,9 @@
 
     python -m tilescout.experiments.default_study experiments/recorded/*.parquet --out defaults.json
 
-A few configurations are picked greedily, each as what lowers the mean of log(time / best recorded) the most if the best
-of the picked is run. Then the rates of the estimate that chooses among them are fitted. Both are
-also done without a sixth of the problems at a time, and judged on those. A pruned row counts with its pilot.
+A few configurations are picked greedily, each as what lowers the mean of log(time / best recorded) the most if the
+best of the picked is run. Then the rates of the estimate that chooses among them are fitted. Both are also done
+without a sixth of the problems at a time, and judged on those. A pruned row counts with its pilot.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from rich.table import Table as Grid
 
 from tilescout.search.evaluate.table import Table
 from tilescout.spaces.constraints import Columns
-from tilescout.spaces.devices import find_device
+from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_sm90.estimate import RATES, Rates, cycles
 from tilescout.spaces.gemm_sm90.template import KNOBS, TEMPLATE
@@ -36,11 +36,12 @@ class Losses:
 
     columns: Columns
     problems: Sequence[GemmProblem]
+    devices: Sequence[Device]
     logs: NDArray[np.float64]
 
     def chosen(self, picked: Integers, at: int, rates: Rates) -> float:
         """The loss, on problem number `at`, of the picked configuration that the estimate prefers."""
-        problem, device = self.problems[at], find_device("h200")
+        problem, device = self.problems[at], self.devices[at]
         tiling = TEMPLATE.tiling({name: column[picked] for name, column in self.columns.items()}, problem)
         known = self.logs[picked, at]
         times = np.where(np.isfinite(known), cycles(tiling, problem, device, rates), np.inf)
@@ -52,6 +53,7 @@ def read(tables: Sequence[Table]) -> Losses:
     places: dict[tuple[object, ...], int] = {}
     entries: list[tuple[int, int, float]] = []
     problems: list[GemmProblem] = []
+    devices: list[Device] = []
     for table in tables:
         knobs = list(zip(*(table.data[knob.name].to_pylist() for knob in KNOBS), strict=True))
         pilots = np.array(table.data["pilot_us"].to_pylist(), dtype=np.float64)
@@ -61,11 +63,12 @@ def read(tables: Sequence[Table]) -> Losses:
             best = np.nanmin(table.times_us[rows])
             entries += [(places.setdefault(knobs[row], len(places)), len(problems), times[row] / best) for row in rows]
             problems.append(GemmProblem.parse(str(problem)))
+            devices.append(find_device(table.card.device))
     logs = np.full((len(places), len(problems)), np.inf)
     for place, at, loss in entries:
         logs[place, at] = np.log(loss) if np.isfinite(loss) else np.inf
     columns = {knob.name: np.array([place[n] for place in places]) for n, knob in enumerate(KNOBS)}
-    return Losses(columns, problems, logs)
+    return Losses(columns, problems, devices, logs)
 
 
 def pick(losses: Losses, count: int, among: Integers) -> Integers:
@@ -119,7 +122,7 @@ def main() -> None:
     codes = np.stack([losses.columns[knob.name] for knob in KNOBS], axis=1).tolist()
     shipped: dict[str, float] = {}
     for at, problem in enumerate(losses.problems):
-        default = TEMPLATE.default(problem, find_device("h200"))
+        default = TEMPLATE.default(problem, losses.devices[at])
         shipped[str(problem)] = float(losses.logs[codes.index([str(default[k.name]) for k in KNOBS]), at])
     picked = pick(losses, arguments.count, order)
     rates = fit(losses, picked, order, arguments.steps, generator)
