@@ -7,7 +7,8 @@ On this machine's GPU, with configurations of ``gemm_sm90`` and their compiled k
 
 - **pruning**: the same random configurations by the protocol as a search runs it (the best so far is the incumbent),
   by 20 launches each, and by the protocol without pruning; GPU seconds, and what became of the best. Loading kernels is
-  paid once a process, whoever measures then: it is timed before and counted by itself.
+  paid once a process, whoever measures then: it is timed before and counted by itself. Some that the protocol gave up
+  after a look or two then race: how far off its few pairs were.
 - **spread**: the best configurations re-measured in rounds, in random order, by the protocol and by the usual ones, on
   a card that has been heated for two seconds;
 - **tunings** (``--tunings N``): N whole searches from different seeds, each ended by its race; the winners re-measured
@@ -51,6 +52,7 @@ PROBLEMS = ("1024x1024x1024", "2048x2048x2048", "4096x4096x4096", "8192x8192x819
 TEMPLATE = find_template("gemm_sm90")
 OPTIONS = ProtocolOptions()
 FIXED_LAUNCHES = 20
+RACED = 20
 HEATING_US = 2_000_000.0  # before the rounds: a card that has idled takes a second or two to reach its power cap
 USUAL_BLOCK_US = 200.0  # of the usual protocols, where one launch is too short to be timed
 
@@ -110,6 +112,21 @@ def loading_seconds(worker: Worker, bench: Bench, jobs: Sequence[Job]) -> float:
     return verify_all() - verify_all()
 
 
+def few_pairs_over_race(worker: Worker, jobs: Sequence[Job], timed: Sequence[Measurement]) -> float | None:
+    """What configurations that were given up after few pairs read over what a race of them does, the median of some."""
+    bench = worker.bench(jobs[0].workload, jobs[0].problem, OPTIONS, None)
+    few = [
+        (job, outcome.timing.ratio)
+        for job, outcome in zip(jobs, timed, strict=True)
+        if outcome.timing is not None and outcome.timing.pairs <= OPTIONS.first + OPTIONS.batch
+    ][:RACED]
+    if not few:
+        return None
+    launches = [worker.load(job) for job, _ in few]
+    raced = np.exp(np.log(bench.race(launches, rounds=5, pairs=4, seed=0)).mean(axis=0))
+    return float(np.median(np.array([ratio for _, ratio in few]) / raced))
+
+
 def study_pruning(worker: Worker, jobs: Sequence[Job]) -> dict[str, Any]:
     """The same configurations as a search measures them, without pruning, and by a fixed number of launches."""
     bench = worker.bench(jobs[0].workload, jobs[0].problem, OPTIONS, None)
@@ -152,6 +169,7 @@ def study_pruning(worker: Worker, jobs: Sequence[Job]) -> dict[str, Any]:
         "pruned": ends.count(Status.PRUNED),
         "best_ratio": float(ratios.min()),
         "best_was_pruned": ends[best] is Status.PRUNED,
+        "few_pairs_over_race": few_pairs_over_race(worker, jobs, timed),
         "best_of_the_pruned_search": min(m.timing.ratio for m in pruned if m.timing is not None),
         "largest_pilot_over_ratio_of_the_best_tenth": float((pilots[good] / ratios[good]).max()),
         "gpu_seconds": {
@@ -297,6 +315,8 @@ def _print(problem: str, pruning: dict[str, Any], spread: dict[str, Any]) -> Non
         f"{seconds['fixed'] / seconds['as searched']:.1f} times as much; loading all, in none of these: "
         f"{seconds['loading, in none of these']:.2f}"
     )
+    if (over := pruning["few_pairs_over_race"]) is not None:
+        print(f"  what was given up after few pairs read {over:.4f} of what it does in a race")
     for name, figures in spread.items():
         print(
             f"  {name:36s} spread {figures['spread']:.2%}, winner within 1 %: {figures['winner_within']:.0%}, "
