@@ -316,9 +316,9 @@ class GuidedSampler(SpaceSampler):
         else:
             kept = rng.choice(free, options.candidates, replace=False)
         order = np.argsort(seen.values, kind="stable")[: options.tops]
-        codes = self.space.codes[free]
-        near = [free[(codes != self.space.codes[index]).sum(axis=1) <= options.radius] for index in seen.settled[order]]
-        return np.unique(np.concatenate([kept, *near]))
+        codes, ones = self.space.codes[free], np.ones(len(self.knobs), dtype=np.uint8)
+        differing = [(codes != self.space.codes[index]).view(np.uint8) @ ones for index in seen.settled[order]]
+        return np.unique(np.concatenate([kept, *(free[count <= options.radius] for count in differing)]))
 
     def _posterior(self, seen: "_Seen", candidates: Indices) -> tuple[Floats, Floats]:
         """Mean and standard deviation of the losses of candidates."""
