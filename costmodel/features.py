@@ -236,7 +236,7 @@ def work_of(tiling: Tiling, problem: GemmProblem, device: Device) -> Work:
     along = np.where(t.along_m, clusters_m, clusters_n)
     across = np.where(t.along_m, clusters_n, clusters_m)
     width = np.minimum(t.swizzle, across)
-    tiles = -(-running // apart)
+    tiles = ceil_div(running, apart)
     length = np.minimum(along, ceil_div(tiles, width))
     lanes = np.minimum(across, width * ceil_div(tiles, width * along))
     reach_m = np.where(t.along_m, length, lanes) * t.cluster_m * t.rows

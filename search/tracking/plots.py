@@ -1,5 +1,6 @@
 """The pictures of a search, as matplotlib figures: PNG files for MLflow, SVG for a page of either theme."""
 
+import math
 import re
 from collections.abc import Mapping
 from io import BytesIO, StringIO
@@ -122,7 +123,7 @@ def _frame(
     """
     height = figure.get_figheight()
     entries = len(axes.get_legend_handles_labels()[0])
-    bottom = _BELOW + 0.15 + _ROW * -(-entries // columns)
+    bottom = _BELOW + 0.15 + _ROW * math.ceil(entries / columns)
     inside = (left / _WIDTH, bottom / height, 1 - (left + right) / _WIDTH, 1 - (bottom + _TOP) / height)
     axes.set_position(inside)
     figure.text(inside[0], 1 - 0.22 / height, title, fontsize=12, va="center")

@@ -57,8 +57,8 @@ def _auto_along_m(columns: Columns, problem: GemmProblem, arch: str) -> Any:
     one = np.ones(1, dtype=np.int64)
     bands = []
     for tiles, axis in zip(_tiles(columns, problem, arch), "mn", strict=True):
-        clusters = -(-tiles // columns.get(f"cluster_{axis}", one))
-        bands.append(-(-clusters // columns["swizzle"]))
+        clusters = ceil_div(tiles, columns.get(f"cluster_{axis}", one))
+        bands.append(ceil_div(clusters, columns["swizzle"]))
     return bands[1] > bands[0]
 
 
@@ -77,7 +77,7 @@ def _raster_rule(*shape: str) -> Constraint:
 def _is_split_as_quack_would(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
     along_m, along_n = _tiles(columns, problem, device.arch)
     tiles, parts = along_m * along_n * problem.batch, columns["split_k"]
-    steps = -(-problem.k // columns.get("tile_k", np.full(1, _STEP)))
+    steps = ceil_div(problem.k, columns.get("tile_k", np.full(1, _STEP)))
     starved = (tiles < device.sms) & (tiles * parts <= _SHARES * device.sms)
     return np.asarray((parts == 1) | (starved & (_LEAST_STAGES * parts <= steps)))
 
