@@ -5,6 +5,7 @@ line prints it and exits with code 2; a library user catches `TilescoutError` or
 """
 
 import re
+from collections.abc import Collection, Mapping
 
 _TERMINAL_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -59,6 +60,19 @@ class StoreError(TilescoutError):
 
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 """What reading a record of somebody else raises where it is not of the form that is expected."""
+
+
+def check_keys(record: Mapping[str, object], known: Collection[str]) -> None:
+    """Refuse a key of somebody else's record that means nothing.
+
+    Raises
+    ------
+    ValueError
+        If there is one; the message names it.
+    """
+    unknown = sorted(set(record) - set(known))
+    if unknown:
+        raise ValueError(f"unknown key {unknown[0]!r}, known are {', '.join(sorted(known))}")
 
 
 def one_line(error: BaseException | str, limit: int = 500) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilescout.spaces.constraints import Mask
-from tilescout.spaces.errors import MALFORMED, SpaceError, one_line
+from tilescout.spaces.errors import MALFORMED, SpaceError, check_keys, one_line
 from tilescout.spaces.knobs import Knob, Value
 from tilescout.spaces.space import SearchSpace
 
@@ -82,9 +82,8 @@ def read_subspace(path: Path, knobs: Sequence[Knob]) -> SubSpace:
     """
     try:
         record = tomllib.loads(path.read_text())
-        _check_keys(record)
-        parts = tuple(_part({name: _listed(given) for name, given in each.items() if name != "about"}, knobs)
-                      for each in record["part"])  # fmt: skip
+        check_keys(record, {"about", "part"})
+        parts = tuple(_part(_restrictions(part), knobs) for part in record["part"])
     except (OSError, *MALFORMED) as error:
         raise SpaceError(f"can't read {path} as a sub-space, one table [[part]] or more: {one_line(error)}") from error
     except SpaceError as error:
@@ -137,12 +136,7 @@ def _as_large_as_is_legal(space: SearchSpace, axis: int) -> Mask:
     return np.asarray(values == most[group])
 
 
-def _listed(given: Any) -> list[str]:
-    """Values as texts, for a knob to parse."""
-    return [str(value) for value in given] if isinstance(given, list) else [str(given)]
-
-
-def _check_keys(record: Mapping[str, Any]) -> None:
-    unknown = sorted(set(record) - {"about", "part"})
-    if unknown:
-        raise SpaceError(f"unknown key {unknown[0]!r}, allowed are about and [[part]]")
+def _restrictions(part: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The values that a part names of each knob, as texts for the knob to parse."""
+    given = {name: values if isinstance(values, list) else [values] for name, values in part.items() if name != "about"}
+    return {name: list(map(str, values)) for name, values in given.items()}

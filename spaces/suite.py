@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from tilescout.spaces.errors import MALFORMED, ProblemError, one_line
+from tilescout.spaces.errors import MALFORMED, ProblemError, check_keys, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.problems import Problem
 
@@ -120,7 +120,7 @@ def parse_suite(name: str, text: str) -> Suite:
     """
     try:
         record = tomllib.loads(text)
-        _check_keys(record, _KEYS)
+        check_keys(record, _KEYS)
         entries = [*_listed(record), *_products(record)]
     except MALFORMED as error:
         raise ProblemError(f"malformed suite {name}: {one_line(error)}") from error
@@ -149,18 +149,18 @@ def _listed(record: Mapping[str, Any]) -> Iterator[Entry]:
         if isinstance(given, str):
             yield Entry(GemmProblem.parse(given))
         else:
-            _check_keys(given, {"problem", "label", "count"})
+            check_keys(given, {"problem", "label", "count"})
             yield Entry(GemmProblem.parse(given["problem"]), given.get("label", ""), "", _count(given.get("count", 1)))
 
 
 def _products(record: Mapping[str, Any]) -> Iterator[Entry]:
     tokens = record.get("tokens", {})
-    _check_keys(tokens, set(PHASES))
+    check_keys(tokens, set(PHASES))
     dtype = record.get("dtype", "bf16")
     for phase in PHASES:
         for count in tokens.get(phase, []):
             for product in record.get("product", []):
-                _check_keys(product, _PRODUCT_KEYS)
+                check_keys(product, _PRODUCT_KEYS)
                 chosen, of = product.get("experts", [1, 1])
                 rows, n, k = max(math.ceil(count * chosen / of), 1), product["n"], product["k"]
                 shapes = {"": f"{rows}x{n}x{k}:{dtype}"}
@@ -170,12 +170,6 @@ def _products(record: Mapping[str, Any]) -> Iterator[Entry]:
                 for suffix, text in shapes.items():
                     problem = GemmProblem.parse(text)
                     yield Entry(problem, product["name"] + suffix, phase, _count(product.get("count", 1)))
-
-
-def _check_keys(record: Mapping[str, Any], known: set[str]) -> None:
-    unknown = sorted(set(record) - known)
-    if unknown:
-        raise ValueError(f"unknown key {unknown[0]!r}, known are {', '.join(sorted(known))}")
 
 
 def _count(value: Any) -> int:
