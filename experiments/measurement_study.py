@@ -118,7 +118,7 @@ def few_pairs_over_race(worker: Worker, jobs: Sequence[Job], timed: Sequence[Mea
     few = [
         (job, outcome.timing.ratio)
         for job, outcome in zip(jobs, timed, strict=True)
-        if outcome.timing is not None and outcome.timing.pairs <= OPTIONS.first + OPTIONS.batch
+        if outcome.timing is not None and outcome.timing.pairs <= OPTIONS.enough
     ][:RACED]
     if not few:
         return None

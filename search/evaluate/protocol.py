@@ -36,7 +36,8 @@ class ProtocolOptions:
     pilot_us
         Length of a block that is a pilot, about.
     first, batch
-        Pairs before the first look at the interval, and at least as many between two looks; they double.
+        Pairs before the first look at the interval, and between two looks at least; each time twice as many as there
+        are.
     settling_us
         Time of pairs before the first of a kernel, about, that count for nothing. A device that was waiting takes a
         while to settle: without this, and where the host had paused between two kernels, the first two pairs told 3 to
@@ -84,6 +85,11 @@ class ProtocolOptions:
     cold_bytes: int = 64 * 2**10
     cold_l2: float = 4.0
 
+    @property
+    def enough(self) -> int:
+        """Pairs from which an interval is believed."""
+        return self.first + self.batch
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -111,7 +117,7 @@ def block_launches(library_us: float, block_us: float, options: ProtocolOptions)
 
 def most_pairs(pair_us: float, single: bool, options: ProtocolOptions) -> int:
     """Pairs that a kernel may have if each takes `pair_us`; long single launches get a few more than time allows."""
-    few = options.few_pairs if single else options.first + options.batch
+    few = options.few_pairs if single else options.enough
     return max(few, int(options.pairs_us / pair_us))
 
 
@@ -136,10 +142,9 @@ def is_settled(estimate: Estimate, most: int, incumbent: float | None, options: 
     if count >= most:
         return True
     half = estimate.high / estimate.ratio - 1
-    enough = options.first + options.batch
     if incumbent is None:
-        return half <= options.precision and count >= enough
+        return half <= options.precision and count >= options.enough
     lost = (1 + options.hopeless) * incumbent
     # Against few pairs, one of which may be disturbed, all must agree.
-    hopeless = estimate.low > lost and (count >= enough or min(estimate.values) > lost)
-    return hopeless or (half <= options.rough and count >= enough)
+    hopeless = estimate.low > lost and (count >= options.enough or min(estimate.values) > lost)
+    return hopeless or (half <= options.rough and count >= options.enough)
