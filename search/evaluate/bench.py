@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.search.evaluate.machine import Block, Machine
-from tilescout.search.evaluate.measurement import Timing
+from tilescout.search.evaluate.measurement import Clocks, Timing
 from tilescout.search.evaluate.pilot import Pilots
 from tilescout.search.evaluate.protocol import (
     Estimate,
@@ -22,6 +22,7 @@ from tilescout.search.evaluate.protocol import (
     input_sets,
     is_settled,
     most_pairs,
+    pairs_to_add,
 )
 from tilescout.search.evaluate.reference import Reference
 from tilescout.search.evaluate.runtime import Launch
@@ -57,6 +58,8 @@ class Bench:
         Launches in a block, of the library and of every kernel.
     reference
         What the measurements so far tell of the library's times.
+    clocks
+        The state of the device while it ran what was verified or timed last; None where nothing tells.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Bench:
         self._inputs = [self._case.inputs, *(workload.inputs(problem, generator) for _ in range(more))]
         first = library_us or self._library_single_us()  # of a short launch also its latency; corrected below
         self.launches = block_launches(first, options.block_us, options)
+        self.clocks: Clocks | None = None
         if self.launches > 1 and library_us is None:
             # By the block's own events: the latency of starting a graph is not in them.
             many = self.make_block(self.run_library)
@@ -89,7 +93,8 @@ class Bench:
         self._library = self.make_block(self.run_library)
         self._pilot_launches = block_launches(first, options.pilot_us, options)
         self.library_us = self._steady_library_us(first) if library_us is None else library_us
-        self._settling = math.ceil(options.settling_us / (2 * self.library_us * self.launches))
+        settling_us = options.settling_us if self.launches > 1 else 0.0
+        self._settling = max(1, math.ceil(settling_us / (2 * self.library_us * self.launches)))
         alone = machine.times_us([self._library] * _ALONE)
         self.reference = Reference(self.library_us * self.launches, alone, options)
         # A long kernel's pilot is its verifying launch, after which the library's was taken with the same steps.
@@ -169,6 +174,7 @@ class Bench:
         launch_us = self._verifier.start(launch, edge)
         block = self._pilot_block(launch, self._pilot_launches)
         pilot = self._pilots.start(block) if self.launches > 1 else lambda: self._pilots.ratio(launch_us())
+        self._watch()
         return self._verifier.judge(edge), pilot()
 
     def pilot(self, launch: Launch) -> float:
@@ -194,43 +200,41 @@ class Bench:
         WrongResultError
             If one of the launches wrote outside the output.
         """
-        kernel = self._upload([launch])[0]
-        kernel_us, beside_us = self._pairs(kernel, self.options.first, self._settling)
-        pair_us = float((kernel_us + beside_us).mean())
-        most = most_pairs(pair_us, self.launches == 1, self.options)
-        estimate = self._estimate(kernel_us, beside_us)
-        while not is_settled(estimate, most, incumbent, self.options):
-            # Ever more at a time: the device cools down while it waits for the next, and takes some pairs to settle.
-            batch = max(self.options.batch, 2 * len(kernel_us))
-            more = self._pairs(kernel, min(batch, most - len(kernel_us)), settling=1)
-            kernel_us, beside_us = np.append(kernel_us, more[0]), np.append(beside_us, more[1])
+        kernel = self.make_block(launch)
+        kernel_us, beside_us = self._pairs([kernel] * self.options.first)
+        while True:
+            pair_us = float((kernel_us + beside_us).mean())
+            most = most_pairs(pair_us, self.launches == 1, self.options)
             estimate = self._estimate(kernel_us, beside_us)
+            if is_settled(estimate, most, incumbent, self.options):
+                break
+            more = self._pairs([kernel] * pairs_to_add(estimate, most, incumbent, self.options))
+            kernel_us, beside_us = np.append(kernel_us, more[0]), np.append(beside_us, more[1])
         self.reference.learn(kernel_us, beside_us)
         self._case.check_bands()
         q25, _, q75 = quantiles(estimate.values, n=4, method="inclusive")
         return Timing(estimate.ratio, q25, q75, estimate.low, estimate.high, self.library_us, len(kernel_us))
 
     def _estimate(self, kernel_us: NDArray[np.float64], beside_us: NDArray[np.float64]) -> Estimate:
-        clocks = self.machine.clocks()
-        return self.reference.estimate(kernel_us, beside_us, clocks is not None and clocks.throttle != "")
+        throttled = self.clocks is not None and self.clocks.throttle != ""
+        return self.reference.estimate(kernel_us, beside_us, throttled)
 
-    def _upload(self, launches: Sequence[Launch]) -> list[Block]:
-        blocks = [self.make_block(launch) for launch in launches]
-        if self.launches > 1:
-            self.machine.times_us([*blocks, self._library], lost=1.0)  # the first replay of a graph uploads it
-        return blocks
+    def _pairs(self, kernels: Sequence[Block]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Times of the kernels' blocks, and the mean of the library's just before and just after each, in µs.
 
-    def _pairs(self, kernel: Block, count: int, settling: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Times of the kernel's blocks, and the mean of the library's just before and just after each, in µs.
-
-        So many pairs run before, while the device settles, and count for nothing.
+        Some pairs run before, while the device settles, and count for nothing.
         """
-        blocks = [self._library, self._library, *[kernel, self._library] * (settling + count)]
-        times = np.array(self.machine.times_us(blocks))[2 * settling :]
+        before = [kernels[0], self._library] * self._settling
+        blocks = [self._library, *before, *(block for kernel in kernels for block in (kernel, self._library))]
+        times = np.array(self.machine.times_us(blocks, skip=len(before), meanwhile=self._watch))
         return times[1::2], (times[:-1:2] + times[2::2]) / 2
 
+    def _watch(self) -> None:
+        """Look at the clocks, while the device is at work."""
+        self.clocks = self.machine.clocks()
+
     def race(self, launches: Sequence[Launch], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
-        """Measure several kernels in rounds, in a new random order each.
+        """Measure several kernels in rounds, their pairs in turns: each time round in a new random order.
 
         Parameters
         ----------
@@ -247,9 +251,11 @@ class Bench:
             Ratio of each kernel in each round, of shape [rounds, kernels].
         """
         generator = np.random.default_rng(seed)
-        blocks = self._upload(launches)
-        ratios = np.empty((rounds, len(blocks)))
+        blocks = [self.make_block(launch) for launch in launches]
+        self.machine.times_us(blocks, lost=1.0)  # the first replay of a graph uploads it
+        ratios, every = np.empty((rounds, len(blocks))), np.arange(len(blocks))[:, np.newaxis]
         for row in ratios:
-            for kernel in generator.permutation(len(blocks)):
-                row[kernel] = self._estimate(*self._pairs(blocks[kernel], pairs)).ratio
+            order = np.concatenate([generator.permutation(len(blocks)) for _ in range(pairs)])
+            kernel_us, beside_us = self._pairs([blocks[kernel] for kernel in order])
+            row[:] = [self._estimate(kernel_us[mine], beside_us[mine]).ratio for mine in order == every]
         return ratios

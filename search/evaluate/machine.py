@@ -109,11 +109,24 @@ class Machine(ABC):
         What a step makes for itself is its own until it ends; the steps share the memory for it.
         """
 
-    def times_us(self, blocks: Sequence[Block], lost: float = 0.0) -> list[float]:
-        """Run blocks one right after the other and return the time of each but the first, in µs.
+    def times_us(
+        self,
+        blocks: Sequence[Block],
+        skip: int = 1,
+        lost: float = 0.0,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> list[float]:
+        """Run blocks one right after the other and return the times of those after the first `skip`, in µs.
 
-        While the first is queued the device waits for the host. If it waits later on, all are run again, behind a delay
-        that lets the host get ahead; a share `lost` of the times may be missing (NaN).
+        While the first is queued the device waits for the host. If it waits in one that counts, all are run again,
+        behind a delay that lets the host get ahead; a share `lost` of the times may be missing (NaN).
+
+        Parameters
+        ----------
+        blocks, skip, lost
+            See above.
+        meanwhile
+            Called once all are queued, while the device is at work.
 
         Raises
         ------
@@ -123,8 +136,9 @@ class Machine(ABC):
         delay_us = 0.0
         for _ in range(_ATTEMPTS):
             queued = self.queue(blocks, delay_us)
+            meanwhile()
             self.synchronize()
-            times = queued.times_us()[1:]
+            times = queued.times_us()[skip:]
             if sum(map(math.isnan, times)) <= lost * len(times):
                 return times
             delay_us = max(2 * delay_us, _LEAST_DELAY_US, queued.host_us)

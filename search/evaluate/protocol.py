@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-VERSION = "paired-6"
+VERSION = "paired-7"
 
 DESCRIPTION = (
     "Verified against an fp32 reference with a poisoned output between guard bands, twice on an edge problem that no "
@@ -13,13 +13,16 @@ DESCRIPTION = (
     "take there is learnt from the kernels that were timed. A kernel whose pilot is clearly slower than the best "
     "known stops there (status pruned, pilot_us). Others are timed in pairs: blocks of the kernel and of the library "
     "alternate without a pause, a block being one launch where the library takes 150 us or more and a graph of about "
-    "300 us, after a small launch of random size, where it takes less; over inputs rotated past the L2; the first 3 "
-    "ms of them count for nothing. Blocks for which the device waited for the host are run again behind a delay. "
-    "Pairs are added until the 95 % interval is narrow enough for the decision, or the time for one kernel is spent. "
+    "300 us, after a small launch of random size, where it takes less; over inputs rotated past the L2. Whenever the "
+    "device has waited, 3 ms of such pairs run before those that count, or one of long launches. Blocks that count and "
+    "for which the device waited for the host are run again behind a delay. First two pairs, then as many at once as "
+    "should do, until the 95 % interval is narrow enough for the decision, or the time for one kernel is spent. "
     "What is reported is the trimmed mean of the kernel's time over the library's beside it or, where the two don't "
     "move together and the clock is not throttled, over the library's of the last measurements. A time in us is that "
     "ratio times the library's steady time."
 )
+
+_HALF = 2.2  # standard errors in half of a 95 % interval from some ten values
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,11 @@ class ProtocolOptions:
     pilot_us
         Length of a block that is a pilot, about.
     first, batch
-        Pairs before the first look at the interval, and between two looks at least; each time twice as many as there
-        are.
+        Pairs before the first look at the interval, and between two looks at least.
     settling_us
-        Time of pairs before the first of a kernel, about, that count for nothing. A device that was waiting takes a
-        while to settle: without this, and where the host had paused between two kernels, the first two pairs told 3 to
-        8 % too much on problems of 3 to 15 µs.
+        Time of joined pairs, about, that run before those that count whenever the device has waited for the host:
+        without them the first two pairs told 3 to 8 % too much on problems of 3 to 15 µs. Of long launches there is
+        one such pair.
     pairs_us
         Time of the pairs of one kernel at most, in µs.
     few_pairs
@@ -73,7 +75,7 @@ class ProtocolOptions:
     first: int = 2
     batch: int = 4
     settling_us: float = 3_000.0
-    pairs_us: float = 14_000.0
+    pairs_us: float = 12_000.0
     few_pairs: int = 30
     precision: float = 0.0025
     rough: float = 0.005
@@ -121,6 +123,26 @@ def most_pairs(pair_us: float, single: bool, options: ProtocolOptions) -> int:
     return max(few, int(options.pairs_us / pair_us))
 
 
+def pairs_to_add(estimate: Estimate, most: int, incumbent: float | None, options: ProtocolOptions) -> int:
+    """How many pairs more should do, if they are as noisy as those so far; `most` are allowed in all.
+
+    As in C. Stein, A two-sample test for a linear hypothesis whose power is independent of the variance, Annals of
+    Mathematical Statistics 16, 1945: a first sample tells the noise, and that the size of a second.
+    """
+    count = len(estimate.values)
+
+    def variance(half: float) -> float:
+        return float((half / _HALF) ** 2 - options.repeat**2)
+
+    wanted = variance(_goal(incumbent, options))
+    needed = count * variance(estimate.high / estimate.ratio - 1) / wanted if wanted > 0 else math.inf
+    return min(max(options.batch, math.ceil(min(needed, most)) - count), most - count)
+
+
+def _goal(incumbent: float | None, options: ProtocolOptions) -> float:
+    return options.precision if incumbent is None else options.rough
+
+
 def is_pruned(pilots: Sequence[float], incumbent: float | None, options: ProtocolOptions) -> bool:
     """Whether a kernel's pilots have ruled it out. `incumbent` is the best known ratio, if there is one.
 
@@ -141,10 +163,10 @@ def is_settled(estimate: Estimate, most: int, incumbent: float | None, options: 
     count = len(estimate.values)
     if count >= most:
         return True
-    half = estimate.high / estimate.ratio - 1
+    narrow = estimate.high / estimate.ratio - 1 <= _goal(incumbent, options) and count >= options.enough
     if incumbent is None:
-        return half <= options.precision and count >= options.enough
+        return narrow
     lost = (1 + options.hopeless) * incumbent
     # Against few pairs, one of which may be disturbed, all must agree.
     hopeless = estimate.low > lost and (count >= options.enough or min(estimate.values) > lost)
-    return hopeless or (half <= options.rough and count >= options.enough)
+    return hopeless or narrow

@@ -126,7 +126,7 @@ class Worker:
             Status.PRUNED if pruned else Status.OK,
             timing=timing,
             pilot_us=min(pilots) * bench.library_us,
-            clocks=self.machine.clocks(),
+            clocks=bench.clocks,
             relative_error=relative_error,
             gpu_seconds=time.perf_counter() - start,
             verify_seconds=verified - start,
