@@ -196,7 +196,7 @@ def study_spread(worker: Worker, jobs: Sequence[Job], rounds: int, seed: int, us
         VERSION: lambda launch: bench.time(launch, None).ratio,
     }
     generator = np.random.default_rng(seed)
-    results = {}
+    results: dict[str, dict[str, Any]] = {}
     for name, protocol in protocols.items():
         times, throttled, started = np.empty((rounds, len(jobs))), 0, time.perf_counter()
         for row in track(range(rounds), f"{jobs[0].problem} {name}"):
@@ -205,6 +205,7 @@ def study_spread(worker: Worker, jobs: Sequence[Job], rounds: int, seed: int, us
                 throttled += (clocks := bench.machine.clocks()) is not None and clocks.throttle != ""
         each = (time.perf_counter() - started) / times.size
         results[name] = {**spread_of(times), "milliseconds_each": 1e3 * each, "throttled": throttled / times.size}
+        results[name]["rounds"] = times.tolist()
     results[VERSION]["coupled_with_library"] = float(bench.reference.coupled)
     return results
 

@@ -231,7 +231,11 @@ def outcome(artifact: Artifact) -> Artifact | Measurement:
     return Measurement(Status.COMPILE_ERROR, artifact.error, compile_seconds=artifact.compile_seconds)
 
 
+_NICENESS = 10  # a process that measures must not wait for a core: times for which the device waited don't count
+
+
 def _prepare_process(arch: str, module: str) -> None:
+    os.nice(_NICENESS)
     # CuteDSL reads its target from the environment, and without a GPU has no other way to know it.
     os.environ["CUTE_DSL_ARCH"] = arch
     # A process takes its tasks while the others wait: one that came with the template's first import, which may bring

@@ -44,14 +44,14 @@ class Rates:
         How much longer 8-bit products take where one warp group multiplies and promotes in turn.
     """
 
-    loading: float = 40.0
-    latency: float = 3200.0
-    storing: float = 20.0
-    tile: float = 2500.0
-    exchange: float = 4500.0
-    memory: float = 0.75
-    overlap: float = 0.1
-    in_turn: float = 1.3
+    loading: float = 59.0
+    latency: float = 2700.0
+    storing: float = 18.0
+    tile: float = 2600.0
+    exchange: float = 3900.0
+    memory: float = 0.84
+    overlap: float = 0.096
+    in_turn: float = 1.1
 
 
 RATES = Rates()

@@ -85,6 +85,17 @@ def test_what_does_not_compile_is_recorded_with_its_reason_and_stops_no_other(
     assert artifact.compile_seconds > 0
 
 
+def test_a_compiler_gives_way_to_the_process_that_measures(
+    open_pool: Callable[..., CompilePool], children: Callable[[], set[int]]
+) -> None:
+    before = children()
+    with open_pool() as pool:
+        pool.submit(plain()).result()
+        priorities = [os.getpriority(os.PRIO_PROCESS, child) for child in children() - before]
+
+    assert max(priorities) > os.getpriority(os.PRIO_PROCESS, 0)
+
+
 @pytest.mark.slow
 def test_compilers_that_hang_or_die_are_killed_and_replaced_and_their_siblings_unharmed(
     open_pool: Callable[..., CompilePool], store: ArtifactStore, children: Callable[[], set[int]]
