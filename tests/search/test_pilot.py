@@ -108,6 +108,31 @@ def test_blocks_that_the_host_was_too_slow_for_are_run_again_behind_a_delay() ->
     assert machine.delays_us[-1] >= 3 * 5000.0
 
 
+def test_blocks_that_do_not_count_may_be_late() -> None:
+    class SlowStart(SlowHost):
+        def queue(self, blocks: Sequence[Block], delay_us: float = 0.0, late: float = 0.0) -> Queued:
+            times = super().queue(blocks, math.inf).times_us()
+            return Queued(lambda: [math.nan] * 2 + times[2:], 0.0)
+
+    machine = SlowStart()
+    blocks = [machine.taking(LIBRARY_US)] * 3 + [machine.taking(KERNEL_US)]
+
+    assert machine.times_us(blocks, skip=2) == [LIBRARY_US, KERNEL_US]
+    assert len(machine.delays_us) == 1
+    with pytest.raises(SlowHostError):
+        machine.times_us(blocks, skip=1)
+
+
+def test_what_is_done_meanwhile_is_done_while_the_device_is_at_work() -> None:
+    machine = SlowHost(host_us=0.0)
+    events: list[str] = []
+    machine.synchronize = lambda: events.append("waited")  # type: ignore[method-assign]
+
+    machine.times_us([machine.taking(LIBRARY_US)] * 2, meanwhile=lambda: events.append("looked"))
+
+    assert events == ["looked", "waited"]
+
+
 def test_times_that_may_be_missing_are_not_waited_for() -> None:
     machine = SlowHost()
     assert all(map(math.isnan, machine.times_us([machine.taking(LIBRARY_US)] * 3, lost=1.0)))
