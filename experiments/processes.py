@@ -62,11 +62,12 @@ def prepare_process() -> None:
     Numerical libraries would take all cores, each; and a task may take minutes after nobody waits for it any more.
     """
     Thread(target=_leave_with_parent, daemon=True).start()
+    import scipy.linalg  # noqa: F401  (limited is what is loaded, and these bring four libraries with threads)
+    import sklearn.ensemble  # noqa: F401
+    import torch
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(1)
-    import torch
-
     torch.set_num_threads(1)
 
 

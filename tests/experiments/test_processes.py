@@ -25,6 +25,20 @@ def note_and_sleep(folder: str, number: int) -> None:
     time.sleep(600)
 
 
+def threads_of_libraries(_: int) -> list[int]:
+    import scipy.optimize  # noqa: F401  (what a sampler loads)
+    import torch
+    from threadpoolctl import threadpool_info
+
+    return [torch.get_num_threads(), *(library["num_threads"] for library in threadpool_info())]
+
+
+def test_numerical_libraries_keep_to_one_core_in_every_process() -> None:
+    for threads in each(threads_of_libraries, [(0,), (1,)], 2, "counting"):
+        assert len(threads) > 3
+        assert set(threads) == {1}
+
+
 def test_every_call_is_answered_by_one_process_or_several() -> None:
     calls = [(1, 2), (3, 4), (5, 6)]
     assert (
