@@ -1,6 +1,7 @@
 """Work that is spread over all cores, a process each."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
 from multiprocessing import get_context, parent_process
@@ -62,13 +63,12 @@ def prepare_process() -> None:
     Numerical libraries would take all cores, each; and a task may take minutes after nobody waits for it any more.
     """
     Thread(target=_leave_with_parent, daemon=True).start()
-    import scipy.linalg  # noqa: F401  (limited is what is loaded, and these bring four libraries with threads)
-    import sklearn.ensemble  # noqa: F401
-    import torch
     from threadpoolctl import threadpool_limits
 
-    threadpool_limits(1)
-    torch.set_num_threads(1)
+    threadpool_limits(1)  # the libraries that are loaded; those that will be read the environment
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
 
 
 def _leave_with_parent() -> None:
