@@ -18,6 +18,9 @@ NEWEST_TORCH := torch
 # slow ones. On a machine with a GPU they run in one process, for they measure on it.
 JOBS = $(shell nvidia-smi -L >/dev/null 2>&1 || echo --numprocesses 2 --dist loadfile --no-loadscope-reorder)
 
+# Each of the two keeps to a core: the threads that SciPy starts in both would wait for one another.
+ONE_CORE := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+
 # What is not compiled to bytecode: an eighth of all, and nothing here imports it.
 UNUSED := /(tests|databricks|mypyc?)/|/ray/(data|llm|rllib|serve|train|tune)/
 
@@ -72,13 +75,13 @@ tune: setup
 # Tests start hundreds of processes: each would compile the rooms anew where Python may not keep what it compiled.
 test: setup
 	@$(BIN)/python -m compileall -q $(ROOMS)
-	@$(BIN)/pytest -q $(JOBS)
+	@$(ONE_CORE) $(BIN)/pytest -q $(JOBS)
 
 test-oldest: WANTED := $(OLDEST_TORCH)
 test-newest: WANTED := $(NEWEST_TORCH)
 test-oldest test-newest: test-%:
 	@$(MAKE) --no-print-directory setup VENV=.venv-$* TORCH=$(WANTED)
-	@.venv-$*/bin/pytest -q -rs $(JOBS) tests/search/export
+	@$(ONE_CORE) .venv-$*/bin/pytest -q -rs $(JOBS) tests/search/export
 
 lint: setup
 	@$(BIN)/ruff check --quiet .

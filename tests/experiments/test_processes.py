@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tilescout.experiments.processes import each
 
 LONG = """
@@ -33,7 +35,9 @@ def add_and_count_threads(one: int, other: int) -> tuple[int, set[int]]:
     return one + other, {torch.get_num_threads(), *(library["num_threads"] for library in threadpool_info())}
 
 
-def test_every_call_is_answered_by_one_process_or_several_of_a_core_each() -> None:
+def test_every_call_is_answered_by_one_process_or_several_of_a_core_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)  # as users have it
     calls = [(1, 2), (3, 4), (5, 6)]
     assert sorted(each(operator.add, calls, 1, "adding")) == [3, 7, 11]
     answers = list(each(add_and_count_threads, calls, 2, "adding"))
