@@ -12,6 +12,7 @@ import pytest
 
 from tilescout.experiments.processes import each
 
+ROOT = Path(__file__).parents[2]
 LONG = """
 import sys
 from tilescout.experiments.processes import each
@@ -38,6 +39,7 @@ def add_and_count_threads(one: int, other: int) -> tuple[int, set[int]]:
 def test_every_call_is_answered_by_one_process_or_several_of_a_core_each(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)  # as users have it
+    monkeypatch.syspath_prepend(str(ROOT))  # the processes import this file
     calls = [(1, 2), (3, 4), (5, 6)]
     assert sorted(each(operator.add, calls, 1, "adding")) == [3, 7, 11]
     answers = list(each(add_and_count_threads, calls, 2, "adding"))
@@ -48,7 +50,7 @@ def test_every_call_is_answered_by_one_process_or_several_of_a_core_each(monkeyp
 def test_processes_end_with_a_command_that_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "long.py"
     script.write_text(LONG)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     command = subprocess.Popen([sys.executable, str(script), str(tmp_path)], env=environment)
     notes = [tmp_path / "pid-0", tmp_path / "pid-1"]
     deadline = time.monotonic() + 120
