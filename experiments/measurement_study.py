@@ -10,7 +10,8 @@ On this machine's GPU, with configurations of ``gemm_sm90`` and their compiled k
   paid once a process, whoever measures then: it is timed before and counted by itself. Some that the protocol gave up
   after a look or two then race: how far off its few pairs were.
 - **spread**: the best configurations re-measured in rounds, in random order, by the protocol and by the usual ones, on
-  a card that has been heated for two seconds;
+  a card that has been heated for two seconds; by the protocol also with pauses between measurements, as a search has
+  them where it waits for compilers;
 - **tunings** (``--tunings N``): N whole searches from different seeds, each ended by its race; the winners re-measured
   in one more race, with the default.
 
@@ -54,6 +55,8 @@ OPTIONS = ProtocolOptions()
 FIXED_LAUNCHES = 20
 RACED = 20
 HEATING_US = 2_000_000.0  # before the rounds: a card that has idled takes a second or two to reach its power cap
+PAUSED = f"{VERSION} with pauses"
+PAUSE_SECONDS = 0.03  # at most
 USUAL_BLOCK_US = 200.0  # of the usual protocols, where one launch is too short to be timed
 
 
@@ -194,19 +197,29 @@ def study_spread(worker: Worker, jobs: Sequence[Job], rounds: int, seed: int, us
     protocols: dict[str, Callable[[Launch], float]] = {
         **{name: partial(one.time_us, bench) for name, one in USUAL.items() if usual},
         VERSION: lambda launch: bench.time(launch, None).ratio,
+        PAUSED: lambda launch: bench.time(launch, None).ratio,
     }
     generator = np.random.default_rng(seed)
     results: dict[str, dict[str, Any]] = {}
     for name, protocol in protocols.items():
-        times, throttled, started = np.empty((rounds, len(jobs))), 0, time.perf_counter()
+        times, throttled, spent = np.empty((rounds, len(jobs))), 0, 0.0
         for row in track(range(rounds), f"{jobs[0].problem} {name}"):
             for at in generator.permutation(len(jobs)):
+                if name == PAUSED:
+                    time.sleep(generator.uniform(0, PAUSE_SECONDS))
+                started = time.perf_counter()
                 times[row, at] = protocol(launches[at])
+                spent += time.perf_counter() - started
                 throttled += (clocks := bench.machine.clocks()) is not None and clocks.throttle != ""
-        each = (time.perf_counter() - started) / times.size
-        results[name] = {**spread_of(times), "milliseconds_each": 1e3 * each, "throttled": throttled / times.size}
-        results[name]["rounds"] = times.tolist()
-    results[VERSION]["coupled_with_library"] = float(bench.reference.coupled)
+        results[name] = {
+            **spread_of(times),
+            "milliseconds_each": 1e3 * spent / times.size,
+            "throttled": throttled / times.size,
+            "rounds": times.tolist(),
+        }
+        if name not in USUAL:
+            learnt = bench.reference
+            results[name] |= {"within": learnt.within, "between": learnt.between(OPTIONS.few_pairs)}
     return results
 
 
@@ -322,7 +335,7 @@ def _print(problem: str, pruning: dict[str, Any], spread: dict[str, Any]) -> Non
         print(
             f"  {name:36s} spread {figures['spread']:.2%}, winner within 1 %: {figures['winner_within']:.0%}, "
             f"{figures['milliseconds_each']:.1f} ms, throttled {figures['throttled']:.0%}"
-            + (" (coupled with the library)" if figures.get("coupled_with_library") else "")
+            + (f", the library counts {figures['within']:.2f}/{figures['between']:.2f}" if "within" in figures else "")
         )
 
 

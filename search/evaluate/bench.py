@@ -23,6 +23,7 @@ from tilescout.search.evaluate.protocol import (
     is_settled,
     most_pairs,
     pairs_to_add,
+    settling_pairs,
 )
 from tilescout.search.evaluate.reference import Reference
 from tilescout.search.evaluate.runtime import Launch
@@ -93,8 +94,8 @@ class Bench:
         self._library = self.make_block(self.run_library)
         self._pilot_launches = block_launches(first, options.pilot_us, options)
         self.library_us = self._steady_library_us(first) if library_us is None else library_us
-        settling_us = options.settling_us if self.launches > 1 else 0.0
-        self._settling = max(1, math.ceil(settling_us / (2 * self.library_us * self.launches)))
+        settling = math.ceil(options.settling_us / (2 * self.library_us * self.launches))
+        self._settling, self._settling_on = (settling, 1) if self.launches > 1 else (1, settling)
         alone = machine.times_us([self._library] * _ALONE)
         self.reference = Reference(self.library_us * self.launches, alone, options)
         # A long kernel's pilot is its verifying launch, after which the library's was taken with the same steps.
@@ -201,30 +202,33 @@ class Bench:
             If one of the launches wrote outside the output.
         """
         kernel = self.make_block(launch)
-        kernel_us, beside_us = self._pairs([kernel] * self.options.first)
+        kernel_us, beside_us = self._pairs([kernel] * self.options.first, self._settling)
         while True:
+            settling = settling_pairs(beside_us, self.options)
+            counted = kernel_us[settling:], beside_us[settling:]
+            estimate = self._estimate(*counted)
             pair_us = float((kernel_us + beside_us).mean())
-            most = most_pairs(pair_us, self.launches == 1, self.options)
-            estimate = self._estimate(kernel_us, beside_us)
+            most = most_pairs(pair_us, self.launches == 1, self.options) - settling
             if is_settled(estimate, most, incumbent, self.options):
                 break
-            more = self._pairs([kernel] * pairs_to_add(estimate, most, incumbent, self.options))
-            kernel_us, beside_us = np.append(kernel_us, more[0]), np.append(beside_us, more[1])
-        self.reference.learn(kernel_us, beside_us)
+            more = [kernel] * pairs_to_add(estimate, most, incumbent, self.options)
+            more_us, beside_more_us = self._pairs(more, self._settling_on)
+            kernel_us, beside_us = np.append(kernel_us, more_us), np.append(beside_us, beside_more_us)
+        self.reference.learn(*counted)
         self._case.check_bands()
         q25, _, q75 = quantiles(estimate.values, n=4, method="inclusive")
-        return Timing(estimate.ratio, q25, q75, estimate.low, estimate.high, self.library_us, len(kernel_us))
+        return Timing(estimate.ratio, q25, q75, estimate.low, estimate.high, self.library_us, len(estimate.values))
 
     def _estimate(self, kernel_us: NDArray[np.float64], beside_us: NDArray[np.float64]) -> Estimate:
         throttled = self.clocks is not None and self.clocks.throttle != ""
         return self.reference.estimate(kernel_us, beside_us, throttled)
 
-    def _pairs(self, kernels: Sequence[Block]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _pairs(self, kernels: Sequence[Block], settling: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Times of the kernels' blocks, and the mean of the library's just before and just after each, in µs.
 
-        Some pairs run before, while the device settles, and count for nothing.
+        So many pairs run before, while the device settles, and count for nothing.
         """
-        before = [kernels[0], self._library] * self._settling
+        before = [kernels[0], self._library] * settling
         blocks = [self._library, *before, *(block for kernel in kernels for block in (kernel, self._library))]
         times = np.array(self.machine.times_us(blocks, skip=len(before), meanwhile=self._watch))
         return times[1::2], (times[:-1:2] + times[2::2]) / 2
@@ -256,6 +260,6 @@ class Bench:
         ratios, every = np.empty((rounds, len(blocks))), np.arange(len(blocks))[:, np.newaxis]
         for row in ratios:
             order = np.concatenate([generator.permutation(len(blocks)) for _ in range(pairs)])
-            kernel_us, beside_us = self._pairs([blocks[kernel] for kernel in order])
+            kernel_us, beside_us = self._pairs([blocks[kernel] for kernel in order], self._settling)
             row[:] = [self._estimate(kernel_us[mine], beside_us[mine]).ratio for mine in order == every]
         return ratios

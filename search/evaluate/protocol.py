@@ -4,7 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-VERSION = "paired-7"
+import numpy as np
+from numpy.typing import NDArray
+
+VERSION = "paired-8"
 
 DESCRIPTION = (
     "Verified against an fp32 reference with a poisoned output between guard bands, twice on an edge problem that no "
@@ -13,16 +16,19 @@ DESCRIPTION = (
     "take there is learnt from the kernels that were timed. A kernel whose pilot is clearly slower than the best "
     "known stops there (status pruned, pilot_us). Others are timed in pairs: blocks of the kernel and of the library "
     "alternate without a pause, a block being one launch where the library takes 150 us or more and a graph of about "
-    "300 us, after a small launch of random size, where it takes less; over inputs rotated past the L2. Whenever the "
-    "device has waited, 3 ms of such pairs run before those that count, or one of long launches. Blocks that count and "
-    "for which the device waited for the host are run again behind a delay. First two pairs, then as many at once as "
-    "should do, until the 95 % interval is narrow enough for the decision, or the time for one kernel is spent. "
-    "What is reported is the trimmed mean of the kernel's time over the library's beside it or, where the two don't "
-    "move together and the clock is not throttled, over the library's of the last measurements. A time in us is that "
-    "ratio times the library's steady time."
+    "300 us, after a small launch of random size, where it takes less; over inputs rotated past the L2. After "
+    "something else ran on the device, 3.5 ms of such pairs run before those that count, and one pair after a look at "
+    "the times; of long launches one and 3.5 ms. Blocks that count and for which the device waited for the host are "
+    "run again behind a delay. First two pairs, then as many at once as should do, until the 95 % interval is narrow "
+    "enough for the decision, or the time for one kernel is spent. Of 12 pairs or more only the later half counts if "
+    "the library's time in it clearly differs by more than 1 % from that before. What is reported is the trimmed mean "
+    "of the kernel's time over the library's beside it, which is shrunk towards its mean in the measurement, and that "
+    "towards its mean in the last ones, by as much as it looks like noise. A time in us is that ratio times the "
+    "library's steady time."
 )
 
 _HALF = 2.2  # standard errors in half of a 95 % interval from some ten values
+_CLEARLY = 3  # standard errors that noise hardly makes
 
 
 @dataclass(frozen=True)
@@ -41,9 +47,15 @@ class ProtocolOptions:
     first, batch
         Pairs before the first look at the interval, and between two looks at least.
     settling_us
-        Time of joined pairs, about, that run before those that count whenever the device has waited for the host:
-        without them the first two pairs told 3 to 8 % too much on problems of 3 to 15 µs. Of long launches there is
-        one such pair.
+        Time of pairs, about, that run before those that count. Of joined ones they run before the first two, which told
+        3 to 8 % too much without them on problems of 3 to 15 µs: the first three blocks of the library after something
+        else take 6 % less. After a look at the times one pair will do: the device waits for less than a millisecond,
+        and the first pair alone shows it. Of long launches it is the other way round: the first two tell whether a
+        kernel is given up, after one pair; before the others that count the card comes back to its clock.
+    steady
+        How far the library's times in two halves of a measurement may differ, relative. If they clearly differ more,
+        only the later half counts: at 8192x8192x8192 a card that waited for 5 to 30 ms takes some 65 ms to come back to its power
+        cap, through clocks at which ratios are up to 1.5 % larger.
     pairs_us
         Time of the pairs of one kernel at most, in µs.
     few_pairs
@@ -74,8 +86,9 @@ class ProtocolOptions:
     pilot_us: float = 20.0
     first: int = 2
     batch: int = 4
-    settling_us: float = 3_000.0
-    pairs_us: float = 12_000.0
+    settling_us: float = 3_500.0
+    steady: float = 0.01
+    pairs_us: float = 12_500.0
     few_pairs: int = 30
     precision: float = 0.0025
     rough: float = 0.005
@@ -137,6 +150,18 @@ def pairs_to_add(estimate: Estimate, most: int, incumbent: float | None, options
     wanted = variance(_goal(incumbent, options))
     needed = count * variance(estimate.high / estimate.ratio - 1) / wanted if wanted > 0 else math.inf
     return min(max(options.batch, math.ceil(min(needed, most)) - count), most - count)
+
+
+def settling_pairs(beside_us: NDArray[np.float64], options: ProtocolOptions) -> int:
+    """How many of a measurement's first pairs count for nothing, as the library's times beside the kernel's tell."""
+    half = len(beside_us) // 2
+    if half < options.enough:
+        return 0
+    logs = np.log(beside_us)
+    # Neighbours share a block: their difference has half the variance of a block's, that of the halves 2 / half of it.
+    error = 2 * float(np.diff(logs).std()) / math.sqrt(half)
+    moved = abs(float(logs[:half].mean() - logs[half:].mean()))
+    return half if moved > max(options.steady, _CLEARLY * error) else 0
 
 
 def _goal(incumbent: float | None, options: ProtocolOptions) -> float:

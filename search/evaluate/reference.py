@@ -9,14 +9,15 @@ from numpy.typing import NDArray
 from tilescout.search.evaluate.interval import mean_interval
 from tilescout.search.evaluate.protocol import Estimate, ProtocolOptions
 
-_COUPLED = 0.5  # a coefficient between 0 (a kernel's times do not follow the library's) and 1 (they do)
-_FORGET = 0.9  # weight of what earlier measurements said of it, at each further one
-_AWAY = 0.0075  # the library is this far from its recent mean, relative: something drifts, whatever the pairs say
-_RECENT = 16  # measurements over which that mean goes
+# The coefficient of kernels on the library within measurements from which their times are said to move together. The
+# library's own noise hides most of it: on an H200 it was 0.07 to 0.09 where nothing was common (16x4096x4096), 0.24 to
+# 0.44 where half to two thirds of what moved the library moved kernels too, 0.7 to 1 at the power cap.
+_TOGETHER = 0.2
+_FORGET = 0.95  # weight of what earlier measurements said of it, at each further one
+_AWAY = 0.0075  # the library is this far from its level, relative: something drifts, whatever the pairs say
+_RECENT = 16  # measurements over which running means go
 _LEAST = 6  # pairs from which something is learnt
-# Two pairs one after another share the library's block between them: if all blocks are equally noisy, the variance of
-# the mean of n ratios is 2/n of a block's, and that of a ratio 3/2.
-_SHARED = 4 / 3
+_KNOWN = 4  # measurements after which what was learnt is used
 
 
 class Reference:
@@ -24,14 +25,16 @@ class Reference:
 
     At its power cap a GPU's clock moves by percents within milliseconds, and the ratio of neighbours is free of it.
     Below the cap the clock stands still, neighbours have nothing in common, and dividing by the library's time only
-    adds its noise. So the logarithm of the kernel's time is regressed on that of the library's beside it, within the
-    measurements so far: near 1, the ratio of neighbours is taken; near 0, the kernel's time over the library's mean of
-    the last measurements. (The library's time is a control variate whose coefficient was found to be either 0 or 1:
-    B. L. Nelson, Control variate remedies, Operations Research 38, 1990.)
+    adds its noise. So the library's time beside a kernel is shrunk by as much as it looks like noise: within a
+    measurement towards its mean, and that mean towards the level of the last measurements. What is left of a departure
+    is, between measurements, the share of its variance that the noise of the library's blocks does not explain, as in
+    W. James and C. Stein, Estimation with quadratic loss, Fourth Berkeley Symposium, 1961; within them, the coefficient
+    of the kernel's times on the library's, for the library is a control variate (B. L. Nelson, Control variate
+    remedies, Operations Research 38, 1990). Both are near 1 at the cap.
 
-    A clock that moves more slowly than that shows in no measurement through the library's own noise, but the device
-    says that it is throttled: then too the ratio of neighbours is taken. (On an H200 that dense timing at 64x8192x8192
-    has taken to its power cap the coefficient is 0.2 to 0.7 within measurements, and 1.1 to 1.4 between them.)
+    The library's level also moves by itself. So nothing is left of its departures unless kernel and library move
+    together within measurements, or the device says that its clock is throttled: a clock that moves from one
+    measurement to the next does not show within them.
 
     Parameters
     ----------
@@ -45,15 +48,30 @@ class Reference:
 
     def __init__(self, block_us: float, alone: Sequence[float], options: ProtocolOptions) -> None:
         self._options = options
-        self._recent_us, self._measurements = block_us, 0
+        self._level, self._measurements = math.log(block_us), 0
         self._covariance = self._variance = 0.0
         times = np.asarray(alone)
-        self._noise = _deviation(2 * times[1:-1] / (times[:-2] + times[2:]))
+        self._noise = _deviation(2 * times[1:-1] / (times[:-2] + times[2:]))  # of a ratio
+        self._block_noise = _deviation(times[1:] / times[:-1]) / math.sqrt(2)  # of the library's block
+        self._departed = self._explained = 0.0  # squares of departures from the level, and what noise makes of them
 
     @property
-    def coupled(self) -> bool:
-        """Whether kernels and library slow down together; taken for granted until known better."""
-        return self._covariance >= _COUPLED * self._variance
+    def within(self) -> float:
+        """What counts of the library's departures within a measurement; all until they are known better."""
+        return min(max(self._covariance / self._variance, 0.0), 1.0) if self._variance else 1.0
+
+    def between(self, pairs: int, throttled: bool = False) -> float:
+        """What counts of the library's departure from its level, in a measurement of so many pairs."""
+        if self._measurements < _KNOWN:
+            return 1.0
+        if not (self.within >= _TOGETHER or throttled) or self._moves == 0:
+            return 0.0
+        return self._moves / (self._moves + self._block_noise**2 / pairs)
+
+    @property
+    def _moves(self) -> float:
+        """The variance of the library's level between measurements."""
+        return max(0.0, self._departed - self._explained)
 
     def estimate(
         self, kernel_us: NDArray[np.float64], beside_us: NDArray[np.float64], throttled: bool = False
@@ -67,32 +85,51 @@ class Reference:
         throttled
             Whether the device's clock was held below its maximum.
         """
-        away = abs(math.log(float(beside_us.mean()) / self._recent_us)) > _AWAY
-        paired = self.coupled or away or throttled
-        values = kernel_us / (beside_us if paired else self._recent_us)
-        shared = _SHARED if paired else 1.0
-        found: list[float] = values.tolist()
-        return Estimate(*mean_interval(found, self._noise, self._options.repeat, shared), found)
+        beside = np.log(beside_us)
+        middle = math.log(mean_interval(beside_us.tolist())[0])
+        departure = middle - self._level
+        between = 1.0 if abs(departure) > _AWAY else self.between(len(kernel_us), throttled)
+        within = self.within
+        library = self._level + between * departure + within * (beside - middle)
+        found: list[float] = (kernel_us / np.exp(library)).tolist()
+        # Neighbours share a block of the library. If all blocks are equally noisy, the variance of a value is
+        # 1 + within² / 2 times a block's, and that of the mean of n values 1 + between² times a block's over n.
+        shared = (1 + between**2) / (1 + within**2 / 2)
+        # What is not followed of the library's moves is in the kernel's time, if it is their common clock that moves.
+        left = (1 - between) * math.sqrt(self._moves) if within >= _TOGETHER else 0.0
+        repeat = math.hypot(self._options.repeat, left)
+        return Estimate(*mean_interval(found, self._noise, repeat, shared), found)
 
     def learn(self, kernel_us: NDArray[np.float64], beside_us: NDArray[np.float64]) -> None:
         """Take in the pairs of a finished measurement."""
-        if len(kernel_us) < _LEAST:
+        count = len(kernel_us)
+        if count < _LEAST:
             return
-        kernel, beside = _centred(kernel_us), _centred(beside_us)
+        kernel, beside = _undisturbed(kernel_us, beside_us)
         self._covariance = _FORGET * self._covariance + float((kernel * beside).sum())
         self._variance = _FORGET * self._variance + float((beside**2).sum())
+        self._noise += (_deviation(kernel_us / beside_us) - self._noise) / _RECENT
+        # Neighbours' means share a block: their differences have half the variance of a block's.
+        block_noise = math.sqrt(2) * _deviation(beside_us[1:] / beside_us[:-1])
+        self._block_noise += (block_noise - self._block_noise) / _RECENT
         # The steady time, of a library that runs by itself, is not its time beside kernels: it counts for nothing here.
         self._measurements += 1
-        self._recent_us += (float(np.median(beside_us)) - self._recent_us) / min(self._measurements, _RECENT)
-        self._noise += (_deviation(kernel_us / beside_us) - self._noise) / _RECENT
+        departure = math.log(mean_interval(beside_us.tolist())[0]) - self._level
+        if self._measurements > 1:
+            share = 1 / min(self._measurements - 1, _RECENT)
+            self._departed += (departure**2 - self._departed) * share
+            self._explained += (self._block_noise**2 / count * (1 + share) - self._explained) * share
+        self._level += departure / min(self._measurements, _RECENT)
 
 
-def _centred(times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Logarithms about their median, a disturbed launch no farther off than three standard deviations."""
-    logs = np.log(times)
-    logs -= np.median(logs)
-    limit = 3 * 1.4826 * float(np.median(abs(logs)))
-    return np.asarray(np.clip(logs, -limit, limit))
+def _undisturbed(
+    kernel_us: NDArray[np.float64], beside_us: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Centred logarithms of the pairs whose ratio is within three standard deviations of the median."""
+    kernel, beside = np.log(kernel_us), np.log(beside_us)
+    away = abs(kernel - beside - np.median(kernel - beside))
+    kept = away <= 3 * 1.4826 * np.median(away)
+    return kernel[kept] - kernel[kept].mean(), beside[kept] - beside[kept].mean()
 
 
 def _deviation(ratios: NDArray[np.float64]) -> float:

@@ -187,10 +187,10 @@ def test_the_interval_holds_the_true_ratio(worker: Worker, timed: Timed) -> None
     assert np.mean(inside) >= 0.88  # 0.95, but for stopping when it is narrow, and for the noise of 100 draws
 
 
-def pairs_at(worker: Worker, timed: Timed, noise: float, incumbent: float | None = None) -> float:
+def pairs_at(worker: Worker, timed: Timed, noise: float, incumbent: float | None = None, drift: float = 0.05) -> float:
     pairs = []
     for seed in range(10):
-        timed.set(seed, [220.0], drift=0.05, noise=noise)
+        timed.set(seed, [220.0], drift=drift, noise=noise)
         set_up(worker)
         timing = measure(worker, timed, incumbent=incumbent).timing
         assert timing is not None
@@ -199,7 +199,7 @@ def pairs_at(worker: Worker, timed: Timed, noise: float, incumbent: float | None
 
 
 def test_the_louder_the_noise_the_more_pairs(worker: Worker, timed: Timed) -> None:
-    pairs = [pairs_at(worker, timed, noise) for noise in (0.0005, 0.002, 0.03)]
+    pairs = [pairs_at(worker, timed, noise, drift=0.003) for noise in (0.0005, 0.002, 0.03)]
 
     assert pairs[0] < pairs[1] < pairs[2]
     most = OPTIONS.pairs_us / (200 + 220)

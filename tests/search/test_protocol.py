@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tilescout.search.evaluate.interval import mean_interval
 from tilescout.search.evaluate.protocol import (
@@ -16,6 +17,7 @@ from tilescout.search.evaluate.protocol import (
     is_settled,
     most_pairs,
     pairs_to_add,
+    settling_pairs,
 )
 
 OPTIONS = ProtocolOptions()
@@ -144,3 +146,24 @@ def test_the_quieter_the_ratios_the_fewer_pairs_are_needed() -> None:
     assert means[0] == pytest.approx(ENOUGH, abs=OPTIONS.batch)
     assert means[0] < means[1] < means[2] < means[3]
     assert means[3] >= MOST
+
+
+@pytest.mark.parametrize("noise", [0.0005, 0.003, 0.03])
+def test_noise_alone_takes_no_pairs_away(noise: float) -> None:
+    rng = np.random.default_rng(1)
+
+    def beside() -> NDArray[np.float64]:
+        blocks = 300.0 * np.exp(noise * rng.standard_normal(31))
+        found: NDArray[np.float64] = (blocks[:-1] + blocks[1:]) / 2
+        return found
+
+    assert np.mean([settling_pairs(beside(), OPTIONS) > 0 for _ in range(500)]) < 0.01
+
+
+def test_of_a_library_that_comes_back_to_its_clock_only_the_later_half_counts() -> None:
+    rng = np.random.default_rng(2)
+    coming = 1600.0 * (1 - 0.1 * np.exp(-np.arange(30) / 6)) * np.exp(0.002 * rng.standard_normal(30))
+
+    assert settling_pairs(coming, OPTIONS) == 15
+    assert settling_pairs(coming[15:], OPTIONS) == 0
+    assert settling_pairs(coming[: 2 * ENOUGH - 1], OPTIONS) == 0  # too few to tell
