@@ -9,9 +9,9 @@ On this machine's GPU, with configurations of ``gemm_sm90`` and their compiled k
   by 20 launches each, and by the protocol without pruning; GPU seconds, and what became of the best. Loading kernels is
   paid once a process, whoever measures then: it is timed before and counted by itself. Some that the protocol gave up
   after a look or two then race: how far off its few pairs were.
-- **spread**: the best configurations re-measured in rounds, in random order, by the protocol and by the usual ones, on
-  a card that has been heated for two seconds; by the protocol also with pauses between measurements, as a search has
-  them where it waits for compilers;
+- **spread**: the best configurations (of a recorded table if ``--table`` names one, else of the random ones) measured
+  again in rounds, in random order, by the protocol and by the usual ones, on a card that has been heated for two
+  seconds; by the protocol also with pauses between measurements, as a search has them where it waits for compilers;
 - **tunings** (``--tunings N``): N whole searches from different seeds, each ended by its race; the winners re-measured
   in one more race, with the default.
 
@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
+from tilescout.experiments.race_table import finalists
 from tilescout.experiments.studies import log_study, spread_of
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
 from tilescout.search.evaluate.bench import Bench
@@ -41,6 +42,7 @@ from tilescout.search.evaluate.live import LiveEvaluator, make_job
 from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.evaluate.protocol import VERSION, ProtocolOptions, block_launches
 from tilescout.search.evaluate.runtime import Launch
+from tilescout.search.evaluate.table import Table
 from tilescout.search.evaluate.worker import Job, Worker
 from tilescout.search.loop import Budget
 from tilescout.search.store import STORE, artifacts
@@ -261,7 +263,8 @@ def main() -> None:
     """Command line of the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problem", action="append", help=f"repeatable; without it: {', '.join(PROBLEMS)}")
-    parser.add_argument("--sample", type=int, default=500, help="random configurations, of pruning and spread")
+    parser.add_argument("--sample", type=int, default=500, help="random configurations")
+    parser.add_argument("--table", type=Path, help="table whose best configurations are re-measured, not the sample's")
     parser.add_argument("--good", type=int, default=20, help="configurations that are re-measured")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--usual", action=argparse.BooleanOptionalAction, default=True, help="the usual ones beside it")
@@ -278,27 +281,34 @@ def main() -> None:
 
     worker = Worker(arguments.device)
     device = find_device(worker.machine.name)
+    table = Table.read(arguments.table) if arguments.table else None
     result: dict[str, Any] = {"device": worker.machine.name, "protocol": VERSION, "problems": {}}
     for text in arguments.problem or PROBLEMS:
         problem = TEMPLATE.parse(text)
         space = TEMPLATE.space(problem, device)
         drawn = space.sample(arguments.sample, np.random.default_rng(arguments.seed)).tolist()
-        configurations = [TEMPLATE.default(problem, device), *(space[index] for index in drawn)]
+        sample = [TEMPLATE.default(problem, device), *(space[index] for index in drawn)]
+        best = finalists(table, problem, arguments.good)[: arguments.good] if table else []
         with CompilePool(
             TEMPLATE, problem.signature, device.arch, ArtifactStore(arguments.store), CompileOptions()
         ) as pool:
-            pending = [(configuration, pool.submit(configuration)) for configuration in configurations]
-            built = [(configuration, future.result()) for configuration, future in pending]
+            pending = {configuration: pool.submit(configuration) for configuration in dict.fromkeys([*sample, *best])}
+            built = {configuration: future.result() for configuration, future in pending.items()}
         worker = Worker(arguments.device)  # which has verified nothing yet
         library_us = worker.bench(TEMPLATE.workload, str(problem), OPTIONS, None).library_us
-        jobs = [
-            make_job(TEMPLATE, configuration, artifact, problem, library_us, OPTIONS)
-            for configuration, artifact in dict(built).items()
+        jobs = {
+            configuration: make_job(TEMPLATE, configuration, artifact, problem, library_us, OPTIONS)
+            for configuration, artifact in built.items()
             if isinstance(artifact, Artifact)
-        ]
-        pruning = study_pruning(worker, jobs)
-        ranked = sorted(jobs, key=lambda job: worker.measure(replace(job, incumbent=0.5)).pilot_us or math.inf)
-        spread = study_spread(worker, ranked[: arguments.good], arguments.rounds, arguments.seed, arguments.usual)
+        }
+        drawn_jobs = [jobs[configuration] for configuration in dict.fromkeys(sample) if configuration in jobs]
+        pruning = study_pruning(worker, drawn_jobs)
+        ratios = [trial["ratio"] or math.inf for trial in pruning["trials"]]
+        ranked = [jobs[configuration] for configuration in best] or [drawn_jobs[at] for at in np.argsort(ratios)]
+        good = ranked[: arguments.good]
+        for job in good:
+            worker.measure(job)  # loads those that did not run yet
+        spread = study_spread(worker, good, arguments.rounds, arguments.seed, arguments.usual)
         figures = {"library_us": library_us, "pruning": pruning, "spread": spread}
         _print(str(problem), pruning, spread)
         if arguments.tunings:

@@ -94,8 +94,8 @@ class Bench:
         self._library = self.make_block(self.run_library)
         self._pilot_launches = block_launches(first, options.pilot_us, options)
         self.library_us = self._steady_library_us(first) if library_us is None else library_us
-        settling = math.ceil(options.settling_us / (2 * self.library_us * self.launches))
-        self._settling, self._settling_on = (settling, 1) if self.launches > 1 else (1, settling)
+        settling_us = options.settling_us if self.launches > 1 else 0.0
+        self._settling = max(1, math.ceil(settling_us / (2 * self.library_us * self.launches)))
         alone = machine.times_us([self._library] * _ALONE)
         self.reference = Reference(self.library_us * self.launches, alone, options)
         # A long kernel's pilot is its verifying launch, after which the library's was taken with the same steps.
@@ -212,7 +212,7 @@ class Bench:
             if is_settled(estimate, most, incumbent, self.options):
                 break
             more = [kernel] * pairs_to_add(estimate, most, incumbent, self.options)
-            more_us, beside_more_us = self._pairs(more, self._settling_on)
+            more_us, beside_more_us = self._pairs(more, settling=1)
             kernel_us, beside_us = np.append(kernel_us, more_us), np.append(beside_us, beside_more_us)
         self.reference.learn(*counted)
         self._case.check_bands()

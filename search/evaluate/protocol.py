@@ -17,12 +17,12 @@ DESCRIPTION = (
     "known stops there (status pruned, pilot_us). Others are timed in pairs: blocks of the kernel and of the library "
     "alternate without a pause, a block being one launch where the library takes 150 us or more and a graph of about "
     "300 us, after a small launch of random size, where it takes less; over inputs rotated past the L2. After "
-    "something else ran on the device, 3.5 ms of such pairs run before those that count, and one pair after a look at "
-    "the times; of long launches one and 3.5 ms. Blocks that count and for which the device waited for the host are "
-    "run again behind a delay. First two pairs, then as many at once as should do, until the 95 % interval is narrow "
-    "enough for the decision, or the time for one kernel is spent. Of 12 pairs or more only the later half counts if "
-    "the library's time in it clearly differs by more than 1 % from that before. What is reported is the trimmed mean "
-    "of the kernel's time over the library's beside it, which is shrunk towards its mean in the measurement, and that "
+    "something else ran on the device, 3.5 ms of such pairs run before those that count, or one of long launches; one "
+    "also after each look at the times. Blocks that count and for which the device waited for the host are run again "
+    "behind a delay. First two pairs, then as many at once as should do, until the 95 % interval is narrow enough for "
+    "the decision, or the time for one kernel is spent. Of 12 pairs or more only the later half counts if the "
+    "library's time in it clearly differs by more than 1 % from that before. What is reported is the trimmed mean of "
+    "the kernel's time over the library's beside it, which is shrunk towards its mean in the measurement, and that "
     "towards its mean in the last ones, by as much as it looks like noise. A time in us is that ratio times the "
     "library's steady time."
 )
@@ -47,15 +47,14 @@ class ProtocolOptions:
     first, batch
         Pairs before the first look at the interval, and between two looks at least.
     settling_us
-        Time of pairs, about, that run before those that count. Of joined ones they run before the first two, which told
-        3 to 8 % too much without them on problems of 3 to 15 µs: the first three blocks of the library after something
-        else take 6 % less. After a look at the times one pair will do: the device waits for less than a millisecond,
-        and the first pair alone shows it. Of long launches it is the other way round: the first two tell whether a
-        kernel is given up, after one pair; before the others that count the card comes back to its clock.
+        Time of joined pairs, about, that run before the first that count, which told 3 to 8 % too much without them on
+        problems of 3 to 15 µs: the first three blocks of the library after something else take 6 % less. Of long
+        launches there is one such pair. After a look at the times one is enough too: the device waits for less than a
+        millisecond, and the first pair alone shows it.
     steady
         How far the library's times in two halves of a measurement may differ, relative. If they clearly differ more,
-        only the later half counts: at 8192x8192x8192 a card that waited for 5 to 30 ms takes some 65 ms to come back to its power
-        cap, through clocks at which ratios are up to 1.5 % larger.
+        only the later half counts: at 8192x8192x8192 a card that waited for 5 to 30 ms takes some 65 ms to come back to
+        its power cap, through clocks at which ratios are up to 1.5 % larger.
     pairs_us
         Time of the pairs of one kernel at most, in µs.
     few_pairs
