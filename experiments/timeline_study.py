@@ -8,7 +8,8 @@ right after the other (``dense``), each verified before (``verified``), and each
 manner:
 
 - how much a configuration's ratio spreads over the rounds if its blocks are divided by the library's beside them, by
-  the library's mean in the last measurements, or as the protocol does;
+  the library's mean in the last measurements, or as the protocol does; by how much kernels follow what moves the
+  library from one measurement to another, and between which SM clocks;
 - pair by pair, how far the ratio is from the configuration's median, and the library from its last block: after
   something else ran (the first queue), and after a look at the times (the second).
 
@@ -132,28 +133,44 @@ class Timeline:
         return beside
 
 
+def counted(record: dict[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Times in µs of the kernel's blocks that count, and of the library's beside them."""
+    timelines = [Timeline.of(queue) for queue in record["queues"]]
+    kernel_us = np.concatenate([one.kernel_us[one.skip :] for one in timelines])
+    beside_us = np.concatenate([one.beside_us[one.skip :] for one in timelines])
+    first = settling_pairs(beside_us, OPTIONS)
+    return kernel_us[first:], beside_us[first:]
+
+
 def divided(records: Sequence[dict[str, Any]], block_us: float) -> dict[str, NDArray[np.float64]]:
     """Ratios of shape [rounds, configurations], by what the kernel's blocks are divided by; `block_us` is steady."""
     shape = max(each["round"] for each in records) + 1, max(each["kernel"] for each in records) + 1
     ratios = {name: np.empty(shape) for name in ("neighbours", "level", "protocol")}
-    reference: Reference | None = None
+    last = Timeline.of(records[0]["queues"][-1])
+    reference = Reference(block_us, last.library_us[last.skip :].tolist(), OPTIONS)
     level = math.nan
     for number, each in enumerate(records):
-        timelines = [Timeline.of(queue) for queue in each["queues"]]
-        kernel_us = np.concatenate([one.kernel_us[one.skip :] for one in timelines])
-        beside_us = np.concatenate([one.beside_us[one.skip :] for one in timelines])
-        if reference is None:
-            alone = timelines[-1].library_us[timelines[-1].skip :].tolist()
-            reference, level = Reference(block_us, alone, OPTIONS), float(beside_us.mean())
-        settling = settling_pairs(beside_us, OPTIONS)
-        kernel_us, beside_us = kernel_us[settling:], beside_us[settling:]
+        kernel_us, beside_us = counted(each)
+        if number == 0:
+            level = float(beside_us.mean())
         at = each["round"], each["kernel"]
+        throttled = each["clocks"] is not None and each["clocks"]["throttle"] != ""
         ratios["neighbours"][at] = mean_interval((kernel_us / beside_us).tolist())[0]
         ratios["level"][at] = mean_interval(kernel_us.tolist())[0] / level
-        ratios["protocol"][at] = reference.estimate(kernel_us, beside_us, each["throttled"]).ratio
+        ratios["protocol"][at] = reference.estimate(kernel_us, beside_us, throttled).ratio
         reference.learn(kernel_us, beside_us)
         level += (float(beside_us.mean()) - level) / min(number + 2, _RECENT)
     return ratios
+
+
+def follows(records: Sequence[dict[str, Any]]) -> float:
+    """The coefficient of kernels on the library between measurements of the same configuration (of logarithms)."""
+    kernels: dict[int, list[tuple[float, float]]] = {}
+    for each in records:
+        kernel_us, beside_us = (mean_interval(times.tolist())[0] for times in counted(each))
+        kernels.setdefault(each["kernel"], []).append((math.log(kernel_us), math.log(beside_us)))
+    moved = np.concatenate([np.array(each) - np.mean(each, axis=0) for each in kernels.values()])
+    return float((moved[:, 0] * moved[:, 1]).sum() / (moved[:, 1] ** 2).sum())
 
 
 def settling(records: Sequence[dict[str, Any]], queue: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -184,7 +201,12 @@ def show(problem: str, manner: str, found: dict[str, Any]) -> None:
     """Print the figures of a manner."""
     block_us = found["library_us"] * found["launches"]
     spreads = {name: spread_of(each)["spread"] for name, each in divided(found["records"], block_us).items()}
-    print(f"{problem}, {manner}: spread by {', '.join(f'{name} {spread:.2%}' for name, spread in spreads.items())}")
+    clocks = [each["clocks"]["sm_mhz"] for each in found["records"] if each["clocks"] is not None]
+    print(
+        f"{problem}, {manner}: spread by {', '.join(f'{name} {spread:.2%}' for name, spread in spreads.items())}; "
+        f"kernels follow the library by {follows(found['records']):.2f}"
+        + (f"; {min(clocks):.0f} to {max(clocks):.0f} MHz" if clocks else "")
+    )
     for queue in range(2):
         ratios, library = settling(found["records"], queue)
         print(f"  queue {queue + 1}, ratio over its median: {' '.join(f'{value:.3f}' for value in ratios)}")

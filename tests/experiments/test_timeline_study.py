@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilescout.experiments.timeline_study import Recorder, divided, main, settling
+from tilescout.experiments.timeline_study import Recorder, divided, follows, main, settling
 from tilescout.search.evaluate.machine import HostMachine
 
 ROUNDS, KERNELS, PAIRS, SKIPPED = 12, 4, 12, 2
@@ -28,7 +28,8 @@ def records(drift: float, noise: float) -> list[dict[str, Any]]:
                 blocks[1::2] *= 1 + 0.1 * kernel
                 blocks[1] *= 1.1
                 queues.append({"skip": SKIPPED, "times_us": [None, *blocks[1:].tolist()]})
-            found = {"round": turn, "kernel": kernel, "ratio": 1 + 0.1 * kernel, "throttled": drift > 0}
+            clocks = {"sm_mhz": 1500.0 + turn, "throttle": "power cap" if drift else ""}
+            found = {"round": turn, "kernel": kernel, "ratio": 1 + 0.1 * kernel, "clocks": clocks}
             made.append(found | {"queues": queues})
     return made
 
@@ -48,6 +49,10 @@ def test_what_blocks_are_divided_by_is_told_apart() -> None:
     assert spread(quiet["level"]) < spread(quiet["neighbours"])
 
 
+def test_how_far_kernels_follow_the_library_is_told() -> None:
+    assert follows(records(drift=0.02, noise=0.001)) == pytest.approx(1, abs=0.02)
+
+
 def test_what_settles_is_shown_pair_by_pair() -> None:
     ratios, library = settling(records(drift=0.01, noise=0.001), queue=1)
 
@@ -64,6 +69,8 @@ def test_figures_are_printed_anew_from_a_file(tmp_path: Path, capsys: pytest.Cap
 
     printed = capsys.readouterr().out
     assert "8x8x8:bf16, dense: spread by neighbours 0." in printed
+    assert "kernels follow the library by 1.0" in printed
+    assert "1500 to 1511 MHz" in printed
     assert "queue 2, library over its last:" in printed
 
 
