@@ -304,7 +304,9 @@ def main() -> None:
         drawn_jobs = [jobs[configuration] for configuration in dict.fromkeys(sample) if configuration in jobs]
         pruning = study_pruning(worker, drawn_jobs)
         ratios = [trial["ratio"] or math.inf for trial in pruning["trials"]]
-        ranked = [jobs[configuration] for configuration in best] or [drawn_jobs[at] for at in np.argsort(ratios)]
+        ranked = [drawn_jobs[at] for at in np.argsort(ratios)]
+        if table:
+            ranked = [jobs[configuration] for configuration in best if configuration in jobs]
         good = ranked[: arguments.good]
         for job in good:
             worker.measure(job)  # loads those that did not run yet

@@ -212,7 +212,7 @@ class Bench:
             if is_settled(estimate, most, incumbent, self.options):
                 break
             more = [kernel] * pairs_to_add(estimate, most, incumbent, self.options)
-            more_us, beside_more_us = self._pairs(more, settling=1)
+            more_us, beside_more_us = self._pairs(more, settling=1)  # the device waited for a look only
             kernel_us, beside_us = np.append(kernel_us, more_us), np.append(beside_us, beside_more_us)
         self.reference.learn(*counted)
         self._case.check_bands()
