@@ -32,9 +32,9 @@ def table(part_of_table: Callable[..., Table]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def folder(run_command: Run, table: Path) -> Path:
+def folder(run_command: Run, table: Path, copy_store: Callable[[Path], str]) -> Path:
     """Where a small model was trained and logged."""
-    uri = f"sqlite:///{table.with_name('mlflow.db')}"
+    uri = copy_store(table.parent)
     done = run_command(
         table.parent,
         "train",

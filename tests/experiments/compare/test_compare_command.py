@@ -28,9 +28,15 @@ def case(table: Table) -> Case:
 
 @pytest.mark.slow
 def test_a_comparison_ends_in_figures_plots_and_mlflow(
-    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: RunCommand, capsys: pytest.CaptureFixture[str]
+    table: Table,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    run: RunCommand,
+    capsys: pytest.CaptureFixture[str],
+    copy_store: Callable[[Path], str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    copy_store(tmp_path / ".tilescout")
     arguments = ("--table", str(table.path), "--trials", "15", "--seeds", "3")
     names = ("random", "lfbo:initial=5", "kernel_tuner.genetic_algorithm", "ranking.quack")
     run("compare", *arguments, "--samplers", ",".join(names), "--processes", "2", "--json", "c.json")
