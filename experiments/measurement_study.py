@@ -198,8 +198,7 @@ def study_spread(worker: Worker, jobs: Sequence[Job], rounds: int, seed: int, us
     heat(bench, HEATING_US)
     protocols: dict[str, Callable[[Launch], float]] = {
         **{name: partial(one.time_us, bench) for name, one in USUAL.items() if usual},
-        VERSION: lambda launch: bench.time(launch, None).ratio,
-        PAUSED: lambda launch: bench.time(launch, None).ratio,
+        **dict.fromkeys((VERSION, PAUSED), lambda launch: bench.time(launch, None).ratio),
     }
     generator = np.random.default_rng(seed)
     results: dict[str, dict[str, Any]] = {}
@@ -303,11 +302,11 @@ def main() -> None:
         }
         drawn_jobs = [jobs[configuration] for configuration in dict.fromkeys(sample) if configuration in jobs]
         pruning = study_pruning(worker, drawn_jobs)
-        ratios = [trial["ratio"] or math.inf for trial in pruning["trials"]]
-        ranked = [drawn_jobs[at] for at in np.argsort(ratios)]
         if table:
-            ranked = [jobs[configuration] for configuration in best if configuration in jobs]
-        good = ranked[: arguments.good]
+            good = [jobs[configuration] for configuration in best if configuration in jobs]
+        else:
+            ratios = [trial["ratio"] or math.inf for trial in pruning["trials"]]
+            good = [drawn_jobs[at] for at in np.argsort(ratios)[: arguments.good]]
         for job in good:
             worker.measure(job)  # loads those that did not run yet
         spread = study_spread(worker, good, arguments.rounds, arguments.seed, arguments.usual)

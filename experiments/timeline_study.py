@@ -148,11 +148,9 @@ def divided(records: Sequence[dict[str, Any]], block_us: float) -> dict[str, NDA
     ratios = {name: np.empty(shape) for name in ("neighbours", "level", "protocol")}
     last = Timeline.of(records[0]["queues"][-1])
     reference = Reference(block_us, last.library_us[last.skip :].tolist(), OPTIONS)
-    level = math.nan
+    level = float(counted(records[0])[1].mean())
     for number, each in enumerate(records):
         kernel_us, beside_us = counted(each)
-        if number == 0:
-            level = float(beside_us.mean())
         at = each["round"], each["kernel"]
         throttled = each["clocks"] is not None and each["clocks"]["throttle"] != ""
         ratios["neighbours"][at] = mean_interval((kernel_us / beside_us).tolist())[0]

@@ -53,7 +53,7 @@ class Reference:
         times = np.asarray(alone)
         self._noise = _deviation(2 * times[1:-1] / (times[:-2] + times[2:]))  # of a ratio
         self._block_noise = _deviation(times[1:] / times[:-1]) / math.sqrt(2)  # of the library's block
-        self._departed = self._explained = 0.0  # squares of departures from the level, and what noise makes of them
+        self._unexplained = 0.0  # mean square of departures from the level, less what noise makes of it
 
     @property
     def within(self) -> float:
@@ -71,7 +71,7 @@ class Reference:
     @property
     def _moves(self) -> float:
         """The variance of the library's level between measurements."""
-        return max(0.0, self._departed - self._explained)
+        return max(0.0, self._unexplained)
 
     def estimate(
         self, kernel_us: NDArray[np.float64], beside_us: NDArray[np.float64], throttled: bool = False
@@ -86,7 +86,7 @@ class Reference:
             Whether the device's clock was held below its maximum.
         """
         beside = np.log(beside_us)
-        middle = math.log(mean_interval(beside_us.tolist())[0])
+        middle = _middle(beside_us)
         departure = middle - self._level
         between = 1.0 if abs(departure) > _AWAY else self.between(len(kernel_us), throttled)
         within = self.within
@@ -114,12 +114,17 @@ class Reference:
         self._block_noise += (block_noise - self._block_noise) / _RECENT
         # The steady time, of a library that runs by itself, is not its time beside kernels: it counts for nothing here.
         self._measurements += 1
-        departure = math.log(mean_interval(beside_us.tolist())[0]) - self._level
+        departure = _middle(beside_us) - self._level
         if self._measurements > 1:
             share = 1 / min(self._measurements - 1, _RECENT)
-            self._departed += (departure**2 - self._departed) * share
-            self._explained += (self._block_noise**2 / count * (1 + share) - self._explained) * share
+            explained = self._block_noise**2 / count * (1 + share)
+            self._unexplained += (departure**2 - explained - self._unexplained) * share
         self._level += departure / min(self._measurements, _RECENT)
+
+
+def _middle(times: NDArray[np.float64]) -> float:
+    """The logarithm of the trimmed mean."""
+    return math.log(mean_interval(times.tolist())[0])
 
 
 def _undisturbed(
