@@ -25,11 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.experiments.race_table import finalists
-from tilescout.experiments.studies import spread_of
-from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
+from tilescout.experiments.studies import compile_all, load_all, spread_of
 from tilescout.search.evaluate.bench import Bench
-from tilescout.search.evaluate.compile import CompileOptions, CompilePool
-from tilescout.search.evaluate.engine import make_job
 from tilescout.search.evaluate.interval import mean_interval
 from tilescout.search.evaluate.machine import Block
 from tilescout.search.evaluate.protocol import ProtocolOptions
@@ -146,20 +143,13 @@ def study(table: Table, problem: Problem, arguments: argparse.Namespace) -> dict
     template = find_template(table.card.space)
     worker = Worker(arguments.device)
     arch = find_device(worker.machine.name).arch
-    store = ArtifactStore(arguments.store)
-    with CompilePool(template, problem.signature, arch, store, CompileOptions()) as pool:
-        pending = [(chosen, pool.submit(chosen)) for chosen in finalists(table, problem, arguments.good)]
-        built = [(chosen, future.result()) for chosen, future in pending]
+    built = compile_all(template, problem, arch, finalists(table, problem, arguments.good), arguments.store)
     results: dict[str, Any] = {}
     for cold in arguments.cold_l2:
         for block_us in arguments.block_us:
             options = replace(ProtocolOptions(), block_us=block_us, cold_l2=cold)
             bench = worker.bench(template.workload, str(problem), options, None)
-            launches = [
-                worker.load(make_job(template, chosen, artifact, problem, bench.library_us, options))
-                for chosen, artifact in built
-                if isinstance(artifact, Artifact)
-            ]
+            launches = load_all(worker, bench, template, built)
             raw = raw_blocks(bench, launches, arguments.rounds, arguments.pairs, arguments.seed, arguments.as_searched)
             listed = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in raw.items()}
             setup = {"library_us": bench.library_us, "launches": bench.launches, "raw": listed}

@@ -19,11 +19,8 @@ from numpy.typing import NDArray
 
 from tilescout.experiments.measurement_study import HEATING_US, heat
 from tilescout.experiments.race_table import finalists
-from tilescout.experiments.studies import spread_of
-from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
+from tilescout.experiments.studies import compile_all, load_all, spread_of
 from tilescout.search.evaluate.bench import Bench
-from tilescout.search.evaluate.compile import CompileOptions, CompilePool
-from tilescout.search.evaluate.engine import make_job
 from tilescout.search.evaluate.protocol import ProtocolOptions
 from tilescout.search.evaluate.runtime import Launch
 from tilescout.search.evaluate.table import Table
@@ -62,22 +59,17 @@ def verified_and_timed(
 def study(worker: Worker, table: Table, problem: Problem, arguments: argparse.Namespace) -> dict[str, Any]:
     """The figures of a problem for every length."""
     template = find_template(table.card.space)
-    arch, store = find_device(worker.machine.name).arch, ArtifactStore(arguments.store)
+    arch = find_device(worker.machine.name).arch
     fast = finalists(table, problem, arguments.good)
     chosen = [*fast, *slower(table, problem, arguments.good)]
-    with CompilePool(template, problem.signature, arch, store, CompileOptions()) as pool:
-        built = [future.result() for future in [pool.submit(configuration) for configuration in chosen]]
+    built = compile_all(template, problem, arch, chosen, arguments.store)  # all: the table has their times
     figures: dict[str, Any] = {}
     library_us: float | None = None
     for settling_us in arguments.settling_us:
         options = replace(ProtocolOptions(), settling_us=settling_us)
         bench = worker.bench(template.workload, str(problem), options, library_us)
         library_us = bench.library_us
-        launches = [
-            worker.load(make_job(template, configuration, artifact, problem, library_us, options))
-            for configuration, artifact in zip(chosen, built, strict=True)
-            if isinstance(artifact, Artifact)  # all: the table has their times
-        ]
+        launches = load_all(worker, bench, template, built)
         good, others = launches[: len(fast)], launches[len(fast) :]
         heat(bench, HEATING_US)
         rounds = verified_and_timed(bench, good, arguments.rounds, arguments.seed, incumbent=None)

@@ -1,12 +1,22 @@
 """What the study scripts share: figures of repeated measurements, and their way to MLflow."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
+from tilescout.search.evaluate.bench import Bench
+from tilescout.search.evaluate.compile import CompileOptions, CompilePool
+from tilescout.search.evaluate.engine import make_job
+from tilescout.search.evaluate.runtime import Launch
+from tilescout.search.evaluate.worker import Worker
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import KernelTemplate
 
 
 def spread_of(times: NDArray[np.float64]) -> dict[str, float]:
@@ -30,6 +40,26 @@ def spread_of(times: NDArray[np.float64]) -> dict[str, float]:
         "spread": float(np.median(spread)),
         "winner_within": float((true[times.argmin(axis=1)] <= 1.01 * true.min()).mean()),
     }
+
+
+def compile_all(
+    template: KernelTemplate, problem: Problem, arch: str, configurations: Sequence[Configuration], store: Path
+) -> list[tuple[Configuration, Artifact]]:
+    """Compile configurations on all cores; those that do not compile are left out."""
+    with CompilePool(template, problem.signature, arch, ArtifactStore(store), CompileOptions()) as pool:
+        pending = [(configuration, pool.submit(configuration)) for configuration in configurations]
+        built = [(configuration, future.result()) for configuration, future in pending]
+    return [(configuration, artifact) for configuration, artifact in built if isinstance(artifact, Artifact)]
+
+
+def load_all(
+    worker: Worker, bench: Bench, template: KernelTemplate, built: Sequence[tuple[Configuration, Artifact]]
+) -> list[Launch]:
+    """Load compiled configurations into this process, to be run on a bench."""
+    return [
+        worker.load(make_job(template, configuration, artifact, bench.problem, bench.library_us, bench.options))
+        for configuration, artifact in built
+    ]
 
 
 def log_study(uri: str, name: str, result: Mapping[str, Any]) -> None:

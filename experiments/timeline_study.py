@@ -31,11 +31,8 @@ from numpy.typing import NDArray
 
 from tilescout.experiments.measurement_study import HEATING_US, PAUSE_SECONDS, heat
 from tilescout.experiments.race_table import finalists
-from tilescout.experiments.studies import spread_of
-from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
+from tilescout.experiments.studies import compile_all, load_all, spread_of
 from tilescout.search.evaluate.bench import Bench
-from tilescout.search.evaluate.compile import CompileOptions, CompilePool
-from tilescout.search.evaluate.engine import make_job
 from tilescout.search.evaluate.interval import mean_interval
 from tilescout.search.evaluate.machine import Block, Machine, Queued
 from tilescout.search.evaluate.protocol import VERSION, ProtocolOptions, settling_pairs
@@ -216,16 +213,10 @@ def show(problem: str, manner: str, found: dict[str, Any]) -> None:
 def study(worker: Worker, table: Table, problem: Problem, arguments: argparse.Namespace) -> dict[str, Any]:
     """The records of a problem, by manner."""
     template = find_template(table.card.space)
-    chosen = finalists(table, problem, arguments.good)
-    arch, store = find_device(worker.machine.name).arch, ArtifactStore(arguments.store)
-    with CompilePool(template, problem.signature, arch, store, CompileOptions()) as pool:
-        built = [future.result() for future in [pool.submit(configuration) for configuration in chosen]]
+    arch = find_device(worker.machine.name).arch
+    built = compile_all(template, problem, arch, finalists(table, problem, arguments.good), arguments.store)
     bench = worker.bench(template.workload, str(problem), OPTIONS, None)
-    launches = [
-        worker.load(make_job(template, configuration, artifact, problem, bench.library_us, OPTIONS))
-        for configuration, artifact in zip(chosen, built, strict=True)
-        if isinstance(artifact, Artifact)
-    ]
+    launches = load_all(worker, bench, template, built)
     for launch in launches:
         bench.verify(launch, edge=True)
     recorder = Recorder(worker.machine)
