@@ -36,11 +36,22 @@ class WrongResultError(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """A problem with inputs, the right result, and an output between guard bands."""
+    """A problem with inputs, the right result, and an output between guard bands.
+
+    Attributes
+    ----------
+    problem, inputs
+        What is computed, and from what.
+    reference, norms
+        The right result, its Frobenius norm and its largest magnitude.
+    buffer, output
+        The output, and the memory around it.
+    """
 
     problem: Problem
     inputs: Tensors
     reference: "torch.Tensor"
+    norms: tuple[float, float]
     buffer: "torch.Tensor"
     output: "torch.Tensor"
 
@@ -53,7 +64,9 @@ class Case:
         shape = workload.output(problem, generator.device)
         buffer = torch.empty(shape.numel() + 2 * _GUARD, dtype=shape.dtype, device=shape.device)
         output = buffer[_GUARD:-_GUARD].view(shape.shape)
-        return cls(problem, inputs, workload.reference(problem, inputs), buffer, output)
+        reference = workload.reference(problem, inputs)
+        norms = float(reference.norm()), float(reference.abs().max())
+        return cls(problem, inputs, reference, norms, buffer, output)
 
     def prepare(self, poison: float, findings: "torch.Tensor") -> None:
         """Fill the output with `poison` between fresh guard bands, and forget the last findings."""
@@ -78,7 +91,7 @@ class Case:
         WrongResultError
             If the result is wrong or the guard bands were written.
         """
-        error, largest = norm / self._norms[0], largest / self._norms[1]
+        error, largest = norm / self.norms[0], largest / self.norms[1]
         if trespassed != 0:
             raise WrongResultError(f"it wrote outside its output on {self.problem}")
         limit = self.problem.tolerance  # the comparisons are written so that NaN fails
@@ -108,10 +121,6 @@ class Case:
 
     def _trespassed(self) -> "torch.Tensor":
         return (self._bands != _GUARD_PATTERN).any()
-
-    @cached_property
-    def _norms(self) -> tuple[float, float]:
-        return float(self.reference.norm()), float(self.reference.abs().max())
 
     @cached_property
     def _bands(self) -> "torch.Tensor":
