@@ -22,7 +22,9 @@ class RaceOptions:
     within
         They were measured within this of the best, relative.
     look
-        Rounds between two looks at the results.
+        Rounds between two looks at the results. Many short rounds tell more than a few long ones of as many pairs,
+        whose few means know little of their own noise: 12 of one pair do what 6 of 5 did, with half the pairs
+        (`experiments/race_study.py`).
     looks
         Looks at most.
     pairs
@@ -35,9 +37,9 @@ class RaceOptions:
 
     candidates: int = 6
     within: float = 0.03
-    look: int = 6
+    look: int = 12
     looks: int = 5
-    pairs: int = 5
+    pairs: int = 1
     confidence: float = 0.95
     indifference: float = 0.002
 

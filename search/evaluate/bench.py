@@ -12,6 +12,7 @@ from statistics import median, quantiles
 import numpy as np
 from numpy.typing import NDArray
 
+from tilescout.search.evaluate.interval import usual_range
 from tilescout.search.evaluate.machine import Block, Machine
 from tilescout.search.evaluate.measurement import Clocks, Timing
 from tilescout.search.evaluate.pilot import Pilots
@@ -240,6 +241,9 @@ class Bench:
     def race(self, launches: Sequence[Launch], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
         """Measure several kernels in rounds, their pairs in turns: each time round in a new random order.
 
+        All rounds are one queue, so that the device settles once. The ratio of a round is the geometric mean of its
+        pairs', where one that was disturbed counts as the last that is usual.
+
         Parameters
         ----------
         launches
@@ -257,9 +261,11 @@ class Bench:
         generator = np.random.default_rng(seed)
         blocks = [self.make_block(launch) for launch in launches]
         self.machine.times_us(blocks, lost=1.0)  # the first replay of a graph uploads it
-        ratios, every = np.empty((rounds, len(blocks))), np.arange(len(blocks))[:, np.newaxis]
-        for row in ratios:
-            order = np.concatenate([generator.permutation(len(blocks)) for _ in range(pairs)])
-            kernel_us, beside_us = self._pairs([blocks[kernel] for kernel in order], self._settling)
-            row[:] = [self._estimate(kernel_us[mine], beside_us[mine]).ratio for mine in order == every]
+        order = np.concatenate([generator.permutation(len(blocks)) for _ in range(rounds * pairs)])
+        kernel_us, beside_us = self._pairs([blocks[kernel] for kernel in order], self._settling)
+        ratios = np.empty((rounds, len(blocks)))
+        for kernel in range(len(blocks)):
+            mine = order == kernel
+            logs = np.log(self._estimate(kernel_us[mine], beside_us[mine]).values)
+            ratios[:, kernel] = np.exp(np.clip(logs, *usual_range(logs)).reshape(rounds, pairs).mean(axis=1))
         return ratios

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from statistics import NormalDist
 
 import numpy as np
+from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
 TRIMMED = 0.2  # share of the values that is cut off at either end
@@ -47,6 +48,16 @@ def mean_interval(
     variance = (prior * noise**2 + own) / (prior + count - 1)
     half = t_quantile(0.5 + CONFIDENCE / 2, freedom) * math.sqrt(shared * variance / count + repeat**2)
     return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
+
+
+def usual_range(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Three standard deviations to either side of the median; what is outside was disturbed.
+
+    The deviation is that of a normal distribution with the same median distance from the median.
+    """
+    middle = float(np.median(values))
+    away = 3 * 1.4826 * float(np.median(abs(values - middle)))
+    return middle - away, middle + away
 
 
 def t_quantile(probability: float, freedom: int) -> float:

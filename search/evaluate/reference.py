@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.search.evaluate.interval import mean_interval
+from tilescout.search.evaluate.interval import mean_interval, usual_range
 from tilescout.search.evaluate.protocol import Estimate, ProtocolOptions
 
 # The coefficient of kernels on the library within measurements from which their times are said to move together. The
@@ -130,10 +130,10 @@ def _middle(times: NDArray[np.float64]) -> float:
 def _undisturbed(
     kernel_us: NDArray[np.float64], beside_us: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Centred logarithms of the pairs whose ratio is within three standard deviations of the median."""
+    """Centred logarithms of the pairs whose ratio is a usual one."""
     kernel, beside = np.log(kernel_us), np.log(beside_us)
-    away = abs(kernel - beside - np.median(kernel - beside))
-    kept = away <= 3 * 1.4826 * np.median(away)
+    low, high = usual_range(kernel - beside)
+    kept = (low <= kernel - beside) & (kernel - beside <= high)
     return kernel[kept] - kernel[kept].mean(), beside[kept] - beside[kept].mean()
 
 

@@ -287,6 +287,39 @@ def test_rounds_are_ratios_in_the_order_of_the_jobs_and_follow_from_the_seed(wor
     assert (ratios[0] == ratios[1]).all()
 
 
+def test_a_disturbed_pair_does_not_decide_a_race(worker: Worker, timed: Timed) -> None:
+    timed.set(0, [220.0], noise=0.002)
+    bench = set_up(worker)
+    queue = bench.machine.times_us
+
+    def disturbed(blocks: Sequence[Block], *arguments: Any, **more: Any) -> list[float]:
+        times = queue(blocks, *arguments, **more)
+        return [time_us * (3 if at == 15 else 1) for at, time_us in enumerate(times)]  # a block of the kernel
+
+    bench.machine.times_us = disturbed  # type: ignore[method-assign]
+    ratios = np.array(worker.race([timed.job(0)], 12, 1, seed=0))
+
+    assert ratios.shape == (12, 1)
+    assert abs(ratios / 1.1 - 1).max() < 0.02
+
+
+def test_the_rounds_of_a_race_are_one_queue(worker: Worker, timed: Timed) -> None:
+    timed.set(0, [220.0, 180.0])
+    bench = set_up(worker)
+    queue, lengths = bench.machine.times_us, []
+
+    def counted(blocks: Sequence[Block], *arguments: Any, **more: Any) -> list[float]:
+        lengths.append(len(blocks))
+        return queue(blocks, *arguments, **more)
+
+    bench.machine.times_us = counted  # type: ignore[method-assign]
+    worker.race([timed.job(0), timed.job(1)], rounds=6, pairs=2, seed=0)
+
+    loading, measuring = lengths
+    assert loading == 2
+    assert measuring == 2 * (bench._settling + 2 * 6 * 2) + 1  # pairs, and the library's block before them
+
+
 def test_search_and_race_find_the_winner_by_one_percent_at_least_95_times_in_100_under_five_percent_of_drift(
     worker: Worker, timed: Timed
 ) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
-from tilescout.search.evaluate.interval import CONFIDENCE, mean_interval, t_quantile
+from tilescout.search.evaluate.interval import CONFIDENCE, mean_interval, t_quantile, usual_range
 
 # Each draws values about 1; "skewed" ones have it as their median, which a trimmed mean is not quite.
 DRAWS: dict[str, Callable[[np.random.Generator, tuple[int, int]], NDArray[np.float64]]] = {
@@ -43,6 +43,24 @@ def test_known_noise_makes_few_values_speak(count: int) -> None:
 @given(st.floats(0.6, 0.995), st.integers(5, 200))
 def test_quantiles_are_students(probability: float, freedom: int) -> None:
     assert t_quantile(probability, freedom) == pytest.approx(student.ppf(probability, freedom), rel=0.01)
+
+
+def test_the_usual_range_is_three_deviations_wide_and_what_was_disturbed_does_not_move_it() -> None:
+    rng = np.random.default_rng(0)
+    samples = 5 + 0.01 * rng.standard_normal((500, 40))
+    ranges = np.array([usual_range(sample) for sample in samples])
+    samples[:, :4] *= rng.choice([0.5, 3.0], (500, 4))
+    disturbed = np.array([usual_range(sample) for sample in samples])
+
+    assert ranges.mean(axis=0) == pytest.approx([4.97, 5.03], abs=0.002)
+    assert disturbed.mean(axis=0) == pytest.approx([4.97, 5.03], abs=0.008)
+
+
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=60))
+def test_at_least_half_of_the_values_are_usual(values: list[float]) -> None:
+    low, high = usual_range(np.array(values))
+
+    assert sum(low <= value <= high for value in values) >= len(values) / 2
 
 
 values = st.lists(st.floats(0.01, 100), min_size=1, max_size=60)
