@@ -1,8 +1,10 @@
 """The search loop with an evaluator that prunes, as a live one does, and a race at the end."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optuna
@@ -10,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from optuna.trial import TrialState
 
+from tilescout.search import tuning
 from tilescout.search.evaluate.card import Baseline, TableCard
 from tilescout.search.evaluate.evaluator import CannotMeasureError
 from tilescout.search.evaluate.measurement import Measurement, Status, Timing
@@ -17,6 +20,7 @@ from tilescout.search.evaluate.protocol import ProtocolOptions, is_pruned
 from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.evaluate.table import Table, write_table
 from tilescout.search.loop import Budget, run
+from tilescout.search.race import Race, run_race
 from tilescout.search.records import StudyResult
 from tilescout.search.samplers import SAMPLERS, gp, make_sampler, tpe
 from tilescout.search.study import finished_trials, open_storage, open_study
@@ -219,6 +223,19 @@ def test_the_answer_is_that_of_the_race_with_its_interval(search: Search) -> Non
     assert described["race"]["verdict"].startswith("proven at least as fast as the default")
     assert described["best"]["interval_us"] == [raced.low * LIBRARY_US, raced.high * LIBRARY_US]
     assert result.gpu_seconds > sum(trial.measurement.gpu_seconds for trial in result.trials)
+
+
+def test_what_a_race_makes_of_its_rounds_is_not_the_gpus_time(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*arguments: Any) -> Race:
+        time.sleep(0.5)
+        return run_race(*arguments)
+
+    monkeypatch.setattr(tuning, "run_race", slow)
+    result, _ = search("random")
+
+    assert result.race is not None
+    assert 0 < result.race.gpu_seconds < 0.5
+    assert result.account["race"] == result.race.gpu_seconds
 
 
 def test_only_what_is_close_to_the_best_races_and_the_default_always(search: Search) -> None:
