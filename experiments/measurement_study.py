@@ -13,7 +13,8 @@ On this machine's GPU, with configurations of ``gemm_sm90`` and their compiled k
   again in rounds, in random order, by the protocol and by the usual ones, on a card that has been heated for two
   seconds; by the protocol also with pauses between measurements, as a search has them where it waits for compilers;
 - **tunings** (``--tunings N``): N whole searches from different seeds, each ended by its race; the winners re-measured
-  in one more race, with the default.
+  in one more race, with the default. What each cost of the GPU's time and for what, beside 20 launches of each of the
+  same trials, and of each of the random configurations.
 
 Results go to ``--out`` as JSON, and to MLflow with plots if ``--mlflow`` names a store.
 """
@@ -25,6 +26,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -34,10 +36,8 @@ import numpy as np
 from rich.progress import track
 
 from tilescout.experiments.race_table import finalists
-from tilescout.experiments.studies import log_study, spread_of
-from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
+from tilescout.experiments.studies import compile_all, log_study, spread_of
 from tilescout.search.evaluate.bench import Bench
-from tilescout.search.evaluate.compile import CompileOptions, CompilePool
 from tilescout.search.evaluate.live import LiveEvaluator, make_job
 from tilescout.search.evaluate.measurement import Measurement, Status
 from tilescout.search.evaluate.protocol import VERSION, ProtocolOptions, block_launches
@@ -45,6 +45,7 @@ from tilescout.search.evaluate.runtime import Launch
 from tilescout.search.evaluate.table import Table
 from tilescout.search.evaluate.worker import Job, Worker
 from tilescout.search.loop import Budget
+from tilescout.search.records import StudyResult
 from tilescout.search.store import STORE, artifacts
 from tilescout.search.tuning import TuneOptions, run_study
 from tilescout.spaces.devices import find_device
@@ -56,6 +57,7 @@ TEMPLATE = find_template("gemm_sm90")
 OPTIONS = ProtocolOptions()
 FIXED_LAUNCHES = 20
 RACED = 20
+FINAL = (20, 5)  # rounds, and pairs in each, that tell the answers of the tunings apart
 HEATING_US = 2_000_000.0  # before the rounds: a card that has idled takes a second or two to reach its power cap
 PAUSED = f"{VERSION} with pauses"
 PAUSE_SECONDS = 0.03  # at most
@@ -132,6 +134,16 @@ def few_pairs_over_race(worker: Worker, jobs: Sequence[Job], timed: Sequence[Mea
     return float(np.median(np.array([ratio for _, ratio in few]) / raced))
 
 
+def fixed_seconds(worker: Worker, bench: Bench, jobs: Sequence[Job]) -> float:
+    """What it takes to verify kernels that are loaded and time each by the same number of launches."""
+    started = time.perf_counter()
+    for job in track(jobs, f"{bench.problem} fixed"):
+        launch = worker.load(job)
+        bench.verify(launch, edge=False)
+        Usual(FIXED_LAUNCHES, FIXED_LAUNCHES).time_us(bench, launch)
+    return time.perf_counter() - started
+
+
 def study_pruning(worker: Worker, jobs: Sequence[Job]) -> dict[str, Any]:
     """The same configurations as a search measures them, without pruning, and by a fixed number of launches."""
     bench = worker.bench(jobs[0].workload, jobs[0].problem, OPTIONS, None)
@@ -146,16 +158,8 @@ def study_pruning(worker: Worker, jobs: Sequence[Job]) -> dict[str, Any]:
                 incumbent = min(incumbent or math.inf, timing.ratio)
         return outcomes
 
-    def fixed(job: Job) -> None:
-        launch = worker.load(job)
-        bench.verify(launch, edge=False)
-        Usual(FIXED_LAUNCHES, FIXED_LAUNCHES).time_us(bench, launch)
-
     pruned = search(OPTIONS, "pruned")
-    started = time.perf_counter()
-    for job in track(jobs, f"{jobs[0].problem} fixed"):
-        fixed(job)
-    fixed_seconds = time.perf_counter() - started
+    fixed = fixed_seconds(worker, bench, jobs)
     everything = replace(OPTIONS, prune=math.inf, prune_at_once=math.inf)
     bench = worker.bench(jobs[0].workload, jobs[0].problem, everything, bench.library_us)
     timed = search(everything, "timed")
@@ -180,7 +184,7 @@ def study_pruning(worker: Worker, jobs: Sequence[Job]) -> dict[str, Any]:
         "gpu_seconds": {
             "as searched": spent.pop("gpu"),
             "all timed": sum(m.gpu_seconds for m in timed),
-            "fixed": fixed_seconds,
+            "fixed": fixed,
             "loading, in none of these": loading,
         },
         "as_searched": spent,
@@ -224,30 +228,50 @@ def study_spread(worker: Worker, jobs: Sequence[Job], rounds: int, seed: int, us
     return results
 
 
-def study_tunings(problem: Problem, device: str, store: Path, count: int, asked: TuneOptions) -> dict[str, Any]:
-    """Whole searches from different seeds, and how far their answers are from the best of them."""
+def fixed_seconds_of(worker: Worker, problem: Problem, store: Path, results: Sequence[StudyResult]) -> list[float]:
+    """What the trials of each search would have taken by the same number of launches each, without a race."""
+    bench = worker.bench(TEMPLATE.workload, str(problem), OPTIONS, None)
+    arch = find_device(worker.machine.name).arch
+    tried = [[trial.configuration for trial in one.trials if not trial.measurement.failed] for one in results]
+    built = compile_all(TEMPLATE, problem, arch, list(dict.fromkeys(chain.from_iterable(tried))), store)
+    jobs = {
+        configuration: make_job(TEMPLATE, configuration, artifact, problem, bench.library_us, OPTIONS)
+        for configuration, artifact in built
+    }
+    for job in jobs.values():
+        bench.verify(worker.load(job), edge=False)  # loads it
+    return [fixed_seconds(worker, bench, [jobs[configuration] for configuration in trials]) for trials in tried]
+
+
+def study_tunings(worker: Worker, problem: Problem, store: Path, count: int, asked: TuneOptions) -> dict[str, Any]:
+    """Whole searches from different seeds, what each cost, and how far their answers are from the best of them."""
+    device = str(worker.machine.device)
     answers: list[int] = []
-    searches = []
+    results: list[StudyResult] = []
     with TemporaryDirectory() as studies:
         for seed in range(count):
             with LiveEvaluator(TEMPLATE, problem, store, device) as evaluator:
                 result = run_study(TEMPLATE, evaluator, replace(asked, seed=seed, studies=Path(studies)))
-                assert result.race is not None
-                answers.append(result.race.answer)
-                searches.append(
-                    {
-                        "gpu_seconds": result.gpu_seconds,
-                        "trials": len(result.trials),
-                        "verdict": result.race.verdict(),
-                    }
-                )
+            assert result.race is not None
+            answers.append(result.race.answer)
+            results.append(result)
         with LiveEvaluator(TEMPLATE, problem, store, device) as evaluator:
             default = evaluator.space.index(TEMPLATE.default(problem, evaluator.device))
             runners = list(dict.fromkeys([*answers, default]))
-            logs = np.log(evaluator.race(runners, 20, asked.race.pairs, count))
+            logs = np.log(evaluator.race(runners, *FINAL, count))
             means = dict(zip(runners, np.exp(logs.mean(axis=0)).tolist(), strict=True))
     best = min(means[answer] for answer in answers)
     behind = [means[answer] / best - 1 for answer in answers]
+    searches: list[dict[str, Any]] = [
+        {
+            "gpu_seconds": result.gpu_seconds,
+            "account": {name: spent for name, spent in result.account.items() if name != "compile"},
+            "fixed": fixed,
+            "trials": len(result.trials),
+            "verdict": result.race.verdict() if result.race is not None else result.not_raced,
+        }
+        for result, fixed in zip(results, fixed_seconds_of(worker, problem, store, results), strict=True)
+    ]
     return {
         "sampler": asked.sampler,
         "searches": searches,
@@ -255,6 +279,10 @@ def study_tunings(problem: Problem, device: str, store: Path, count: int, asked:
         "within_1_percent": sum(value <= 0.01 for value in behind),
         "time_over_default": [means[answer] / means[default] for answer in answers],
         "gpu_seconds_each": float(np.mean([search["gpu_seconds"] for search in searches])),
+        "account_each": {
+            name: float(np.mean([search["account"][name] for search in searches])) for name in searches[0]["account"]
+        },
+        "fixed_each": float(np.mean([search["fixed"] for search in searches])),
     }
 
 
@@ -288,17 +316,12 @@ def main() -> None:
         drawn = space.sample(arguments.sample, np.random.default_rng(arguments.seed)).tolist()
         sample = [TEMPLATE.default(problem, device), *(space[index] for index in drawn)]
         best = finalists(table, problem, arguments.good)[: arguments.good] if table else []
-        with CompilePool(
-            TEMPLATE, problem.signature, device.arch, ArtifactStore(arguments.store), CompileOptions()
-        ) as pool:
-            pending = {configuration: pool.submit(configuration) for configuration in dict.fromkeys([*sample, *best])}
-            built = {configuration: future.result() for configuration, future in pending.items()}
+        built = compile_all(TEMPLATE, problem, device.arch, list(dict.fromkeys([*sample, *best])), arguments.store)
         worker = Worker(arguments.device)  # which has verified nothing yet
         library_us = worker.bench(TEMPLATE.workload, str(problem), OPTIONS, None).library_us
         jobs = {
             configuration: make_job(TEMPLATE, configuration, artifact, problem, library_us, OPTIONS)
-            for configuration, artifact in built.items()
-            if isinstance(artifact, Artifact)
+            for configuration, artifact in built
         }
         drawn_jobs = [jobs[configuration] for configuration in dict.fromkeys(sample) if configuration in jobs]
         pruning = study_pruning(worker, drawn_jobs)
@@ -310,19 +333,14 @@ def main() -> None:
         for job in good:
             worker.measure(job)  # loads those that did not run yet
         spread = study_spread(worker, good, arguments.rounds, arguments.seed, arguments.usual)
-        figures = {"library_us": library_us, "pruning": pruning, "spread": spread}
+        figures: dict[str, Any] = {"library_us": library_us, "pruning": pruning, "spread": spread}
         _print(str(problem), pruning, spread)
         if arguments.tunings:
             settings = {} if arguments.model is None else {"model": arguments.model}
             budget = Budget(trials=arguments.trials)
             asked = TuneOptions(arguments.sampler, arguments.seed, budget, arguments.store, settings=settings)
-            tunings = study_tunings(problem, arguments.device, arguments.store, arguments.tunings, asked)
-            figures["tunings"] = tunings
-            print(
-                f"  {arguments.tunings} tunings: {tunings['within_1_percent']} within 1 % of the best winner, "
-                f"slowest {max(tunings['time_over_default']):.4f} of the default's time, "
-                f"{tunings['gpu_seconds_each']:.2f} GPU s each"
-            )
+            figures["tunings"] = study_tunings(worker, problem, arguments.store, arguments.tunings, asked)
+            _print_tunings(figures["tunings"], pruning)
         result["problems"][str(problem)] = figures
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")
     if arguments.mlflow:
@@ -348,6 +366,18 @@ def _print(problem: str, pruning: dict[str, Any], spread: dict[str, Any]) -> Non
             f"{figures['milliseconds_each']:.1f} ms, throttled {figures['throttled']:.0%}"
             + (f", the library counts {figures['within']:.2f}/{figures['between']:.2f}" if "within" in figures else "")
         )
+
+
+def _print_tunings(tunings: dict[str, Any], pruning: dict[str, Any]) -> None:
+    searches, each, random = tunings["searches"], tunings["gpu_seconds_each"], pruning["gpu_seconds"]["fixed"]
+    print(
+        f"  {len(searches)} tunings of {np.mean([search['trials'] for search in searches]):.0f} trials: "
+        f"{tunings['within_1_percent']} within 1 % of the best winner, "
+        f"slowest {max(tunings['time_over_default']):.4f} of the default's time, {each:.2f} GPU s each "
+        f"({', '.join(f'{name} {spent:.2f}' for name, spent in tunings['account_each'].items())}); the same trials by "
+        f"{FIXED_LAUNCHES} launches each, without a race: {tunings['fixed_each']:.2f}; the "
+        f"{pruning['configurations']} random configurations so: {random:.2f}, {random / each:.1f} times as much"
+    )
 
 
 if __name__ == "__main__":
