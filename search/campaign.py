@@ -363,14 +363,10 @@ class Campaign:
             if isinstance(built, Measurement):
                 raise CannotMeasureError(f"a candidate of the race does not compile any more: {built.error}")
             artifacts[number] = built
-        pairs_of = dict.fromkeys(runners, 0)
 
         def measure(racing: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
             tasks = [self._task(work, number, artifacts[number]) for number in racing]
-            ratios = self.engine.race(gpu, tasks, rounds, pairs, seed).result()
-            for number in racing:
-                pairs_of[number] += rounds * pairs
-            return ratios
+            return self.engine.race(gpu, tasks, rounds, pairs, seed).result()
 
-        race = run_race(candidates, default, measure, self.options.race, self.options.seed + attempt)
-        return before.after(race, pairs_of)
+        options = self.options.race
+        return before.after(run_race(candidates, default, measure, options, self.options.seed + attempt), options.pairs)

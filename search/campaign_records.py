@@ -44,9 +44,11 @@ class Final:
         ratio, low, high, pairs = self.ratios[number]
         return replace(measured.timing, ratio=ratio, ratio_low=low, ratio_high=high, pairs=pairs)
 
-    def after(self, race: Race, pairs: Mapping[int, int]) -> "Final":
-        """With one more race, whose estimates replace earlier ones."""
-        found = {number: (each.value, each.low, each.high, pairs[number]) for number, each in race.ratios.items()}
+    def after(self, race: Race, pairs: int) -> "Final":
+        """With one more race, of so many pairs a round, whose estimates replace earlier ones."""
+        found = {
+            number: (each.value, each.low, each.high, race.ran[number] * pairs) for number, each in race.ratios.items()
+        }
         return Final({**self.ratios, **found}, race.winner, race.probability)
 
 

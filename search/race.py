@@ -1,8 +1,8 @@
 """The final between the best configurations of a search: who is the fastest, and how sure is that."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +75,8 @@ class Race:
         Share of bootstrap samples of the rounds in which the winner has the lowest mean.
     rounds
         Rounds that were run.
+    ran
+        In how many of them each candidate ran, by index.
     gpu_seconds
         Seconds of GPU time that they took.
     """
@@ -85,7 +87,12 @@ class Race:
     over_default: Estimate
     probability: float
     rounds: int
+    ran: Mapping[int, int] = field(default_factory=dict)
     gpu_seconds: float = 0.0
+
+    def seconds_of(self, index: int) -> float:
+        """What a configuration cost of the race's GPU time: all that run in a round cost the same. 0 if it did not."""
+        return self.gpu_seconds * self.ran[index] / sum(self.ran.values()) if index in self.ran else 0.0
 
     def verdict(self, peer: str = "the library") -> str:
         """The outcome in a sentence, against the default and against `peer`, which the ratios are to."""
@@ -149,6 +156,7 @@ def run_race(candidates: Sequence[int], default: int, measure: Measure, options:
         over_default=over_default,
         probability=_probability(logs[:, racing], racing.index(leader), seed),
         rounds=len(logs),
+        ran=dict(zip(runners, np.isfinite(logs).sum(axis=0).tolist(), strict=True)),
     )
 
 

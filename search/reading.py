@@ -103,12 +103,16 @@ def _trials(study: optuna.Study, info: StudyInfo) -> list[TrialRecord]:
 def _race(record: Mapping[str, Any] | None) -> Race | None:
     if record is None:
         return None
+    ratios = {int(number): Estimate(**ratio) for number, ratio in record["time_over_library"].items()}
+    # Studies of before say how many rounds there were, and not who left early.
+    ran = record.get("rounds_of", dict.fromkeys(ratios, record["rounds"]))
     return Race(
         winner=record["winner"],
         answer=record["answer"],
-        ratios={int(number): Estimate(**ratio) for number, ratio in record["time_over_library"].items()},
+        ratios=ratios,
         over_default=Estimate(**record["speedup_over_default"]).inverse(),
         probability=record["probability_fastest"],
         rounds=record["rounds"],
+        ran={int(number): rounds for number, rounds in ran.items()},
         gpu_seconds=record["gpu_seconds"],
     )

@@ -187,6 +187,15 @@ def result_metrics(result: StudyResult) -> dict[str, float]:
     }
 
 
+def race_metrics(result: StudyResult) -> dict[int, dict[str, float]]:
+    """Metrics of the trials that raced, by their number: what each cost of the race's GPU time."""
+    race = result.race
+    if race is None:
+        return {}
+    numbers = {trial.index: trial.number for trial in result.trials}
+    return {numbers[index]: {"race_seconds": race.seconds_of(index)} for index in race.ran}
+
+
 def result_tags(result: StudyResult) -> dict[str, str]:
     """Tags of the parent run that only the finished study knows."""
     tags = {}

@@ -10,7 +10,7 @@ from tilescout.search.tracking.plots import draw, to_svg
 from tilescout.search.tracking.views import differing, failures, importance, over_library, trial_rows
 
 _LEFT_OUT = frozenset({"space_index", "library_us", "pairs", "time_over_library", "verify_seconds", "pilot_seconds",
-                       "timing_seconds", "time_over_library_q25", "time_over_library_q75"})  # fmt: skip
+                       "timing_seconds", "race_seconds", "time_over_library_q25", "time_over_library_q75"})  # fmt: skip
 
 
 def to_html(result: StudyResult) -> str:

@@ -191,8 +191,11 @@ class StudyRuns:
             model_id = find_or_log(self._client, self._artifacts, Path(self._info.model))
             self._client.log_inputs(self.run_id, models=[LoggedModelInput(model_id)])
         last = max((trial.finished for trial in result.trials), default=time.time())
-        metrics = _metrics(fields.result_metrics(result), milliseconds(last), step=self._progress.trials)
-        self._client.log_batch(self.run_id, metrics, tags=_tags(tags))
+        for number, metrics in fields.race_metrics(result).items():
+            if number in self._children:
+                self._client.log_batch(self._children[number], _metrics(metrics, milliseconds(last)))
+        account = _metrics(fields.result_metrics(result), milliseconds(last), step=self._progress.trials)
+        self._client.log_batch(self.run_id, account, tags=_tags(tags))
         self.end("FAILED" if result.best is None else "FINISHED")
 
     def end(self, status: str) -> None:

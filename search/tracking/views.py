@@ -188,9 +188,10 @@ def trial_rows(result: StudyResult) -> list[dict[str, object]]:
     default = result.default
     reference = default.measurement.timing if default is not None else None
     leading = ("time_us", result.info.problem.rate.unit.name, "speedup_over_library", "speedup_over_default")
+    raced = fields.race_metrics(result)
     rows: list[dict[str, object]] = []
     for trial in result.trials:
-        metrics = fields.trial_metrics(trial, result.info, reference)
+        metrics = fields.trial_metrics(trial, result.info, reference) | raced.get(trial.number, {})
         del metrics["trial"]
         first = {"trial": trial.number, "status": str(trial.measurement.status)}
         first |= {name: metrics.pop(name, None) for name in leading}

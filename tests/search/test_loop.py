@@ -21,6 +21,7 @@ from tilescout.search.evaluate.replay import ReplayEvaluator
 from tilescout.search.evaluate.table import Table, write_table
 from tilescout.search.loop import Budget, run
 from tilescout.search.race import Race, run_race
+from tilescout.search.reading import read_study
 from tilescout.search.records import StudyResult
 from tilescout.search.samplers import SAMPLERS, gp, make_sampler, tpe
 from tilescout.search.study import finished_trials, open_storage, open_study
@@ -223,6 +224,20 @@ def test_the_answer_is_that_of_the_race_with_its_interval(search: Search) -> Non
     assert described["race"]["verdict"].startswith("proven at least as fast as the default")
     assert described["best"]["interval_us"] == [raced.low * LIBRARY_US, raced.high * LIBRARY_US]
     assert result.gpu_seconds > sum(trial.measurement.gpu_seconds for trial in result.trials)
+
+
+def test_a_race_is_read_back_as_it_was_found(search: Search, tmp_path: Path) -> None:
+    result, _ = search("random")
+    (journal,) = (tmp_path / "studies").glob("*.journal")
+    numbers = {trial.index: trial.number for trial in result.trials}
+    race = read_study(str(journal), tmp_path).race
+
+    assert race is not None
+    assert result.race is not None
+    assert race.ran == {numbers[index]: rounds for index, rounds in result.race.ran.items()}
+    assert race.ran[numbers[result.race.winner]] == race.rounds
+    assert race.ratios == {numbers[index]: ratio for index, ratio in result.race.ratios.items()}
+    assert (race.answer, race.gpu_seconds) == (numbers[result.race.answer], result.race.gpu_seconds)
 
 
 def test_what_a_race_makes_of_its_rounds_is_not_the_gpus_time(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -113,10 +113,20 @@ def test_who_is_separated_is_measured_no_more_but_the_default_always() -> None:
     assert all(indices == (1, 2, DEFAULT) for indices, _, _, _ in rounds.asked[1:])
     assert all(asked[1:3] == (OPTIONS.look, OPTIONS.pairs) for asked in rounds.asked)
     assert result.rounds == OPTIONS.look * len(rounds.asked)
+    assert result.ran == {1: result.rounds, 2: result.rounds, 3: OPTIONS.look, DEFAULT: result.rounds}
     assert set(result.ratios) == {1, 2, 3, DEFAULT}
     for index, truth in rounds.ratios.items():  # of one that was dropped: from the rounds in which it ran
         assert result.ratios[index].value == pytest.approx(truth, rel=0.06)
         assert result.ratios[index].low < result.ratios[index].value < result.ratios[index].high
+
+
+def test_who_ran_in_more_rounds_cost_more_of_the_gpus_time() -> None:
+    raced = replace(race({1: 1.0, 2: 1.0005, 3: 1.1, DEFAULT: 1.3}, seed=5), gpu_seconds=2.0)
+    seconds = {index: raced.seconds_of(index) for index in raced.ratios}
+
+    assert sum(seconds.values()) == pytest.approx(raced.gpu_seconds)
+    assert seconds[3] < seconds[1] == seconds[2] == seconds[DEFAULT]
+    assert raced.seconds_of(4) == 0
 
 
 def test_one_that_is_as_fast_as_the_others_is_dropped_in_no_more_races_than_promised() -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from tilescout.search.evaluate.evaluator import Provenance
 from tilescout.search.evaluate.measurement import Measurement, Resources, Status, Timing
+from tilescout.search.race import Estimate, Race
 from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking.database import DatabaseRuns
 from tilescout.search.tracking.tracker import MlflowTracker
@@ -130,6 +131,26 @@ def test_a_study_is_a_parent_run_with_a_child_for_each_trial(store: str) -> None
     assert metrics["tflops"] == pytest.approx(2 * 4096**3 / (metrics["time_us"] * 1e-6) / 1e12)
     assert metrics["speedup_over_library"] == pytest.approx(200 / metrics["time_us"])
     assert metrics["speedup_over_default"] == pytest.approx(250 / metrics["time_us"])
+
+
+def test_finalists_say_what_the_race_cost_beside_their_trial(store: str, tmp_path: Path) -> None:
+    trials = a_search(9)
+    ratios = {trials[number].index: Estimate(1.0, 0.99, 1.01) for number in (0, 7, 8)}
+    ran = dict(zip(ratios, (30, 12, 30), strict=True))
+    race = Race(trials[8].index, trials[8].index, ratios, Estimate(0.9, 0.89, 0.91), 0.9, 30, ran, gpu_seconds=3.6)
+    result = StudyResult(INFO, trials, 12.5, race=race)
+    with tracker(store) as log:
+        log.finish(result)
+
+    found = {number: run.data.metrics for number, run in children(store, log.run_id).items()}
+    spent = {number: metrics["race_seconds"] for number, metrics in found.items() if "race_seconds" in metrics}
+    assert spent == pytest.approx({0: 1.5, 7: 0.6, 8: 1.5})
+    assert all(metrics["gpu_seconds"] == 0.25 for metrics in found.values())
+    parent = client(store).get_run(log.run_id)
+    assert parent.data.metrics["cost_race_seconds"] == 3.6
+    with Path(client(store).download_artifacts(log.run_id, "trials.csv", str(tmp_path))).open() as file:
+        spent = {int(row["trial"]): float(row["race_seconds"]) for row in csv.DictReader(file) if row["race_seconds"]}
+    assert spent == pytest.approx({0: 1.5, 7: 0.6, 8: 1.5})
 
 
 def test_a_pruned_trial_shows_its_pilot_and_is_no_failure(store: str, tmp_path: Path) -> None:
