@@ -1,6 +1,7 @@
 """``tilescout compile`` as a person runs it, with the real compiler and no GPU."""
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -8,19 +9,19 @@ from pathlib import Path
 import pytest
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-ARGUMENTS = ("compile", "gemm_sm90", "--problem", "4096x4096x4096", "--processes", "2", "--sample", "3")
+ARGUMENTS = ("compile", "gemm_sm90", "--problem", "4096x4096x4096", "--processes", "1", "--sample", "1")
 
 
 @pytest.mark.slow
 def test_kernels_are_built_once_and_a_damaged_one_is_refused(run_command: Run, tmp_path: Path) -> None:
     first = run_command(tmp_path, *ARGUMENTS)
     assert first.returncode == 0
-    assert "4 configurations: 4 compiled in" in first.stdout
+    assert "2 configurations: 2 compiled in" in first.stdout
     assert "registers a thread" in first.stdout
 
     artifacts = tmp_path / ".tilescout" / "artifacts"
     records = sorted(artifacts.glob("??/*/artifact.json"))
-    assert len(records) == 4
+    assert len(records) == 2
     for record in map(json.loads, map(Path.read_text, records)):
         assert 32 <= record["resources"]["registers"] <= 255
         assert record["resources"]["spill_bytes"] == 0
@@ -29,7 +30,7 @@ def test_kernels_are_built_once_and_a_damaged_one_is_refused(run_command: Run, t
 
     second = run_command(tmp_path, *ARGUMENTS)
     assert second.returncode == 0
-    assert "0 compiled in 0.0 s, 4 in the store already, 0 failed" in second.stdout
+    assert re.search(r": 0 compiled in 0\.\d s, 2 in the store already, 0 failed", second.stdout)
     assert {path: path.stat().st_mtime_ns for path in artifacts.rglob("*")} == state
 
     library = records[0].with_name("kernel.so")
