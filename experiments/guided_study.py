@@ -65,7 +65,7 @@ def study(models: HeldOutModels, name: str, trials: int) -> Convergence:
     """The guided search of the problem of this name by a model that was trained without it."""
     table = Table.read(models.table)
     template = template_of(table)
-    problem = next(problem for problem in table.problems if str(problem) == name)
+    problem = table.problem(name)
     model = models.without([name])
     stopping = _search(table, template, problem, model, Budget(trials))
     going_on = _search(table, template, problem, model, Budget(trials, whole=True))

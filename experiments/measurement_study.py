@@ -36,7 +36,7 @@ import numpy as np
 from rich.progress import track
 
 from tilescout.experiments.race_table import finalists
-from tilescout.experiments.studies import compile_all, log_study, spread_of
+from tilescout.experiments.studies import compile_all, load_all, log_study, spread_of
 from tilescout.search.evaluate.bench import Bench
 from tilescout.search.evaluate.live import LiveEvaluator, make_job
 from tilescout.search.evaluate.measurement import Measurement, Status
@@ -45,6 +45,7 @@ from tilescout.search.evaluate.runtime import Launch
 from tilescout.search.evaluate.table import Table
 from tilescout.search.evaluate.worker import Job, Worker
 from tilescout.search.loop import Budget
+from tilescout.search.race import Race
 from tilescout.search.records import StudyResult
 from tilescout.search.store import STORE, artifacts
 from tilescout.search.tuning import TuneOptions, run_study
@@ -134,11 +135,10 @@ def few_pairs_over_race(worker: Worker, jobs: Sequence[Job], timed: Sequence[Mea
     return float(np.median(np.array([ratio for _, ratio in few]) / raced))
 
 
-def fixed_seconds(worker: Worker, bench: Bench, jobs: Sequence[Job]) -> float:
-    """What it takes to verify kernels that are loaded and time each by the same number of launches."""
+def fixed_seconds(bench: Bench, launches: Sequence[Launch]) -> float:
+    """What it takes to verify kernels that have run before and time each by the same number of launches."""
     started = time.perf_counter()
-    for job in track(jobs, f"{bench.problem} fixed"):
-        launch = worker.load(job)
+    for launch in track(launches, f"{bench.problem} fixed"):
         bench.verify(launch, edge=False)
         Usual(FIXED_LAUNCHES, FIXED_LAUNCHES).time_us(bench, launch)
     return time.perf_counter() - started
@@ -159,7 +159,7 @@ def study_pruning(worker: Worker, jobs: Sequence[Job]) -> dict[str, Any]:
         return outcomes
 
     pruned = search(OPTIONS, "pruned")
-    fixed = fixed_seconds(worker, bench, jobs)
+    fixed = fixed_seconds(bench, [worker.load(job) for job in jobs])
     everything = replace(OPTIONS, prune=math.inf, prune_at_once=math.inf)
     bench = worker.bench(jobs[0].workload, jobs[0].problem, everything, bench.library_us)
     timed = search(everything, "timed")
@@ -234,27 +234,26 @@ def fixed_seconds_of(worker: Worker, problem: Problem, store: Path, results: Seq
     arch = find_device(worker.machine.name).arch
     tried = [[trial.configuration for trial in one.trials if not trial.measurement.failed] for one in results]
     built = compile_all(TEMPLATE, problem, arch, list(dict.fromkeys(chain.from_iterable(tried))), store)
-    jobs = {
-        configuration: make_job(TEMPLATE, configuration, artifact, problem, bench.library_us, OPTIONS)
-        for configuration, artifact in built
-    }
-    for job in jobs.values():
-        bench.verify(worker.load(job), edge=False)  # loads it
-    return [fixed_seconds(worker, bench, [jobs[configuration] for configuration in trials]) for trials in tried]
+    loaded = load_all(worker, bench, TEMPLATE, built)
+    launches = {configuration: launch for (configuration, _), launch in zip(built, loaded, strict=True)}
+    for launch in launches.values():
+        bench.verify(launch, edge=False)  # at which the driver loads it
+    return [fixed_seconds(bench, [launches[configuration] for configuration in trials]) for trials in tried]
 
 
 def study_tunings(worker: Worker, problem: Problem, store: Path, count: int, asked: TuneOptions) -> dict[str, Any]:
     """Whole searches from different seeds, what each cost, and how far their answers are from the best of them."""
     device = str(worker.machine.device)
-    answers: list[int] = []
     results: list[StudyResult] = []
+    races: list[Race] = []
     with TemporaryDirectory() as studies:
         for seed in range(count):
             with LiveEvaluator(TEMPLATE, problem, store, device) as evaluator:
                 result = run_study(TEMPLATE, evaluator, replace(asked, seed=seed, studies=Path(studies)))
             assert result.race is not None
-            answers.append(result.race.answer)
             results.append(result)
+            races.append(result.race)
+        answers = [race.answer for race in races]
         with LiveEvaluator(TEMPLATE, problem, store, device) as evaluator:
             default = evaluator.space.index(TEMPLATE.default(problem, evaluator.device))
             runners = list(dict.fromkeys([*answers, default]))
@@ -268,9 +267,9 @@ def study_tunings(worker: Worker, problem: Problem, store: Path, count: int, ask
             "account": {name: spent for name, spent in result.account.items() if name != "compile"},
             "fixed": fixed,
             "trials": len(result.trials),
-            "verdict": result.race.verdict() if result.race is not None else result.not_raced,
+            "verdict": race.verdict(),
         }
-        for result, fixed in zip(results, fixed_seconds_of(worker, problem, store, results), strict=True)
+        for result, race, fixed in zip(results, races, fixed_seconds_of(worker, problem, store, results), strict=True)
     ]
     return {
         "sampler": asked.sampler,

@@ -10,26 +10,18 @@ its answers are behind the best in the race, by the mean of everything recorded.
 """
 
 import argparse
-import gzip
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.experiments.measurement_study import HEATING_US, heat
-from tilescout.experiments.race_table import finalists
-from tilescout.experiments.studies import compile_all, load_all
-from tilescout.search.evaluate.protocol import VERSION, ProtocolOptions
+from tilescout.experiments.studies import record_or_show, set_up
 from tilescout.search.evaluate.table import Table
 from tilescout.search.evaluate.worker import Worker
 from tilescout.search.race import RaceOptions, run_race
-from tilescout.search.store import STORE, artifacts
-from tilescout.spaces.devices import find_device
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import find_template
 
 DESIGNS = {
     f"{design.look} rounds of {design.pairs}, {design.looks} looks": design
@@ -93,27 +85,23 @@ def replay(logs: Floats, design: RaceOptions, races: int, seed: int) -> dict[str
     }
 
 
-def record(worker: Worker, table: Table, problem: Problem, arguments: argparse.Namespace) -> dict[str, Any]:
+def record(worker: Worker, table: Table, problem: Problem, asked: argparse.Namespace) -> dict[str, Any]:
     """The ratios of finalists in heats of one queue each."""
-    template = find_template(table.card.space)
-    arch = find_device(worker.machine.name).arch
-    built = compile_all(template, problem, arch, finalists(table, problem, arguments.good), arguments.store)
-    bench = worker.bench(template.workload, str(problem), ProtocolOptions(), None)
-    launches = load_all(worker, bench, template, built)
+    bench, launches = set_up(worker, table, problem, asked.good, asked.store)
     heat(bench, HEATING_US)
     for launch in launches:
         bench.verify(launch, edge=True)
         bench.time(launch, incumbent=None)  # from which is learnt what the library's times are worth
-    heats = [bench.race(launches, arguments.rounds, 1, arguments.seed + number) for number in range(arguments.heats)]
+    heats = [bench.race(launches, asked.rounds, 1, asked.seed + number) for number in range(asked.heats)]
     return {"library_us": bench.library_us, "ratios": np.round(heats, 6).tolist()}
 
 
-def show(problem: str, found: dict[str, Any], races: int, seed: int) -> None:
+def show(problem: str, found: dict[str, Any], asked: argparse.Namespace) -> None:
     """Print the figures of every design."""
     logs = np.log(np.array(found["ratios"]))
     print(f"{problem}: {logs.shape[2]} kernels, {logs.shape[0]} heats of {logs.shape[1]} rounds")
     for name, design in DESIGNS.items():
-        figures = replay(logs, design, races, seed)
+        figures = replay(logs, design, asked.races, asked.seed)
         print(
             f"  {name:26s} {figures['pairs']:5.0f} pairs, {figures['behind']:.3%} behind the best, "
             f"{figures['behind_most']:.2%} at most, slower than the default {figures['slower_than_the_default']:.1%}",
@@ -124,32 +112,11 @@ def show(problem: str, found: dict[str, Any], races: int, seed: int) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line of the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", type=Path, nargs="?")
-    parser.add_argument("--problem", action="append", default=[])
     parser.add_argument("--good", type=int, default=12, help="configurations, and the default")
     parser.add_argument("--heats", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=60, help="of a heat")
     parser.add_argument("--races", type=int, default=200, help="of each design")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--store", type=Path, default=artifacts(STORE))
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--again", type=Path, help="file whose figures to print, instead of measuring")
-    parser.add_argument("--out", type=Path, help="where to write what was measured, as .json.gz")
-    asked = parser.parse_args(arguments)
-    if asked.again is not None:
-        for problem, found in json.loads(gzip.decompress(asked.again.read_bytes()))["problems"].items():
-            show(problem, found, asked.races, asked.seed)
-        return
-    if asked.table is None or asked.out is None or not asked.problem:
-        parser.error("name a table, --problem and --out, or a file with --again")
-    table = Table.read(asked.table)
-    result: dict[str, Any] = {"protocol": VERSION, "problems": {}}
-    for text in asked.problem:
-        worker = Worker(asked.device)
-        problem = next(problem for problem in table.problems if str(problem) == text)
-        result["problems"][text] = found = record(worker, table, problem, asked)
-        asked.out.write_bytes(gzip.compress(json.dumps(result).encode(), mtime=0))
-        show(text, found, asked.races, asked.seed)
+    record_or_show(parser, record, show, arguments)
 
 
 if __name__ == "__main__":

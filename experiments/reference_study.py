@@ -201,7 +201,7 @@ def main(texts: Sequence[str] | None = None) -> None:
         result = json.loads(arguments.again.read_text())
     elif arguments.table and arguments.problem:
         table = Table.read(arguments.table)
-        problems = [next(problem for problem in table.problems if str(problem) == text) for text in arguments.problem]
+        problems = [table.problem(text) for text in arguments.problem]
         result = {str(problem): study(table, problem, arguments) for problem in problems}
     else:
         parser.error("name a table and a --problem, or a file with --again")

@@ -103,7 +103,7 @@ def main() -> None:
     worker, table = Worker(arguments.device), Table.read(arguments.table)
     result = {}
     for text in arguments.problem:
-        problem = next(problem for problem in table.problems if str(problem) == text)
+        problem = table.problem(text)
         result[text] = study(worker, table, problem, arguments)
         arguments.out.write_text(json.dumps(result) + "\n")
 

@@ -1,6 +1,9 @@
-"""What the study scripts share: figures of repeated measurements, and their way to MLflow."""
+"""What the study scripts share: kernels, figures of repeated measurements, a command line, and the way to MLflow."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import gzip
+import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -8,15 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilescout.experiments.race_table import finalists
 from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
 from tilescout.search.evaluate.bench import Bench
 from tilescout.search.evaluate.compile import CompileOptions, CompilePool
 from tilescout.search.evaluate.engine import make_job
+from tilescout.search.evaluate.protocol import VERSION, ProtocolOptions
 from tilescout.search.evaluate.runtime import Launch
+from tilescout.search.evaluate.table import Table
 from tilescout.search.evaluate.worker import Worker
+from tilescout.search.store import STORE, artifacts
+from tilescout.spaces.devices import find_device
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.templates import KernelTemplate, find_template
 
 
 def spread_of(times: NDArray[np.float64]) -> dict[str, float]:
@@ -60,6 +68,56 @@ def load_all(
         worker.load(make_job(template, configuration, artifact, bench.problem, bench.library_us, bench.options))
         for configuration, artifact in built
     ]
+
+
+def set_up(worker: Worker, table: Table, problem: Problem, good: int, store: Path) -> tuple[Bench, list[Launch]]:
+    """A problem's bench, and its best recorded configurations and the default, compiled and loaded, to be run on it."""
+    template = find_template(table.card.space)
+    arch = find_device(worker.machine.name).arch
+    built = compile_all(template, problem, arch, finalists(table, problem, good), store)
+    bench = worker.bench(template.workload, str(problem), ProtocolOptions(), None)
+    return bench, load_all(worker, bench, template, built)
+
+
+def record_or_show(
+    parser: ArgumentParser,
+    study: Callable[[Worker, Table, Problem, Namespace], dict[str, Any]],
+    show: Callable[[str, dict[str, Any], Namespace], None],
+    arguments: Sequence[str] | None,
+) -> None:
+    """Command line of a script that records something of problems of a table, and prints figures then or later.
+
+    Parameters
+    ----------
+    parser
+        Has the options that are the script's own.
+    study
+        Records a problem, in a process that holds nothing of another.
+    show
+        Prints the figures of what was recorded of a problem.
+    arguments
+        The command line; None takes the process' own.
+    """
+    parser.add_argument("table", type=Path, nargs="?")
+    parser.add_argument("--problem", action="append", default=[])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--store", type=Path, default=artifacts(STORE))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--again", type=Path, help="file whose figures to print, instead of measuring")
+    parser.add_argument("--out", type=Path, help="where to write what was measured, as .json.gz")
+    asked = parser.parse_args(arguments)
+    if asked.again is not None:
+        for text, found in json.loads(gzip.decompress(asked.again.read_bytes()))["problems"].items():
+            show(text, found, asked)
+        return
+    if asked.table is None or asked.out is None or not asked.problem:
+        parser.error("name a table, --problem and --out, or a file with --again")
+    table = Table.read(asked.table)
+    result: dict[str, Any] = {"protocol": VERSION, "problems": {}}
+    for text in asked.problem:
+        result["problems"][text] = study(Worker(asked.device), table, table.problem(text), asked)
+        asked.out.write_bytes(gzip.compress(json.dumps(result).encode(), mtime=0))
+        show(text, result["problems"][text], asked)
 
 
 def log_study(uri: str, name: str, result: Mapping[str, Any]) -> None:

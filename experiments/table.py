@@ -57,12 +57,10 @@ def export_kernel_tuner(path: Path, out: Path, problem: str | None) -> None:
     """Write a problem of TABLE to OUT as a cache that Kernel Tuner's simulation mode runs (.json or .json.gz)."""
     check_writable(out)
     recorded = Table.read(path)
-    named = {str(found): found for found in recorded.problems}
-    if problem is None and len(named) > 1:
-        raise TableError(f"table {path} has several problems, name one with --problem: {', '.join(named)}")
-    if problem is not None and problem not in named:
-        raise TableError(f"table {path} holds nothing of {problem}, only {', '.join(named)}")
-    cache = cache_of(recorded, named[problem] if problem is not None else recorded.problems[0])
+    if problem is None and len(recorded.problems) > 1:
+        named = ", ".join(map(str, recorded.problems))
+        raise TableError(f"table {path} has several problems, name one with --problem: {named}")
+    cache = cache_of(recorded, recorded.problem(problem) if problem is not None else recorded.problems[0])
     text = json.dumps(cache, indent=0)
     out.write_bytes(gzip.compress(text.encode(), mtime=0) if out.suffix == ".gz" else text.encode())
     Console().print(f"{len(cache['cache']):,} configurations: {out}", highlight=False, soft_wrap=True)

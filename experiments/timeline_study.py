@@ -17,33 +17,26 @@ manner:
 """
 
 import argparse
-import gzip
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.experiments.measurement_study import HEATING_US, PAUSE_SECONDS, heat
-from tilescout.experiments.race_table import finalists
-from tilescout.experiments.studies import compile_all, load_all, spread_of
+from tilescout.experiments.studies import record_or_show, set_up, spread_of
 from tilescout.search.evaluate.bench import Bench
 from tilescout.search.evaluate.interval import mean_interval
 from tilescout.search.evaluate.machine import Block, Machine, Queued
-from tilescout.search.evaluate.protocol import VERSION, ProtocolOptions, settling_pairs
+from tilescout.search.evaluate.protocol import ProtocolOptions, settling_pairs
 from tilescout.search.evaluate.reference import Reference
 from tilescout.search.evaluate.runtime import Launch
 from tilescout.search.evaluate.table import Table
 from tilescout.search.evaluate.worker import Worker
-from tilescout.search.store import STORE, artifacts
-from tilescout.spaces.devices import find_device
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import find_template
 
 MANNERS = ("dense", "verified", "paused")
 OPTIONS = ProtocolOptions()
@@ -210,52 +203,31 @@ def show(problem: str, manner: str, found: dict[str, Any]) -> None:
         )
 
 
-def study(worker: Worker, table: Table, problem: Problem, arguments: argparse.Namespace) -> dict[str, Any]:
+def study(worker: Worker, table: Table, problem: Problem, asked: argparse.Namespace) -> dict[str, Any]:
     """The records of a problem, by manner."""
-    template = find_template(table.card.space)
-    arch = find_device(worker.machine.name).arch
-    built = compile_all(template, problem, arch, finalists(table, problem, arguments.good), arguments.store)
-    bench = worker.bench(template.workload, str(problem), OPTIONS, None)
-    launches = load_all(worker, bench, template, built)
+    bench, launches = set_up(worker, table, problem, asked.good, asked.store)
     for launch in launches:
         bench.verify(launch, edge=True)
     recorder = Recorder(worker.machine)
     made = {"launches": bench.launches, "library_us": bench.library_us}
     return {
-        manner: made | {"records": record(bench, recorder, launches, manner, arguments.rounds, arguments.seed)}
+        manner: made | {"records": record(bench, recorder, launches, manner, asked.rounds, asked.seed)}
         for manner in MANNERS
     }
+
+
+def show_all(problem: str, manners: dict[str, Any], asked: argparse.Namespace) -> None:
+    """Print the figures of every manner."""
+    for manner, found in manners.items():
+        show(problem, manner, found)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line of the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", type=Path, nargs="?")
-    parser.add_argument("--problem", action="append", default=[])
     parser.add_argument("--good", type=int, default=20, help="configurations")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--store", type=Path, default=artifacts(STORE))
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--again", type=Path, help="file whose figures to print, instead of measuring")
-    parser.add_argument("--out", type=Path, help="where to write what was measured, as .json.gz")
-    asked = parser.parse_args(arguments)
-    if asked.again is not None:
-        for problem, manners in json.loads(gzip.decompress(asked.again.read_bytes()))["problems"].items():
-            for manner, found in manners.items():
-                show(problem, manner, found)
-        return
-    if asked.table is None or asked.out is None or not asked.problem:
-        parser.error("name a table, --problem and --out, or a file with --again")
-    table = Table.read(asked.table)
-    result: dict[str, Any] = {"protocol": VERSION, "problems": {}}
-    for text in asked.problem:
-        worker = Worker(asked.device)
-        problem = next(problem for problem in table.problems if str(problem) == text)
-        result["problems"][text] = study(worker, table, problem, asked)
-        for manner, found in result["problems"][text].items():
-            show(text, manner, found)
-        asked.out.write_bytes(gzip.compress(json.dumps(result).encode(), mtime=0))
+    record_or_show(parser, study, show_all, arguments)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +87,7 @@ class Race:
     over_default: Estimate
     probability: float
     rounds: int
-    ran: Mapping[int, int] = field(default_factory=dict)
+    ran: Mapping[int, int]
     gpu_seconds: float = 0.0
 
     def seconds_of(self, index: int) -> float:

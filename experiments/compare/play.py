@@ -112,7 +112,7 @@ def open_case(case: Case) -> tuple[Truth, ReplayEvaluator, Table]:
         If the table can't be read, or holds nothing that can be replayed.
     """
     table = _table(case.table)
-    problem = next(problem for problem in table.problems if str(problem) == case.problem)
+    problem = table.problem(case.problem)
     evaluator = ReplayEvaluator(table, template_of(table), problem)
     return Truth.of(table, evaluator), evaluator, table
 

@@ -143,6 +143,19 @@ class Table:
         times: NDArray[np.float64] = ratio * library_us
         return times
 
+    def problem(self, text: str) -> Problem:
+        """The problem that is written so.
+
+        Raises
+        ------
+        TableError
+            If the table lacks it.
+        """
+        for problem in self.problems:
+            if str(problem) == text:
+                return problem
+        raise self._lacks(text)
+
     def rows(self, problem: Problem) -> NDArray[np.int64]:
         """The numbers of a problem's rows, ascending.
 
@@ -152,7 +165,7 @@ class Table:
             If the table lacks the problem.
         """
         if problem not in self.card.baselines:
-            raise self._error(f"it holds nothing of {problem}, only {', '.join(map(str, self.problems))}")
+            raise self._lacks(str(problem))
         return np.flatnonzero(self._of_problem == self.problems.index(problem))
 
     def row(self, configuration: Mapping[str, Value], problem: Problem) -> int | None:
@@ -256,6 +269,9 @@ class Table:
             row = int(found.argmin())
             raise TableError(f"row {row}: {column} is {self.data[column][row]}, which the card does not list")
         return found
+
+    def _lacks(self, problem: str) -> TableError:
+        return self._error(f"it holds nothing of {problem}, only {', '.join(map(str, self.problems))}")
 
     def _error(self, fault: str) -> TableError:
         return TableError(f"table {self.path}: {fault}")

@@ -98,9 +98,8 @@ def test_plots_are_those_that_the_study_has_something_to_show_in() -> None:
 
 
 def test_a_race_gives_the_verdict() -> None:
-    race = Race(
-        1, 1, {0: Estimate(1.0, 0.99, 1.01), 1: Estimate(0.8, 0.79, 0.81)}, Estimate(0.8, 0.795, 0.805), 0.99, 30
-    )
+    ratios = {0: Estimate(1.0, 0.99, 1.01), 1: Estimate(0.8, 0.79, 0.81)}
+    race = Race(1, 1, ratios, Estimate(0.8, 0.795, 0.805), 0.99, 30, {0: 30, 1: 30})
     page = to_html(result(1.0, 0.81, race=race))
     assert "1.250 [1.242, 1.258] times that of the default" in page
     assert "proven at least as fast as the default" in page

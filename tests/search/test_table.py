@@ -127,6 +127,12 @@ def test_a_configuration_that_was_not_tried_has_no_row(invented_table: Table, in
 def test_a_problem_that_the_table_lacks_is_refused_with_those_it_holds(invented_table: Table) -> None:
     with pytest.raises(TableError, match=r"nothing of 8x8x8:bf16, only 4096x4096x4096:bf16, 16x.*, 512x512x512:fp16"):
         invented_table.rows(GemmProblem(8, 8, 8))
+    with pytest.raises(TableError, match=r"nothing of 8x8x8:bf16, only 4096x4096x4096:bf16, 16x.*, 512x512x512:fp16"):
+        invented_table.problem("8x8x8:bf16")
+
+
+def test_a_problem_is_found_as_it_is_written(invented_table: Table) -> None:
+    assert [invented_table.problem(str(problem)) for problem in invented_table.problems] == invented_table.problems
 
 
 def test_times_are_those_of_the_measurements(invented_table: Table, invented_rows: list[Row]) -> None:
