@@ -41,7 +41,7 @@ Features of a compiled kernel, for configurations whose artifact exists; a space
 =========================  ===============================================================================
 
 They are read from the cubin: registers and bytes by NVIDIA's ``cuobjdump -res-usage``, instructions off the size of its
-code section (`tilescout.search.evaluate.binary`).
+code section (`tilescout.search.build.binaries`).
 
 Sources: a multiprocessor of compute capability 9.0 multiplies 4096 16-bit operations a cycle (NVIDIA H100 Tensor Core
 GPU Architecture, 2022) and reads 128 B a cycle of shared memory (CUDA C++ programming guide); an m64nNk16 instruction

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tilescout.search.api import tune
-    from tilescout.search.loop import Budget
-    from tilescout.search.race import RaceOptions
-    from tilescout.search.records import StudyResult, TrialRecord
+    from tilescout.search.measure.race import RaceOptions
     from tilescout.search.samplers import SAMPLERS
-    from tilescout.search.tuning import SearchInterrupted
+    from tilescout.search.studies.records import StudyResult, TrialRecord
+    from tilescout.search.tuning.loop import Budget
+    from tilescout.search.tuning.study import SearchInterrupted
 
 __all__ = ["SAMPLERS", "Budget", "RaceOptions", "SearchInterrupted", "StudyResult", "TrialRecord", "tune"]
 
 _MODULES = {
     "SAMPLERS": "samplers",
-    "Budget": "loop",
-    "RaceOptions": "race",
-    "SearchInterrupted": "tuning",
-    "StudyResult": "records",
-    "TrialRecord": "records",
+    "Budget": "tuning.loop",
+    "RaceOptions": "measure.race",
+    "SearchInterrupted": "tuning.study",
+    "StudyResult": "studies.records",
+    "TrialRecord": "studies.records",
     "tune": "api",
 }
 

@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tilescout.search.engines import opened_evaluator
-from tilescout.search.evaluate.evaluator import Evaluator
-from tilescout.search.loop import Budget
-from tilescout.search.progress import StudyProgress
-from tilescout.search.race import RaceOptions
-from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.selection import opened_evaluator
+from tilescout.search.engines.sources import check_device, named_template
+from tilescout.search.measure.race import RaceOptions
 from tilescout.search.samplers import check_sampler
-from tilescout.search.sources import check_device, named_template
-from tilescout.search.store import STORE, artifacts, studies
-from tilescout.search.tuning import NoTracker, Tracker, TuneOptions, run_study
+from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
+from tilescout.search.studies.store import STORE, artifacts, studies
+from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.progress import StudyProgress
+from tilescout.search.tuning.study import NoTracker, Tracker, TuneOptions, run_study
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate

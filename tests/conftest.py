@@ -63,7 +63,7 @@ os.chdir({folder!r})
 for number, path in enumerate({outputs!r}, 1):
     os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
 sys.argv = ["tilescout", *{arguments!r}]
-from tilescout.experiments.cli import main
+from tilescout.experiments.commands.cli import main
 main()
 """
 
@@ -77,7 +77,7 @@ def start_command(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tup
     server = get_context("forkserver")
     server.set_forkserver_preload(
         [
-            "tilescout.experiments.cli",
+            "tilescout.experiments.commands.cli",
             "matplotlib.pyplot",
             "mlflow.store.tracking.sqlalchemy_store",
             "optuna",

@@ -95,7 +95,7 @@ def test_the_installed_wheel_imports_its_own_files_and_finds_its_data(installed:
         "    module = importlib.import_module(f'tilescout.{room}')\n"
         "    assert resources.files(module).joinpath('py.typed').is_file(), room\n"
         "    print(module.__file__)\n"
-        "import tilescout.search.records, tilescout.spaces.gemm_sm90.template\n"
+        "import tilescout.search.studies.records, tilescout.spaces.gemm_sm90.template\n"
     )
     home = installed.parents[1]
     for line in run(installed, "-I", "-c", code, cwd=tmp_path).splitlines():

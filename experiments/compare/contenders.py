@@ -15,14 +15,14 @@ from typing import Any
 
 import optuna
 
+from tilescout.experiments.compare.held_out import FOLDER
 from tilescout.experiments.compare.rankings import find_ranking, places
-from tilescout.experiments.held_out import FOLDER
-from tilescout.search.evaluate.replay import ReplayEvaluator
-from tilescout.search.loop import Budget, run
+from tilescout.search.engines.replay import ReplayEvaluator
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.options import Option, read_options
-from tilescout.search.store import STORE
+from tilescout.search.studies.store import STORE
+from tilescout.search.tuning.loop import Budget, run
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace

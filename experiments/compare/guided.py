@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tilescout.costmodel.estimator import CostModel
 from tilescout.experiments.compare.contenders import HouseSampler
-from tilescout.experiments.held_out import HeldOutModels
-from tilescout.search.evaluate.replay import ReplayEvaluator
+from tilescout.experiments.compare.held_out import HeldOutModels
+from tilescout.search.engines.replay import ReplayEvaluator
 from tilescout.search.samplers.base import SpaceSampler
 
 

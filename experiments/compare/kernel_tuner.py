@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from tilescout.experiments.compare.contenders import Contender
-from tilescout.search.evaluate.kernel_tuner import cache_of, key_of
-from tilescout.search.evaluate.replay import ReplayEvaluator
+from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.tables.kernel_tuner import cache_of, key_of
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.knobs import Configuration
 

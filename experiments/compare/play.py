@@ -14,13 +14,13 @@ from zlib import crc32
 import numpy as np
 
 from tilescout.experiments.compare.contenders import Contender, parse_contender
+from tilescout.experiments.compare.held_out import FOLDER
+from tilescout.experiments.compare.processes import prepare_process
 from tilescout.experiments.compare.truth import Truth
-from tilescout.experiments.held_out import FOLDER
-from tilescout.experiments.processes import prepare_process
-from tilescout.search.evaluate.replay import ReplayEvaluator
-from tilescout.search.evaluate.table import Table
-from tilescout.search.sources import template_of
-from tilescout.search.store import STORE
+from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.sources import template_of
+from tilescout.search.studies.store import STORE
+from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import SamplerError, StoreError, TilescoutError, one_line
 
 

@@ -6,8 +6,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.search.evaluate.replay import ReplayEvaluator
-from tilescout.search.evaluate.table import Table
+from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import TableError
 
 Floats = NDArray[np.float64]

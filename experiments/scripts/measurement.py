@@ -4,7 +4,7 @@
 
 The same random configurations as a search would measure them, for each problem: how wide the 95 % interval of the ratio
 to the library is, how many pairs that took, and where the GPU's seconds went. The first line says what was measured, or
-what stood in for it. `experiments/measurement_study.py` compares protocols, for which a GPU is needed.
+what stood in for it. `experiments/research/measurement_study.py` compares protocols, for which a GPU is needed.
 """
 
 import argparse
@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from rich.progress import track
 
-from tilescout.search.evaluate.evaluator import evaluate
-from tilescout.search.evaluate.measurement import Measurement, Status
-from tilescout.search.sources import make_evaluator
-from tilescout.search.store import STORE, artifacts
+from tilescout.search.engines.evaluator import evaluate
+from tilescout.search.engines.sources import make_evaluator
+from tilescout.search.measure.measurement import Measurement, Status
+from tilescout.search.studies.store import STORE, artifacts
 from tilescout.search.tracking.experiment import log_experiment
 from tilescout.spaces.templates import find_template
 

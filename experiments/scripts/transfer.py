@@ -19,10 +19,10 @@ from rich.progress import track
 from tilescout.costmodel.estimator import CostModel, Sample
 from tilescout.costmodel.evaluation import regret_of_order
 from tilescout.costmodel.learned import ForestModel, ForestOptions
-from tilescout.search.sources import largest_table
-from tilescout.search.store import STORE
+from tilescout.search.engines.sources import largest_table
+from tilescout.search.studies.store import STORE
+from tilescout.search.tables.training import samples_of
 from tilescout.search.tracking.experiment import log_experiment
-from tilescout.search.training import samples_of
 from tilescout.spaces.templates import find_template
 
 SPACE = "gemm_sm90"

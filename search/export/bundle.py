@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from tilescout.search.evaluate.artifacts import verify_library
+from tilescout.search.build.artifacts import verify_library
 from tilescout.search.export.decisions import Choice, Decision
 from tilescout.spaces.errors import MALFORMED, ArtifactError, BundleError, StoreError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem

@@ -6,11 +6,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tilescout.search.evaluate.artifacts import Artifact, ArtifactKey, ArtifactStore
-from tilescout.search.evaluate.compile import CompileOptions, CompilePool
+from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
+from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
 from tilescout.search.export.decisions import Decision, Outcome, best_of, judge
-from tilescout.search.studies import place_name, result_of, results
+from tilescout.search.studies.places import place_name, result_of, results
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import MALFORMED, ExportError, StoreError, one_line
 from tilescout.spaces.templates import KernelTemplate, find_template

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from tilescout.search.race import RaceOptions
+from tilescout.search.measure.race import RaceOptions
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 

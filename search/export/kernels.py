@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from tilescout.search.evaluate.runtime import LoadedKernel, load_launch
+from tilescout.search.build.loading import LoadedKernel, load_launch
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Buckets, Choice, Decision
 from tilescout.spaces.devices import find_device
@@ -240,7 +240,7 @@ def _by_family(bundle: Bundle) -> Mapping[str, list[Decision]]:
 def _load(digest: str, kernel: str, device: "torch.device") -> LoadedKernel:
     import torch
 
-    from tilescout.search.evaluate.clusters import max_active_clusters
+    from tilescout.search.measure.clusters import max_active_clusters
 
     bundle = _bundles[digest]
     found = arch_of(device)

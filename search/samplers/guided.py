@@ -23,10 +23,10 @@ from tilescout.costmodel.posterior import (
     expected_improvement,
     fit_kernel,
 )
-from tilescout.search.records import Expected
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.coordinates import coordinates
 from tilescout.search.samplers.others import OtherTrials, features_of, nearest, place_of
+from tilescout.search.studies.records import Expected
 from tilescout.spaces.space import Indices, SearchSpace
 from tilescout.spaces.templates import find_template
 

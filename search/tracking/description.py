@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
-from tilescout.search.evaluate.measurement import Status, Timing
-from tilescout.search.race import Estimate
-from tilescout.search.records import StudyInfo, StudyResult, TrialRecord, spoken
+from tilescout.search.measure.measurement import Status, Timing
+from tilescout.search.measure.race import Estimate
+from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord, spoken
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.plots import CAPTIONS
 from tilescout.search.tracking.views import over_default, over_library

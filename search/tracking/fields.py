@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tilescout.search.evaluate.measurement import Status, Timing
-from tilescout.search.records import StudyInfo, StudyResult, TrialRecord, named_bandwidth, named_rate, spoken
+from tilescout.search.measure.measurement import Status, Timing
+from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord, named_bandwidth, named_rate, spoken
 from tilescout.spaces.problems import Problem
 
 TRIAL_TAG = "tilescout.trial"  # number of the trial that a child run holds

@@ -2,8 +2,8 @@
 
 from importlib.resources import files
 
-from tilescout.search.evaluate.measurement import Status
-from tilescout.search.records import StudyResult, TrialRecord
+from tilescout.search.measure.measurement import Status
+from tilescout.search.studies.records import StudyResult, TrialRecord
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.description import HINDSIGHT, interval, source, verdict
 from tilescout.search.tracking.plots import draw, to_svg

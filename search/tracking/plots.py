@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilescout.search.evaluate.measurement import Status
-from tilescout.search.records import StudyResult
+from tilescout.search.measure.measurement import Status
+from tilescout.search.studies.records import StudyResult
 from tilescout.search.tracking.fields import rate
 from tilescout.search.tracking.views import Importance, gpu_account, heat_map
 

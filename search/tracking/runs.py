@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
+from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.database import ChildRun, DatabaseRuns
 from tilescout.search.tracking.datasets import dataset_input

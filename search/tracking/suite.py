@@ -11,7 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from tilescout.search.records import StudyResult
+from tilescout.search.studies.records import StudyResult
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.fields import milliseconds
 from tilescout.search.tracking.store import artifact_folder, find_experiment, manners, open_client, translated

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tilescout.search.records import StudyInfo, StudyResult, TrialRecord
+from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking.fields import UI_MODE
 from tilescout.search.tracking.monitor import system_metrics
 from tilescout.search.tracking.plots import draw, to_png

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.search.evaluate.measurement import Status, Timing
-from tilescout.search.race import Estimate
-from tilescout.search.records import StudyResult, TrialRecord
+from tilescout.search.measure.measurement import Status, Timing
+from tilescout.search.measure.race import Estimate
+from tilescout.search.studies.records import StudyResult, TrialRecord
 from tilescout.search.tracking import fields
 from tilescout.spaces.knobs import Configuration, Value
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tilescout.experiments.cli import main
-from tilescout.search.evaluate.table import Table, write_table
-from tilescout.search.sources import largest_table
+from tilescout.experiments.commands.cli import main
+from tilescout.search.engines.sources import largest_table
+from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
 

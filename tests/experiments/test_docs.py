@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 import pytest
 
-from tilescout.experiments.cli import cli
-from tilescout.search.evaluate.gpus import visible_gpus
+from tilescout.experiments.commands.cli import cli
+from tilescout.search.engines.gpus import visible_gpus
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

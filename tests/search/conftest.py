@@ -17,14 +17,14 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from tilescout.search.evaluate.artifacts import Artifact, ArtifactKey, ArtifactStore
-from tilescout.search.evaluate.card import Baseline, TableCard
-from tilescout.search.evaluate.compile import CompileOptions, CompilePool, build
-from tilescout.search.evaluate.measurement import Clocks, Measurement, Resources, Status, Timing
-from tilescout.search.evaluate.protocol import ProtocolOptions
-from tilescout.search.evaluate.rows import Row
-from tilescout.search.evaluate.table import Table, write_table
-from tilescout.search.evaluate.worker import Job
+from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
+from tilescout.search.build.compilers import CompileOptions, CompilePool, build
+from tilescout.search.measure.measurement import Clocks, Measurement, Resources, Status, Timing
+from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.worker import Job
+from tilescout.search.tables.card import Baseline, TableCard
+from tilescout.search.tables.rows import Row
+from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration

@@ -12,16 +12,16 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
-from tilescout.search.evaluate.compile import CompileOptions, CompilePool
-from tilescout.search.evaluate.engine import complete, make_job
-from tilescout.search.evaluate.host import MeasuringProcess
-from tilescout.search.evaluate.live import LiveEvaluator
-from tilescout.search.evaluate.measurement import Measurement, Status
-from tilescout.search.evaluate.protocol import ProtocolOptions
-from tilescout.search.evaluate.worker import Job
-from tilescout.search.loop import Budget
-from tilescout.search.tuning import TuneOptions, run_study
+from tilescout.search.build.artifacts import Artifact, ArtifactStore
+from tilescout.search.build.compilers import CompileOptions, CompilePool
+from tilescout.search.engines.engine import complete, make_job
+from tilescout.search.engines.live import LiveEvaluator
+from tilescout.search.measure.measurement import Measurement, Status
+from tilescout.search.measure.process import MeasuringProcess
+from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.worker import Job
+from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
@@ -216,7 +216,7 @@ def test_a_launch_that_asks_for_too_much_shared_memory_fails_and_is_survived(
 
 ASK_FOR_CLUSTERS = """
 import json, torch
-from tilescout.search.evaluate.clusters import max_active_clusters
+from tilescout.search.measure.clusters import max_active_clusters
 torch.zeros(1, device="cuda")
 sms = torch.cuda.get_device_properties(0).multi_processor_count
 print(json.dumps([sms, {blocks: max_active_clusters(blocks, 0) for blocks in (1, 2, 4, 8)}]))

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
-from tilescout.search.evaluate.compile import CompileOptions, CompilePool
-from tilescout.search.evaluate.host import MeasuringProcess
-from tilescout.search.evaluate.live import make_job
-from tilescout.search.evaluate.protocol import ProtocolOptions
+from tilescout.search.build.artifacts import Artifact, ArtifactStore
+from tilescout.search.build.compilers import CompileOptions, CompilePool
+from tilescout.search.engines.live import make_job
+from tilescout.search.measure.process import MeasuringProcess
+from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.softmax_sm90 import TEMPLATE
 

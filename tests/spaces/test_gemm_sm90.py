@@ -10,10 +10,10 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
-from tilescout.search.evaluate.binary import device_code
-from tilescout.search.evaluate.compile import CompileOptions, CompilePool
-from tilescout.search.evaluate.measurement import Measurement, Status
+from tilescout.search.build.artifacts import Artifact, ArtifactStore
+from tilescout.search.build.binaries import device_code
+from tilescout.search.build.compilers import CompileOptions, CompilePool
+from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration, Value

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilescout.experiments.compare.rankings import ranked
-from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
-from tilescout.search.evaluate.compile import CompileOptions, CompilePool
+from tilescout.search.build.artifacts import Artifact, ArtifactStore
+from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.spaces.devices import DEVICES, Device
 from tilescout.spaces.errors import ProblemError, SpaceError
 from tilescout.spaces.gemm import GemmProblem

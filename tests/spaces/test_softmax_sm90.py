@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
-from tilescout.search.evaluate.compile import CompileOptions, CompilePool
-from tilescout.search.evaluate.measurement import Measurement
+from tilescout.search.build.artifacts import Artifact, ArtifactStore
+from tilescout.search.build.compilers import CompileOptions, CompilePool
+from tilescout.search.measure.measurement import Measurement
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.knobs import Configuration, Value

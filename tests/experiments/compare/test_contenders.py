@@ -16,11 +16,11 @@ from tilescout.costmodel.persistence import load_model
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.compare import guided
 from tilescout.experiments.compare.contenders import parse_contender
+from tilescout.experiments.compare.held_out import HeldOutModels
 from tilescout.experiments.compare.kernel_tuner import listed
-from tilescout.experiments.held_out import HeldOutModels
-from tilescout.search.evaluate.replay import ReplayEvaluator
-from tilescout.search.evaluate.table import Table
-from tilescout.search.sources import template_of
+from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.sources import template_of
+from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.gemm import GemmProblem
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tilescout.experiments.compare.contenders import parse_contender
 from tilescout.experiments.compare.quack import ranking
 from tilescout.experiments.compare.rankings import find_ranking, places
-from tilescout.search.evaluate.replay import ReplayEvaluator
-from tilescout.search.evaluate.table import Table
-from tilescout.search.sources import shipped_tables, template_of
+from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.sources import shipped_tables, template_of
+from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.gemm import GemmProblem

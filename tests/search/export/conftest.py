@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tilescout.search.evaluate.artifacts import Artifact
-from tilescout.search.evaluate.compile import find_linker
-from tilescout.search.evaluate.runtime import load_runtime_libraries, runtime_libraries
+from tilescout.search.build.artifacts import Artifact
+from tilescout.search.build.compilers import find_linker
+from tilescout.search.build.loading import load_runtime_libraries, runtime_libraries
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
 from tilescout.search.export.decisions import Choice, Decision, Evidence
 from tilescout.spaces.gemm import GemmProblem

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tilescout.search.evaluate.artifacts import ArtifactStore
+from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.export import collect
 from tilescout.search.export.bundle import INDEX, KERNELS, Bundle, read_bundle
 from tilescout.search.export.decisions import Choice, Evidence, Outcome

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.utils.cpp_extension import CUDA_HOME
 
-from tilescout.search.evaluate.artifacts import Artifact, ArtifactStore
-from tilescout.search.evaluate.compile import CompileOptions, CompilePool
+from tilescout.search.build.artifacts import Artifact, ArtifactStore
+from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
 from tilescout.search.export.decisions import Choice, Decision, Evidence
 from tilescout.search.export.inductor import load, use

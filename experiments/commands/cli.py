@@ -1,0 +1,108 @@
+"""The command line: ``tilescout``."""
+
+import importlib
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+
+from tilescout.experiments.commands.options import examples
+from tilescout.spaces.errors import TilescoutError, one_line
+
+# The module and function of each command, imported when it is used: `tilescout --help` costs no torch. What that
+# says of each fits into a terminal of 80 columns.
+_COMMANDS = {
+    "tune": ("tune:tune", "Search for the fastest configuration of a problem or suite."),
+    "collect": ("collect:collect", "Measure many configurations of a suite into a table."),
+    "compile": ("compile:compile_sample", "Compile configurations into the store, without a GPU."),
+    "measure": ("measure:measure", "Verify and time the default or another configuration."),
+    "compare": ("compare:compare", "Compare search strategies on recorded tables."),
+    "table": ("table:table", "Import and export tables; `tilescout tables` lists them."),
+    "predict": ("predict:predict", "Show what a cost model expects to be fastest."),
+    "train": ("train:train", "Train a cost model on a table."),
+    "evaluate-model": ("evaluate_model:evaluate_model", "See how good a cost model is on problems left out."),
+    "export": ("export:export", "Write what searches decided, for torch.compile."),
+    "report": ("report:report", "Write a study as one HTML page."),
+    "tables": ("tables:tables", "List recorded tables."),
+    "suites": ("suites:suites", "List suites of problems, or their problems."),
+    "suite": ("suites:suite", "Make a suite from a model."),
+    "ui": ("ui:ui", "Open the MLflow UI on the trials of a store."),
+    "doctor": ("doctor:doctor", "Look for what is missing here."),
+}
+
+
+class _Commands(click.Group):
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        module, function = _COMMANDS[name][0].split(":")
+        command: click.Command = getattr(importlib.import_module(f"tilescout.experiments.commands.{module}"), function)
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog=examples(
+        "tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16",
+        "tilescout ui",
+        "tilescout tune --help",
+    ),
+)
+@click.version_option(version("tilescout"), prog_name="tilescout")
+def cli() -> None:
+    """Find the fastest configuration of a CuteDSL kernel.
+
+    Start with `tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16`, look at the trials with `tilescout ui`, and see
+    what is missing with `tilescout doctor`. Completion in bash: eval "$(_TILESCOUT_COMPLETE=bash_source tilescout)";
+    zsh and fish alike.
+    """
+
+
+def main() -> None:
+    """Run the command line; an error is one line on standard error and exit code 2."""
+    sys.path.append(str(Path.cwd()))  # where a space of your own, module:Class, may lie; measuring processes look there
+    try:
+        with _logged():
+            code = cli.main(standalone_mode=False)
+    except (KeyboardInterrupt, click.Abort):
+        print("tilescout: interrupted; what is finished is kept, and tune --resume goes on with it", file=sys.stderr)
+        sys.exit(130)
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx is not None else "tilescout"
+        _fail(f"{error.format_message().rstrip('.')}; see `{path} --help`")
+    except click.ClickException as error:
+        _fail(error.format_message())
+    except TilescoutError as error:
+        _fail(str(error))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def _logged() -> Iterator[None]:
+    """What the rooms log goes to standard error, a line each, as it is."""
+    logger, handler = logging.getLogger("tilescout"), logging.StreamHandler()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+
+
+def _fail(message: str) -> None:
+    print(f"tilescout: {one_line(message)}", file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,215 @@
+"""``tilescout collect``: measure many configurations on many problems, into a table."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bars
+from rich.table import Table as Grid
+from rich.text import Text
+
+from tilescout.experiments.commands.options import (
+    cluster_option,
+    examples,
+    gpus_option,
+    seed_option,
+    signature_option,
+    space_argument,
+    store_option,
+    suite_problems,
+)
+from tilescout.search.campaigns.campaign import CampaignOptions, Progress
+from tilescout.search.campaigns.collect import collect as run_campaign
+from tilescout.search.campaigns.collect import journal_path
+from tilescout.search.campaigns.plan import make_plan
+from tilescout.search.engines.engine import LiveOptions
+from tilescout.search.engines.selection import make_engine
+from tilescout.search.engines.sources import named_template
+from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.studies.store import artifacts
+from tilescout.search.tables.table import SUFFIX, Table
+from tilescout.spaces.errors import StoreError, TableError, one_line
+from tilescout.spaces.knobs import Configuration, Knob
+from tilescout.spaces.subspace import SubSpace, parse_restrictions, read_subspace
+
+PRUNE = CampaignOptions().prune
+
+
+def parse_prune(context: click.Context, parameter: click.Parameter, text: str) -> float | None:
+    """The ratio, or None for ``full``."""
+    if text == "full":
+        return None
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = 0.0
+    if not 1 < ratio < math.inf:
+        raise click.BadParameter(f"{text!r} is neither full nor a ratio above 1")
+    return ratio
+
+
+@click.command(
+    epilog=examples(
+        "tilescout collect gemm_sm90 --suite squares --sample 500 --out squares.parquet",
+        "tilescout collect gemm_sm90 --suite ground-truth --sample 4000 --cluster auto --out truth.parquet",
+        "tilescout collect gemm_sm90 --suite odd --exhaustive --only cluster_m=1 --only cluster_n=1 --out odd.parquet",
+    )
+)
+@space_argument
+@click.option("--suite", required=True, help="Problems: NAME, NAME:PHASE or FILE.toml; `tilescout suites` lists them.")
+@signature_option
+@click.option("--exhaustive", is_flag=True, help="Every legal configuration.")
+@click.option("--sample", type=click.IntRange(min=1), help="So many; every value of every knob and all defaults occur.")
+@click.option(
+    "--only", multiple=True, metavar="KNOB=VALUE[,...]", help="Only these values of a knob, or max; repeatable."
+)
+@click.option(
+    "--subspace", type=click.Path(path_type=Path), metavar="FILE.toml", help="Only what is in one of the file's parts."
+)
+@click.option(
+    "--also", type=click.Path(path_type=Path), help="Those of a table (.parquet) or of a JSON list too, counted in."
+)
+@click.option(
+    "--prune",
+    metavar="RATIO|full",
+    default=f"{PRUNE:g}",
+    show_default=True,
+    callback=parse_prune,
+    help="Stop at once what is so many times slower than the best known, or time all in full.",
+)
+@click.option(
+    "--compile-first", is_flag=True, help="Measure when all is compiled: takes longer, and nothing disturbs it."
+)
+@click.option("--device", default="auto", show_default=True, metavar="auto|cuda[:N]|replay", help="Measure or replay.")
+@gpus_option
+@cluster_option
+@click.option("--table", type=click.Path(path_type=Path), help="Table to replay. [default: the shipped one]")
+@seed_option
+@store_option
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The .parquet file to write."
+)
+def collect(
+    space: str,
+    suite: str,
+    signature: str | None,
+    exhaustive: bool,
+    sample: int | None,
+    only: tuple[str, ...],
+    subspace: Path | None,
+    also: Path | None,
+    prune: float | None,
+    compile_first: bool,
+    device: str,
+    gpus: int | None,
+    cluster: str | None,
+    table: Path | None,
+    seed: int,
+    store: Path,
+    out: Path,
+) -> None:
+    """Measure configurations of SPACE on every problem of a suite, on all GPUs, into a table.
+
+    The same command goes on with a campaign that was interrupted, at whatever moment: every outcome is in a journal
+    beside the table at once. What is slower than the best known by the ratio of --prune is not timed: its row is
+    marked pruned. At the end the fastest rows of each problem race, so that the best is no lucky draw.
+    """
+    if exhaustive == (sample is not None):
+        raise click.UsageError("give one of --exhaustive and --sample N")
+    if only and subspace:
+        raise click.UsageError("give --only or --subspace, not both")
+    if out.suffix != SUFFIX:
+        raise TableError(f"a table is a {SUFFIX} file, not {out}")
+    if not out.parent.is_dir():
+        raise StoreError(f"can't write {out}: its folder does not exist")
+    template = named_template(space, table)
+    problems = suite_problems(template, suite, signature)
+    options = CampaignOptions(prune=prune, compile_first=compile_first, seed=seed)
+    # By the first pilot alone: a second one would cost as much as it saves where each row is to be known.
+    protocol = ProtocolOptions(prune=math.inf, prune_at_once=math.inf if prune is None else prune)
+    live = replace(LiveOptions(), protocol=protocol)
+    console = Console(stderr=True)
+    with make_engine(template, problems[0], device, cluster, gpus, table, artifacts(store), live) as engine:
+        console.print(engine.provenance.description, highlight=False, soft_wrap=True)
+        spaces = [engine.space(problem) for problem in problems]
+        defaults = [template.default(problem, engine.device) for problem in problems]
+        plan = make_plan(spaces, defaults, sample, seed, _within(only, subspace, spaces[0].knobs), _given(also))
+        console.print(f"{plan.how}; {len(problems)} problems, {plan.rows:,} rows", highlight=False, soft_wrap=True)
+        if journal_path(out).exists():
+            console.print(f"going on with {journal_path(out)}", highlight=False, soft_wrap=True)
+        with _bars(console) as bars:
+            task = bars.add_task("", total=plan.rows, doing="")
+
+            def show(progress: Progress) -> None:
+                if bars.tasks[0].completed == 0:  # what was there before says nothing of the rate
+                    bars.reset(task, completed=progress.rows)
+                compiling = [f"{progress.compiling:,} to compile"] if progress.compiling else []
+                raced = [f"{progress.races} raced"] if progress.races else []
+                bars.update(task, completed=progress.rows, doing=", ".join(compiling + raced))
+
+            found = run_campaign(engine, plan, out, options, show)
+    _print_best(found, Console())
+
+
+def _within(only: tuple[str, ...], subspace: Path | None, knobs: tuple[Knob, ...]) -> SubSpace | None:
+    if subspace:
+        return read_subspace(subspace, knobs)
+    return parse_restrictions(only, knobs) if only else None
+
+
+def _given(also: Path | None) -> list[Configuration]:
+    """The configurations of a file, each once."""
+    if also is None:
+        return []
+    if also.suffix == SUFFIX:
+        table = Table.read(also)
+        return list(dict.fromkeys(table.configuration(row) for row in range(len(table))))
+    try:
+        return [Configuration.of(values) for values in json.loads(also.read_text())]
+    except (OSError, ValueError, TypeError) as error:
+        raise StoreError(f"can't read {also} as a JSON list of configurations: {one_line(error)}") from error
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:,.0f} rows/s" if task.speed else "")
+
+
+def _bars(console: Console) -> Bars:
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[doing]}"),
+    )
+    return Bars(*columns, console=console, speed_estimate_period=60)
+
+
+def _print_best(table: Table, console: Console) -> None:
+    """What was found on each problem."""
+    grid = Grid(title=str(table), title_justify="left")
+    grid.add_column("problem", no_wrap=True)
+    for heading in (f"{table.card.library} µs", "best", "default", "rows", "pruned", "failed"):
+        grid.add_column(heading, justify="right")
+    for summary in table.summarise():
+        best = f"{1 / summary.best_timing.ratio:.3f}" if summary.best_timing else "none"
+        default = f"{1 / summary.default_timing.ratio:.3f}" if summary.default_timing else "none"
+        counts = (summary.rows, summary.pruned, summary.failed)
+        grid.add_row(str(summary.problem), f"{summary.library_us:.2f}", best, default, *map(str, counts))
+    console.print(grid)
+    console.print(f"speeds are over {table.card.library}'s; {table.card.selection}", highlight=False, soft_wrap=True)
+    console.print(f"table: {table.path}", highlight=False, soft_wrap=True)

@@ -1,0 +1,109 @@
+"""``tilescout compile``: build kernels with no GPU."""
+
+import time
+from pathlib import Path
+from statistics import median
+
+import click
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from tilescout.experiments.commands.options import (
+    chosen,
+    examples,
+    problem_option,
+    seed_option,
+    set_option,
+    space_argument,
+    store_option,
+    target_option,
+)
+from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, verify_library
+from tilescout.search.build.compilers import CompileOptions, CompilePool
+from tilescout.search.studies.store import artifacts
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.templates import find_template
+
+
+@click.command(
+    "compile",
+    epilog=examples(
+        "tilescout compile gemm_sm90 --problem 4096x4096x4096:bf16 --sample 100",
+        "tilescout compile gemm_sm90 --problem 4096x4096x4096:bf16 --set stages=3 --set swizzle=4",
+    ),
+)
+@space_argument
+@click.option("--sample", type=click.IntRange(min=0), default=0, help="Random configurations besides the default.")
+@seed_option
+@set_option
+@problem_option
+@target_option
+@click.option("--processes", type=click.IntRange(min=1), help="Compilers at a time. [default: one a core]")
+@store_option
+def compile_sample(
+    space: str,
+    sample: int,
+    seed: int,
+    settings: tuple[str, ...],
+    problem: str,
+    target: str,
+    processes: int | None,
+    store: Path,
+) -> None:
+    """Compile configurations of SPACE for a problem into the store; what is there already is not compiled again.
+
+    No GPU is needed. A kernel holds for every size of the problem's types, layouts and epilogue; which ones make sense
+    depends on the sizes. A configuration that does not compile is recorded with its error.
+    """
+    template, device = find_template(space), find_device(target)
+    parsed = template.parse(problem)
+    configurations = chosen(template, template.space(parsed, device), settings, sample, seed)
+    kernels = ArtifactStore(artifacts(store))
+    keys = [ArtifactKey.of(template, configuration, parsed.signature, device.arch) for configuration in configurations]
+    stored = [kernels.find(key) for key in keys]
+    for artifact in stored:
+        if artifact is not None and artifact.ok:
+            verify_library(artifact.path, artifact.sha256)
+
+    started = time.perf_counter()
+    options = CompileOptions(processes) if processes else CompileOptions()
+    with CompilePool(template, parsed.signature, device.arch, kernels, options) as pool:
+        futures = [pool.submit(configuration) for configuration in configurations]
+        outcomes = [future.result() for future in track(futures, "compile", console=Console(stderr=True))]
+    seconds = time.perf_counter() - started
+
+    console = Console()
+    built = [outcome for outcome in outcomes if isinstance(outcome, Artifact)]
+    for configuration, outcome in zip(configurations, outcomes, strict=True):
+        if not isinstance(outcome, Artifact):
+            console.print(f"failed: {configuration}: {outcome.error}", highlight=False)
+    reused = sum(artifact is not None for artifact in stored)
+    console.print(_summary(built, f"{space} {parsed.signature} for {device.arch}"))
+    console.print(
+        f"{len(configurations)} configurations: {len(configurations) - reused} compiled in {seconds:.1f} s, "
+        f"{reused} in the store already, {len(outcomes) - len(built)} failed",
+        highlight=False,
+    )
+
+
+def _summary(built: list[Artifact], title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for heading in ("", "min", "median", "max"):
+        table.add_column(heading, justify="right" if heading else "left")
+    resources = [artifact.resources for artifact in built if artifact.resources is not None]
+    columns: dict[str, list[float]] = {
+        "registers a thread": [resource.registers for resource in resources],
+        "spilled bytes a thread": [resource.spill_bytes for resource in resources],
+        "shared memory a block": [resource.shared_memory for resource in resources],
+        "instructions": [resource.instructions for resource in resources if resource.instructions is not None],
+        "compile seconds": [artifact.compile_seconds for artifact in built],
+    }
+    for name, values in columns.items():
+        if values:
+            table.add_row(name, *(_number(value) for value in (min(values), median(values), max(values))))
+    return table
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:.2f}"

@@ -1,0 +1,201 @@
+"""``tilescout doctor``: what is installed, what is missing, which GPU, which table."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from pathlib import Path
+
+import click
+from packaging.requirements import Requirement
+from rich.console import Console
+from rich.markup import escape
+
+from tilescout.experiments.commands.options import examples, storage_option, store_option
+from tilescout.search.build.artifacts import ArtifactStore
+from tilescout.search.build.binaries import CUOBJDUMP, find_cuobjdump
+from tilescout.search.build.compilers import find_linker
+from tilescout.search.build.loading import runtime_libraries
+from tilescout.search.engines.gpus import driver_version, visible_gpus
+from tilescout.search.engines.sources import shipped_tables
+from tilescout.search.studies.database import Database
+from tilescout.search.studies.store import is_database
+from tilescout.search.tables.table import Table
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import DeviceError, SpaceError, TilescoutError
+from tilescout.spaces.templates import find_template, other_spaces, template_names
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes
+    ----------
+    what
+        The thing.
+    state
+        ``ok``, ``missing`` (something will not work) or ``note`` (something works otherwise).
+    detail
+        What was found, and what to do about it.
+    """
+
+    what: str
+    state: str
+    detail: str
+
+
+@click.command(
+    epilog=examples(
+        "tilescout doctor",
+        "tilescout doctor --store results",
+    )
+)
+@store_option
+@storage_option
+@click.option(
+    "--table", "tables", type=click.Path(path_type=Path), multiple=True, help="A table to look at; repeatable."
+)
+def doctor(store: Path, storage: str | None, tables: tuple[Path, ...]) -> int:
+    """Look at what tilescout needs; exit code 1 if something is missing."""
+    console = Console()
+    marks = {"ok": "[green]ok     [/green]", "missing": "[red]missing[/red]", "note": "[yellow]note   [/yellow]"}
+    findings = list(examine(store, storage, tables))
+    for finding in findings:
+        console.print(
+            f"{marks[finding.state]} {finding.what}: {escape(finding.detail)}", highlight=False, soft_wrap=True
+        )
+    return 1 if any(finding.state == "missing" for finding in findings) else 0
+
+
+def examine(store: Path, storage: str | None = None, tables: Sequence[Path] = ()) -> Iterator[Finding]:
+    """Everything that is looked at, in order; beside what is shipped, `tables`, and the database `storage`."""
+    yield Finding("Python", "ok", sys.version.split()[0])
+    yield from _packages()
+    yield _try("C compiler", find_linker, "installs with your system's compiler package")
+    yield _try("cuobjdump", find_cuobjdump, "")  # the package's, or the CUDA toolkit's
+    yield _try("runtime libraries", lambda: ", ".join(path.name for path in runtime_libraries()), "")
+    yield _try("store", lambda: str(ArtifactStore(store / "artifacts").root), "")
+    yield from _spaces()
+    if storage is not None and is_database(storage):
+        yield _try("storage", lambda: Database(storage).name, "")
+    yield _driver()
+    yield from _gpus()
+    yield from _tables(tables)
+
+
+def _try(what: str, look: Callable[[], str], remedy: str) -> Finding:
+    try:
+        return Finding(what, "ok", look())
+    except TilescoutError as error:
+        return Finding(what, "missing", f"{error}{'; ' if remedy else ''}{remedy}")
+
+
+def _packages() -> Iterator[Finding]:
+    for line in requires("tilescout") or []:
+        requirement = Requirement(line)
+        if requirement.name != CUOBJDUMP and _applies(requirement, ""):
+            yield _package(requirement, requirement.name, "missing", f"pip install '{requirement.name}{{}}'")
+    for extra in sorted(set(metadata("tilescout").get_all("Provides-Extra") or []) - {"dev"}):
+        for requirement in map(Requirement, requires("tilescout") or []):
+            if _applies(requirement, extra) and not _applies(requirement, ""):
+                remedy = f"only for what the extra brings: pip install 'tilescout[{extra}]'"
+                yield _package(requirement, f"{requirement.name} (extra {extra})", "note", remedy)
+
+
+def _applies(requirement: Requirement, extra: str) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
+def _package(requirement: Requirement, what: str, state: str, remedy: str) -> Finding:
+    """Whether a package is there in a version that will do; `state` if not, with `remedy`, {} for the versions."""
+    remedy = remedy.format(requirement.specifier)
+    try:
+        found = version(requirement.name)
+    except PackageNotFoundError:
+        return Finding(what, state, f"not installed; {remedy}")
+    if requirement.specifier.contains(found, prereleases=True):
+        return Finding(what, "ok", found)
+    return Finding(what, state, f"{found} is installed, {requirement.specifier} is needed; {remedy}")
+
+
+def _driver() -> Finding:
+    """The driver, and whether it is new enough for the CUDA that torch was built with."""
+    version_ = driver_version()
+    if version_ is None:
+        if Path("/dev/nvidiactl").exists():
+            return Finding("driver", "missing", "there is an NVIDIA GPU, but no libcuda.so.1: install NVIDIA's driver")
+        return Finding("driver", "note", "none; nothing can be measured here")
+    import torch
+
+    built = torch.version.cuda
+    shown = ".".join(map(str, version_))
+    if built is not None and version_[0] < int(built.split(".")[0]):
+        return Finding(
+            "driver",
+            "missing",
+            f"it is for CUDA {shown}, torch for CUDA {built}: install a newer driver, or such a torch",
+        )
+    return Finding("driver", "ok", f"for CUDA {shown}" + ("" if built else "; but torch is a build without CUDA"))
+
+
+def _spaces() -> Iterator[Finding]:
+    others = other_spaces()
+    for name in template_names():
+        try:
+            template = find_template(name)
+            found = f"for {', '.join(template.archs)}, source {template.source_hash[:12]}"
+        except SpaceError as error:
+            yield Finding(name, "note", str(error))  # an extra that is not installed, or a package that is broken
+            continue
+        yield Finding(name, "ok", found + (f", of {others.usable[name].distribution}" if name in others.usable else ""))
+    for name, reason in others.refused.items():
+        yield Finding(name, "note", reason)
+
+
+def _gpus() -> Iterator[Finding]:
+    products = visible_gpus()
+    if not products:
+        yield Finding("GPU", "note", "none; searches replay recorded tables, kernels still compile")
+    for number, product in enumerate(products):
+        try:
+            device = find_device(product)
+        except DeviceError as error:
+            yield Finding(f"GPU {number}", "note", f"{product}: {error}")
+            continue
+        spaces = [name for name in template_names() if device.arch in _archs(name)]
+        state = "ok" if spaces else "note"
+        yield Finding(f"GPU {number}", state, f"{product} ({device.arch}), tunes {', '.join(spaces) or 'nothing'}")
+
+
+def _archs(name: str) -> tuple[str, ...]:
+    """What a space builds for; nothing if it can't be loaded, which is a finding of its own."""
+    try:
+        return find_template(name).archs
+    except TilescoutError:
+        return ()
+
+
+def _tables(others: Sequence[Path]) -> Iterator[Finding]:
+    paths = [*shipped_tables(), *others]
+    if not shipped_tables():
+        yield Finding("table", "note", "none is shipped: replaying needs --table")
+    for path in paths:
+        try:
+            table = Table.read(path)
+        except TilescoutError as error:
+            yield Finding("table", "missing", str(error))
+            continue
+        what = f"{path.name}: {table.card.space} on {table.card.product}, {len(table):,} rows"
+        doubt = _doubt(table)
+        yield Finding("table", "note" if doubt else "ok", what + doubt)
+
+
+def _doubt(table: Table) -> str:
+    """What is to be known before a table is believed; empty if it is of today's kernels."""
+    if table.card.space not in template_names():
+        return ""
+    template = find_template(table.card.space)
+    if not table.fits(template):
+        return f"; its knobs are not those of today's {template.name}, record it again"
+    return f"; recorded with another version of {template.name}" if table.stale_for(template) else ""

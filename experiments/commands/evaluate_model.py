@@ -1,0 +1,222 @@
+"""``tilescout evaluate-model``: how good the cost models are on problems that they have not seen."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table as Grid
+
+from tilescout.costmodel.analytic import AnalyticModel, is_tiled
+from tilescout.costmodel.blend import BlendModel, BlendOptions
+from tilescout.costmodel.estimator import CostModel, Prediction, Sample
+from tilescout.costmodel.evaluation import (
+    TOPS,
+    Interval,
+    Quality,
+    family_of,
+    leave_out,
+    quality,
+    regret_of_groups,
+    summarise,
+)
+from tilescout.costmodel.heuristics import PRECISIONS, is_installed, matches, suggest
+from tilescout.costmodel.learned import ForestModel, ForestOptions
+from tilescout.costmodel.ranking import RankingModel, RankingOptions
+from tilescout.experiments.commands.options import examples, json_option, seed_option, space_argument, store_option
+from tilescout.experiments.compare.held_out import FOLDER, HeldOutModels
+from tilescout.experiments.compare.processes import cores, processes_option
+from tilescout.search.engines.sources import largest_table
+from tilescout.search.tables.table import Table
+from tilescout.search.tables.training import problem_space
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.templates import KernelTemplate, find_template
+
+LEFT_OUT = ("problem", "family")
+
+
+@click.command(
+    "evaluate-model",
+    epilog=examples(
+        "tilescout evaluate-model gemm_sm90 --trees 100 --plots plots",
+        "tilescout evaluate-model gemm_sm90 --parts --json evaluation.json",
+    ),
+)
+@space_argument
+@click.option("--table", type=click.Path(path_type=Path), help="Table to test on. [default: the largest shipped one]")
+@click.option("--parts", is_flag=True, help="Evaluate the forest and the networks that the learned model blends, too.")
+@click.option(
+    "--binaries", is_flag=True, help="On rows whose kernel was read: learn with and without what its binary says."
+)
+@click.option(
+    "--trees", type=click.IntRange(min=1), default=ForestOptions.trees, show_default=True, help="Trees of the forest."
+)
+@click.option(
+    "--steps", type=click.IntRange(min=1), default=RankingOptions.steps, show_default=True, help="Of the networks' fit."
+)
+@seed_option
+@processes_option
+@json_option
+@click.option("--plots", type=click.Path(path_type=Path, file_okay=False), help="Draw plots into this folder.")
+@store_option
+@click.option("--mlflow", "mlflow_uri", metavar="URI", help="Log figures and plots to this MLflow store.")
+def evaluate_model(
+    space: str,
+    table: Path | None,
+    parts: bool,
+    binaries: bool,
+    trees: int,
+    steps: int,
+    seed: int,
+    processes: int | None,
+    json_path: Path | None,
+    plots: Path | None,
+    store: Path,
+    mlflow_uri: str | None,
+) -> None:
+    """Train without each problem of a table in turn, then without each family, and predict what was left out.
+
+    Medians over problems with bootstrapped 95 % intervals. Takes minutes: a model is trained anew for each, on all
+    cores. The models are kept in the store, and a run that was interrupted goes on with those that are there.
+    """
+    template = find_template(space)
+    recorded = Table.read(table) if table else largest_table(template)
+    recorded.check_space(template)
+    options = BlendOptions(ForestOptions(trees=trees, seed=seed), RankingOptions(steps=steps, seed=seed))
+    held_out = HeldOutModels(recorded.path.absolute(), store / "models" / FOLDER, options, built=binaries)
+    kinds = [held_out] + ([replace(held_out, binaries=True)] if binaries else [])
+    samples = held_out.samples()
+    divisions = {what: [s.problem if what == "problem" else family_of(s.problem) for s in samples] for what in LEFT_OUT}
+    groups = [group for labels in divisions.values() for group in _groups(samples, labels)]
+    for models in kinds:
+        models.train(groups, processes or cores())
+    console = Console()
+    result: dict[str, Any] = {"table": recorded.path.name, "rows": len(recorded), "device": recorded.card.device}
+    drawn: dict[str, list[tuple[Sample, Prediction]]] = {}
+    fits = _fits(kinds, parts, is_tiled(samples[0].features.names))
+    result["models"] = list(fits)
+    for what, labels in divisions.items():
+        rows: dict[str, Sequence[Quality]] = {}
+        for name, (seen, fit) in fits.items():
+            predicted = leave_out(seen, labels, fit)
+            drawn[f"{name}, {what} left out"] = predicted
+            rows[name] = [quality(sample, prediction) for sample, prediction in predicted]
+        result[f"{what}_left_out"] = {
+            name: {
+                "summary": {key: asdict(value) for key, value in summarise(qualities).items()},
+                "problems": [asdict(one) for one in qualities],
+            }
+            for name, qualities in rows.items()
+        }
+        console.print(_grid(f"a {what} left out", {name: summarise(qualities) for name, qualities in rows.items()}))
+    if is_installed() and is_tiled(samples[0].features.names):
+        found = {s.problem: _heuristics(recorded, template, s, binaries) for s in samples}
+        known = {problem: regret for problem, regret in found.items() if regret is not None}
+        if known:
+            result["heuristics"] = known
+            console.print(_heuristics_grid(known))
+    if json_path is not None:
+        json_path.write_text(json.dumps(result, indent=1) + "\n")
+    if plots is not None or mlflow_uri:
+        from tilescout.experiments.commands.model_plots import draw_and_log
+
+        draw_and_log(drawn, result, plots, mlflow_uri)
+
+
+Fit = Callable[[Sequence[Sample]], CostModel]
+
+
+def _groups(samples: Sequence[Sample], labels: Sequence[str]) -> list[tuple[str, ...]]:
+    """The problems that are left out together, by their labels."""
+    pairs = [(sample.problem, label) for sample, label in zip(samples, labels, strict=True)]
+    return [tuple(problem for problem, own in pairs if own == label) for label in dict.fromkeys(labels)]
+
+
+def _fits(kinds: Sequence[HeldOutModels], parts: bool, tiled: bool) -> dict[str, tuple[Sequence[Sample], Fit]]:
+    """What each model that is evaluated sees, and what gives it, by its name."""
+    plain = kinds[0]
+    fits: dict[str, tuple[Sequence[Sample], Fit]] = {}
+    for models, name in zip(kinds, ("learned", "learned with binaries"), strict=False):
+        fits[name] = models.samples(), partial(_blended, models)
+    if tiled:
+        fits["analytic"] = plain.samples(), lambda rest: AnalyticModel().fit(rest)
+    if parts:
+        fits["forest"] = plain.samples(), partial(_forest, plain)
+        fits["ranking"] = plain.samples(), partial(_networks, plain)
+    return fits
+
+
+def _blended(models: HeldOutModels, rest: Sequence[Sample]) -> BlendModel:
+    seen = {sample.problem for sample in rest}
+    return models.without([sample.problem for sample in models.samples() if sample.problem not in seen])
+
+
+def _forest(models: HeldOutModels, rest: Sequence[Sample]) -> ForestModel:
+    """The forest of a blend, with the errors of the whole."""
+    whole = _blended(models, rest)
+    assert whole.fitted is not None
+    assert whole.errors is not None
+    return ForestModel.of(whole.fitted.forest, whole.errors)
+
+
+def _networks(models: HeldOutModels, rest: Sequence[Sample]) -> RankingModel:
+    """The networks of a blend, with the errors of the whole."""
+    whole = _blended(models, rest)
+    assert whole.fitted is not None
+    assert whole.errors is not None
+    return RankingModel.of(whole.fitted.networks, whole.errors)
+
+
+def _heuristics(table: Table, template: KernelTemplate, sample: Sample, binaries: bool) -> dict[int, float] | None:
+    """Regret of its first suggestions, every other knob at its best; what the table does not hold is passed over.
+
+    None if it does not know the types.
+    """
+    problem = GemmProblem.parse(sample.problem)
+    if problem.dtype not in PRECISIONS:
+        return None
+    part = problem_space(table, template, problem, binaries)
+    tiling = template.tiling(part.columns, problem)
+    assert tiling is not None
+    groups = (matches(suggestion, tiling) for suggestion in suggest(problem, table.card.device))
+    return regret_of_groups(sample.log_time, [group for group in groups if len(group)])
+
+
+def _grid(title: str, summaries: Mapping[str, Mapping[str, Interval]]) -> Grid:
+    grid = Grid(title=f"{title}: medians over problems [95 % interval]", title_justify="left")
+    grid.add_column("")
+    for name in summaries:
+        grid.add_column(name, justify="right")
+    figures = next(iter(summaries.values()))
+    for figure in figures:
+        grid.add_row(figure, *(_cell(figure, summary[figure]) for summary in summaries.values()))
+    return grid
+
+
+def _cell(figure: str, interval: Interval) -> str:
+    if figure == "rank_correlation":
+        return f"{interval.value:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+    return f"{interval.value:.1%} [{interval.low:.1%}, {interval.high:.1%}]"
+
+
+def _heuristics_grid(regrets: Mapping[str, Mapping[int, float]]) -> Grid:
+    title = "nvidia-matmul-heuristics: regret of its first tiles and clusters, other knobs at their best"
+    grid = Grid(title=title, title_justify="left")
+    grid.add_column("problem")
+    for top in TOPS:
+        grid.add_column(f"top {top}", justify="right")
+    for problem, regret in regrets.items():
+        grid.add_row(problem, *(f"{regret[top]:.1%}" if top in regret else "none" for top in TOPS))
+    grid.add_row("median", *_medians(regrets))
+    return grid
+
+
+def _medians(regrets: Mapping[str, Mapping[int, float]]) -> Iterator[str]:
+    for top in TOPS:
+        values = [regret[top] for regret in regrets.values() if top in regret]
+        yield f"{np.median(values):.1%}" if values else "none"

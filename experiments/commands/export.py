@@ -1,0 +1,97 @@
+"""``tilescout export``: hand what was found to TorchInductor."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from tilescout.experiments.commands.options import examples, storage_option, store_option
+from tilescout.search.build.artifacts import ArtifactStore
+from tilescout.search.export.collect import make_bundle, read_outcomes
+from tilescout.search.export.decisions import Choice, Outcome
+from tilescout.search.export.lookup import lookup_table, write_lookup_table
+from tilescout.search.studies.store import artifacts, studies
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import ExportError
+from tilescout.spaces.suite import find_suite
+
+BUNDLE, LOOKUP = "bundle", "inductor-lookup-table"
+
+
+@click.command(
+    epilog=examples(
+        "tilescout export --out bundle",
+        "tilescout export --study gemm_sm90-4096x4096x4096-bf16-h200-live-tpe-s0 --out bundle",
+        "tilescout export --format inductor-lookup-table --out table.json",
+    )
+)
+@click.option(
+    "--study",
+    "names",
+    multiple=True,
+    metavar="NAME|FILE",
+    help="A study of the store, a journal, or what tune --json wrote; repeatable. [default: every study of the store]",
+)
+@click.option(
+    "--suite",
+    "suites",
+    multiple=True,
+    metavar="NAME[:PHASE]|FILE.toml",
+    help="Only problems of this suite, of whatever study; repeatable.",
+)
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="What to write: a directory, or a file.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice([BUNDLE, LOOKUP]),
+    default=BUNDLE,
+    show_default=True,
+    help="A bundle of decisions and kernels, or a table that pins ATen where that was decided.",
+)
+@store_option
+@storage_option
+def export(
+    names: tuple[str, ...], suites: tuple[str, ...], out: Path, form: str, store: Path, storage: str | None
+) -> None:
+    """Write what searches decided, for models that torch.compile compiles.
+
+    Our kernel is chosen for a problem only where the race that ended its search proved it as fast as the library's; all
+    else is left as it was.
+    """
+    wanted = {problem for name in suites for problem in find_suite(name).problems}
+    outcomes, console = read_outcomes(names, studies(store, storage)), Console()
+    if suites:
+        outcomes = [outcome for outcome in outcomes if outcome.problem in wanted]
+        if not outcomes:
+            raise ExportError(f"no study of a problem of {', '.join(suites)} ended: run tilescout tune for each first")
+        console.print(f"{len(outcomes)} of {len(wanted)} problems of {', '.join(suites)} were tuned", highlight=False)
+    if form == BUNDLE:
+        bundle = make_bundle(outcomes, ArtifactStore(artifacts(store)), out)
+        console.print(_shown(outcomes))
+        console.print(
+            f"{out}: {len(bundle.ours)} of {len(bundle.decisions)} problems to our kernels, {len(bundle.kernels)} "
+            f"kernels for {bundle.arch}, bundle {bundle.digest[:12]}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        return
+    table: dict[str, list[dict[str, str]]] = {}
+    for device in sorted({outcome.device for outcome in outcomes}):
+        own = [outcome for outcome in outcomes if outcome.device == device]
+        table.update(lookup_table(own, find_device(device).product))
+    write_lookup_table(out, table)
+    console.print(_shown(outcomes))
+    console.print(f"{out}: {len(table)} problems pinned to ATen", highlight=False, soft_wrap=True)
+
+
+def _shown(outcomes: Sequence[Outcome]) -> Table:
+    table = Table()
+    for heading in ("problem", "runs", "why", "configuration"):
+        table.add_column(heading, overflow="fold")
+    for outcome in outcomes:
+        runs = "our kernel" if outcome.choice is Choice.OURS else "the library"
+        configuration = str(outcome.configuration) if outcome.configuration is not None else ""
+        table.add_row(str(outcome.problem), runs, outcome.evidence.reason, configuration)
+    return table

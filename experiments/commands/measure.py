@@ -1,0 +1,70 @@
+"""``tilescout measure``: compile and measure given configurations on the GPU."""
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import track
+
+from tilescout.experiments.commands.options import (
+    chosen,
+    examples,
+    json_option,
+    problem_option,
+    seed_option,
+    set_option,
+    space_argument,
+    store_option,
+)
+from tilescout.experiments.commands.printing import print_measurements
+from tilescout.search.engines.evaluator import evaluate
+from tilescout.search.engines.live import LiveEvaluator
+from tilescout.search.engines.sources import require_gpu
+from tilescout.search.studies.store import artifacts
+from tilescout.spaces.templates import find_template
+from tilescout.spaces.workloads import find_workload
+
+
+@click.command(
+    epilog=examples(
+        "tilescout measure gemm_sm90 --problem 4096x4096x4096:bf16",
+        "tilescout measure gemm_sm90 --problem 4096x4096x4096:bf16 --set stages=3 --sample 10 --json measured.json",
+    )
+)
+@space_argument
+@problem_option
+@set_option
+@click.option("--sample", type=click.IntRange(min=0), default=0, help="Random configurations besides the default.")
+@seed_option
+@click.option("--device", default="cuda", show_default=True, metavar="cuda[:N]", help="The GPU.")
+@store_option
+@json_option
+def measure(
+    space: str,
+    problem: str,
+    settings: tuple[str, ...],
+    sample: int,
+    seed: int,
+    device: str,
+    store: Path,
+    json_path: Path | None,
+) -> None:
+    """Verify and time the default configuration of SPACE, a changed one, or a sample, on the GPU."""
+    template = find_template(space)
+    parsed = template.parse(problem)
+    template.check(parsed)
+    require_gpu()
+    with LiveEvaluator(template, parsed, artifacts(store), device) as evaluator:
+        configurations = chosen(template, evaluator.space, settings, sample, seed)
+        pending = [evaluator.space.index(configuration) for configuration in configurations]
+        outcomes = evaluate(evaluator, pending)
+        measured = dict(track(outcomes, "measure", total=len(pending), console=Console(stderr=True)))
+        rows = [(evaluator.space[index], measured[index]) for index in pending]
+        title = f"{space} {parsed}: {evaluator.provenance.description}"
+        library = find_workload(template.workload).library(parsed)
+        print_measurements(parsed, library, evaluator.library_us(), rows, title, Console())
+        if json_path is not None:
+            records = [{"configuration": dict(c), "measurement": m.to_dict()} for c, m in rows]
+            result = {"problem": str(parsed), "library_us": evaluator.library_us(), "measurements": records}
+            json_path.write_text(json.dumps(result, indent=2) + "\n")

@@ -1,0 +1,129 @@
+"""Options that several commands take, and what they mean."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import numpy as np
+
+from tilescout.search.studies.store import STORE
+from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.errors import SpaceError, StoreError
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.suite import find_suite
+from tilescout.spaces.templates import KernelTemplate, template_names
+
+space_argument = click.argument(
+    "space",
+    shell_complete=lambda context, parameter, typed: [name for name in template_names() if name.startswith(typed)],
+)
+store_option = click.option(
+    "--store",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=STORE,
+    show_default=True,
+    help="Folder for compiled kernels, studies and the MLflow store.",
+)
+seed_option = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
+problem_option = click.option(
+    "--problem", required=True, help="What to compute, for example 4096x4096x4096:bf16, or 8192x8192:bf16."
+)
+set_option = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KNOB=VALUE",
+    help="Take the default configuration with this change; repeatable.",
+)
+target_option = click.option(
+    "--target",
+    type=click.Choice(list(DEVICES)),
+    default="h200",
+    show_default=True,
+    help="For which device; it need not be here.",
+)
+cluster_option = click.option(
+    "--cluster", metavar="auto|ADDRESS", help="Compile and measure on a Ray cluster: that one, or one on this machine."
+)
+gpus_option = click.option("--gpus", type=click.IntRange(min=1), help="GPUs to use at most. [default: all]")
+signature_option = click.option(
+    "--signature", help="Types, layout and epilogue in place of the suite's: its sizes alone count."
+)
+storage_option = click.option(
+    "--storage",
+    metavar="URL|FOLDER",
+    help="Where studies are: a database that tuners share, as postgresql://user:password@host/name, or a folder. "
+    "[default: a folder of the store]",
+)
+json_option = click.option(
+    "--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the result to this file too."
+)
+
+
+def examples(*lines: str) -> str:
+    """The end of a help text: calls that can be copied."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def suite_problems(template: KernelTemplate, suite: str, signature: str | None) -> list[Problem]:
+    """The problems of a suite, each once; with a signature, of that one.
+
+    Raises
+    ------
+    ProblemError
+        If there is no such suite, or the template can't compute one of them.
+    """
+    found = find_suite(suite).problems
+    if signature is not None:
+        sizes = [str(problem).partition(":")[0] for problem in found]
+        found = list(dict.fromkeys(template.parse(f"{size}:{signature}") for size in sizes))
+    for problem in found:
+        template.check(problem)
+    return found
+
+
+def changed_default(template: KernelTemplate, space: SearchSpace, settings: Sequence[str]) -> Configuration:
+    """The default configuration with settings of the form KNOB=VALUE applied.
+
+    Raises
+    ------
+    SpaceError
+        If a setting is malformed, its knob or value unknown, or the outcome not legal.
+    """
+    values = dict(template.default(space.problem, space.device))
+    knobs = {knob.name: knob for knob in space.knobs}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise SpaceError(
+                f"malformed setting {setting!r}: expected KNOB=VALUE, for example {space.knobs[0].name}=64"
+            )
+        if name not in knobs:
+            raise SpaceError(f"{space.name} has no knob {name!r}, its knobs are {', '.join(knobs)}")
+        values[name] = knobs[name].parse(text)
+    return space[space.index(values)]
+
+
+def chosen(
+    template: KernelTemplate, space: SearchSpace, settings: Sequence[str], sample: int, seed: int
+) -> list[Configuration]:
+    """The default configuration, changed by `settings`, and a random sample, without repeats."""
+    first = space.index(changed_default(template, space, settings))
+    drawn = space.sample(sample, np.random.default_rng(seed)).tolist()
+    return [space[index] for index in dict.fromkeys([first, *drawn])]
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that can't be written, before the work that is to be written there.
+
+    Raises
+    ------
+    StoreError
+        If it can't.
+    """
+    folder = path.parent
+    if not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise StoreError(f"can't write {path}: choose a file in a folder that exists and can be written")

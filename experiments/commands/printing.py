@@ -1,0 +1,98 @@
+"""Tables for the terminal."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from tilescout.search.measure.measurement import Measurement, Status
+from tilescout.search.studies.records import StudyResult, spoken
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.workloads import COPY
+
+
+def print_result(result: StudyResult, console: Console) -> None:
+    """Best, default, library and roofline side by side, and what the search cost."""
+    info = result.info
+    title = f"{info.space} {info.problem} on {info.device} ({info.provenance.kind})"
+    table = _table(title, info.problem, info.library)
+    shown = {"best": result.best, "default": result.default}
+    for name, trial in shown.items():
+        if trial is not None:
+            table.add_row(name, *_cells(info.problem, trial.measurement))
+    _add_library(table, info.problem, info.library, info.library_us)
+    if (roofline := result.roofline) is not None:
+        against = f"{info.library_us / roofline.time_us:.3f}"
+        table.add_row("roofline", f"{roofline.time_us:.2f}", "", _rate(info.problem, roofline.time_us), against)
+    console.print(table)
+    for name, trial in shown.items():
+        if trial is not None:
+            _line(console, f"{name}, trial {trial.number}: {_described(trial.configuration, trial.measurement)}")
+    if result.not_raced:
+        _line(console, f"no race, and so the default is the answer: {result.not_raced}")
+    if result.race is not None:
+        _line(console, f"race: {result.race.verdict(spoken(info.library))}")
+    if result.stopped:
+        _line(console, f"stopped by itself: {result.stopped}")
+    failed = sum(trial.measurement.failed for trial in result.trials)
+    pruned = sum(trial.measurement.status is Status.PRUNED for trial in result.trials)
+    _line(
+        console,
+        f"{len(result.trials)} trials, {pruned} pruned, {failed} failed; {result.gpu_seconds:.1f} s of GPU, "
+        f"{result.compile_seconds:.1f} s of compiling, {result.seconds:.1f} s here",
+    )
+    spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in result.account.items() if name != "compile")
+    _line(console, f"of the GPU's time: {spent}")
+
+
+def print_measurements(
+    problem: Problem,
+    library: str,
+    library_us: float,
+    rows: Sequence[tuple[Configuration, Measurement]],
+    title: str,
+    console: Console,
+) -> None:
+    """Measured configurations, the fastest first, the failed ones last."""
+    table = _table(title, problem, library)
+    ordered = sorted(rows, key=lambda row: row[1].time_us)
+    for number, (_, measurement) in enumerate(ordered, start=1):
+        table.add_row(str(number), *_cells(problem, measurement))
+    _add_library(table, problem, library, library_us)
+    console.print(table)
+    for number, (configuration, measurement) in enumerate(ordered, start=1):
+        _line(console, f"{number}: {_described(configuration, measurement)}")
+
+
+def _table(title: str, problem: Problem, library: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    against = "of bandwidth" if library == COPY else "vs library"
+    for heading in ("µs", "95 % interval", problem.rate.unit.symbol, against):
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _add_library(table: Table, problem: Problem, library: str, library_us: float) -> None:
+    table.add_row(library, f"{library_us:.2f}", "", _rate(problem, library_us), "1.000")
+
+
+def _cells(problem: Problem, measurement: Measurement) -> tuple[str, ...]:
+    timing = measurement.timing
+    if timing is None:
+        return (str(measurement.status), "", "", "")
+    interval = f"{timing.ratio_low * timing.library_us:.2f}-{timing.ratio_high * timing.library_us:.2f}"
+    return f"{timing.time_us:.2f}", interval, _rate(problem, timing.time_us), f"{1 / timing.ratio:.3f}"
+
+
+def _rate(problem: Problem, time_us: float) -> str:
+    return f"{problem.rate.at(time_us):.4g}" if problem.rate.work else ""
+
+
+def _described(configuration: Configuration, measurement: Measurement) -> str:
+    return f"{configuration} ({measurement.status}: {measurement.error})" if measurement.failed else str(configuration)
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

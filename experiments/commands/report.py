@@ -1,0 +1,45 @@
+"""``tilescout report``: a study as one HTML page."""
+
+from pathlib import Path
+
+import click
+
+from tilescout.experiments.commands.options import check_writable, examples, storage_option, store_option
+from tilescout.search.studies.store import studies
+
+
+@click.command(
+    epilog=examples(
+        "tilescout report gemm_sm90-4096x4096x4096-bf16-h200-live-tpe-s0",
+        "tilescout report gemm_sm90-4096x4096x4096-bf16-h200-live-tpe-s0 --out page.html",
+        "tilescout report results/studies/gemm_sm90-4096x4096x4096-bf16-h200-live-tpe-s0.journal",
+    )
+)
+@click.argument("study", metavar="STUDY")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The page. [default: STUDY.html]")
+@click.option(
+    "--model", type=click.Path(path_type=Path), help="Show what this cost model predicts beside what was measured."
+)
+@store_option
+@storage_option
+def report(study: str, out: Path | None, model: Path | None, store: Path, storage: str | None) -> None:
+    """Write STUDY, the name of one in the store or a journal, as one HTML page.
+
+    The page holds all that it shows, plots included, and loads nothing: it can be mailed around and printed. A study
+    that is still searched, or was killed, is shown as far as it has come.
+    """
+    import optuna
+
+    from tilescout.search.studies.reading import read_study
+    from tilescout.search.tracking.page import to_html
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    target = out if out is not None else Path(f"{Path(study.removesuffix('.journal')).name}.html")
+    check_writable(target)
+    result = read_study(study, studies(store, storage))
+    if model is not None:
+        from tilescout.search.studies.predicted import with_expected
+
+        result = with_expected(result, model)
+    target.write_text(to_html(result), encoding="utf-8")
+    click.echo(f"{target}: {len(result.trials)} trials, {target.stat().st_size / 1e3:.0f} kB", err=True)

@@ -1,0 +1,93 @@
+"""``tilescout suites`` and ``tilescout suite``: sets of problems, and where they come from."""
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table as Grid
+
+from tilescout.experiments.commands.from_model import load_factory, record
+from tilescout.experiments.commands.options import check_writable, examples
+from tilescout.spaces.errors import ProblemError
+from tilescout.spaces.gemm import INPUTS
+from tilescout.spaces.suite import Entry, find_suite, suite_names, write_suite
+
+
+@click.command(
+    epilog=examples(
+        "tilescout suites",
+        "tilescout suites llama3-8b:decode odd",
+    )
+)
+@click.argument("names", nargs=-1)
+def suites(names: tuple[str, ...]) -> None:
+    """List the suites, or the problems of those in NAMES (NAME, NAME:PHASE or FILE.toml)."""
+    console = Console()
+    if names:
+        for suite in [find_suite(name) for name in names]:
+            console.print(f"[bold]{suite.name}[/bold]: {suite.title}", highlight=False, soft_wrap=True)
+            console.print(suite.source, highlight=False, markup=False, soft_wrap=True)
+            _print_entries(suite.entries, console)
+        return
+    grid = Grid()
+    for heading in ("suite", "problems", "phases", "what it is"):
+        grid.add_column(heading, no_wrap=heading == "suite", justify="right" if heading == "problems" else "left")
+    for suite in map(find_suite, suite_names()):
+        grid.add_row(suite.name, str(len(suite.problems)), ", ".join(suite.phases), suite.title)
+    console.print(grid)
+
+
+@click.group(
+    epilog=examples(
+        "tilescout suite from-model package.module:make_model --out model.toml",
+    )
+)
+def suite() -> None:
+    """Make suites; `tilescout suites` lists them."""
+
+
+@suite.command(
+    epilog=examples(
+        "tilescout suite from-model package.module:make_model",
+        "tilescout suite from-model package.module:make_model --dtype bf16 --training --out model.toml",
+    )
+)
+@click.argument("factory", metavar="MODULE:FACTORY")
+@click.option("--dtype", type=click.Choice(INPUTS), help="Convert the model to this type. [default: as it is]")
+@click.option("--training", is_flag=True, help="Record the products of the gradients too.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the suite to this .toml file.")
+def from_model(factory: str, dtype: str | None, training: bool, out: Path | None) -> None:
+    """Record the matrix products of a model's call, as torch.compile sees them; no GPU, no memory for its weights.
+
+    FACTORY is a function without arguments that returns the model and the arguments of the call: (module, (argument,
+    ...)). It is called with torch's meta device as the default.
+    """
+    if out is not None:
+        if out.suffix != ".toml":
+            raise ProblemError(f"a suite is a .toml file, not {out}")
+        check_writable(out)
+    recording = record(load_factory(factory), dtype, training)
+    console = Console()
+    if not recording.entries:
+        seen = ", ".join(recording.skipped) or "no matrix product at all"
+        raise ProblemError(f"nothing that could be tuned is in {factory}, but {seen}; --dtype converts a model")
+    _print_entries(recording.entries, console)
+    for reason, count in recording.skipped.items():
+        console.print(f"left out, {count} times: {reason}", highlight=False, markup=False, soft_wrap=True)
+    if recording.graphs > 1:
+        console.print(f"torch.compile made {recording.graphs} graphs of the call", highlight=False)
+    if out is not None:
+        phase = "training" if training else "inference"
+        out.write_text(write_suite(f"{factory}, {phase}", "recorded from a model", recording.entries))
+        console.print(f"suite: {out}", highlight=False, soft_wrap=True)
+
+
+def _print_entries(entries: tuple[Entry, ...], console: Console) -> None:
+    grid = Grid()
+    grid.add_column("problem", no_wrap=True)
+    grid.add_column("times", justify="right")
+    grid.add_column("phase")
+    grid.add_column("computed by")
+    for entry in entries:
+        grid.add_row(str(entry.problem), str(entry.count), entry.phase, entry.label)
+    console.print(grid)

@@ -1,0 +1,72 @@
+"""``tilescout tables``: what was recorded."""
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table as Grid
+
+from tilescout.experiments.commands.options import examples
+from tilescout.search.engines.sources import shipped_tables
+from tilescout.search.tables.table import Table, find_tables
+from tilescout.spaces.errors import SpaceError, TableError
+from tilescout.spaces.templates import find_template
+
+
+@click.command(
+    epilog=examples(
+        "tilescout tables",
+        "tilescout tables own.parquet recorded",
+    )
+)
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+def tables(paths: tuple[Path, ...]) -> None:
+    """List recorded tables: those that come with tilescout, or the files and folders in PATHS."""
+    found = [file for path in paths for file in (find_tables([path]) if path.is_dir() else [path])]
+    console = Console()
+    damaged = []
+    for path in found if paths else shipped_tables():
+        try:
+            _show(Table.read(path), console)
+        except TableError as error:
+            damaged.append(str(error))
+    if damaged:
+        raise TableError("; ".join(damaged))
+
+
+def _show(table: Table, console: Console) -> None:
+    card = table.card
+    console.print(f"[bold]{table.path}[/bold]", highlight=False, soft_wrap=True)
+    versions = ", ".join(f"{name} {value}" for name, value in {"driver": card.driver, **card.versions}.items())
+    console.print(
+        f"{card.space} on {card.product}, recorded {card.recorded}, {versions}; "
+        f"protocol {card.protocol}{_staleness(table)}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    grid = Grid(title=f"times as speed-ups over {card.library}", title_justify="left")
+    grid.add_column("problem", no_wrap=True)
+    summaries = table.summarise()
+    pruned = any(summary.pruned for summary in summaries)
+    for heading in ("rows", *["pruned"] * pruned, "failed", f"{card.library} µs", "best", "default"):
+        grid.add_column(heading, justify="right", no_wrap=True)
+    for summary in summaries:
+        best, default = summary.best_timing, summary.default_timing
+        grid.add_row(
+            str(summary.problem),
+            f"{summary.rows:,}",
+            *[f"{summary.pruned:,}"] * pruned,
+            f"{summary.failed:,}",
+            f"{summary.library_us:.2f}",
+            f"{1 / best.ratio:.3f}" if best else "none",
+            f"{1 / default.ratio:.3f}" if default else "failed",
+        )
+    console.print(grid)
+
+
+def _staleness(table: Table) -> str:
+    try:
+        stale = table.stale_for(find_template(table.card.space))
+    except SpaceError:
+        return "; this tilescout does not know the space"
+    return "; the kernel's source has changed since" if stale else ""

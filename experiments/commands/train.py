@@ -1,0 +1,116 @@
+"""``tilescout train``: learn cost models from a recorded table."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import numpy as np
+from rich.console import Console
+
+from tilescout.costmodel.analytic import AnalyticModel, Calibration, is_tiled
+from tilescout.costmodel.blend import BlendModel, BlendOptions
+from tilescout.costmodel.estimator import Sample
+from tilescout.costmodel.learned import ForestOptions
+from tilescout.costmodel.persistence import ModelCard, save_model
+from tilescout.costmodel.ranking import RankingOptions
+from tilescout.experiments.commands.options import examples, seed_option, space_argument, store_option
+from tilescout.search.engines.replay import dataset_of
+from tilescout.search.engines.sources import largest_table
+from tilescout.search.tables.table import Table
+from tilescout.search.tables.training import samples_of
+from tilescout.spaces.templates import find_template
+
+HANDFUL = 24
+"""Random configurations a problem that the analytic model is calibrated with."""
+
+
+@click.command(
+    epilog=examples(
+        "tilescout train gemm_sm90",
+        "tilescout train gemm_sm90 --without 512x512x512:bf16 --out models --mlflow http://localhost:5000",
+    )
+)
+@space_argument
+@click.option(
+    "--table", type=click.Path(path_type=Path), help="Table to learn from. [default: the largest shipped one]"
+)
+@click.option("--without", multiple=True, metavar="PROBLEM", help="Leave this problem out; repeatable.")
+@click.option(
+    "--trees", type=click.IntRange(min=1), default=ForestOptions.trees, show_default=True, help="Trees of the forest."
+)
+@click.option(
+    "--steps", type=click.IntRange(min=1), default=RankingOptions.steps, show_default=True, help="Of the networks' fit."
+)
+@seed_option
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder to write to. [default: models in the store]"
+)
+@store_option
+@click.option("--mlflow", "mlflow_uri", metavar="URI", help="Log the model to this MLflow store, with its signature.")
+def train(
+    space: str,
+    table: Path | None,
+    without: tuple[str, ...],
+    trees: int,
+    steps: int,
+    seed: int,
+    out: Path | None,
+    store: Path,
+    mlflow_uri: str | None,
+) -> None:
+    """Train the learned model of SPACE on a table, and calibrate the analytic one with a handful of its rows.
+
+    Writes SPACE-DEVICE.npz and analytic-DEVICE.json. `tilescout predict` and the sampler `guided` take the shipped
+    ones unless told otherwise.
+    """
+    template = find_template(space)
+    recorded = Table.read(table) if table else largest_table(template)
+    left_out = [template.parse(text) for text in without]
+    samples = samples_of(recorded, template, left_out)
+    console = Console()
+    started = time.perf_counter()
+    options = BlendOptions(ForestOptions(trees=trees, seed=seed), RankingOptions(steps=steps, seed=seed))
+    model = BlendModel(options).fit(samples)
+    folder = out if out is not None else store / "models"
+    device = recorded.card.device
+    path = folder / f"{space}-{device}.npz"
+    card = ModelCard(
+        space=space,
+        device=device,
+        problems=tuple(sample.problem for sample in samples),
+        table=recorded.path.name,
+        table_sha256=recorded.card.sha256,
+        rows=sum(map(len, samples)),
+    )
+    save_model(path, model, card)
+    assert model.errors is not None
+    console.print(
+        f"{path}: {card.rows:,} measurements of {len(samples)} problems, {trees} trees, "
+        f"{path.stat().st_size / 1e6:.1f} MB, {time.perf_counter() - started:.0f} s; on a problem that is left out, "
+        f"times as a whole are off by {model.errors.shift:.1%}, "
+        f"single ones by {np.sqrt(model.errors.floor):.1%} and more",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if is_tiled(samples[0].features.names):
+        calibration = calibrate(samples, recorded.path.name, seed)
+        analytic = folder / f"analytic-{device}.json"
+        analytic.write_text(calibration.to_json())
+        console.print(
+            f"{analytic}: calibrated with {calibration.measurements} measurements", highlight=False, soft_wrap=True
+        )
+    if mlflow_uri:
+        from tilescout.search.tracking.models import log_model
+
+        run = log_model(mlflow_uri, path, card, samples[0].features, dataset_of(recorded))
+        console.print(f"logged to {mlflow_uri}, run {run}", highlight=False, soft_wrap=True)
+
+
+def calibrate(samples: list[Sample], table: str, seed: int) -> Calibration:
+    """The analytic model's constants from `HANDFUL` random configurations of each problem."""
+    generator = np.random.default_rng(seed)
+    few = [s.take(generator.choice(len(s), min(HANDFUL, len(s)), replace=False)) for s in samples]
+    calibration = AnalyticModel().fit(few).calibration
+    assert calibration is not None
+    return replace(calibration, source=f"{HANDFUL} random rows a problem of {table}, seed {seed}")

@@ -1,0 +1,139 @@
+"""``tilescout tune --suite``: all problems of a suite together."""
+
+import json
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table as Grid
+
+from tilescout.experiments.commands.options import suite_problems
+from tilescout.search.api import DEFAULT_TRIALS
+from tilescout.search.engines.engine import LiveOptions
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.live import EngineEvaluator
+from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.replay_engine import ReplayEngine
+from tilescout.search.engines.selection import make_engine
+from tilescout.search.engines.sources import check_device, named_template
+from tilescout.search.samplers import check_sampler
+from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
+from tilescout.search.studies.store import artifacts
+from tilescout.search.tuning.study import TuneOptions
+from tilescout.search.tuning.suite import tune_suite
+from tilescout.spaces.errors import StoreError
+from tilescout.spaces.problems import Problem
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Together:
+    """What is tuned, and by whom it is measured; see `make_engine`."""
+
+    space: str
+    suite: str
+    signature: str | None
+    device: str
+    gpus: int | None
+    cluster: str | None
+    table: Path | None
+    store: Path
+
+
+def tune_together(asked: Together, options: TuneOptions, mlflow_uri: str | None, json_path: Path | None) -> None:
+    """Search for the fastest configuration of every problem, print what was found, and write it.
+
+    Parameters
+    ----------
+    asked, options
+        What is searched how; without a limit, each problem has its usual trials.
+    mlflow_uri
+        The MLflow store; None takes the one in the store of kernels and studies.
+    json_path
+        Where the results are written, if anywhere.
+
+    Raises
+    ------
+    StoreError
+        If MLflow did not get all of it.
+    """
+    from tilescout.search.tracking import MlflowTracker, SuiteInfo, SuiteRun, default_store
+
+    check_device(asked.device)
+    check_sampler(options.sampler)
+    template = named_template(asked.space, asked.table)
+    problems = suite_problems(template, asked.suite, asked.signature)
+    budget = options.budget
+    if budget.trials is None and budget.gpu_seconds is None and budget.seconds is None:
+        options = replace(options, budget=replace(budget, trials=DEFAULT_TRIALS * len(problems)))
+    uri, root = (mlflow_uri, None) if mlflow_uri else default_store(asked.store)
+    with ExitStack() as stack:
+        engine = stack.enter_context(
+            make_engine(
+                template, problems[0], asked.device, asked.cluster, asked.gpus, asked.table, artifacts(asked.store),
+                LiveOptions(),
+            )
+        )  # fmt: skip
+        _LOG.info("%s", engine.provenance.description)
+        about = SuiteInfo(
+            asked.suite, template.name, engine.device.name, options.sampler, options.seed, len(problems),
+            engine.provenance.description,
+        )  # fmt: skip
+        run = stack.enter_context(SuiteRun(uri, root, about, options.resume))
+        bars = stack.enter_context(
+            Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"),
+                     console=Console(stderr=True))
+        )  # fmt: skip
+        task = bars.add_task("", total=options.budget.trials)
+
+        def make_evaluator(problem: Problem, gpu: int) -> Evaluator:
+            if isinstance(engine, ReplayEngine):
+                return ReplayEvaluator(engine.table, template, problem)
+            return EngineEvaluator(engine, problem, [gpu])
+
+        def make_tracker(info: StudyInfo, run_id: str | None) -> MlflowTracker:
+            return MlflowTracker(uri, root, info, run_id, suite=run.run_id)
+
+        def show(problem: Problem, trial: TrialRecord) -> None:
+            bars.update(task, advance=1, description=str(problem))
+
+        results = tune_suite(template, problems, make_evaluator, engine.gpus, options, make_tracker, show)
+        run.finish(results)
+    _print(results, f"{template.name}, suite {asked.suite}, on {engine.device.name}", Console())
+    if json_path is not None:
+        json_path.write_text(json.dumps([result.to_dict() for result in results], indent=2) + "\n")
+    if missing := [result.not_tracked for result in results if result.not_tracked]:
+        raise StoreError(f"{missing[0]}; tune --resume delivers the rest")
+
+
+def _print(results: Sequence[StudyResult], title: str, console: Console) -> None:
+    from tilescout.search.tracking.suite import suite_metrics
+
+    grid = Grid(title=title, title_justify="left")
+    grid.add_column("problem", no_wrap=True)
+    for heading in ("best µs", "vs library", "default", "trials", "GPU s"):
+        grid.add_column(heading, justify="right")
+    grid.add_column("ended")
+    for result in results:
+        best = result.best.measurement.timing if result.best is not None else None
+        default = result.default.measurement.timing if result.default is not None else None
+        grid.add_row(
+            str(result.info.problem),
+            f"{best.time_us:.2f}" if best is not None else "none",
+            f"{1 / best.ratio:.3f}" if best is not None else "",
+            f"{1 / default.ratio:.3f}" if default is not None else "failed",
+            str(len(result.trials)),
+            f"{result.gpu_seconds:.2f}",
+            "by itself" if result.stopped else "",
+        )
+    console.print(grid)
+    total = suite_metrics(results)
+    mean = total.get("mean_speedup_over_library")
+    speed = f"geometric mean {mean:.4f} of the library's speed; " if mean is not None else ""
+    spent = f"{total['trials']:,.0f} trials, {total['gpu_seconds']:.1f} s of GPU"
+    console.print(f"{speed}{spent}, {total['compile_seconds']:.1f} s of compiling", highlight=False, soft_wrap=True)

@@ -1,0 +1,116 @@
+"""Models that were trained without some problems of a table: trained once, on all cores, and kept as files."""
+
+import hashlib
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+
+from tilescout.costmodel.blend import BlendModel, BlendOptions
+from tilescout.costmodel.estimator import Sample
+from tilescout.costmodel.features import BINARY_PREFIX
+from tilescout.costmodel.persistence import ModelCard, load_model, save_model
+from tilescout.experiments.compare.processes import each
+from tilescout.search.engines.sources import template_of
+from tilescout.search.tables.table import Table
+from tilescout.search.tables.training import samples_of
+
+FOLDER = "held-out"
+"""Where they are in a store's folder of models."""
+
+
+@dataclass(frozen=True)
+class HeldOutModels:
+    """The learned models of a table, each without some of its problems.
+
+    A file is named by all that its model follows from, so what is there need not be trained again, by this or another
+    command, or after an interruption.
+
+    Attributes
+    ----------
+    table
+        The table's file.
+    folder
+        Where the models are kept.
+    options
+        How they are fitted.
+    built, binaries
+        Learn only from rows whose kernel was read; and also what its binary says.
+    """
+
+    table: Path
+    folder: Path
+    options: BlendOptions = field(default_factory=BlendOptions)
+    built: bool = False
+    binaries: bool = False
+
+    def samples(self) -> list[Sample]:
+        """What can be learned from, a sample a problem; the same list whenever it is asked for."""
+        return _samples(self.table, self.built, self.binaries)
+
+    def without(self, problems: Collection[str]) -> BlendModel:
+        """The model that never saw these problems, named by their text: read if it is there, else trained and kept.
+
+        Raises
+        ------
+        TableError, ModelError
+            If nothing is left to learn from, or a file can't be read or written.
+        """
+        card = self._card(problems)
+        path = self._path(card)
+        if path.is_file():
+            kept, _ = load_model(path)
+            assert isinstance(kept, BlendModel)
+            return kept
+        model = BlendModel(self.options).fit([sample for sample in self.samples() if sample.problem in card.problems])
+        save_model(path, model, card)
+        return model
+
+    def train(self, groups: Sequence[Collection[str]], processes: int, title: str = "train") -> None:
+        """Have the models without each of these groups on disk; those that are missing are trained, so many at a time.
+
+        Raises
+        ------
+        TableError, ModelError
+            As `without` does.
+        """
+        missing = [tuple(group) for group in groups if not self._path(self._card(group)).is_file()]
+        for _ in each(_train, [(self, group) for group in missing], processes, title):
+            pass
+
+    def _card(self, problems: Collection[str]) -> ModelCard:
+        rest = [sample for sample in self.samples() if sample.problem not in problems]
+        table = _table(self.table)
+        return ModelCard(
+            space=table.card.space,
+            device=table.card.device,
+            problems=tuple(sample.problem for sample in rest),
+            table=table.path.name,
+            table_sha256=table.card.sha256,
+            rows=sum(map(len, rest)),
+        )
+
+    def _path(self, card: ModelCard) -> Path:
+        causes = [asdict(card), asdict(self.options), self.samples()[0].features.names]
+        digest = hashlib.sha256(json.dumps(causes, sort_keys=True).encode()).hexdigest()
+        return self.folder / f"{card.space}-{card.device}-{digest[:16]}.npz"
+
+
+def _train(models: HeldOutModels, problems: tuple[str, ...]) -> None:
+    models.without(problems)
+
+
+@lru_cache(maxsize=2)  # a process trains several models of a table
+def _table(path: Path) -> Table:
+    return Table.read(path)
+
+
+@lru_cache(maxsize=4)
+def _samples(path: Path, built: bool, binaries: bool) -> list[Sample]:
+    table = _table(path)
+    found = samples_of(table, template_of(table), binaries=built or binaries)
+    if binaries:
+        return found
+    names = tuple(name for name in found[0].features.names if not name.startswith(BINARY_PREFIX))
+    return [replace(sample, features=sample.features.only(names)) for sample in found]

@@ -1,0 +1,112 @@
+"""What a call of our operator costs the host, beside torch.mm, and what is left of it in a CUDA graph.
+
+    python -m tilescout.experiments.research.benchmarks.launch_overhead --bundle bundle/ --out overhead.json
+
+Times how long calls take to return, in bursts that the GPU's queue holds, on the smallest product that a bundle gives
+to our kernels; then the same calls, replayed from CUDA graphs. With ``out=`` a call is as generated code has it, ours
+as `tilescout.search.export.calls` binds it; the others allocate their results.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tilescout.search.export.calls import bind
+from tilescout.search.export.inductor import load
+from tilescout.search.export.kernels import name_of
+from tilescout.spaces.errors import BundleError, DeviceError
+from tilescout.spaces.problems import DTYPES
+
+
+def host_us(call: Callable[[], Any], burst: int, bursts: int) -> float:
+    """Median time in µs for which a call keeps the host, over bursts; between them the GPU catches up."""
+    import torch
+
+    times = []
+    for _ in range(bursts):
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for _ in range(burst):
+            call()
+        times.append((time.perf_counter() - started) / burst * 1e6)
+    return median(times)
+
+
+def graph_us(call: Callable[[], Any], calls: int, replays: int) -> float:
+    """Median time in µs of a call, of `calls` of them in one CUDA graph."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            call()
+    times = []
+    for _ in range(replays):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(float(start.elapsed_time(end)) * 1e3 / calls)
+    return median(times)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, and write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bundle", type=Path, required=True)
+    parser.add_argument("--burst", type=int, default=100, help="calls in a burst; the queue of a GPU holds about 1000")
+    parser.add_argument("--bursts", type=int, default=200)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args(arguments)
+    import torch
+
+    if not torch.cuda.is_available():
+        raise DeviceError("no CUDA GPU here: this measures on one")
+    bundle = load(options.bundle)
+    plain = [
+        decision.problem
+        for decision in bundle.ours
+        if decision.problem.batch == 1 and decision.problem.signature in DTYPES
+    ]
+    if not plain:
+        raise BundleError(f"bundle {bundle.path} gives no plain product to our kernels")
+    problem = min(plain, key=lambda problem: problem.flops)
+    dtype, name = getattr(torch, problem.element.torch_name), name_of(bundle, problem)
+    a = torch.randn(1, problem.m, problem.k, device="cuda", dtype=dtype)
+    b = torch.randn(1, problem.n, problem.k, device="cuda", dtype=dtype)
+    flat, turned = a[0], b[0].t()
+    out = torch.empty(1, problem.m, problem.n, device="cuda", dtype=dtype)
+    bound, flat_out = bind(name, problem.m, torch.cuda.current_device()), out[0]
+    calls: dict[str, Callable[[], Any]] = {
+        "torch.mm, out=": lambda: torch.mm(flat, turned, out=flat_out),
+        "ours, out=": lambda: bound(a, b, out=out),
+        "torch.mm": lambda: torch.mm(flat, turned),
+        "tilescout::gemm_compiled": lambda: torch.ops.tilescout.gemm_compiled.default(a, b, None, None, name),
+        "tilescout::gemm": lambda: torch.ops.tilescout.gemm.default(a, b, None, None, name),
+    }
+    record: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "problem": str(problem)}
+    table = Table(title=f"{problem} on {record['gpu']}, torch {torch.__version__}", title_justify="left")
+    for heading in ("", "host µs a call", "µs a call in a graph"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    with torch.no_grad():
+        for call in calls.values():
+            host_us(call, options.burst, 3)
+        for title, call in calls.items():
+            times = host_us(call, options.burst, options.bursts), graph_us(call, options.burst, options.bursts)
+            record[title] = dict(zip(("host_us", "graph_us"), times, strict=True))
+            table.add_row(title, *(f"{value:.2f}" for value in times))
+    Console(width=100).print(table)
+    if options.out is not None:
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

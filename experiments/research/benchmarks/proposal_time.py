@@ -1,0 +1,95 @@
+"""How long the guided search takes to propose a configuration, and how long the features of a space take.
+
+    python -m tilescout.experiments.research.benchmarks.proposal_time --json proposal.json
+
+No GPU is used: searches are told what the shipped model expects, with noise. What is printed is time of one processor
+core, which other work on the machine hardly lengthens.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution
+from threadpoolctl import threadpool_limits
+
+from tilescout.costmodel.features import space_features
+from tilescout.search.samplers import make_sampler
+from tilescout.search.samplers.base import distributions
+from tilescout.search.samplers.guided import GuidedSampler
+from tilescout.search.samplers.others import OtherTrials
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.templates import find_template
+
+PROBLEMS = ("4096x4096x4096:bf16", "2048x8192x4096:bf16", "8192x2048x4096:bf16", "4096x2048x8192:bf16")
+"""The first is searched; of the others some trials are known."""
+
+NOISE = 0.1
+"""Standard deviation of the noise on log times."""
+
+
+def invent(space: SearchSpace, count: int, seed: int) -> OtherTrials:
+    """Trials of random configurations of a space, with invented times."""
+    rng = np.random.default_rng(seed)
+    indices = space.sample(count, rng)
+    found = OtherTrials.of(space, indices, np.exp(rng.normal(5, NOISE, count)), np.zeros(count, dtype=np.bool_))
+    assert found is not None
+    return found
+
+
+def propose(spaces: list[SearchSpace], sampler: str, together: bool, trials: int) -> NDArray[np.float64]:
+    """Seconds of processor time of each proposal of a search, of shape [trials]."""
+    space = spaces[0]
+    others = [invent(other, 100, seed) for seed, other in enumerate(spaces[1:])] if together else []
+    made = make_sampler(sampler, space, 0, others=lambda: others)
+    assert isinstance(made, GuidedSampler)
+    expected = GuidedSampler(space, 0).prior
+    assert expected is not None
+    study = optuna.create_study(sampler=made)
+    knobs: dict[str, BaseDistribution] = {**distributions(space)}
+    rng, seconds = np.random.default_rng(0), []
+    for _ in range(trials):
+        started = time.process_time()
+        trial = study.ask(knobs)
+        seconds.append(time.process_time() - started)
+        index = int(space.find([trial.params[knob] for knob in knobs]))
+        study.tell(trial, float(np.exp(expected.mean[index] + rng.normal(0, NOISE))))
+    return np.array(seconds)
+
+
+def main() -> None:
+    """Command line of the script."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=120, help="of each search")
+    parser.add_argument("--configurations", type=int, default=50_000, help="a random part of the space")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    threadpool_limits(1)
+    template, device = find_template("gemm_sm90"), find_device("h200")
+    spaces = []
+    for problem in PROBLEMS:
+        whole = template.space(template.parse(problem), device)
+        spaces.append(whole.subset(whole.sample(min(arguments.configurations, len(whole)), np.random.default_rng(0))))
+    started = time.process_time()
+    space_features(spaces[0], template)
+    features = time.process_time() - started
+    result: dict[str, object] = {"configurations": len(spaces[0]), "features_s": features}
+    print(f"{len(spaces[0]):,} configurations; their features: {features:.2f} s")
+    for sampler, together in (("guided", False), ("guided", True), ("guided-cold", False)):
+        name = f"{sampler}, with 300 trials of 3 other problems" if together else sampler
+        first, *rest = 1e3 * propose(spaces, sampler, together, arguments.trials)
+        middle, high, most = np.quantile(rest, [0.5, 0.95, 1])
+        result[name] = {"first_ms": first, "median_ms": middle, "p95_ms": high, "max_ms": most}
+        print(f"{name}: first proposal {first:.0f} ms, then median {middle:.1f}, 95 % {high:.1f}, most {most:.1f} ms")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

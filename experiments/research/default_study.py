@@ -1,0 +1,151 @@
+"""How good the defaults of `gemm_sm90` are on the problems of recorded tables, and how they were found.
+
+    python -m tilescout.experiments.research.default_study search/tables/recorded/*.parquet --out defaults.json
+
+A few configurations are picked greedily, each as what lowers the mean of log(time / best recorded) the most if the
+best of the picked is run. Then the rates of the estimate that chooses among them are fitted. Both are also done
+without a sixth of the problems at a time, and judged on those. A pruned row counts with its pilot.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table as Grid
+
+from tilescout.search.tables.table import Table
+from tilescout.spaces.constraints import Columns
+from tilescout.spaces.devices import Device, find_device
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.gemm_sm90.estimate import RATES, Rates, cycles
+from tilescout.spaces.gemm_sm90.template import KNOBS, TEMPLATE
+from tilescout.spaces.tiling import Integers
+
+_MISSING = 3.0  # log(time / best) that a configuration that was not measured on a problem counts with
+_SPREAD = 0.15  # of the rates' logarithms, when a better set is looked for near the best
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Log of the time of every recorded configuration over the best recorded: [configurations, problems]."""
+
+    columns: Columns
+    problems: Sequence[GemmProblem]
+    devices: Sequence[Device]
+    logs: NDArray[np.float64]
+
+    def chosen(self, picked: Integers, at: int, rates: Rates) -> float:
+        """The loss, on problem number `at`, of the picked configuration that the estimate prefers."""
+        problem, device = self.problems[at], self.devices[at]
+        tiling = TEMPLATE.tiling({name: column[picked] for name, column in self.columns.items()}, problem)
+        known = self.logs[picked, at]
+        times = np.where(np.isfinite(known), cycles(tiling, problem, device, rates), np.inf)
+        return float(min(known[int(np.argmin(times))], _MISSING))
+
+
+def read(tables: Sequence[Table]) -> Losses:
+    """The losses of the configurations of several tables of the space."""
+    places: dict[tuple[object, ...], int] = {}
+    entries: list[tuple[int, int, float]] = []
+    problems: list[GemmProblem] = []
+    devices: list[Device] = []
+    for table in tables:
+        knobs = list(zip(*(table.data[knob.name].to_pylist() for knob in KNOBS), strict=True))
+        pilots = np.array(table.data["pilot_us"].to_pylist(), dtype=np.float64)
+        times = np.where(np.isfinite(table.times_us), table.times_us, pilots)
+        for problem in table.problems:
+            rows = table.rows(problem)
+            best = np.nanmin(table.times_us[rows])
+            entries += [(places.setdefault(knobs[row], len(places)), len(problems), times[row] / best) for row in rows]
+            problems.append(GemmProblem.parse(str(problem)))
+            devices.append(find_device(table.card.device))
+    logs = np.full((len(places), len(problems)), np.inf)
+    for place, at, loss in entries:
+        logs[place, at] = np.log(loss) if np.isfinite(loss) else np.inf
+    columns = {knob.name: np.array([place[n] for place in places]) for n, knob in enumerate(KNOBS)}
+    return Losses(columns, problems, devices, logs)
+
+
+def pick(losses: Losses, count: int, among: Integers) -> Integers:
+    """Positions of `count` configurations that together do well on the problems `among`."""
+    logs = losses.logs[:, among]
+    reached, picked = np.full(len(among), _MISSING), []
+    for _ in range(count):
+        picked.append(int(np.minimum(logs, reached).sum(axis=1).argmin()))
+        reached = np.minimum(reached, logs[picked[-1]])
+    return np.array(picked)
+
+
+def fit(losses: Losses, picked: Integers, among: Integers, steps: int, generator: np.random.Generator) -> Rates:
+    """Rates whose choices among the picked are fast on the problems `among`: a random search around the best so far."""
+
+    def loss(rates: Rates) -> float:
+        return float(np.mean([losses.chosen(picked, at, rates) for at in among]))
+
+    best, lowest = RATES, loss(RATES)
+    for _ in range(steps):
+        factors = np.exp(generator.normal(0.0, _SPREAD, len(fields(Rates))))
+        tried = replace(
+            best, **{name: value * f for (name, value), f in zip(asdict(best).items(), factors, strict=True)}
+        )
+        if (found := loss(tried)) < lowest:
+            best, lowest = tried, found
+    return best
+
+
+def main() -> None:
+    """Command line of the script."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", type=Path, nargs="+")
+    parser.add_argument("--count", type=int, default=20, help="configurations to pick (%(default)s)")
+    parser.add_argument("--steps", type=int, default=300, help="sets of rates to try (%(default)s)")
+    parser.add_argument("--folds", type=int, default=6, help="parts of the problems to leave out in turn (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the search and of the parts (%(default)s)")
+    parser.add_argument("--out", type=Path, help="JSON file to write too")
+    arguments = parser.parse_args()
+
+    losses = read([Table.read(path) for path in arguments.tables])
+    generator = np.random.default_rng(arguments.seed)
+    order = generator.permutation(len(losses.problems))
+    held_out: dict[str, float] = {}
+    for fold in range(arguments.folds):
+        left = order[fold :: arguments.folds]
+        others = np.setdiff1d(order, left)
+        picked = pick(losses, arguments.count, others)
+        rates = fit(losses, picked, others, arguments.steps, generator)
+        held_out |= {str(losses.problems[at]): losses.chosen(picked, at, rates) for at in left}
+    codes = np.stack([losses.columns[knob.name] for knob in KNOBS], axis=1).tolist()
+    shipped: dict[str, float] = {}
+    for at, problem in enumerate(losses.problems):
+        default = TEMPLATE.default(problem, losses.devices[at])
+        shipped[str(problem)] = float(losses.logs[codes.index([str(default[k.name]) for k in KNOBS]), at])
+    picked = pick(losses, arguments.count, order)
+    rates = fit(losses, picked, order, arguments.steps, generator)
+
+    grid = Grid(title="time over the best recorded", title_justify="left")
+    for heading in ("problem", "the default", "chosen without the problem"):
+        grid.add_column(heading)
+    for name, loss in shipped.items():
+        grid.add_row(name, f"{np.exp(loss):.3f}", f"{np.exp(held_out[name]):.3f}")
+    means = [np.exp(np.mean(list(found.values()))) for found in (shipped, held_out)]
+    grid.add_row("geometric mean", *(f"{mean:.3f}" for mean in means))
+    console = Console()
+    console.print(grid)
+    for at in picked:
+        console.print("picked:", ", ".join(f"{knob.name} {losses.columns[knob.name][at]}" for knob in KNOBS))
+    console.print("fitted:", {name: round(float(value), 3) for name, value in asdict(rates).items()})
+    if arguments.out is not None:
+        record = {
+            name: {"default": float(np.exp(loss)), "held_out": float(np.exp(held_out[name]))}
+            for name, loss in shipped.items()
+        }
+        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

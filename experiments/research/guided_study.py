@@ -1,0 +1,132 @@
+"""How soon a guided search finds the best of a recorded table, its model trained without the problem.
+
+    python -m tilescout.experiments.research.guided_study gemm_sm90 --out guided.json
+
+For each problem of the table: a model is trained on the others, and a search that it guides is replayed, the default
+configuration first. Its seed settles nothing: with a model nothing in a guided search is random. Runs on all cores; the
+models are kept in the store, where `tilescout evaluate-model` has put them already if it was run.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from tilescout.costmodel.blend import BlendOptions
+from tilescout.costmodel.estimator import CostModel
+from tilescout.costmodel.learned import ForestOptions
+from tilescout.costmodel.ranking import RankingOptions
+from tilescout.experiments.compare.held_out import FOLDER, HeldOutModels
+from tilescout.experiments.compare.processes import cores, each
+from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.sources import largest_table, template_of
+from tilescout.search.studies.records import StudyResult
+from tilescout.search.studies.store import STORE
+from tilescout.search.tables.table import Table
+from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.study import TuneOptions, run_study
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import KernelTemplate, find_template
+
+TRIALS = 60
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """How a search went.
+
+    Attributes
+    ----------
+    problem
+        What was searched.
+    within
+        Measurements until one was within 1 % of the best recorded; None if none of all was.
+    stopped
+        Measurements after which it stopped by itself; None if it did not.
+    regret
+        What it had found when it stopped, over the best recorded, less 1.
+    gpu_seconds, exhaustive_gpu_seconds
+        Recorded seconds of GPU time of the search until it stopped, and of the whole table.
+    """
+
+    problem: str
+    within: int | None
+    stopped: int | None
+    regret: float
+    gpu_seconds: float
+    exhaustive_gpu_seconds: float
+
+
+def study(models: HeldOutModels, name: str, trials: int) -> Convergence:
+    """The guided search of the problem of this name by a model that was trained without it."""
+    table = Table.read(models.table)
+    template = template_of(table)
+    problem = table.problem(name)
+    model = models.without([name])
+    stopping = _search(table, template, problem, model, Budget(trials))
+    going_on = _search(table, template, problem, model, Budget(trials, whole=True))
+    rows = table.rows(problem)
+    best = float(table.times_us[rows].min())
+    regret = np.minimum.accumulate([trial.measurement.time_us for trial in going_on.trials]) / best - 1
+    within = np.flatnonzero(regret <= 0.01)
+    assert stopping.best is not None
+    return Convergence(
+        problem=str(problem),
+        within=int(within[0]) + 1 if len(within) else None,
+        stopped=len(stopping.trials) if stopping.stopped else None,
+        regret=stopping.best.measurement.time_us / best - 1,
+        gpu_seconds=stopping.gpu_seconds,
+        exhaustive_gpu_seconds=float(np.asarray(table.data["gpu_seconds"])[rows].sum()),
+    )
+
+
+def _search(table: Table, template: KernelTemplate, problem: Problem, model: CostModel, budget: Budget) -> StudyResult:
+    with TemporaryDirectory() as folder, ReplayEvaluator(table, template, problem) as evaluator:
+        options = TuneOptions("guided", 0, budget, Path(folder), settings={"model": model})
+        return run_study(template, evaluator, options)
+
+
+def main() -> None:
+    """Command line of the script."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("space")
+    parser.add_argument("--table", type=Path, help="the largest shipped one by default")
+    parser.add_argument("--trials", type=int, default=TRIALS, help="most measurements of a search")
+    parser.add_argument("--trees", type=int, default=ForestOptions.trees, help="trees of a model's forest")
+    parser.add_argument("--steps", type=int, default=RankingOptions.steps, help="steps of its networks' fit")
+    parser.add_argument("--processes", type=int, default=cores(), help="one a core by default")
+    parser.add_argument("--store", type=Path, default=STORE, help="folder that keeps the models")
+    parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
+    arguments = parser.parse_args()
+    template = find_template(arguments.space)
+    table = Table.read(arguments.table) if arguments.table else largest_table(template)
+    table.check_space(template)
+    options = BlendOptions(ForestOptions(trees=arguments.trees), RankingOptions(steps=arguments.steps))
+    models = HeldOutModels(table.path.absolute(), arguments.store / "models" / FOLDER, options)
+    names = [str(problem) for problem in table.problems]
+    searches = [(models, name, arguments.trials) for name in names]
+    found: list[Convergence] = []
+    for one in each(study, searches, arguments.processes, "train and search"):
+        found = sorted([*found, one], key=lambda one: names.index(one.problem))
+        arguments.out.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
+    print_found(found, arguments.trials)
+
+
+def print_found(found: Sequence[Convergence], trials: int) -> None:
+    """Print a line a problem, and how many measurements it took in the median and at the 90th percentile."""
+    print(f"{'problem':>24} {'within 1 %':>10} {'stopped':>8} {'regret':>7} {'GPU s':>7} {'all, s':>7}")
+    for one in found:
+        print(
+            f"{one.problem:>24} {one.within or '-':>10} {one.stopped or '-':>8} {one.regret:7.2%} "
+            f"{one.gpu_seconds:7.3f} {one.exhaustive_gpu_seconds:7.2f}"
+        )
+    counts = [one.within or trials for one in found]
+    print(f"within 1 %: median {np.median(counts):g}, 90th percentile {np.quantile(counts, 0.9):g} measurements")
+
+
+if __name__ == "__main__":
+    main()

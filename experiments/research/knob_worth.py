@@ -1,0 +1,70 @@
+r"""What each knob of a space is worth on the problems of a table, by the rows that were recorded.
+
+    python -m tilescout.experiments.research.knob_worth search/tables/recorded/gemm_sm90-h200-bf16.parquet \
+        --out worth.json
+
+For every knob and value: how much slower than the table's best the best configuration with that value is. A knob earns
+its place on a problem if leaving it at the value that does best over all problems costs more than 1 % there.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table as Grid
+
+from tilescout.search.tables.table import Table
+
+ENOUGH = 0.01
+
+
+def losses(table: Table, name: str) -> NDArray[np.float64]:
+    """Time of the best configuration with each value of a knob over the best of all, less 1: [problems, values].
+
+    Infinite where no configuration with the value was timed on the problem.
+    """
+    values = table.card.knobs[name]
+    held = np.array(table.data[name].to_pylist())
+    found = np.full((len(table.problems), len(values)), np.inf)
+    for at, problem in enumerate(table.problems):
+        rows = table.rows(problem)
+        times = table.times_us[rows]
+        for code, value in enumerate(values):
+            found[at, code] = times.min(where=held[rows] == value, initial=np.inf) / times.min() - 1
+    return found
+
+
+def main() -> None:
+    """Command line of the script."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", type=Path)
+    parser.add_argument("--out", type=Path, help="JSON file to write too")
+    arguments = parser.parse_args()
+
+    table = Table.read(arguments.table)
+    grid = Grid(title="problems on which the best single value of a knob costs more than 1 %", title_justify="left")
+    for heading in ("knob", "best single value", "problems", "largest loss", "where"):
+        grid.add_column(heading)
+    record: dict[str, object] = {}
+    for name, values in table.card.knobs.items():
+        lost = losses(table, name)
+        # Of values that some problem can't have, a large loss stands for the infinite one.
+        single = int(np.log1p(np.minimum(lost, 1e3)).mean(axis=0).argmin())
+        costs = {str(problem): float(loss) for problem, loss in zip(table.problems, lost[:, single], strict=True)}
+        earning = [problem for problem, loss in costs.items() if loss > ENOUGH]
+        worst = max(costs, key=lambda problem: costs[problem])
+        grid.add_row(name, str(values[single]), str(len(earning)), f"{costs[worst]:.1%}", worst)
+        record[name] = {
+            "single": values[single],
+            "loss": {problem: loss if np.isfinite(loss) else None for problem, loss in costs.items()},
+        }
+    Console().print(grid)
+    if arguments.out is not None:
+        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

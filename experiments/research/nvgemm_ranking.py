@@ -1,0 +1,73 @@
+"""What the ranker leaves of TorchInductor's NVGEMM candidates on Hopper, by times that a GPU recorded of all of them.
+
+    python -m tilescout.experiments.research.nvgemm_ranking experiments/results/peers-2026-11-21/peers.json
+
+`peer_kernels` has TorchInductor's benchmarker time the 24 operators for Hopper. For each of its problems: how much
+slower than the fastest operator the fastest is that TorchInductor would have timed, which takes the first of the list,
+and the fastest of those that the ranker keeps.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table as Grid
+
+from tilescout.experiments.research.peer_kernels import listed
+from tilescout.search.export.candidates import OPERATORS, learned_ranker
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.templates import find_template
+
+DEVICE = "h200"
+TIMED = 10  # nvgemm_max_profiling_configs of torch 2.14 and 2.15
+KEPT = (1, 2, 4)
+
+
+def predicted(problem: GemmProblem) -> NDArray[np.float64]:
+    """The log times that our model predicts for the operators, in CUTLASS's order: [operators]."""
+    template = find_template(OPERATORS)
+    space = template.space(problem, find_device(DEVICE))
+    depth = 128 // problem.element.bytes
+    candidates = [{**space[index], "tile_k": depth} for index in listed(template, space)]
+    return learned_ranker(DEVICE).predict(problem, candidates)  # type: ignore[arg-type]
+
+
+def losses(times: Sequence[float], predictions: NDArray[np.float64], timed: int, kept: Sequence[int]) -> list[float]:
+    """What the fastest of the first ``timed``, and of the best ``kept`` by prediction, lose to the fastest of all.
+
+    That is their time over its, less 1.
+
+    Parameters
+    ----------
+    times, predictions
+        Of the same operators, in CUTLASS's order, each in a unit of its own.
+    """
+    measured = np.asarray(times)
+    ranked = measured[np.argsort(predictions, kind="stable")]
+    fastest = [measured[:timed].min(), *(ranked[:count].min() for count in kept)]
+    return [float(time / measured.min() - 1) for time in fastest]
+
+
+def main() -> None:
+    """Command line of the script."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("times", type=Path, help="what peer_kernels wrote")
+    arguments = parser.parse_args()
+
+    grid = Grid(title="slower than the fastest operator", title_justify="left")
+    for heading in ("problem", "µs", f"TorchInductor's {TIMED}", *(f"our {count}" for count in KEPT)):
+        grid.add_column(heading, justify="right")
+    recorded = json.loads(arguments.times.read_text())["chosen by, in ms"][OPERATORS]
+    for problem, times in recorded.items():
+        lost = losses(times, predicted(GemmProblem.parse(problem)), TIMED, KEPT)
+        grid.add_row(problem, f"{min(times) * 1e3:.1f}", *(f"{loss:.1%}" for loss in lost))
+    Console().print(grid)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""How many rounds a race should run between two looks: designs of it, replayed over recorded rounds of finalists.
+
+    python -m tilescout.experiments.research.race_study TABLE.parquet --problem 4096x4096x4096:bf16 --out races.json.gz
+    python -m tilescout.experiments.research.race_study --again races.json.gz
+
+The best configurations of a table and its default take turns with the library, pair by pair, in several heats, each of
+one queue. Races of each design (`tilescout.search.measure.race`) then draw their rounds from what was recorded: six of
+the best eight and the default, as a search hands them over. For each design it prints the pairs that a race takes, and
+how far its answers are behind the best in the race, by the mean of everything recorded.
+"""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.experiments.research.measurement_study import HEATING_US, heat
+from tilescout.experiments.research.studies import record_or_show, set_up
+from tilescout.search.measure.race import RaceOptions, run_race
+from tilescout.search.measure.worker import Worker
+from tilescout.search.tables.table import Table
+from tilescout.spaces.problems import Problem
+
+DESIGNS = {
+    f"{design.look} rounds of {design.pairs}, {design.looks} looks": design
+    for design in (
+        RaceOptions(),
+        RaceOptions(look=6, pairs=5, looks=5),
+        RaceOptions(look=6, pairs=3, looks=5),
+        RaceOptions(look=6, pairs=2, looks=8),
+        RaceOptions(look=10, pairs=2, looks=5),
+        RaceOptions(look=12, pairs=1, looks=10),
+    )
+}
+NEAR = 8  # finalists are drawn from so many of the best
+
+Floats = NDArray[np.float64]
+
+
+class Recorded:
+    """Rounds of a race that are drawn from recorded ones, of shape [heats, rounds, kernels]."""
+
+    def __init__(self, logs: Floats, seed: int) -> None:
+        self._logs, self._generator = logs, np.random.default_rng(seed)
+        self.pairs = 0
+
+    def measure(self, indices: Sequence[int], rounds: int, pairs: int, seed: int) -> Floats:
+        """Rounds of some of the kernels, one after another as they were recorded."""
+        heat = self._generator.integers(len(self._logs))
+        first = self._generator.integers(self._logs.shape[1] - rounds * pairs + 1)
+        drawn = self._logs[heat, first : first + rounds * pairs][:, list(indices)]
+        self.pairs += drawn.size
+        return np.asarray(np.exp(drawn.reshape(rounds, pairs, -1).mean(axis=1)))
+
+
+def replay(logs: Floats, design: RaceOptions, races: int, seed: int) -> dict[str, float]:
+    """Figures of a design, over so many races.
+
+    Parameters
+    ----------
+    logs
+        Logarithms of recorded ratios, of shape [heats, rounds, kernels]; the last kernel is the default.
+    design, races, seed
+        What is tried how often.
+    """
+    true = logs.mean(axis=(0, 1))
+    default = len(true) - 1
+    near = np.argsort(true[:default])[:NEAR]
+    generator = np.random.default_rng(seed)
+    pairs, behind, slower = [], [], 0
+    for race in range(races):
+        recorded = Recorded(logs, seed + race)
+        chosen = generator.permutation(near)[: design.candidates].tolist()
+        answer = run_race(chosen, default, recorded.measure, design, seed + race).answer
+        pairs.append(recorded.pairs)
+        behind.append(float(np.expm1(true[answer] - true[[*chosen, default]].min())))
+        slower += true[answer] > true[default]
+    return {
+        "pairs": float(np.mean(pairs)),
+        "behind": float(np.mean(behind)),
+        "behind_most": max(behind),
+        "slower_than_the_default": slower / races,
+    }
+
+
+def record(worker: Worker, table: Table, problem: Problem, asked: argparse.Namespace) -> dict[str, Any]:
+    """The ratios of finalists in heats of one queue each."""
+    bench, launches = set_up(worker, table, problem, asked.good, asked.store)
+    heat(bench, HEATING_US)
+    for launch in launches:
+        bench.verify(launch, edge=True)
+        bench.time(launch, incumbent=None)  # from which is learnt what the library's times are worth
+    heats = [bench.race(launches, asked.rounds, 1, asked.seed + number) for number in range(asked.heats)]
+    return {"library_us": bench.library_us, "ratios": np.round(heats, 6).tolist()}
+
+
+def show(problem: str, found: dict[str, Any], asked: argparse.Namespace) -> None:
+    """Print the figures of every design."""
+    logs = np.log(np.array(found["ratios"]))
+    print(f"{problem}: {logs.shape[2]} kernels, {logs.shape[0]} heats of {logs.shape[1]} rounds")
+    for name, design in DESIGNS.items():
+        figures = replay(logs, design, asked.races, asked.seed)
+        print(
+            f"  {name:26s} {figures['pairs']:5.0f} pairs, {figures['behind']:.3%} behind the best, "
+            f"{figures['behind_most']:.2%} at most, slower than the default {figures['slower_than_the_default']:.1%}",
+            flush=True,
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line of the script."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--good", type=int, default=12, help="configurations, and the default")
+    parser.add_argument("--heats", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=60, help="of a heat")
+    parser.add_argument("--races", type=int, default=200, help="of each design")
+    record_or_show(parser, record, show, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+r"""What a kernel's time should be divided by, from raw block times of a table's best configurations.
+
+    python -m tilescout.experiments.research.reference_study TABLE.parquet --problem 64x8192x8192:bf16 \
+        --out reference.json
+
+Measures each of the configurations in rounds of random order, as the protocol does: blocks in turns with the
+library's, then in turns with a copy of as many bytes. Prints by how much the rounds of a configuration spread if its
+time is divided by nothing, by the library beside it, by the library's mean over the last measurements, by the copy
+beside it, by the mean of all configurations in the round (which no search could do, but which tells whether something
+moves them all), or as the protocol does, told and not told when the device is throttled. Every length of the blocks
+and every number of input sets is a set-up of its own. With ``--as-searched`` each kernel is verified and its block is
+made anew before each measurement, as in a search, so that the device had waited for the host; how the times of
+kernels and library settle, pair by pair, is printed too. All block times and the clocks go to ``--out``; ``--again
+FILE`` prints the figures of such a file anew, without a GPU.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.experiments.research.race_table import finalists
+from tilescout.experiments.research.studies import compile_all, load_all, spread_of
+from tilescout.search.build.loading import Launch
+from tilescout.search.measure.bench import Bench
+from tilescout.search.measure.interval import mean_interval
+from tilescout.search.measure.machine import Block
+from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.reference import Reference
+from tilescout.search.measure.worker import Worker
+from tilescout.search.studies.store import STORE, artifacts
+from tilescout.search.tables.table import Table
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import find_template
+
+_FORGET = 1 / 16  # as the protocol's mean of the last measurements
+
+
+def copy_block(bench: Bench) -> Block:
+    """A block of copies that move as many bytes as a launch, of other buffers each time."""
+    import torch
+
+    bytes_each = bench.problem.bytes // 2
+    sets = max(2, round(4 * bench.machine.l2_bytes / bytes_each / 2))
+    buffers = [torch.empty((2, bytes_each), dtype=torch.int8, device=bench.machine.device) for _ in range(sets)]
+
+    def copy(number: int) -> None:
+        source, target = buffers[number % sets]
+        target.copy_(source)
+
+    return bench.machine.block([lambda number=number: copy(number) for number in range(bench.launches)])  # type: ignore[misc]
+
+
+def raw_blocks(
+    bench: Bench, launches: Sequence[Launch], rounds: int, pairs: int, seed: int, as_searched: bool
+) -> dict[str, Any]:
+    """Times of single blocks in µs: by round, by configuration, and one after another; and the clocks."""
+    machine = bench.machine
+    library, copy = bench.make_block(bench.run_library), copy_block(bench)
+    blocks = [bench.make_block(launch) for launch in launches]
+    machine.times_us([*blocks, library, copy], lost=1.0)
+    generator = np.random.default_rng(seed)
+    shape = (rounds, len(blocks))
+    raw: dict[str, Any] = {"beside": np.empty((*shape, 2 * pairs + 1)), "with_copy": np.empty((*shape, 2 * pairs + 1))}
+    raw |= {"order": np.empty(shape, int), "seconds": np.empty(shape), "clocks": []}
+    started = time.perf_counter()
+    for turn in range(rounds):
+        for place, kernel in enumerate(generator.permutation(len(blocks))):
+            block = blocks[kernel]
+            if as_searched:
+                bench.verify(launches[kernel], edge=True)
+                block = bench.make_block(launches[kernel])
+                machine.times_us([block, library], lost=1.0)
+            raw["beside"][turn, kernel] = machine.times_us([library, library, *[block, library] * pairs])
+            raw["clocks"].append([turn, int(kernel), asdict(state) if (state := machine.clocks()) else None])
+            raw["with_copy"][turn, kernel] = machine.times_us([copy, copy, *[block, copy] * pairs])
+            raw["order"][turn, kernel] = place
+            raw["seconds"][turn, kernel] = time.perf_counter() - started
+    return raw
+
+
+def by_protocol(raw: dict[str, Any], block_us: float, told: bool) -> NDArray[np.float64]:
+    """The protocol's ratios in the order of measuring; `told` or not when the device was throttled."""
+    times, order = np.asarray(raw["beside"]), np.argsort(raw["order"], axis=1)
+    throttled = {(turn, kernel): bool(state and state["throttle"]) for turn, kernel, state in raw["clocks"]}
+    reference = Reference(block_us, times[0, 0, 0::2].tolist(), ProtocolOptions())
+    ratios = np.empty(order.shape)
+    for turn, kernels in enumerate(order):
+        for kernel in kernels:
+            blocks = times[turn, kernel]
+            pairs = blocks[1::2], (blocks[:-1:2] + blocks[2::2]) / 2
+            ratios[turn, kernel] = reference.estimate(*pairs, told and throttled[turn, kernel]).ratio
+            reference.learn(*pairs)
+    return ratios
+
+
+def divided(raw: dict[str, Any], block_us: float) -> dict[str, NDArray[np.float64]]:
+    """Each configuration's value in each round, of shape [rounds, configurations], by what it is divided by.
+
+    Parameters
+    ----------
+    raw
+        What `raw_blocks` returned.
+    block_us
+        The library's steady time of a block, in µs.
+    """
+    raw = raw | {name: np.asarray(raw[name]) for name in ("beside", "with_copy", "order")}
+
+    def middle(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.array([[mean_interval(cell.tolist())[0] for cell in row] for row in values])
+
+    def beside(times: NDArray[np.float64]) -> NDArray[np.float64]:
+        return middle(times[..., 1::2] / ((times[..., :-1:2] + times[..., 2::2]) / 2))
+
+    alone = middle(raw["beside"][..., 1::2])
+    library = np.median(raw["beside"][..., 0::2], axis=2)
+    in_order = np.argsort(raw["order"], axis=1)
+    recent, mean = np.empty_like(library), float(library[0].mean())
+    for turn, kernels in enumerate(in_order):
+        for kernel in kernels:
+            recent[turn, kernel] = mean
+            mean += (library[turn, kernel] - mean) * _FORGET
+    return {
+        "nothing": alone,
+        "library beside it": beside(raw["beside"]),
+        "library's last mean": alone / recent,
+        "copy beside it": beside(raw["with_copy"]),
+        "mean of the round": alone / np.exp(np.log(alone).mean(axis=1, keepdims=True)),
+        "(the library by itself)": library,
+        "the protocol, not told": by_protocol(raw, block_us, told=False),
+        "the protocol, told": by_protocol(raw, block_us, told=True),
+    }
+
+
+def study(table: Table, problem: Problem, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Every set-up of a problem: figures, and raw times."""
+    template = find_template(table.card.space)
+    worker = Worker(arguments.device)
+    arch = find_device(worker.machine.name).arch
+    built = compile_all(template, problem, arch, finalists(table, problem, arguments.good), arguments.store)
+    results: dict[str, Any] = {}
+    for cold in arguments.cold_l2:
+        for block_us in arguments.block_us:
+            options = replace(ProtocolOptions(), block_us=block_us, cold_l2=cold)
+            bench = worker.bench(template.workload, str(problem), options, None)
+            launches = load_all(worker, bench, template, built)
+            raw = raw_blocks(bench, launches, arguments.rounds, arguments.pairs, arguments.seed, arguments.as_searched)
+            listed = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in raw.items()}
+            setup = {"library_us": bench.library_us, "launches": bench.launches, "raw": listed}
+            results[f"blocks of {block_us:g} us, inputs of {cold:g} L2"] = setup
+    return results
+
+
+def settling(raw: dict[str, Any]) -> dict[str, list[float]]:
+    """Times of the kernels' and the library's blocks by their place in a measurement, over those of its second half."""
+    times = np.asarray(raw["beside"])
+    found = {}
+    for name, blocks in (("kernel", times[..., 1::2]), ("library", times[..., 0::2])):
+        settled = np.median(blocks[..., blocks.shape[-1] // 2 :], axis=-1, keepdims=True)
+        found[name] = np.median(blocks / settled, axis=(0, 1)).tolist()
+    return found
+
+
+def report(result: dict[str, Any]) -> None:
+    """Work out and print the figures of every set-up, and keep them beside its raw times."""
+    for problem, setups in result.items():
+        for name, setup in setups.items():
+            values = divided(setup["raw"], setup["library_us"] * setup["launches"])
+            setup["spread"] = {by: spread_of(each) for by, each in values.items()}
+            spreads = ", ".join(f"{by} {each['spread']:.2%}" for by, each in setup["spread"].items())
+            print(f"{problem}, {name}: {spreads}", flush=True)
+            setup["settling"] = settling(setup["raw"])
+            for by, places in setup["settling"].items():
+                print(f"  {by} settling: {' '.join(f'{place:.3f}' for place in places[:12])}", flush=True)
+
+
+def main(texts: Sequence[str] | None = None) -> None:
+    """Command line of the script."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", type=Path, nargs="?")
+    parser.add_argument("--problem", action="append", default=[])
+    parser.add_argument("--again", type=Path, help="a file of earlier block times, instead of a table and problems")
+    parser.add_argument("--good", type=int, default=8, help="configurations, the default among them")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--pairs", type=int, default=12, help="pairs of blocks in a measurement")
+    parser.add_argument("--as-searched", action="store_true", help="verify a kernel and make its block anew each time")
+    parser.add_argument("--block-us", type=float, nargs="+", default=[300.0, 1200.0])
+    parser.add_argument("--cold-l2", type=float, nargs="+", default=[4.0, 16.0])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--store", type=Path, default=artifacts(STORE))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args(texts)
+    if arguments.again:
+        result = json.loads(arguments.again.read_text())
+    elif arguments.table and arguments.problem:
+        table = Table.read(arguments.table)
+        problems = [table.problem(text) for text in arguments.problem]
+        result = {str(problem): study(table, problem, arguments) for problem in problems}
+    else:
+        parser.error("name a table and a --problem, or a file with --again")
+    report(result)
+    arguments.out.write_text(json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()

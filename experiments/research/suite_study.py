@@ -1,0 +1,151 @@
+"""What a guided search gains from the trials of the other problems of a suite, on a recorded table.
+
+    python -m tilescout.experiments.research.suite_study gemm_sm90 --out suite.json
+    python -m tilescout.experiments.research.suite_study gemm_sm90 --cold --out suite-cold.json
+
+The problems of the table are searched one after the other, in several random orders. Each is searched twice: alone, and
+with the trials of those before it. The model was trained without the problem's whole family; with ``--cold`` there is
+none, and one is learned from the trials. The orders run on all cores.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+
+from tilescout.costmodel.blend import BlendOptions
+from tilescout.costmodel.estimator import CostModel
+from tilescout.costmodel.evaluation import family_of, median_interval
+from tilescout.costmodel.learned import ForestOptions
+from tilescout.costmodel.ranking import RankingOptions
+from tilescout.experiments.compare.held_out import FOLDER, HeldOutModels
+from tilescout.experiments.compare.processes import cores, each
+from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.sources import largest_table, template_of
+from tilescout.search.samplers import make_sampler
+from tilescout.search.samplers.others import OtherTrials
+from tilescout.search.studies.store import STORE
+from tilescout.search.tables.table import Table
+from tilescout.search.tuning.loop import Budget, run
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import KernelTemplate, find_template
+
+TRIALS = 25
+SHOWN = (1, 2, 5, 10, 20)
+"""Trials after which the regret is printed."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Two searches of a problem.
+
+    Attributes
+    ----------
+    problem
+        What was searched.
+    before
+        Problems whose trials the second one had.
+    alone, together
+        Best found after each trial over the best recorded, less 1, without and with those trials.
+    """
+
+    problem: str
+    before: int
+    alone: list[float]
+    together: list[float]
+
+
+def study(models: HeldOutModels, cold: bool, trials: int, seed: int) -> list[Gain]:
+    """Search the problems of the table in the random order of this seed; see the module."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    table = Table.read(models.table)
+    template = template_of(table)
+    known: list[OtherTrials] = []
+    gains = []
+    for place in np.random.default_rng(seed).permutation(len(table.problems)):
+        problem = table.problems[place]
+        model = None if cold else models.without(family_beside(table, problem))
+        alone, _ = search(table, template, problem, model, (), trials, seed)
+        together, found = search(table, template, problem, model, tuple(known), trials, seed)
+        gains.append(Gain(str(problem), len(known), alone.tolist(), together.tolist()))
+        known += [found] if found is not None else []
+    return gains
+
+
+def search(
+    table: Table,
+    template: KernelTemplate,
+    problem: Problem,
+    model: CostModel | None,
+    others: Sequence[OtherTrials],
+    trials: int,
+    seed: int,
+) -> tuple[NDArray[np.float64], OtherTrials | None]:
+    """The regret after each trial of a replayed search, of shape [trials], and what it found."""
+    with ReplayEvaluator(table, template, problem) as evaluator:
+        sampler = make_sampler("guided", evaluator.space, seed, model=model, others=lambda: others)
+        study = optuna.create_study(sampler=sampler)
+        tried: list[int] = []
+        budget = Budget(min(trials, len(evaluator.space)), whole=True)
+        run(study, evaluator, budget, evaluator.library_us(), lambda trial: tried.append(trial.index))
+        times = table.times_us[evaluator.rows]
+        slowest = times[np.isfinite(times)].max()  # what is known before anything was timed
+        best = np.minimum.accumulate(np.minimum(times[tried], slowest))
+        return best / times.min() - 1, OtherTrials.of_study(study, evaluator.space)
+
+
+def family_beside(table: Table, problem: Problem) -> tuple[str, ...]:
+    """The problems of the table that are of this one's family, itself among them."""
+    names = [str(other) for other in table.problems]
+    return tuple(name for name in names if family_of(name) == family_of(str(problem)))
+
+
+def main() -> None:
+    """Command line of the script."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("space")
+    parser.add_argument("--table", type=Path, help="the largest shipped one by default")
+    parser.add_argument("--cold", action="store_true", help="without a model")
+    parser.add_argument("--orders", type=int, default=5, help="random orders of the problems")
+    parser.add_argument("--trials", type=int, default=TRIALS, help="of each search")
+    parser.add_argument("--trees", type=int, default=ForestOptions.trees, help="trees of a model's forest")
+    parser.add_argument("--steps", type=int, default=RankingOptions.steps, help="steps of its networks' fit")
+    parser.add_argument("--processes", type=int, default=cores(), help="one a core by default")
+    parser.add_argument("--store", type=Path, default=STORE, help="folder that keeps the models")
+    parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
+    arguments = parser.parse_args()
+    template = find_template(arguments.space)
+    table = Table.read(arguments.table) if arguments.table else largest_table(template)
+    table.check_space(template)
+    options = BlendOptions(ForestOptions(trees=arguments.trees), RankingOptions(steps=arguments.steps))
+    models = HeldOutModels(table.path.absolute(), arguments.store / "models" / FOLDER, options)
+    if not arguments.cold:
+        families = dict.fromkeys(family_beside(table, problem) for problem in table.problems)
+        models.train(list(families), arguments.processes)
+    orders = [(models, arguments.cold, arguments.trials, seed) for seed in range(arguments.orders)]
+    gains: list[Gain] = []
+    for found in each(study, orders, arguments.processes, "search"):
+        gains += found
+        arguments.out.write_text(json.dumps([asdict(gain) for gain in gains], indent=1) + "\n")
+    print_gains([gain for gain in gains if gain.before], arguments.trials)
+
+
+def print_gains(gains: Sequence[Gain], trials: int) -> None:
+    """Print the regret of searches after some trials: medians and their 95 % intervals, and means."""
+    print(f"{len(gains)} searches; regret alone -> with the trials of the problems before, median [95 %] and mean")
+    for count in (count for count in SHOWN if count <= trials):
+        cells = []
+        for regrets in ([gain.alone for gain in gains], [gain.together for gain in gains]):
+            after = [each[min(count, len(each)) - 1] for each in regrets]
+            middle = median_interval(after)
+            cells.append(f"{middle.value:.1%} [{middle.low:.1%}, {middle.high:.1%}], {np.mean(after):.1%}")
+        print(f"after {count:3}: {cells[0]} -> {cells[1]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""Compiled kernels on disk: a content-addressed store that many processes may share."""
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from tilescout.search.measure.measurement import Resources
+from tilescout.spaces.errors import ArtifactError, StoreError
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.templates import KernelTemplate
+
+FORMAT = 1
+_RECORD = "artifact.json"
+_SCRATCH = "tmp-"
+_STALE_SECONDS = 3600.0  # no compiler works that long on one kernel
+LIBRARY = "kernel.so"  # its name in a folder of the store
+
+
+@dataclass(frozen=True)
+class ArtifactKey:
+    """All that a compiled kernel depends on; it holds for every size.
+
+    Attributes
+    ----------
+    space, source_hash
+        The template and the hash of its source.
+    configuration
+        The knob values.
+    signature, arch
+        What of the problem is compiled in, and compiler target.
+    compiler
+        Version of nvidia-cutlass-dsl.
+    """
+
+    space: str
+    source_hash: str
+    configuration: Configuration
+    signature: str
+    arch: str
+    compiler: str
+
+    @classmethod
+    def of(cls, template: KernelTemplate, configuration: Configuration, signature: str, arch: str) -> "ArtifactKey":
+        """The key under which the installed compiler's artifact is stored."""
+        compiler = version("nvidia-cutlass-dsl")
+        return cls(template.name, template.source_hash, configuration, signature, arch, compiler)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready mapping."""
+        return {**asdict(self), "configuration": dict(self.configuration)}
+
+    @cached_property
+    def digest(self) -> str:
+        """The artifact's name: SHA-256 of the key."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A compiled kernel, or the record that a configuration does not compile.
+
+    Attributes
+    ----------
+    path
+        The shared library; it exists only if `error` is empty.
+    sha256
+        Checksum of the library; empty if there is none.
+    function
+        Name of its entry point.
+    resources
+        What the kernel occupies.
+    compile_seconds
+        Seconds of one core that compiling took.
+    error
+        Why it does not compile, in one line.
+    """
+
+    path: Path
+    sha256: str
+    function: str
+    resources: Resources | None
+    compile_seconds: float
+    error: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a kernel."""
+        return not self.error
+
+
+def verify_library(path: Path, sha256: str) -> None:
+    """Check that a library is what its record says; loading one is running its code.
+
+    Raises
+    ------
+    ArtifactError
+        If it is missing or its checksum differs.
+    """
+    try:
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ArtifactError(f"artifact {path} can't be read ({error.strerror}); compile it again") from error
+    if found != sha256:
+        raise ArtifactError(
+            f"artifact {path} is damaged: its SHA-256 is {found[:12]}…, recorded is {sha256[:12]}…; "
+            "delete its folder and compile it again"
+        )
+
+
+class ArtifactStore:
+    """A directory of artifacts, a folder each, named by the digest of the key.
+
+    A folder appears by a rename when it is complete: readers never see half of one, and of several writers the first
+    wins.
+
+    Parameters
+    ----------
+    root
+        The directory; it is made if it does not exist.
+
+    Raises
+    ------
+    StoreError
+        If it can't be made or written.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"can't make the artifact store {root}: {error.strerror}") from error
+        if not os.access(root, os.W_OK):
+            raise StoreError(f"can't write the artifact store {root}: choose another with --store")
+
+    def folder(self, key: ArtifactKey) -> Path:
+        """Where the artifact of a key is, or would be."""
+        return self.root / key.digest[:2] / key.digest
+
+    def find(self, key: ArtifactKey) -> Artifact | None:
+        """The artifact of a key; None if it was not made, or what was made is incomplete (it is made again then)."""
+        folder = self.folder(key)
+        try:
+            record = json.loads((folder / _RECORD).read_text())
+            resources = Resources(**record["resources"]) if record["resources"] else None
+            artifact = Artifact(
+                path=folder / LIBRARY,
+                sha256=record["sha256"],
+                function=record["function"],
+                resources=resources,
+                compile_seconds=record["compile_seconds"],
+                error=record["error"],
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return artifact if artifact.path.exists() or not artifact.ok else None
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A temporary folder on the store's file system, removed at the end if it still exists."""
+        try:
+            folder = Path(mkdtemp(prefix=_SCRATCH, dir=self.root))
+        except OSError as error:
+            raise StoreError(f"can't write the artifact store {self.root}: {error.strerror}") from error
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Remove the temporary folders of compilers that were killed: those that nothing has touched for an hour."""
+        for folder in self.root.glob(f"{_SCRATCH}*"):
+            try:
+                stale = time.time() - folder.stat().st_mtime > _STALE_SECONDS
+            except OSError:  # its compiler was done just now
+                continue
+            if stale:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def publish(self, key: ArtifactKey, artifact: Artifact, scratch: Path) -> Artifact:
+        """Move what a build left in `scratch` into the store, with its record; return the stored artifact."""
+        folder = self.folder(key)
+        record = {
+            "format": FORMAT,
+            "key": key.to_dict(),
+            "sha256": artifact.sha256,
+            "function": artifact.function,
+            "resources": asdict(artifact.resources) if artifact.resources else None,
+            "compile_seconds": artifact.compile_seconds,
+            "error": artifact.error,
+        }
+        try:
+            (scratch / _RECORD).write_text(json.dumps(record, indent=1))
+            folder.parent.mkdir(exist_ok=True)
+            if folder.exists() and self.find(key) is None:
+                shutil.rmtree(folder)
+            try:
+                scratch.rename(folder)
+            except OSError:
+                if not folder.exists():
+                    raise
+        except OSError as error:
+            raise StoreError(f"can't write the artifact store {self.root}: {error.strerror}") from error
+        stored = self.find(key)
+        if stored is None:
+            raise ArtifactError(
+                f"the record of artifact {folder} can't be read; delete the folder and compile it again"
+            )
+        return stored

@@ -1,0 +1,118 @@
+"""Compiled kernels in this process: the shared libraries that they need, loading them, calling them."""
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilescout.search.build.artifacts import verify_library
+from tilescout.spaces.errors import ArtifactError
+from tilescout.spaces.workloads import Tensors, find_workload
+
+if TYPE_CHECKING:
+    import torch
+
+Launch = Callable[[Tensors, "torch.Tensor"], None]
+"""Starts a kernel on inputs and an output, on the current stream."""
+
+
+@dataclass(frozen=True)
+class LoadedKernel:
+    """A kernel that was loaded; calling it starts it.
+
+    Attributes
+    ----------
+    entry
+        Its entry point.
+    arguments
+        Puts what an entry point takes in order: `tilescout.spaces.workloads.Workload.arguments`.
+    max_clusters
+        How many of its clusters run on the device at once.
+    scratch_bytes
+        Bytes of device memory that a launch needs for itself; its entry point takes them last.
+    """
+
+    entry: Callable[..., None]
+    arguments: Callable[[Tensors, "torch.Tensor", int], tuple[Any, ...]]
+    max_clusters: int
+    scratch_bytes: int = 0
+
+    def __call__(self, inputs: Tensors, output: "torch.Tensor") -> None:
+        """Start it on the current stream."""
+        if not self.scratch_bytes:
+            self.entry(*self.arguments(inputs, output, self.max_clusters))
+            return
+        import torch
+
+        # Of torch's pool, which hands it to what is launched next on the same stream, or keeps it for a CUDA graph.
+        scratch = output.new_empty(self.scratch_bytes, dtype=torch.uint8)
+        self.entry(*self.arguments(inputs, output, self.max_clusters), scratch)
+
+
+def runtime_libraries() -> list[Path]:
+    """The shared libraries that artifacts are linked against and need loaded: CuteDSL's runtime, then TVM FFI.
+
+    Raises
+    ------
+    ArtifactError
+        If a package that holds one is missing.
+    """
+    found = []
+    for package, pattern in (
+        ("nvidia_cutlass_dsl", "cu*/lib/libcute_dsl_runtime.so"),
+        ("tvm_ffi", "lib/libtvm_ffi.so"),
+    ):
+        spec = find_spec(package)
+        places = list(spec.submodule_search_locations or []) if spec else []
+        # Of the builds for several CUDA versions, the newest.
+        libraries = sorted(library for place in places for library in Path(place).glob(pattern))
+        if not libraries:
+            raise ArtifactError(f"{Path(pattern).name} is missing: install nvidia-cutlass-dsl and apache-tvm-ffi")
+        found.append(libraries[-1])
+    return found
+
+
+@cache
+def load_runtime_libraries() -> None:
+    """Load what artifacts are linked against, once, where the dynamic linker then finds it.
+
+    Raises
+    ------
+    ArtifactError, OSError
+        If a library is missing or does not load.
+    """
+    for library in runtime_libraries():
+        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+
+
+@lru_cache(maxsize=1024)
+def load_launch(
+    library: Path, sha256: str, function: str, workload: str, max_clusters: int, scratch_bytes: int = 0
+) -> LoadedKernel:
+    """Load a kernel, once its checksum is right; one that is loaded stays so.
+
+    Parameters
+    ----------
+    library, sha256, function
+        The shared library, its checksum and its entry point.
+    workload
+        What it computes: the workload knows in which order an entry point takes its arguments.
+    max_clusters
+        How many of the kernel's clusters run on the device at once.
+    scratch_bytes
+        Bytes of device memory that a launch needs for itself, at most; see `KernelTemplate.scratch_bytes`.
+
+    Raises
+    ------
+    ArtifactError, OSError, AttributeError, RuntimeError
+        If it is missing, damaged, or has no such entry point.
+    """
+    import tvm_ffi
+
+    load_runtime_libraries()
+    verify_library(library, sha256)
+    entry: Callable[..., None] = getattr(tvm_ffi.load_module(str(library)), function)
+    return LoadedKernel(entry, find_workload(workload).arguments, max_clusters, scratch_bytes)

@@ -1,0 +1,114 @@
+"""A campaign from its plan to its table."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from tilescout.search.campaigns.campaign import Campaign, CampaignOptions, Progress
+from tilescout.search.campaigns.plan import Plan
+from tilescout.search.engines.engine import Engine
+from tilescout.search.studies.journal import Journal
+from tilescout.search.tables.card import Baseline, TableCard
+from tilescout.search.tables.rows import Row
+from tilescout.search.tables.table import Table, write_table
+from tilescout.spaces.errors import StoreError
+
+
+def journal_path(out: Path) -> Path:
+    """Where the journal of the campaign that writes the table `out` is, while it is not finished."""
+    return out.with_suffix(".journal")
+
+
+def collect(
+    engine: Engine,
+    plan: Plan,
+    out: Path,
+    options: CampaignOptions,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> Table:
+    """Measure a plan and write the table, or go on where an interrupted campaign was.
+
+    The journal beside the table has every outcome from the moment that it is known; when the table is complete it is
+    removed. Rows are in the order of the plan, whatever the order in which they were measured.
+
+    Parameters
+    ----------
+    engine, plan, options
+        See `Campaign`.
+    out
+        The table's Parquet file.
+    on_progress
+        Called with every few outcomes.
+
+    Raises
+    ------
+    StoreError
+        If the campaign is finished already, is of another plan, or the journal can't be written.
+    DeviceError
+        If no GPU is left.
+    TableError
+        If the table can't be written.
+    """
+    path = journal_path(out)
+    if out.exists() and not path.exists():
+        raise StoreError(f"{out} is there already, and no campaign that is to go on; choose another file with --out")
+    with Journal(path) as journal:
+        campaign = Campaign(engine, plan, journal, options, on_progress)
+        campaign.run()
+        table = write_table(out, make_card(campaign), rows(campaign))
+        journal.remove()
+    return table
+
+
+def rows(campaign: Campaign) -> Iterator[Row]:
+    """The rows of a finished campaign, in the order of its plan; those that raced with the times of the race."""
+    plan = campaign.plan
+    for (problem, configuration), measured in sorted(campaign.rows.items()):
+        final = campaign.finals.get(problem)
+        if final is not None and configuration in final.ratios:
+            measured = replace(measured, timing=final.timing(configuration, measured))
+        yield plan.configurations[configuration], plan.problems[problem], measured
+
+
+def make_card(campaign: Campaign) -> TableCard:
+    """The card of a finished campaign."""
+    engine, plan = campaign.engine, campaign.plan
+    template, versions = engine.template, dict(engine.versions)
+    return TableCard(
+        space=template.name,
+        source_hash=engine.source_hash,
+        knobs={knob.name: knob.values for knob in template.knobs},
+        device=engine.device.name,
+        product=engine.product,
+        driver=versions.pop("driver", "none"),
+        versions=versions,
+        protocol=engine.protocol,
+        protocol_text=engine.protocol_text,
+        recorded=engine.recorded,
+        library=engine.library(plan.problems[0]),
+        baselines={
+            problem: Baseline(template.default(problem, engine.device), campaign.library_us[number])
+            for number, problem in enumerate(plan.problems)
+        },
+        selection=_selection(campaign),
+    )
+
+
+def _selection(campaign: Campaign) -> str:
+    prune = campaign.options.prune
+    stopped = (
+        "every right one timed in full"
+        if prune is None
+        else f"a right one whose pilot was more than {prune:g} times slower than the best known of its problem stopped "
+        "there: its status is pruned, its time censored"
+    )
+    if not campaign.engine.measures_anew:
+        stopped = "each as it was recorded"
+    raced = sum(bool(final.ratios) for final in campaign.finals.values())
+    races = (
+        f"On {raced} of {len(campaign.plan.problems)} problems the fastest rows and the default were measured anew in "
+        "interleaved rounds until the fastest was one of them; their times are the races'."
+        if raced
+        else f"No row was measured anew: {campaign.engine.provenance.description}."
+    )
+    return f"{campaign.plan.how}, each on every problem for which it is legal; {stopped}. {races}"

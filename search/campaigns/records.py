@@ -1,0 +1,135 @@
+"""What the journal of a campaign holds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tilescout.search.campaigns.plan import Plan
+from tilescout.search.engines.engine import Engine
+from tilescout.search.measure.measurement import Measurement, Timing
+from tilescout.search.measure.race import Race
+from tilescout.search.studies.journal import Journal
+from tilescout.spaces.errors import StoreError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Final:
+    """What the races of a problem found.
+
+    Attributes
+    ----------
+    ratios
+        Of every configuration that raced, by its number in the plan: the ratio to the library, the ends of its 95 %
+        interval, and the pairs that it comes from.
+    winner
+        The one that won the last race; None without a race.
+    probability
+        Share of bootstrap samples of the rounds in which it wins.
+    error
+        Why there was no race, or no last one.
+    """
+
+    ratios: Mapping[int, tuple[float, float, float, int]] = field(default_factory=dict)
+    winner: int | None = None
+    probability: float = 0.0
+    error: str = ""
+
+    def timing(self, number: int, measured: Measurement) -> Timing:
+        """The timing of a configuration that was timed, by the race if it took part."""
+        assert measured.timing is not None
+        if number not in self.ratios:
+            return measured.timing
+        ratio, low, high, pairs = self.ratios[number]
+        return replace(measured.timing, ratio=ratio, ratio_low=low, ratio_high=high, pairs=pairs)
+
+    def after(self, race: Race, pairs: int) -> "Final":
+        """With one more race, of so many pairs a round, whose estimates replace earlier ones."""
+        found = {
+            number: (each.value, each.low, each.high, race.ran[number] * pairs) for number, each in race.ratios.items()
+        }
+        return Final({**self.ratios, **found}, race.winner, race.probability)
+
+
+class Record(dict[str, Any]):
+    """A line of the journal, behind the first, which is the header."""
+
+    @classmethod
+    def row(cls, problem: int, configuration: int, outcome: Measurement) -> "Record":
+        """A measurement."""
+        return cls(row=[problem, configuration], measurement=outcome.to_dict())
+
+    @classmethod
+    def library(cls, problem: int, time_us: float) -> "Record":
+        """The library's steady time on a problem."""
+        return cls(library=[problem, time_us])
+
+    @classmethod
+    def final(cls, problem: int, final: Final) -> "Record":
+        """The races of a problem."""
+        ratios = [[number, *found] for number, found in final.ratios.items()]
+        return cls(final=problem, ratios=ratios, winner=final.winner, probability=final.probability, error=final.error)
+
+
+def header(engine: Engine, plan: Plan, prune: float | None) -> dict[str, Any]:
+    """The first line: what must be the same for a campaign to go on."""
+    return {
+        "format": FORMAT,
+        "space": engine.template.name,
+        "source_hash": engine.source_hash,
+        "plan": plan.how,
+        "problems": [str(problem) for problem in plan.problems],
+        "rows": plan.digest,
+        "prune": prune,
+        "product": engine.product,
+        "protocol": engine.protocol,
+        "versions": dict(engine.versions),
+    }
+
+
+def check_header(journal: Journal, ours: Mapping[str, Any]) -> None:
+    """Refuse to go on with a campaign that measured something else, or otherwise.
+
+    Raises
+    ------
+    StoreError
+        With what differs.
+    """
+    if not journal.earlier:
+        return
+    theirs = journal.earlier[0]
+    different = [name for name in ours if theirs.get(name) != ours[name]]
+    if different:
+        raise StoreError(
+            f"{journal.path} is of another campaign: its {different[0]} is {theirs.get(different[0])!r}, now it is "
+            f"{ours[different[0]]!r}; give the same arguments on the same machine to go on, or another --out"
+        )
+
+
+def read_records(
+    journal: Journal,
+) -> tuple[dict[tuple[int, int], Measurement], dict[int, float], dict[int, Final]]:
+    """The rows, the library's times and the finals that a journal holds.
+
+    Raises
+    ------
+    StoreError
+        If it is damaged.
+    """
+    rows: dict[tuple[int, int], Measurement] = {}
+    library_us: dict[int, float] = {}
+    finals: dict[int, Final] = {}
+    try:
+        for record in journal.earlier[1:]:
+            if "row" in record:
+                problem, configuration = record["row"]
+                rows[problem, configuration] = Measurement.from_dict(record["measurement"])
+            elif "library" in record:
+                problem, library_us[problem] = record["library"]
+            else:
+                ratios = {number: (value, low, high, pairs) for number, value, low, high, pairs in record["ratios"]}
+                finals[record["final"]] = Final(ratios, record["winner"], record["probability"], record["error"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"the journal {journal.path} is damaged ({error}): remove it to start anew") from error
+    return rows, library_us, finals

@@ -1,0 +1,136 @@
+"""The engine of one machine: a pool of compiler processes, and a measuring process for each GPU."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.search.build.artifacts import Artifact, ArtifactStore
+from tilescout.search.build.compilers import CompilePool
+from tilescout.search.engines.engine import (
+    Engine,
+    LiveOptions,
+    Task,
+    at_work,
+    complete,
+    describe_gpus,
+    device_of,
+    job_of,
+    measure_batch,
+)
+from tilescout.search.engines.evaluator import CannotMeasureError, Provenance
+from tilescout.search.measure.measurement import Measurement
+from tilescout.search.measure.process import MeasuringProcess, WorkerLostError
+from tilescout.search.measure.protocol import DESCRIPTION, VERSION
+from tilescout.spaces.devices import Device
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.workloads import find_workload
+
+Result = TypeVar("Result")
+
+
+class LocalEngine(Engine):
+    """Compiles and measures on this machine.
+
+    Parameters
+    ----------
+    template
+        What is tuned.
+    store
+        Folder of the artifact store.
+    gpus
+        ``cuda`` or ``cuda:N``, one for each GPU; ``cpu`` measures kernels that were built for the host.
+    device
+        The device whose rules hold; None takes the one that the GPUs say they are.
+    options
+        See `LiveOptions`.
+
+    Raises
+    ------
+    DeviceError
+        If a GPU can't be used or is unknown, or they are not alike.
+    StoreError
+        If the store can't be written.
+    """
+
+    protocol = VERSION
+    protocol_text = DESCRIPTION
+
+    def __init__(
+        self,
+        template: KernelTemplate,
+        store: Path,
+        gpus: Sequence[str] = ("cuda",),
+        device: Device | None = None,
+        options: LiveOptions | None = None,
+    ) -> None:
+        self.template, self.options = template, options or LiveOptions()
+        artifacts = ArtifactStore(store)
+        self._processes = [MeasuringProcess(gpu, self.options.timeout) for gpu in gpus]
+        self._threads = [ThreadPoolExecutor(1, f"measure-{gpu}") for gpu in gpus]
+        try:
+            starting = [self._on(gpu, MeasuringProcess.describe) for gpu in range(len(gpus))]
+            described = [future.result() for future in starting]
+            self.product = describe_gpus([each["name"] for each in described])
+            self.device = device_of(self.product, device)
+        except BaseException:
+            self._end()
+            raise
+        self.versions = {**described[0]["versions"], "nvidia-cutlass-dsl": version("nvidia-cutlass-dsl")}
+        self.gpus, self.compilers = len(gpus), self.options.compile.processes
+        versions = {**self.versions, "protocol": self.protocol}
+        self.provenance = Provenance("live", at_work(self.product, self.gpus), versions)
+        self._pool = CompilePool(template, "", self.device.arch, artifacts, self.options.compile)
+
+    def library(self, problem: Problem) -> str:
+        return find_workload(self.template.workload).library(problem)
+
+    def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | Measurement]":
+        return self._pool.submit(configuration, signature)
+
+    def prepare(self, gpu: int, problem: Problem) -> "Future[float]":
+        workload, options = self.template.workload, self.options.protocol
+        return self._on(gpu, lambda process: process.prepare(workload, str(problem), options))
+
+    def measure(self, gpu: int, tasks: Sequence[Task]) -> "Future[list[Measurement]]":
+        def measure(process: MeasuringProcess) -> list[Measurement]:
+            jobs = [job_of(self.template, task, self.options.protocol) for task in tasks]
+            measured = measure_batch(process, jobs, [task.incumbent is not None for task in tasks])
+            return [complete(outcome, task.artifact) for outcome, task in zip(measured, tasks, strict=True)]
+
+        return self._on(gpu, measure)
+
+    def race(
+        self, gpu: int, tasks: Sequence[Task], rounds: int, pairs: int, seed: int
+    ) -> "Future[NDArray[np.float64]]":
+        def race(process: MeasuringProcess) -> NDArray[np.float64]:
+            jobs = [job_of(self.template, task, self.options.protocol) for task in tasks]
+            try:
+                return process.race(jobs, rounds, pairs, seed)
+            except WorkerLostError as lost:
+                raise CannotMeasureError(f"the race ended early: {lost}") from lost
+
+        return self._on(gpu, race)
+
+    def close(self) -> None:
+        self._pool.close()
+        self._end()
+
+    def _on(self, gpu: int, work: Callable[[MeasuringProcess], Result]) -> "Future[Result]":
+        return self._threads[gpu].submit(work, self._processes[gpu])
+
+    def _end(self) -> None:
+        for thread in self._threads:
+            thread.shutdown(wait=False, cancel_futures=True)
+        for process in self._processes:
+            process.interrupt()
+        for thread in self._threads:
+            thread.shutdown(wait=True)
+        for process in self._processes:
+            process.close()

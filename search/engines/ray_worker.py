@@ -1,0 +1,149 @@
+"""What runs on the machines of a Ray cluster: a compile task, and the actor that owns a GPU's measuring process.
+
+Kernels run in a child process of the actor, which can be killed; compilers run in a child process of the task's worker,
+for the same reason. Artifacts come and go as bytes with their SHA-256, which is checked before anything is loaded.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from socket import gethostname
+from tempfile import gettempdir
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
+from tilescout.search.build.compilers import CompileOptions, CompilePool
+from tilescout.search.engines.engine import measure_batch
+from tilescout.search.engines.evaluator import CannotMeasureError
+from tilescout.search.measure.measurement import Measurement
+from tilescout.search.measure.process import MeasuringProcess, WorkerLostError
+from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.worker import Job
+from tilescout.spaces.errors import ArtifactError, BuildError
+from tilescout.spaces.templates import KernelTemplate
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A compiled kernel on its way between machines; `artifact.path` is that of the machine it was made on."""
+
+    artifact: Artifact
+    library: bytes
+
+
+def session_folder(session: str) -> Path:
+    """Where the workers of a session keep files on their machine; made if it does not exist."""
+    folder = Path(gettempdir()) / f"tilescout-{session}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def compile_task(template: KernelTemplate, key: ArtifactKey, timeout: float, session: str) -> Shipped | Measurement:
+    """Compile one configuration in this worker's compiler process.
+
+    Raises
+    ------
+    BuildError
+        If this machine would compile something else: it has another tilescout, or another compiler.
+    """
+    here = ArtifactKey.of(template, key.configuration, key.signature, key.arch)
+    if here != key:
+        what = "nvidia-cutlass-dsl" if here.source_hash == key.source_hash else f"source of {key.space}"
+        raise BuildError(f"{gethostname()} of the Ray cluster has another {what}: install the same on all its machines")
+    built = _pool(template, key.arch, timeout, session).submit(key.configuration, key.signature).result()
+    if isinstance(built, Measurement):
+        return built
+    library = built.path.read_bytes()
+    shutil.rmtree(built.path.parent, ignore_errors=True)
+    return Shipped(built, library)
+
+
+_POOLS: dict[tuple[str, str, float, str], CompilePool] = {}  # of this worker's process, which compiles one at a time
+
+
+def _pool(template: KernelTemplate, arch: str, timeout: float, session: str) -> CompilePool:
+    """One compiler process for this worker, kept: its first kernel takes seconds."""
+    what = (template.name, arch, timeout, session)
+    if what not in _POOLS:
+        store = ArtifactStore(session_folder(session) / "compiled")
+        _POOLS[what] = CompilePool(template, "", arch, store, CompileOptions(processes=1, timeout=timeout))
+    return _POOLS[what]
+
+
+class GpuWorker:
+    """An actor: the GPU that Ray gave it, and a measuring process on it.
+
+    Parameters
+    ----------
+    session
+        Names the folder of libraries on this machine, which all actors of a session share.
+    gpu
+        ``cuda``, of which Ray shows one; or ``cpu``.
+    timeout
+        See `LiveOptions`.
+    """
+
+    def __init__(self, session: str, gpu: str, timeout: float) -> None:
+        self._folder = session_folder(session)
+        self._process = MeasuringProcess(gpu, timeout)
+
+    def describe(self) -> dict[str, Any]:
+        """The GPU's name, versions of the software here, and the actor's process."""
+        described = self._process.describe()
+        return {"name": described["name"], "versions": described["versions"], "pid": os.getpid()}
+
+    def prepare(self, workload: str, problem: str, options: ProtocolOptions) -> float:
+        """The library's steady time on a problem, in µs."""
+        return self._process.prepare(workload, problem, options)
+
+    def measure(
+        self, jobs: Sequence[Job], prunable: Sequence[bool], libraries: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """Measure jobs, whose libraries are references to bytes by their checksum."""
+        return [asdict(each) for each in measure_batch(self._process, self._received(jobs, libraries), prunable)]
+
+    def race(
+        self, jobs: Sequence[Job], rounds: int, pairs: int, seed: int, libraries: Mapping[str, Any]
+    ) -> NDArray[np.float64]:
+        """Ratios of jobs to the library, of shape [rounds, jobs]."""
+        try:
+            return self._process.race(self._received(jobs, libraries), rounds, pairs, seed)
+        except WorkerLostError as lost:
+            raise CannotMeasureError(f"the race ended early: {lost}") from None
+
+    def close(self) -> None:
+        """End the measuring process, and remove what was received."""
+        self._process.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _received(self, jobs: Sequence[Job], libraries: Mapping[str, Any]) -> list[Job]:
+        """The jobs, with the path that each library has on this machine."""
+        import ray
+
+        paths = {sha256: self._folder / f"{sha256}.so" for sha256 in libraries}
+        missing = [sha256 for sha256, path in paths.items() if not path.exists()]
+        for sha256, content in zip(missing, ray.get([libraries[sha256] for sha256 in missing]), strict=True):
+            save_library(paths[sha256], sha256, content)
+        return [replace(job, library=str(paths[job.sha256])) for job in jobs]
+
+
+def save_library(path: Path, sha256: str, content: bytes) -> None:
+    """Put a library that came from elsewhere in its place, once its checksum is right.
+
+    Raises
+    ------
+    ArtifactError
+        If it is not what its record says.
+    """
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256:
+        raise ArtifactError(f"an artifact came damaged: its SHA-256 is {found[:12]}…, expected {sha256[:12]}…")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(content)
+    temporary.replace(path)

@@ -1,0 +1,271 @@
+"""Time kernels on one problem, inside the measuring process.
+
+The code is the same on a GPU and on a CPU (which the tests use); only the machine differs.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import median, quantiles
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.search.build.loading import Launch
+from tilescout.search.measure.interval import usual_range
+from tilescout.search.measure.machine import Block, Machine
+from tilescout.search.measure.measurement import Clocks, Timing
+from tilescout.search.measure.pilot import Pilots
+from tilescout.search.measure.protocol import (
+    Estimate,
+    ProtocolOptions,
+    block_launches,
+    input_sets,
+    is_settled,
+    most_pairs,
+    pairs_to_add,
+    settling_pairs,
+)
+from tilescout.search.measure.reference import Reference
+from tilescout.search.measure.verification import Case, Verifier
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.workloads import Workload
+
+_STRETCHES = 10  # of heating at most
+_SETTLED = 0.005  # relative difference of two stretches
+_ALONE = 12  # blocks of the library that tell its noise
+
+
+class Bench:
+    """A problem set up for measuring: operands, reference, and the library's kernel heated and timed.
+
+    Parameters
+    ----------
+    machine, workload, problem
+        Where, and what.
+    options
+        The protocol's numbers.
+    library_us
+        The library's steady time, if it was taken before (a replaced process goes on with the first one's); None takes
+        it now.
+
+    Attributes
+    ----------
+    run_library
+        The library's version of the computation.
+    library_us
+        The library's steady time, in µs.
+    launches
+        Launches in a block, of the library and of every kernel.
+    reference
+        What the measurements so far tell of the library's times.
+    clocks
+        The state of the device while it ran what was verified or timed last; None where nothing tells.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        workload: Workload,
+        problem: Problem,
+        options: ProtocolOptions,
+        library_us: float | None = None,
+    ) -> None:
+        import torch
+
+        self.machine, self.workload, self.problem, self.options = machine, workload, problem, options
+        self.run_library = partial(workload.run_library, problem)
+        generator = torch.Generator(machine.device)
+        generator.seed()  # fresh inputs every time; no global random state
+        self._case = Case.draw(workload, problem, generator)
+        edge = Case.draw(workload, workload.edge_problem(problem), generator)
+        self._verifier = Verifier(machine, self._case, edge)
+        input_bytes = sum(tensor.nbytes for tensor in self._case.inputs)
+        more = input_sets(input_bytes, machine.l2_bytes, options) - 1
+        self._inputs = [self._case.inputs, *(workload.inputs(problem, generator) for _ in range(more))]
+        first = library_us or self._library_single_us()  # of a short launch also its latency; corrected below
+        self.launches = block_launches(first, options.block_us, options)
+        self.clocks: Clocks | None = None
+        if self.launches > 1 and library_us is None:
+            # By the block's own events: the latency of starting a graph is not in them.
+            many = self.make_block(self.run_library)
+            first = median(self._alone_us(many) for _ in range(options.batch + 1)) / self.launches
+            self.launches = block_launches(first, options.block_us, options)
+        self._library = self.make_block(self.run_library)
+        self._pilot_launches = block_launches(first, options.pilot_us, options)
+        self.library_us = self._steady_library_us(first) if library_us is None else library_us
+        settling_us = options.settling_us if self.launches > 1 else 0.0
+        self._settling = max(1, math.ceil(settling_us / (2 * self.library_us * self.launches)))
+        alone = machine.times_us([self._library] * _ALONE)
+        self.reference = Reference(self.library_us * self.launches, alone, options)
+        # A long kernel's pilot is its verifying launch, after which the library's was taken with the same steps.
+        once = self._library_once_us() if self.launches == 1 else None
+        self._pilots = Pilots(machine, self._pilot_block(self.run_library, 0), once)
+
+    def make_block(self, launch: Launch, launches: int | None = None) -> Block:
+        """Launches of a kernel over the inputs in turn, to be timed as one; as many as in every block unless told."""
+        count = launches or self.launches
+        if count > 1:
+            return self.machine.block([self._turn(launch, number) for number in range(count)])
+        turns = itertools.cycle([self._turn(launch, number) for number in range(len(self._inputs))])
+        return Block(lambda: next(turns)())  # single launches rotate from block to block
+
+    def _turn(self, launch: Launch, number: int) -> Callable[[], None]:
+        inputs, output = self._inputs[number % len(self._inputs)], self._case.output
+        return lambda: launch(inputs, output)  # nothing of the bench itself: its operands go when it goes
+
+    def _pilot_block(self, launch: Launch, first: int) -> Block:
+        turns = [self._turn(launch, first + number) for number in range(self._pilot_launches)]
+
+        def run() -> None:
+            for turn in turns:
+                turn()
+
+        return Block(run)
+
+    def _library_single_us(self) -> float:
+        """The time of a single launch of the library, without the host."""
+        single = Block(self._turn(self.run_library, 0))
+        return median(self.machine.times_us([single] * (self.options.batch + 2)))
+
+    def _library_once_us(self) -> float | None:
+        """The library's time where a kernel's is taken that is verified; None if the host was too slow to tell."""
+
+        def once() -> float:
+            time_us = self._verifier.start(self.run_library, edge=False)
+            self.machine.synchronize()
+            return time_us()
+
+        times = [time_us for _ in range(self.options.batch + 1) if not math.isnan(time_us := once())]
+        return median(times) if times else None
+
+    def _alone_us(self, block: Block) -> float:
+        time_us = self.machine.start(block)
+        self.machine.synchronize()
+        return time_us()
+
+    def _steady_library_us(self, first: float) -> float:
+        count = max(3, math.ceil(self.options.heating_us / (first * self.launches)))
+        before = math.inf
+        for _ in range(_STRETCHES):
+            times = self.machine.times_us([self._library] * count, lost=0.5)
+            now = float(np.nanmedian(times)) / self.launches
+            if abs(now / before - 1) < _SETTLED:
+                break
+            before = now
+        return now
+
+    def verify(self, launch: Launch, edge: bool) -> tuple[float, float | None]:
+        """Run a kernel once on the problem, after two runs on a problem that no tile divides if `edge` asks for them.
+
+        Where a launch is long, that one is the kernel's pilot. Else a short block is queued right behind it, and all of
+        it is waited for once.
+
+        Returns
+        -------
+        relative_error, pilot
+            The largest relative Frobenius error, and the ratio to the library that the pilot tells; None if the host
+            was too slow for one.
+
+        Raises
+        ------
+        WrongResultError
+            If a result is wrong, differs between runs, or memory outside the output was written.
+        """
+        launch_us = self._verifier.start(launch, edge)
+        block = self._pilot_block(launch, self._pilot_launches)
+        pilot = self._pilots.start(block) if self.launches > 1 else lambda: self._pilots.ratio(launch_us())
+        self._watch()
+        return self._verifier.judge(edge), pilot()
+
+    def pilot(self, launch: Launch) -> float:
+        """The ratio to the library that a short block of each tells, one right after the other."""
+        return self._pilots.beside(self._pilot_block(launch, self._pilot_launches))
+
+    def learn(self, pilot: float, ratio: float) -> None:
+        """Take in what the pilot of the kernel that was verified last should have told."""
+        self._pilots.learn(pilot, ratio)
+
+    def time(self, launch: Launch, incumbent: float | None) -> Timing:
+        """Time a kernel in turns with the library, for as long as the decision needs.
+
+        Parameters
+        ----------
+        launch
+            The kernel; it has run before.
+        incumbent
+            The best known ratio, if there is one.
+
+        Raises
+        ------
+        WrongResultError
+            If one of the launches wrote outside the output.
+        """
+        kernel = self.make_block(launch)
+        kernel_us, beside_us = self._pairs([kernel] * self.options.first, self._settling)
+        while True:
+            settling = settling_pairs(beside_us, self.options)
+            counted = kernel_us[settling:], beside_us[settling:]
+            estimate = self._estimate(*counted)
+            pair_us = float((kernel_us + beside_us).mean())
+            most = most_pairs(pair_us, self.launches == 1, self.options) - settling
+            if is_settled(estimate, most, incumbent, self.options):
+                break
+            more = [kernel] * pairs_to_add(estimate, most, incumbent, self.options)
+            more_us, beside_more_us = self._pairs(more, settling=1)  # the device waited for a look only
+            kernel_us, beside_us = np.append(kernel_us, more_us), np.append(beside_us, beside_more_us)
+        self.reference.learn(*counted)
+        self._case.check_bands()
+        q25, _, q75 = quantiles(estimate.values, n=4, method="inclusive")
+        return Timing(estimate.ratio, q25, q75, estimate.low, estimate.high, self.library_us, len(estimate.values))
+
+    def _estimate(self, kernel_us: NDArray[np.float64], beside_us: NDArray[np.float64]) -> Estimate:
+        throttled = self.clocks is not None and self.clocks.throttle != ""
+        return self.reference.estimate(kernel_us, beside_us, throttled)
+
+    def _pairs(self, kernels: Sequence[Block], settling: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Times of the kernels' blocks, and the mean of the library's just before and just after each, in µs.
+
+        So many pairs run before, while the device settles, and count for nothing.
+        """
+        before = [kernels[0], self._library] * settling
+        blocks = [self._library, *before, *(block for kernel in kernels for block in (kernel, self._library))]
+        times = np.array(self.machine.times_us(blocks, skip=len(before), meanwhile=self._watch))
+        return times[1::2], (times[:-1:2] + times[2::2]) / 2
+
+    def _watch(self) -> None:
+        """Look at the clocks, while the device is at work."""
+        self.clocks = self.machine.clocks()
+
+    def race(self, launches: Sequence[Launch], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
+        """Measure several kernels in rounds, their pairs in turns: each time round in a new random order.
+
+        All rounds are one queue, so that the device settles once. The ratio of a round is the geometric mean of its
+        pairs', where one that was disturbed counts as the last that is usual.
+
+        Parameters
+        ----------
+        launches
+            The kernels.
+        rounds, pairs
+            Rounds, and pairs of a kernel and the library in each.
+        seed
+            Of the order.
+
+        Returns
+        -------
+        array
+            Ratio of each kernel in each round, of shape [rounds, kernels].
+        """
+        generator = np.random.default_rng(seed)
+        blocks = [self.make_block(launch) for launch in launches]
+        self.machine.times_us(blocks, lost=1.0)  # the first replay of a graph uploads it
+        order = np.concatenate([generator.permutation(len(blocks)) for _ in range(rounds * pairs)])
+        kernel_us, beside_us = self._pairs([blocks[kernel] for kernel in order], self._settling)
+        ratios = np.empty((rounds, len(blocks)))
+        for kernel in range(len(blocks)):
+            mine = order == kernel
+            logs = np.log(self._estimate(kernel_us[mine], beside_us[mine]).values)
+            ratios[:, kernel] = np.exp(np.clip(logs, *usual_range(logs)).reshape(rounds, pairs).mean(axis=1))
+        return ratios

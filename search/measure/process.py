@@ -1,0 +1,217 @@
+"""The host's side of the measuring process: start it, ask it, kill it, replace it."""
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.search.build.closing import Closing
+from tilescout.search.measure.measurement import Measurement, Status
+from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.worker import Job, job_request
+from tilescout.spaces.errors import DeviceError
+
+_LOG = logging.getLogger(__name__)
+_START_SECONDS = 120.0  # imports of torch, 3 s where files are warm, and the CUDA context, 0.1 s
+
+
+class WorkerLostError(Exception):
+    """The process died or had to be killed; `measurement` is what that makes of the kernel."""
+
+    def __init__(self, measurement: Measurement) -> None:
+        super().__init__(measurement.error)
+        self.measurement = measurement
+
+
+class _Child:
+    """A worker process, the connection to it, and what it and the kernels in it print."""
+
+    def __init__(self, device: str) -> None:
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tilescout.search.measure.worker", str(theirs.fileno()), device],
+                pass_fds=[theirs.fileno()],
+                # A workload of your own is found there where its template was found here.
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                stdin=subprocess.DEVNULL,
+                stdout=self.log,
+                stderr=subprocess.STDOUT,
+            )
+        self.connection = Connection(ours.detach())
+
+    def last_line(self) -> str:
+        """The last thing that was printed."""
+        self.log.seek(0)
+        lines = self.log.read().decode(errors="replace").split("\n")
+        return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+
+    def end(self) -> None:
+        self.connection.close()
+        self.process.kill()
+        self.process.wait()
+        self.log.close()
+
+
+class MeasuringProcess(Closing):
+    """A process that measures on one device, replaced whenever a kernel takes it down.
+
+    A spare one stands by that has imported all that takes long, so that replacing takes a fraction of a second. It has
+    no CUDA context: a context takes 0.1 s to make and 0.5 GB of the GPU's memory to have.
+
+    Parameters
+    ----------
+    device
+        ``cuda``, ``cuda:N`` or ``cpu``.
+    timeout
+        Seconds a kernel may take to be verified and timed before the process is killed.
+
+    Raises
+    ------
+    DeviceError
+        When it is first needed and the device can't be used.
+    """
+
+    def __init__(self, device: str, timeout: float) -> None:
+        self.device, self.timeout = device, timeout
+        self.starts = 0
+        self._interrupted = False
+        self._child: _Child | None = None
+        self._spare: _Child | None = None
+        self._described: dict[str, Any] = {}
+
+    def describe(self) -> dict[str, Any]:
+        """Name of the device and versions of its software, as the process reports them."""
+        self._ensure()
+        return self._described
+
+    def prepare(self, workload: str, problem: str, options: ProtocolOptions) -> float:
+        """Set a problem up and return the library's steady time in µs."""
+        request = {"kind": "prepare", "workload": workload, "problem": problem, "library_us": None}
+        try:
+            answer = self._ask({**request, "options": asdict(options)})
+        except WorkerLostError as lost:
+            raise DeviceError(f"can't set {problem} up on {self.device}: {lost}") from lost
+        if answer["other_processes"]:
+            _LOG.warning("%d other processes use %s: times will spread", answer["other_processes"], self.device)
+        return float(answer["library_us"])
+
+    def race(self, jobs: Sequence[Job], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
+        """Measure kernels that were measured before in interleaved rounds.
+
+        Returns
+        -------
+        array
+            Ratios to the library, of shape [rounds, jobs].
+
+        Raises
+        ------
+        WorkerLostError
+            If the process died or hung.
+        """
+        request = {
+            "kind": "race",
+            "jobs": [asdict(job) for job in jobs],
+            "rounds": rounds,
+            "pairs": pairs,
+            "seed": seed,
+        }
+        return np.array(self._ask(request)["ratios"])
+
+    def measure(self, job: Job) -> Measurement:
+        """Measure a kernel; a crash or hang is its measurement."""
+        self._ensure()  # replacing a process that another kernel took down is not this one's cost
+        start = time.perf_counter()
+        try:
+            answer = self._ask(job_request(job))
+        except WorkerLostError as lost:
+            seconds = time.perf_counter() - start
+            return Measurement(lost.measurement.status, lost.measurement.error, gpu_seconds=seconds)
+        if answer["leaving"]:
+            self._reap()
+        return Measurement.from_dict(answer["measurement"])
+
+    def interrupt(self) -> None:
+        """Kill the process from another thread than the one that waits for it, which then reports a crash.
+
+        No other is started: what is asked for from then on raises `DeviceError`.
+        """
+        self._interrupted = True
+        if (child := self._child) is not None:
+            child.process.kill()
+
+    def close(self) -> None:
+        """Kill the process, and the spare one."""
+        self._reap()
+        if self._spare is not None:
+            self._spare.end()
+            self._spare = None
+
+    def _ensure(self) -> _Child:
+        if self._child is not None:
+            return self._child
+        if self._interrupted:
+            raise DeviceError(f"measuring on {self.device} was interrupted")
+        if self._spare is not None and self._spare.process.poll() is not None:
+            self._spare.end()
+            self._spare = None
+        self._child, self._spare = self._spare or _Child(self.device), None
+        self.starts += 1
+        try:
+            answer = self._receive(_START_SECONDS)
+            if answer["kind"] == "imported":
+                answer = self._ask({"kind": "start"}, _START_SECONDS)
+        except WorkerLostError as lost:
+            raise DeviceError(f"the measuring process on {self.device} did not start: {lost}") from lost
+        if answer["kind"] == "refused":
+            self._reap()
+            raise DeviceError(f"can't measure on {self.device}: {answer['error']}")
+        self._described = answer
+        self._spare = _Child(self.device)
+        return self._child
+
+    def _ask(self, request: dict[str, Any], timeout: float | None = None) -> dict[str, Any]:
+        child = self._ensure()
+        try:
+            child.connection.send_bytes(json.dumps(request).encode())
+        except OSError as error:
+            raise self._lost() from error
+        return self._receive(self.timeout if timeout is None else timeout)
+
+    def _receive(self, timeout: float) -> dict[str, Any]:
+        assert self._child is not None
+        if not self._child.connection.poll(timeout):
+            self._reap()
+            raise WorkerLostError(Measurement(Status.TIMEOUT, f"not done after {timeout:g} s, killed"))
+        try:
+            answer: dict[str, Any] = json.loads(self._child.connection.recv_bytes())
+        except (EOFError, OSError) as error:
+            raise self._lost() from error
+        return answer
+
+    def _lost(self) -> WorkerLostError:
+        assert self._child is not None
+        code = self._child.process.wait()
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        printed = self._child.last_line()
+        self._reap()
+        detail = f"; it printed: {printed}" if printed else ""
+        return WorkerLostError(Measurement(Status.CRASH, f"the measuring process died of {how}{detail}"))
+
+    def _reap(self) -> None:
+        if self._child is not None:
+            self._child.end()
+            self._child = None

@@ -1,0 +1,191 @@
+"""The final between the best configurations of a search: who is the fastest, and how sure is that."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+# (indices, rounds, pairs, seed) to ratios to the library, of shape [rounds, indices]
+Measure = Callable[[Sequence[int], int, int, int], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class RaceOptions:
+    """How long a race goes on.
+
+    Attributes
+    ----------
+    candidates
+        Configurations that take part, besides the default.
+    within
+        They were measured within this of the best, relative.
+    look
+        Rounds between two looks at the results. Many short rounds tell more than a few long ones of as many pairs,
+        whose few means know little of their own noise: 12 of one pair do what 6 of 5 did, with half the pairs
+        (`experiments/research/race_study.py`).
+    looks
+        Looks at most.
+    pairs
+        Pairs of a kernel and the library in a round.
+    confidence
+        Of the whole race: the probability that no candidate is dropped which is as fast as the leader.
+    indifference
+        Candidates this close to the leader, relative, with that confidence, count as equal to it.
+    """
+
+    candidates: int = 6
+    within: float = 0.03
+    look: int = 12
+    looks: int = 5
+    pairs: int = 1
+    confidence: float = 0.95
+    indifference: float = 0.002
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A ratio with its 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def inverse(self) -> "Estimate":
+        """The same as a speed-up."""
+        return Estimate(1 / self.value, 1 / self.high, 1 / self.low)
+
+
+@dataclass(frozen=True)
+class Race:
+    """What a race found.
+
+    Attributes
+    ----------
+    winner
+        Index of the configuration with the lowest mean ratio.
+    answer
+        The winner, if it is proven at least as fast as the default; else the default.
+    ratios
+        Time over the library's of every candidate, by index.
+    over_default
+        The winner's time over the default's, measured in the same rounds.
+    probability
+        Share of bootstrap samples of the rounds in which the winner has the lowest mean.
+    rounds
+        Rounds that were run.
+    ran
+        In how many of them each candidate ran, by index.
+    gpu_seconds
+        Seconds of GPU time that they took.
+    """
+
+    winner: int
+    answer: int
+    ratios: dict[int, Estimate]
+    over_default: Estimate
+    probability: float
+    rounds: int
+    ran: Mapping[int, int]
+    gpu_seconds: float = 0.0
+
+    def seconds_of(self, index: int) -> float:
+        """What a configuration cost of the race's GPU time: all that run in a round cost the same. 0 if it did not."""
+        return self.gpu_seconds * self.ran[index] / sum(self.ran.values()) if index in self.ran else 0.0
+
+    def verdict(self, peer: str = "the library") -> str:
+        """The outcome in a sentence, against the default and against `peer`, which the ratios are to."""
+        speed, library = self.over_default.inverse(), self.ratios[self.answer].inverse()
+        if self.answer != self.winner:
+            against = f"not proven faster than the default ({_range(speed)} of its speed), so the default it is"
+        elif speed.value == 1:
+            against = "the default is the fastest"
+        else:
+            against = f"proven at least as fast as the default ({_range(speed)} of its speed)"
+        state = "faster than" if library.low > 1 else "slower than" if library.high < 1 else "level with"
+        sure = f"{self.probability:.0%} sure to be the fastest of {len(self.ratios)}"
+        return f"{against}; {state} {peer} ({_range(library)} of its speed); {sure}"
+
+
+def _range(estimate: Estimate) -> str:
+    return f"{estimate.value:.4f} [{estimate.low:.4f}, {estimate.high:.4f}]"
+
+
+def run_race(candidates: Sequence[int], default: int, measure: Measure, options: RaceOptions, seed: int) -> Race:
+    """Measure candidates in interleaved rounds until the leader is separated, or the rounds end.
+
+    After every look each candidate is compared with the leader by a one-sided paired t-test on the logarithms of its
+    ratios in the same rounds (`scipy.stats.ttest_rel`), and dropped if it is slower. The level is that of the race,
+    divided by the looks and by the ordered pairs of racers (Bonferroni's correction; O. J. Dunn: Multiple comparisons
+    among means, Journal of the American Statistical Association 56, 1961). The scheme is a race in the sense of
+    Maron and Moore (Hoeffding races, NIPS 1993). The default is never dropped.
+
+    Parameters
+    ----------
+    candidates
+        Indices of configurations, without repeats.
+    default
+        The default's index; it takes part also if it is not among them.
+    measure
+        Runs rounds: (indices, rounds, pairs, seed) to ratios to the library, of shape [rounds, indices].
+    options
+        See `RaceOptions`.
+    seed
+        Of the order in the rounds and of the bootstrap.
+    """
+    runners = list(dict.fromkeys([*candidates, default]))
+    logs = np.empty((0, len(runners)))
+    racing = list(range(len(runners)))
+    for look in range(options.looks):
+        rows = np.full((options.look, len(runners)), np.nan)
+        rows[:, racing] = np.log(measure([runners[at] for at in racing], options.look, options.pairs, seed + look))
+        logs = np.concatenate([logs, rows])
+        leader = min(racing, key=lambda at: float(logs[:, at].mean()))
+        dropped = _slower(logs, leader, [at for at in racing if at != leader], options)
+        racing = [at for at in racing if at not in dropped or runners[at] == default]
+        if all(at in dropped or _equal(logs, at, leader, options) for at in racing if at != leader):
+            break
+    at_default = runners.index(default)
+    over_default = _estimate(logs[:, leader] - logs[:, at_default])
+    proven = leader == at_default or over_default.high <= 1
+    return Race(
+        winner=runners[leader],
+        answer=runners[leader] if proven else default,
+        ratios={runner: _estimate(logs[:, at]) for at, runner in enumerate(runners)},
+        over_default=over_default,
+        probability=_probability(logs[:, racing], racing.index(leader), seed),
+        rounds=len(logs),
+        ran=dict(zip(runners, np.isfinite(logs).sum(axis=0).tolist(), strict=True)),
+    )
+
+
+def _slower(logs: NDArray[np.float64], leader: int, others: Sequence[int], options: RaceOptions) -> set[int]:
+    from scipy.stats import ttest_rel
+
+    # The leader is not given but chosen by the same rounds, so every ordered pair of racers might have been tested.
+    level = (1 - options.confidence) / options.looks / max(1, len(others) * (len(others) + 1))
+    slower = ttest_rel(logs[:, [leader]], logs[:, others], axis=0, alternative="less").pvalue < level
+    return {at for at, is_slower in zip(others, slower, strict=True) if is_slower}
+
+
+def _equal(logs: NDArray[np.float64], at: int, leader: int, options: RaceOptions) -> bool:
+    behind = _estimate(logs[:, at] - logs[:, leader])
+    return behind.high <= 1 + options.indifference
+
+
+def _estimate(logs: NDArray[np.float64]) -> Estimate:
+    """The geometric mean with its t-interval; rounds in which the candidate did not run are NaN."""
+    from scipy.special import stdtrit  # the quantile of t; `scipy.stats.t.ppf` takes 16 times as long
+
+    logs = logs[~np.isnan(logs)]
+    mean = float(logs.mean())
+    half = float(stdtrit(len(logs) - 1, 0.975) * logs.std(ddof=1) / math.sqrt(len(logs)))
+    return Estimate(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+def _probability(logs: NDArray[np.float64], leader: int, seed: int, samples: int = 2000) -> float:
+    generator = np.random.default_rng(seed)
+    drawn = generator.integers(len(logs), size=(samples, len(logs)))
+    means = logs[drawn].mean(axis=1)  # [samples, candidates]
+    return float((means.argmin(axis=1) == leader).mean())

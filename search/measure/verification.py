@@ -1,0 +1,214 @@
+"""Whether a kernel's results are right: random inputs, a poisoned output between guard bands, an fp32 reference."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tilescout.search.build.loading import Launch
+from tilescout.search.measure.machine import Block, Machine
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.workloads import Tensors, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+
+_GUARD = 32 * 1024  # elements of guard band on either side of an output: 64 KiB or more, a row of a large tile
+_GUARD_PATTERN = 0x5A5A
+_LATE = 0.15  # of a long launch: with that, and what pilots are off without it (10 %), none is pruned at once for it
+
+
+class WrongResultError(Exception):
+    """A kernel's result is not the reference's, or differs between runs, or it wrote where it must not.
+
+    Attributes
+    ----------
+    relative_error
+        The relative Frobenius error of the result, if that is what is wrong.
+    """
+
+    def __init__(self, message: str, relative_error: float | None = None) -> None:
+        super().__init__(message)
+        self.relative_error = relative_error
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem with inputs, the right result, and an output between guard bands.
+
+    Attributes
+    ----------
+    problem, inputs
+        What is computed, and from what.
+    reference, norms
+        The right result, its Frobenius norm and its largest magnitude.
+    buffer, output
+        The output, and the memory around it.
+    """
+
+    problem: Problem
+    inputs: Tensors
+    reference: "torch.Tensor"
+    norms: tuple[float, float]
+    buffer: "torch.Tensor"
+    output: "torch.Tensor"
+
+    @classmethod
+    def draw(cls, workload: Workload, problem: Problem, generator: "torch.Generator") -> "Case":
+        """A case with fresh random inputs."""
+        import torch
+
+        inputs = workload.inputs(problem, generator)
+        shape = workload.output(problem, generator.device)
+        buffer = torch.empty(shape.numel() + 2 * _GUARD, dtype=shape.dtype, device=shape.device)
+        output = buffer[_GUARD:-_GUARD].view(shape.shape)
+        reference = workload.reference(problem, inputs)
+        norms = float(reference.norm()), float(reference.abs().max())
+        return cls(problem, inputs, reference, norms, buffer, output)
+
+    def prepare(self, poison: float, findings: "torch.Tensor") -> None:
+        """Fill the output with `poison` between fresh guard bands, and forget the last findings."""
+        self._bands.fill_(_GUARD_PATTERN)
+        self.output.fill_(poison)
+        findings.fill_(math.nan)
+
+    def find(self, findings: "torch.Tensor") -> None:
+        """Write the three numbers that `check` wants, on the device: nothing waits for the launch."""
+        import torch
+
+        difference = torch.sub(self.output, self.reference)  # in fp32, as the reference
+        norm = torch.linalg.vector_norm(difference)
+        largest = torch.linalg.vector_norm(difference, math.inf)
+        torch.stack([norm, largest, self._trespassed().float()], out=findings)
+
+    def check(self, norm: float, largest: float, trespassed: float) -> float:
+        """Judge the findings; return the relative Frobenius error of the output.
+
+        Raises
+        ------
+        WrongResultError
+            If the result is wrong or the guard bands were written.
+        """
+        error, largest = norm / self.norms[0], largest / self.norms[1]
+        if trespassed != 0:
+            raise WrongResultError(f"it wrote outside its output on {self.problem}")
+        limit = self.problem.tolerance  # the comparisons are written so that NaN fails
+        if not error <= limit:
+            raise WrongResultError(
+                f"relative error {error:.3g} on {self.problem}, at most {limit:.3g} is rounding",
+                error if math.isfinite(error) else None,
+            )
+        if not largest <= 2 * limit:
+            raise WrongResultError(
+                f"an element of {self.problem} is off by {largest:.3g} of the largest, "
+                f"at most {2 * limit:.3g} is rounding",
+                error,
+            )
+        return error
+
+    def check_bands(self) -> None:
+        """Refuse a kernel that has written outside its output since the last `prepare`.
+
+        Raises
+        ------
+        WrongResultError
+            If the guard bands were written.
+        """
+        if bool(self._trespassed()):
+            raise WrongResultError(f"it wrote outside its output on {self.problem}")
+
+    def _trespassed(self) -> "torch.Tensor":
+        return (self._bands != _GUARD_PATTERN).any()
+
+    @cached_property
+    def _bands(self) -> "torch.Tensor":
+        """Both guard bands as one tensor, of shape [2, words of 16 bits]."""
+        import torch
+
+        words = self.buffer.view(torch.int16)
+        band = _GUARD * self.buffer.itemsize // words.itemsize
+        return words.as_strided((2, band), (len(words) - band, 1))
+
+
+class Verifier:
+    """Runs kernels on a case and on an edge case, and judges what they did.
+
+    All that it does before, between and after the launches is recorded once and then repeated as a whole: some 35 small
+    operations one by one would take the host several times as long as the device.
+
+    Parameters
+    ----------
+    machine
+        Where.
+    case, edge
+        The problem, and one that no tile divides.
+    """
+
+    def __init__(self, machine: Machine, case: Case, edge: Case) -> None:
+        import torch
+
+        self._machine, self._case, self._edge = machine, case, edge
+        first = torch.empty_like(edge.output)
+        self._numbers = numbers = torch.empty(10, device=case.output.device)
+        on_case, on_edge, on_edge_again, differ = numbers[:3], numbers[3:6], numbers[6:9], numbers[9:]
+
+        def between() -> None:
+            edge.find(on_edge)
+            first.copy_(edge.output)
+            edge.prepare(1.0, on_edge_again)
+            differ.fill_(math.nan)
+
+        def after() -> None:
+            edge.find(on_edge_again)
+            differ.copy_((first != edge.output).any())
+
+        steps = [
+            lambda: case.prepare(math.nan, on_case),
+            lambda: case.find(on_case),
+            lambda: edge.prepare(math.nan, on_edge),
+            between,
+            after,
+        ]
+        self._prepare_case, self._find_case, self._prepare_edge, self._between, self._after = machine.record(steps)
+
+    def start(self, launch: Launch, edge: bool) -> Callable[[], float]:
+        """Launch once on the case, after two launches on the edge case if `edge` asks for them; wait for nothing.
+
+        The two start from different rubbish in the output, and must agree to the bit.
+
+        Returns
+        -------
+        callable
+            What tells the time of the launch on the case, in µs, once the machine is synchronised; NaN if the device
+            may have waited too long for the host.
+        """
+        # A kernel's first launch loads it, which must not be in the time of the launch on the case.
+        if edge:
+            self._prepare_edge()
+            launch(self._edge.inputs, self._edge.output)
+            self._between()
+            launch(self._edge.inputs, self._edge.output)
+            self._after()
+        self._prepare_case()
+        queued = self._machine.queue([Block(lambda: launch(self._case.inputs, self._case.output))], late=_LATE)
+        self._find_case()
+        return lambda: queued.times_us()[0]
+
+    def judge(self, edge: bool) -> float:
+        """Wait for what `start` began, with the same `edge`, and return the largest relative Frobenius error.
+
+        Raises
+        ------
+        WrongResultError
+            If a result is wrong, the two on the edge case differ, or memory outside an output was written.
+        """
+        numbers: Sequence[float] = self._numbers.tolist()
+        self._machine.synchronize()
+        errors = []
+        if edge:
+            errors = [self._edge.check(*numbers[3:6]), self._edge.check(*numbers[6:9])]
+            if numbers[9] != 0:
+                raise WrongResultError(f"two runs on the same inputs differ on {self._edge.problem}", max(errors))
+        return max([*errors, self._case.check(*numbers[:3])])

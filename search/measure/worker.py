@@ -1,0 +1,222 @@
+"""The measuring process: loads artifacts, verifies and times them, and may die of it.
+
+It needs torch, apache-tvm-ffi and CuteDSL's runtime library, not the compiler. It talks JSON over a socket with its
+host (`tilescout.search.measure.process`); nothing is pickled.
+
+A CUDA error that outlives its launch makes a process useless: every later call fails. The worker then reports the
+failure and leaves; the host starts another.
+"""
+
+import json
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from tilescout.search.build.loading import Launch, load_launch, load_runtime_libraries
+from tilescout.search.measure.bench import Bench
+from tilescout.search.measure.machine import Machine, make_machine
+from tilescout.search.measure.measurement import Measurement, Status
+from tilescout.search.measure.protocol import ProtocolOptions, is_doubtful, is_pruned
+from tilescout.search.measure.verification import WrongResultError
+from tilescout.spaces.errors import ArtifactError, one_line
+from tilescout.spaces.workloads import find_workload
+
+
+@dataclass(frozen=True)
+class Job:
+    """One kernel to measure on one problem.
+
+    Attributes
+    ----------
+    library, sha256, function
+        The artifact.
+    workload, problem
+        What it computes.
+    blocks_per_cluster
+        Blocks that are launched together.
+    library_us
+        The vendor library's steady time on the problem, if known.
+    options
+        The protocol's numbers.
+    incumbent
+        The best ratio to the library that is known; None measures the kernel in full, however slow it is.
+    scratch_bytes
+        Bytes of device memory that a launch needs for itself, on the problem and on its edge problem.
+    """
+
+    library: str
+    sha256: str
+    function: str
+    workload: str
+    problem: str
+    blocks_per_cluster: int
+    library_us: float | None
+    options: ProtocolOptions
+    incumbent: float | None = None
+    scratch_bytes: int = 0
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> "Job":
+        """Read what `dataclasses.asdict` wrote."""
+        return cls(**{**record, "options": ProtocolOptions(**record["options"])})
+
+
+class Worker:
+    """The state of a measuring process: its device, and the bench of the last problem."""
+
+    def __init__(self, device: str) -> None:
+        self.machine: Machine = make_machine(device)
+        load_runtime_libraries()
+        self._bench: tuple[tuple[str, str, ProtocolOptions], Bench] | None = None
+        self._edge_errors: dict[str, float] = {}  # of the libraries (by checksum) that passed on the edge problem
+
+    def bench(self, workload: str, problem: str, options: ProtocolOptions, library_us: float | None) -> Bench:
+        """The problem set up; kept until another, or another protocol, is asked for."""
+        asked = (workload, problem, options)
+        if self._bench is None or self._bench[0] != asked:
+            self._bench = None  # frees the old operands before the new ones are made
+            self.machine.release()
+            found = find_workload(workload)
+            made = Bench(self.machine, found, found.problem.parse(problem), options, library_us)
+            self._bench = (asked, made)
+        return self._bench[1]
+
+    def measure(self, job: Job) -> Measurement:
+        """Verify and time one kernel; whatever it does short of killing the process becomes the measurement."""
+        bench = self.bench(job.workload, job.problem, job.options, job.library_us)
+        start = time.perf_counter()
+
+        def failed(status: Status, error: BaseException, relative_error: float | None = None) -> Measurement:
+            spent = time.perf_counter() - start
+            return Measurement(
+                status, one_line(error), relative_error=relative_error, gpu_seconds=spent, verify_seconds=spent
+            )
+
+        try:
+            launch = self.load(job)
+        except (ArtifactError, OSError, AttributeError, RuntimeError) as error:
+            return failed(Status.LOAD_ERROR, error)
+        try:
+            known = self._edge_errors.get(job.sha256)
+            error_here, first = bench.verify(launch, edge=known is None)
+            relative_error = max(error_here, known or 0.0)
+            self._edge_errors[job.sha256] = relative_error
+            verified = time.perf_counter()
+            pilots = [first if first is not None else bench.pilot(launch)]
+            if is_doubtful(pilots[0], job.incumbent, job.options):
+                pilots.append(bench.pilot(launch))
+            pruned = is_pruned(pilots, job.incumbent, job.options)
+            piloted = time.perf_counter()
+            timing = None if pruned else bench.time(launch, job.incumbent)
+            if timing is not None and first is not None:
+                bench.learn(first, timing.ratio)
+            self.machine.synchronize()
+        except WrongResultError as error:
+            return failed(Status.WRONG, error, error.relative_error)
+        except Exception as error:  # whatever TVM FFI and torch make of a failed launch
+            return failed(Status.LAUNCH_ERROR, error)
+        return Measurement(
+            Status.PRUNED if pruned else Status.OK,
+            timing=timing,
+            pilot_us=min(pilots) * bench.library_us,
+            clocks=bench.clocks,
+            relative_error=relative_error,
+            gpu_seconds=time.perf_counter() - start,
+            verify_seconds=verified - start,
+            pilot_seconds=piloted - verified,
+        )
+
+    def race(self, jobs: Sequence[Job], rounds: int, pairs: int, seed: int) -> list[list[float]]:
+        """Ratios to the library, [rounds][jobs], of kernels that were measured before, in interleaved rounds."""
+        first = jobs[0]
+        bench = self.bench(first.workload, first.problem, first.options, first.library_us)
+        ratios: list[list[float]] = bench.race([self.load(job) for job in jobs], rounds, pairs, seed).tolist()
+        return ratios
+
+    def load(self, job: Job) -> Launch:
+        """Load an artifact, once its checksum is right.
+
+        Raises
+        ------
+        ArtifactError, OSError, AttributeError, RuntimeError
+            If it is missing, damaged, or has no such entry point.
+        """
+        clusters = self.machine.max_clusters(job.blocks_per_cluster)
+        return load_launch(Path(job.library), job.sha256, job.function, job.workload, clusters, job.scratch_bytes)
+
+    def usable(self) -> bool:
+        """Whether the device still answers; an error that a failed launch left behind shows at the next one."""
+        import torch
+
+        try:
+            torch.ones(1, device=self.machine.device).sum().item()
+        except Exception:  # torch raises several types; any of them means no
+            return False
+        return True
+
+
+def leave_with_host(connection: Connection) -> None:
+    """Leave the process when the host is gone, even in the middle of a kernel that never ends."""
+    poller = select.poll()
+    poller.register(connection.fileno(), 0)  # nothing but the hang-up, which is always reported
+    poller.poll()
+    os._exit(0)
+
+
+def serve(connection: Connection, device: str) -> None:
+    """Answer the host until it hangs up; leave the process when the device is lost."""
+    threading.Thread(target=leave_with_host, args=(connection,), daemon=True).start()
+
+    def send(message: dict[str, Any]) -> None:
+        connection.send_bytes(json.dumps(message).encode())
+
+    try:
+        # What takes seconds to import is imported ahead; a spare process then waits, and has nothing of the device yet.
+        import torch  # noqa: F401
+        import tvm_ffi  # noqa: F401
+
+        send({"kind": "imported"})
+        connection.recv_bytes()
+        worker = Worker(device)
+    except EOFError:  # never needed
+        return
+    except Exception as error:  # no such device, no driver, a missing library: the host reports it
+        send({"kind": "refused", "error": one_line(error)})
+        return
+    send({"kind": "ready", "name": worker.machine.name, "versions": worker.machine.versions()})
+    while True:
+        try:
+            request = json.loads(connection.recv_bytes())
+        except EOFError:
+            return
+        if request["kind"] == "prepare":
+            options = ProtocolOptions(**request["options"])
+            bench = worker.bench(request["workload"], request["problem"], options, request["library_us"])
+            others = worker.machine.other_processes()
+            send({"kind": "prepared", "library_us": bench.library_us, "other_processes": others})
+            continue
+        if request["kind"] == "race":
+            jobs = [Job.from_dict(job) for job in request["jobs"]]
+            send({"kind": "raced", "ratios": worker.race(jobs, request["rounds"], request["pairs"], request["seed"])})
+            continue
+        measurement = worker.measure(Job.from_dict(request["job"]))
+        usable = measurement.status in (Status.OK, Status.PRUNED) or worker.usable()
+        send({"kind": "measured", "measurement": measurement.to_dict(), "leaving": not usable})
+        if not usable:
+            os._exit(0)  # destructors would call into the broken context
+
+
+def job_request(job: Job) -> dict[str, Any]:
+    """The message that asks for a measurement."""
+    return {"kind": "measure", "job": asdict(job)}
+
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])), sys.argv[2])

@@ -1,0 +1,40 @@
+"""What a cost model says of the trials of a study that it did not guide."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from tilescout.costmodel.features import space_features
+from tilescout.costmodel.persistence import load_model
+from tilescout.search.studies.records import Expected, StudyResult
+from tilescout.spaces.errors import ModelError
+from tilescout.spaces.templates import find_template
+
+
+def with_expected(result: StudyResult, path: Path) -> StudyResult:
+    """The result with, of each trial, what the model in a file expects of them.
+
+    Raises
+    ------
+    ModelError
+        If the model can't be read, or is of another space or device.
+    SpaceError
+        If the space has no template here, or the study's configurations are no longer legal in it.
+    """
+    info = result.info
+    model, card = load_model(path)
+    if (card.space, card.device) != (info.space, info.device):
+        raise ModelError(
+            f"model {path} is of {card.space} on {card.device}, not of {info.space} on {info.device}: name another"
+        )
+    template = find_template(info.space)
+    whole = template.space(info.problem, template.device(info.device))
+    indices = [whole.index(trial.configuration) for trial in result.trials]
+    if not indices:
+        return result
+    part = whole.subset(indices)
+    prediction = model.predict(space_features(part, template))
+    trials = [
+        replace(trial, expected=Expected.of(prediction, part.index(trial.configuration))) for trial in result.trials
+    ]
+    about = replace(info, model=str(path), hindsight=str(info.problem) in card.problems)
+    return replace(result, info=about, trials=trials)

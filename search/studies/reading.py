@@ -1,0 +1,118 @@
+"""Studies read back from their store, without the template, the table or the GPU that they were made with."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import optuna
+
+from tilescout.search.measure.race import Estimate, Race
+from tilescout.search.studies.database import Database
+from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
+from tilescout.search.studies.store import is_database
+from tilescout.search.studies.trials import INFO, RESULT, as_record, open_storage, outcome
+from tilescout.spaces.errors import ProblemError, SpaceError, StoreError, one_line
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.named import NamedProblem
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import find_template
+
+_SUFFIX = ".journal"
+
+
+def read_study(name: str, place: Path | str) -> StudyResult:
+    """The result of a study, as far as it has come; `name` may also be the path of a journal.
+
+    Parameters
+    ----------
+    name
+        The study's name, or a file.
+    place
+        Where studies are kept: a folder, or the URL of a database.
+
+    Raises
+    ------
+    StoreError
+        If there is no such study, or it is damaged or of a tilescout that did not say what a study is about.
+    """
+    if is_database(place) and not name.endswith(_SUFFIX):
+        database = Database(str(place))
+        database.attributes(name)  # or an error that says that there is no such study
+        with database.translated():
+            return study_result(optuna.load_study(study_name=name, storage=database.storage))
+    path = Path(name) if name.endswith(_SUFFIX) else Path(place) / f"{name}{_SUFFIX}"
+    if not path.is_file():
+        held = ", ".join(sorted(other.stem for other in path.parent.glob(f"*{_SUFFIX}"))) or "none"
+        raise StoreError(f"there is no study {path.stem} in {path.parent}; there are: {held}")
+    storage = open_storage(path)
+    if path.stem not in (study.study_name for study in storage.get_all_studies()):
+        raise StoreError(f"{path} holds no study {path.stem}: was the file renamed?")
+    return study_result(optuna.load_study(study_name=path.stem, storage=storage))
+
+
+def study_result(study: optuna.Study) -> StudyResult:
+    """The result of a study, as far as it has come.
+
+    Seconds are those from its first trial to its last where no search of it has ended.
+
+    Raises
+    ------
+    StoreError
+        If the study is damaged or of a tilescout that did not say what a study is about.
+    """
+    described = study.user_attrs.get(INFO)
+    if described is None:
+        raise StoreError(
+            f"study {study.study_name} does not say what it is about: an older tilescout made it; "
+            "`tilescout tune --resume` with its options adds that"
+        )
+    try:
+        info = StudyInfo.from_dict(described, _problem(described["space"], described["problem"]))
+        trials = _trials(study, info)
+        found: Mapping[str, Any] = study.user_attrs.get(RESULT) or {}
+        took = trials[-1].finished - trials[0].started if trials else 0.0
+        return StudyResult(
+            info,
+            trials,
+            seconds=found.get("seconds", took),
+            race=_race(found.get("race")),
+            not_raced=found.get("not_raced", ""),
+            stopped=found.get("stopped", ""),
+        )
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise StoreError(f"the study {study.study_name} is damaged ({one_line(error)}); search anew") from error
+
+
+def _problem(space: str, text: str) -> Problem:
+    try:
+        return find_template(space).parse(text)
+    except (SpaceError, ProblemError):  # a kernel that is known from a table, or is not installed here
+        return NamedProblem.parse(text)
+
+
+def _trials(study: optuna.Study, info: StudyInfo) -> list[TrialRecord]:
+    trials = []
+    for frozen in study.get_trials(deepcopy=False):
+        measurement = outcome(frozen)
+        if measurement is not None:
+            values = ((name, info.knobs[name][frozen.params[name]]) for name in info.knobs)
+            trials.append(as_record(frozen, frozen.number, Configuration(tuple(values)), measurement))
+    return trials
+
+
+def _race(record: Mapping[str, Any] | None) -> Race | None:
+    if record is None:
+        return None
+    ratios = {int(number): Estimate(**ratio) for number, ratio in record["time_over_library"].items()}
+    # Studies of before say how many rounds there were, and not who left early.
+    ran = record.get("rounds_of", dict.fromkeys(ratios, record["rounds"]))
+    return Race(
+        winner=record["winner"],
+        answer=record["answer"],
+        ratios=ratios,
+        over_default=Estimate(**record["speedup_over_default"]).inverse(),
+        probability=record["probability_fastest"],
+        rounds=record["rounds"],
+        ran={int(number): rounds for number, rounds in ran.items()},
+        gpu_seconds=record["gpu_seconds"],
+    )

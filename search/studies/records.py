@@ -1,0 +1,306 @@
+"""What a search leaves behind: frozen records, apart from the live handles that made them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
+
+from tilescout.costmodel.estimator import Prediction
+from tilescout.costmodel.roofline import Roofline
+from tilescout.search.engines.evaluator import Dataset, Provenance
+from tilescout.search.measure.measurement import Measurement, Status
+from tilescout.search.measure.race import Race
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.knobs import Configuration, Value
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.workloads import COPY
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a cost model expected of a configuration before it was tried: the time in µs and its 95 % interval."""
+
+    time_us: float
+    low_us: float
+    high_us: float
+
+    @classmethod
+    def of(cls, prediction: Prediction, index: int) -> Self:
+        """What is predicted of the configuration at a position."""
+        one = Prediction(prediction.mean[[index]], prediction.spread[[index]], prediction.shift)
+        low, high = one.interval_us()
+        return cls(math.exp(one.mean[0]), float(low[0]), float(high[0]))
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """One finished trial.
+
+    Attributes
+    ----------
+    number
+        Its number in the study, from 0.
+    index
+        The configuration's index in the search space; the trial's number in a study that was read back, for which the
+        space is not enumerated.
+    configuration, measurement
+        What was tried, and the outcome.
+    started, finished
+        When it was proposed and when it was done, in seconds since the epoch.
+    expected
+        What the strategy's cost model expected of it, where it has one.
+    """
+
+    number: int
+    index: int
+    configuration: Configuration
+    measurement: Measurement
+    started: float
+    finished: float
+    expected: Expected | None = None
+
+
+@dataclass(frozen=True)
+class StudyInfo:
+    """What a study is about; it does not change while the study runs.
+
+    Attributes
+    ----------
+    name
+        The study's name in its store.
+    space, space_hash
+        Name of the search space, and the hash of its source.
+    problem
+        The problem.
+    device
+        Name of the device whose times are reported.
+    sampler, seed
+        The strategy and its seed.
+    provenance
+        Where the measurements come from.
+    default
+        The configuration that is run without any search; trial 0 measures it.
+    library
+        What the library's kernel is called through, and its steady time in µs.
+    library_us
+        The library's steady time on the problem, in µs.
+    knobs
+        The values that each knob of the space can have.
+    size
+        How many configurations are searched.
+    model
+        File of the cost model that guides the search; empty without one.
+    hindsight
+        Whether that model was trained on measurements of this very problem: what it expects is then no prediction.
+    """
+
+    name: str
+    space: str
+    space_hash: str
+    problem: Problem
+    device: str
+    sampler: str
+    seed: int
+    provenance: Provenance
+    default: Configuration
+    library: str
+    library_us: float
+    knobs: Mapping[str, Sequence[Value]] = field(default_factory=dict)
+    size: int = 0
+    model: str = ""
+    hindsight: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready mapping that `from_dict` reads back."""
+        knobs = {name: list(values) for name, values in self.knobs.items()}
+        return asdict(self) | {"problem": str(self.problem), "default": dict(self.default), "knobs": knobs}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any], problem: Problem) -> Self:
+        """Read what `to_dict` wrote; the problem's text is read by whoever knows its form.
+
+        Raises
+        ------
+        KeyError, TypeError
+            If something is missing or unknown.
+        """
+        source = record["provenance"]
+        table = Dataset(**source["table"]) if source["table"] is not None else None
+        provenance = Provenance(**{**source, "table": table})
+        default = Configuration.of(record["default"])
+        return cls(**{**record, "problem": problem, "provenance": provenance, "default": default})
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """What a search found, with its evidence.
+
+    Attributes
+    ----------
+    info
+        What the study is about.
+    trials
+        Every finished trial of the study, in the order of their numbers.
+    seconds
+        Wall-clock seconds of this run of the search.
+    race
+        The final between the best, where they could be measured anew.
+    not_raced
+        Why a race that was begun has no outcome; empty otherwise. Nothing is proven then, and the default the answer.
+    not_tracked
+        What the tracker could not deliver, in one line; a resumed search delivers it. Empty if all arrived.
+    stopped
+        Why the sampler found that it was not worth going on; empty if the budget or the space ended the search.
+    """
+
+    info: StudyInfo
+    trials: Sequence[TrialRecord]
+    seconds: float
+    not_tracked: str = ""
+    race: Race | None = None
+    not_raced: str = ""
+    stopped: str = ""
+
+    @property
+    def best(self) -> TrialRecord | None:
+        """The answer: that of the race where there was one, else the fastest right configuration; None without one.
+
+        After a race its time and interval are the race's.
+        """
+        if self.race is not None:
+            answer = self.race.answer
+            return self._as_raced(next(trial for trial in self.trials if trial.index == answer))
+        if self.not_raced:
+            return self.default
+        return min((t for t in self.trials if t.measurement.ok), key=lambda t: t.measurement.time_us, default=None)
+
+    @property
+    def default(self) -> TrialRecord | None:
+        """The trial of the default configuration, with the race's time after one; None if it was not tried."""
+        found = next((trial for trial in self.trials if trial.configuration == self.info.default), None)
+        return self._as_raced(found) if found is not None else None
+
+    def _as_raced(self, trial: TrialRecord) -> TrialRecord:
+        timing = trial.measurement.timing
+        if self.race is None or trial.index not in self.race.ratios or timing is None:
+            return trial
+        raced = self.race.ratios[trial.index]
+        timing = replace(timing, ratio=raced.value, ratio_low=raced.low, ratio_high=raced.high)
+        return replace(trial, measurement=replace(trial.measurement, timing=timing))
+
+    @property
+    def roofline(self) -> Roofline | None:
+        """The time that no kernel can beat; None for a problem that is known by its name only."""
+        if not self.info.problem.bytes:
+            return None
+        return Roofline.of(self.info.problem, find_device(self.info.device))
+
+    @property
+    def compile_seconds(self) -> float:
+        """Seconds of one core that compiling took, over all trials."""
+        return sum(trial.measurement.compile_seconds for trial in self.trials)
+
+    @property
+    def gpu_seconds(self) -> float:
+        """Seconds of GPU time, over all trials and the race."""
+        raced = self.race.gpu_seconds if self.race is not None else 0.0
+        return raced + sum(trial.measurement.gpu_seconds for trial in self.trials)
+
+    @property
+    def account(self) -> dict[str, float]:
+        """What the search cost, in seconds: of one core for ``compile``, of the GPU for the others."""
+        spent = {
+            name: sum(getattr(trial.measurement, f"{name}_seconds") for trial in self.trials)
+            for name in ("compile", "verify", "pilot", "timing")
+        }
+        return spent | {"race": self.race.gpu_seconds if self.race is not None else 0.0}
+
+    def evidence(self) -> dict[str, Any]:
+        """What was found and how it was proven, in a form that is stored: the part that an export reads."""
+        info = self.info
+        return {
+            "study": info.name,
+            "space": info.space,
+            "space_hash": info.space_hash,
+            "problem": str(info.problem),
+            "device": info.device,
+            "measured_by": {"kind": info.provenance.kind, "description": info.provenance.description},
+            "versions": dict(info.provenance.versions),
+            "best": _describe(self.best, info),
+            "library": {
+                "name": info.library,
+                "time_us": info.library_us,
+                **named_rate(info.problem, info.library_us),
+            },
+            "race": _describe_race(self),
+            "not_raced": self.not_raced,
+            "seconds": self.seconds,
+            "stopped": self.stopped,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as the command line writes it with ``--json``."""
+        info = self.info
+        return self.evidence() | {
+            "sampler": info.sampler,
+            "seed": info.seed,
+            "default": _describe(self.default, info),
+            "roofline_us": self.roofline.time_us if self.roofline is not None else None,
+            "trials": len(self.trials),
+            "failed_trials": sum(trial.measurement.failed for trial in self.trials),
+            "pruned_trials": sum(trial.measurement.status is Status.PRUNED for trial in self.trials),
+            "compile_seconds": self.compile_seconds,
+            "gpu_seconds": self.gpu_seconds,
+            "account": self.account,
+        }
+
+
+def named_rate(problem: Problem, time_us: float) -> dict[str, float]:
+    """The speed at which a problem is solved in `time_us` µs, under the name of its unit."""
+    return {problem.rate.unit.name: problem.rate.at(time_us)}
+
+
+def named_bandwidth(library: str, ratio: float) -> dict[str, float]:
+    """The share of the measured bandwidth that a kernel achieves, by name; nothing unless the library is a copy."""
+    return {"bandwidth_fraction": 1 / ratio} if library == COPY else {}
+
+
+def spoken(library: str) -> str:
+    """What to call the library in a sentence."""
+    return "a copy" if library == COPY else "the library"
+
+
+def _describe(trial: TrialRecord | None, info: StudyInfo) -> dict[str, Any] | None:
+    if trial is None:
+        return None
+    record: dict[str, Any] = {"trial": trial.number, "configuration": dict(trial.configuration)}
+    timing = trial.measurement.timing
+    if timing is None:
+        return record | {"status": str(trial.measurement.status), "error": trial.measurement.error}
+    return record | {
+        "time_us": timing.time_us,
+        "interval_us": [timing.ratio_low * timing.library_us, timing.ratio_high * timing.library_us],
+        **named_rate(info.problem, timing.time_us),
+        "speedup_over_library": 1 / timing.ratio,
+        **named_bandwidth(info.library, timing.ratio),
+        "status": str(trial.measurement.status),
+    }
+
+
+def _describe_race(result: StudyResult) -> dict[str, Any] | None:
+    race = result.race
+    if race is None:
+        return None
+    numbers = {trial.index: trial.number for trial in result.trials}
+    return {
+        "winner": numbers[race.winner],
+        "answer": numbers[race.answer],
+        "verdict": race.verdict(spoken(result.info.library)),
+        "speedup_over_default": asdict(race.over_default.inverse()),
+        "speedup_over_library": asdict(race.ratios[race.answer].inverse()),
+        "probability_fastest": race.probability,
+        "rounds": race.rounds,
+        "gpu_seconds": race.gpu_seconds,
+        "rounds_of": {str(numbers[index]): rounds for index, rounds in race.ran.items()},
+        "time_over_library": {str(numbers[index]): asdict(ratio) for index, ratio in race.ratios.items()},
+    }

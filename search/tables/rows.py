@@ -1,0 +1,189 @@
+"""The rows of a table as columns: measurements to Arrow and back, and what must hold of them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.search.measure.measurement import Clocks, Measurement, Resources, Status, Timing
+from tilescout.search.tables.card import TableCard
+from tilescout.spaces.errors import TableError
+from tilescout.spaces.knobs import Value
+from tilescout.spaces.problems import Problem
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Row = tuple[Mapping[str, Value], Problem, Measurement]
+
+_TIMING = tuple(field.name for field in fields(Timing))
+_RESOURCES = tuple(field.name for field in fields(Resources))
+_CLOCKS = tuple(field.name for field in fields(Clocks))
+_COSTS = ("compile_seconds", "gpu_seconds", "verify_seconds", "pilot_seconds")
+_INTEGERS = ("pairs", *_RESOURCES)
+_SINCE = {"pilot_seconds": 3, "instructions": 4}  # the format of the first tables with this column
+_ALWAYS_READ = tuple(name for name in _RESOURCES if name not in _SINCE)  # off a binary: all of them or none
+
+
+def schema(card: TableCard) -> "pa.Schema":
+    """The columns of a table: the knobs, the problem, and the fields of `Measurement`, flattened.
+
+    Real numbers stay 64 bits wide, so that what is read is exactly what was recorded.
+
+    Raises
+    ------
+    TableError
+        If a knob is called like another column.
+    """
+    import pyarrow as pa
+
+    text = pa.dictionary(pa.int32(), pa.string())
+    knobs = {name: text if isinstance(values[0], str) else pa.int32() for name, values in card.knobs.items()}
+    outcome = {"problem": text, "status": text, "error": text}
+    outcome |= {name: pa.int32() if name in _INTEGERS else pa.float64() for name in _TIMING + _RESOURCES}
+    outcome |= {name: pa.float64() for name in ("pilot_us", "relative_error", *_COSTS)}
+    outcome |= {name: text if name == "throttle" else pa.float64() for name in _CLOCKS}
+    outcome = {name: kind for name, kind in outcome.items() if card.format >= _SINCE.get(name, 0)}
+    clash = [name for name in knobs if name in outcome]
+    if clash:
+        raise TableError(f"knob {clash[0]} has the name of another column, the others are {', '.join(outcome)}")
+    absent = {*_TIMING, *_RESOURCES, *_CLOCKS, "pilot_us", "relative_error"}
+    return pa.schema([pa.field(name, kind, name in absent) for name, kind in (knobs | outcome).items()])
+
+
+def encode(card: TableCard, rows: Iterable[Row]) -> "pa.Table":
+    """The columns of `rows`, in their order.
+
+    Characters of an error that UTF-8 can't express are written as escapes.
+
+    Raises
+    ------
+    TableError
+        If a configuration has other knobs than the card, or a value does not fit its column.
+    """
+    import pyarrow as pa
+
+    records = [_flatten(card, row) for row in rows]
+    expected = schema(card)
+    columns = []
+    for field in expected:
+        try:
+            columns.append(pa.array([record[field.name] for record in records], field.type))
+        except (ValueError, TypeError, OverflowError) as error:  # Arrow's own are among the first two
+            raise TableError(f"column {field.name}: {str(error).splitlines()[0]}") from error
+    return pa.Table.from_arrays(columns, schema=expected)
+
+
+def decode(record: Mapping[str, Any]) -> Measurement:
+    """The measurement of a row, given as a value for each column."""
+    return Measurement(
+        status=Status(record["status"]),
+        error=record["error"],
+        timing=None if record["ratio"] is None else Timing(**{name: record[name] for name in _TIMING}),
+        resources=None
+        if record["registers"] is None
+        else Resources(**{name: record[name] for name in _RESOURCES if name in record}),
+        clocks=None if record["sm_mhz"] is None else Clocks(**{name: record[name] for name in _CLOCKS}),
+        **{name: record[name] for name in ("pilot_us", "relative_error", *_COSTS) if name in record},
+    )
+
+
+def positions(column: "pa.ChunkedArray", values: Sequence[Value]) -> NDArray[np.int64]:
+    """The position in `values` of each entry of a column; -1 for an entry that is not there."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    found = pc.index_in(column, value_set=pa.array(values, kind))
+    return np.asarray(pc.fill_null(found, -1), dtype=np.int64)
+
+
+def check_columns(card: TableCard, data: "pa.Table") -> None:
+    """Refuse columns that are not what `encode` makes.
+
+    Raises
+    ------
+    TableError
+        With the first fault.
+    """
+    expected = schema(card)
+    found = data.schema
+    missing = [name for name in expected.names if name not in found.names]
+    extra = [name for name in found.names if name not in expected.names]
+    if missing or extra:
+        raise TableError(f"column {missing[0]} is missing" if missing else f"unexpected column {extra[0]}")
+    for field in expected:
+        if found.field(field.name) != field:
+            raise TableError(f"column {field.name}: expected {field.type}, found {found.field(field.name)}")
+    if found.names != expected.names:
+        raise TableError(f"wrong order of columns, expected {', '.join(expected.names)}")
+    if data.num_rows != card.rows:
+        raise TableError(f"{data.num_rows} rows, the card says {card.rows}")
+    for field in expected:
+        if not field.nullable and data[field.name].null_count:
+            raise TableError(f"column {field.name} has missing values")
+
+
+def check_outcomes(data: "pa.Table") -> None:
+    """Refuse rows that no measurement could have given.
+
+    Raises
+    ------
+    TableError
+        With the first fault and its row.
+    """
+    status = positions(data["status"], list(Status))
+    _refuse(status < 0, f"unknown status, known are {', '.join(Status)}")
+    ok = status == list(Status).index(Status.OK)
+    held = {name: np.asarray(data[name].is_valid()) for name in (*_TIMING, *_ALWAYS_READ)}
+    for name in _TIMING:
+        _refuse(held[name] != ok, f"a row has a {name} if, and only if, its status is {Status.OK}")
+    for name in _ALWAYS_READ:
+        _refuse(held[name] != held[_ALWAYS_READ[0]], f"{name} and {_ALWAYS_READ[0]} are known together or not at all")
+    pruned = status == list(Status).index(Status.PRUNED)
+    _refuse(pruned & ~np.asarray(data["pilot_us"].is_valid()), f"a row has a pilot_us if its status is {Status.PRUNED}")
+    for name in (*_TIMING, *_RESOURCES, *_COSTS, "pilot_us"):
+        if name not in data.column_names:  # an older table's
+            continue
+        known = np.asarray(data[name].fill_null(1), dtype=np.float64)
+        _refuse(~np.isfinite(known) | (known < 0), f"{name} must be a number of at least 0")
+        if name in _TIMING:
+            _refuse(known == 0, f"{name} must be more than 0")
+
+
+def check_unique(keys: NDArray[np.int64]) -> None:
+    """Refuse rows with equal keys, of shape [rows, columns].
+
+    Raises
+    ------
+    TableError
+        With the first pair of rows.
+    """
+    order = np.lexsort(keys.T)  # stable: equal rows keep their order
+    equal = np.flatnonzero((keys[order[1:]] == keys[order[:-1]]).all(axis=1))
+    if len(equal):
+        first, second = order[equal[0]], order[equal[0] + 1]
+        raise TableError(f"rows {first} and {second} are of the same configuration and problem; one of them must go")
+
+
+def _refuse(bad: NDArray[np.bool_], fault: str) -> None:
+    if bad.any():
+        raise TableError(f"row {bad.argmax()}: {fault}")
+
+
+def _flatten(card: TableCard, row: Row) -> dict[str, Any]:
+    configuration, problem, measurement = row
+    if set(configuration) != set(card.knobs):
+        raise TableError(f"a configuration has other knobs than {', '.join(card.knobs)}: {dict(configuration)}")
+    return {
+        **configuration,
+        "problem": str(problem),
+        "status": str(measurement.status),
+        "error": measurement.error.encode("utf-8", "backslashreplace").decode(),
+        **{name: getattr(measurement.timing, name, None) for name in _TIMING},
+        **{name: getattr(measurement.resources, name, None) for name in _RESOURCES},
+        **{name: getattr(measurement.clocks, name, None) for name in _CLOCKS},
+        **{name: getattr(measurement, name) for name in ("pilot_us", "relative_error", *_COSTS)},
+    }

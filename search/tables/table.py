@@ -1,0 +1,398 @@
+"""Recorded measurements of a space on some problems: the ground truth that searches are replayed on.
+
+A table is a Parquet file, one row a configuration and problem, and a JSON card beside it with the same stem.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.search.measure.measurement import Measurement, Status, Timing
+from tilescout.search.tables.card import TableCard
+from tilescout.search.tables.rows import (
+    Row,
+    check_columns,
+    check_outcomes,
+    check_unique,
+    decode,
+    encode,
+    positions,
+)
+from tilescout.spaces.errors import TableError
+from tilescout.spaces.knobs import Configuration, Knob, Value
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import KernelTemplate
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SUFFIX = ".parquet"
+
+
+@dataclass(frozen=True)
+class ProblemSummary:
+    """What a table holds of one problem.
+
+    Attributes
+    ----------
+    problem
+        The problem.
+    rows, ok, pruned
+        Configurations that were tried, those that were right and timed, and those right and too slow to be timed.
+    library_us
+        The library's steady time, in µs.
+    best, best_timing
+        The fastest configuration and its times; None if none was ok.
+    default_timing
+        The times of the default configuration; None if it was not tried or failed.
+    """
+
+    problem: Problem
+    rows: int
+    ok: int
+    pruned: int
+    library_us: float
+    best: Configuration | None
+    best_timing: Timing | None
+    default_timing: Timing | None
+
+    @property
+    def failed(self) -> int:
+        """Configurations that were tried and failed."""
+        return self.rows - self.ok - self.pruned
+
+
+class Table:
+    """Measurements in memory, with the card that says where they come from.
+
+    Parameters
+    ----------
+    card
+        The card.
+    data
+        The rows, with the columns of `tilescout.search.tables.rows.schema`.
+    path
+        The Parquet file.
+
+    Raises
+    ------
+    TableError
+        If the rows are not what the card says, or no measurements.
+    """
+
+    def __init__(self, card: TableCard, data: "pa.Table", path: Path) -> None:
+        check_columns(card, data)
+        check_outcomes(data)
+        self.card = card
+        self.data = data.combine_chunks()
+        self.path = path
+        self.problems = list(card.baselines)
+        self._of_problem = self._positions("problem", [str(problem) for problem in self.problems])
+        # The position of each knob's value among the card's, of shape [rows, knobs].
+        self._codes = np.stack([self._positions(name, values) for name, values in card.knobs.items()], axis=1)
+        check_unique(np.column_stack([self._of_problem, self._codes]))
+
+    @classmethod
+    def read(cls, path: Path) -> "Table":
+        """Read a table and check it against its card.
+
+        Raises
+        ------
+        TableError
+            If a file is missing, damaged, of a newer format or not what the card says.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        with _naming(path):
+            _check_suffix(path)
+            content = _read(path, "it does not exist; `tilescout tables` lists those that do")
+            card = TableCard.from_json(_read(card_path(path), f"its card {card_path(path).name} is missing"))
+            _check_content(card, content)
+            try:
+                data = pq.ParquetFile(pa.BufferReader(content)).read()
+            except (pa.ArrowException, OSError) as error:
+                raise TableError(f"not a Parquet file: {str(error).splitlines()[0]}") from error
+            return cls(card, data, path)
+
+    def __len__(self) -> int:
+        return int(self.data.num_rows)
+
+    def __repr__(self) -> str:
+        card = self.card
+        size = f"{len(self.problems)} problems, {len(self):,} rows"
+        return f"Table({self.path.name}: {card.space} on {card.device}, {size})"
+
+    @cached_property
+    def _of_status(self) -> NDArray[np.int64]:
+        return positions(self.data["status"], list(Status))
+
+    @cached_property
+    def times_us(self) -> NDArray[np.float64]:
+        """The time of every row in µs, of shape [rows]; infinite where there is none."""
+        ratio, library_us = (np.asarray(self.data[name].fill_null(np.inf)) for name in ("ratio", "library_us"))
+        times: NDArray[np.float64] = ratio * library_us
+        return times
+
+    def problem(self, text: str) -> Problem:
+        """The problem that is written so.
+
+        Raises
+        ------
+        TableError
+            If the table lacks it.
+        """
+        for problem in self.problems:
+            if str(problem) == text:
+                return problem
+        raise self._lacks(text)
+
+    def rows(self, problem: Problem) -> NDArray[np.int64]:
+        """The numbers of a problem's rows, ascending.
+
+        Raises
+        ------
+        TableError
+            If the table lacks the problem.
+        """
+        if problem not in self.card.baselines:
+            raise self._lacks(str(problem))
+        return np.flatnonzero(self._of_problem == self.problems.index(problem))
+
+    def row(self, configuration: Mapping[str, Value], problem: Problem) -> int | None:
+        """The number of the row of a configuration and problem; None if it was not tried.
+
+        Raises
+        ------
+        TableError
+            If the table lacks the problem.
+        """
+        among = self.rows(problem)
+        knobs = self.card.knobs
+        if set(configuration) != set(knobs) or any(configuration[name] not in knobs[name] for name in knobs):
+            return None
+        code = [knobs[name].index(configuration[name]) for name in knobs]
+        found = among[(self._codes[among] == code).all(axis=1)]
+        return int(found[0]) if len(found) else None
+
+    def configuration(self, row: int) -> Configuration:
+        """The configuration of a row."""
+        codes = zip(self.card.knobs.items(), self._codes[row], strict=True)
+        return Configuration(tuple((name, values[code]) for (name, values), code in codes))
+
+    def measurement(self, row: int) -> Measurement:
+        """The measurement of a row, exactly as it was recorded."""
+        return decode({name: self.data[name][row].as_py() for name in self.data.column_names})
+
+    def codes(self, knobs: Sequence[Knob]) -> NDArray[np.int64]:
+        """The rows' configurations in the codes of `knobs`, of shape [rows, knobs].
+
+        The knobs are those of a template that `check_space` accepts.
+        """
+        names = list(self.card.knobs)
+        columns = []
+        for knob in knobs:
+            code_of = np.array([knob.code(value) for value in self.card.knobs[knob.name]], dtype=np.int64)
+            columns.append(code_of[self._codes[:, names.index(knob.name)]])
+        return np.stack(columns, axis=1)
+
+    def check_space(self, template: KernelTemplate) -> None:
+        """Refuse a template that the rows can't be configurations of.
+
+        A template whose source has changed since is accepted: see `stale_for`.
+
+        Raises
+        ------
+        TableError
+            If its name differs, its knobs differ, or a knob has lost a value.
+        """
+        if template.name != self.card.space:
+            raise self._error(f"it is of the space {self.card.space}, not of {template.name}")
+        values = {knob.name: knob.values for knob in template.knobs}
+        for name, recorded in self.card.knobs.items():
+            if name not in values:
+                raise self._error(f"{template.name} has no knob {name}, its knobs are {', '.join(values)}")
+            outside = [value for value in recorded if value not in values[name]]
+            if outside:
+                allowed = ", ".join(map(str, values[name]))
+                raise self._error(f"knob {name} of {template.name} can't be {outside[0]}, allowed are {allowed}")
+        missing = [name for name in values if name not in self.card.knobs]
+        if missing:
+            raise self._error(f"it lacks the knob {missing[0]} of {template.name}")
+
+    def fits(self, template: KernelTemplate) -> bool:
+        """Whether `check_space` accepts a template."""
+        try:
+            self.check_space(template)
+        except TableError:
+            return False
+        return True
+
+    def stale_for(self, template: KernelTemplate) -> bool:
+        """Whether the template's source has changed since the table was recorded."""
+        return template.source_hash != self.card.source_hash
+
+    def summarise(self) -> list[ProblemSummary]:
+        """What the table holds of each problem."""
+        return [self._summarise(problem) for problem in self.problems]
+
+    def _summarise(self, problem: Problem) -> ProblemSummary:
+        baseline = self.card.baselines[problem]
+        rows = self.rows(problem)
+        times = self.times_us[rows]
+        ok = int(np.isfinite(times).sum())
+        best = int(rows[times.argmin()]) if ok else None
+        default = self.row(baseline.default, problem)
+        return ProblemSummary(
+            problem=problem,
+            rows=len(rows),
+            ok=ok,
+            pruned=int((self._of_status[rows] == list(Status).index(Status.PRUNED)).sum()),
+            library_us=baseline.library_us,
+            best=None if best is None else self.configuration(best),
+            best_timing=None if best is None else self.measurement(best).timing,
+            default_timing=None if default is None else self.measurement(default).timing,
+        )
+
+    def _positions(self, column: str, values: Sequence[Value]) -> NDArray[np.int64]:
+        found = positions(self.data[column], values)
+        if (found < 0).any():
+            row = int(found.argmin())
+            raise TableError(f"row {row}: {column} is {self.data[column][row]}, which the card does not list")
+        return found
+
+    def _lacks(self, problem: str) -> TableError:
+        return self._error(f"it holds nothing of {problem}, only {', '.join(map(str, self.problems))}")
+
+    def _error(self, fault: str) -> TableError:
+        return TableError(f"table {self.path}: {fault}")
+
+
+def card_path(path: Path) -> Path:
+    """Where the card of the table at `path` is."""
+    return path.with_suffix(".json")
+
+
+def write_table(path: Path, card: TableCard, rows: Iterable[Row]) -> Table:
+    """Write a table and its card; a table that is there already is replaced.
+
+    Both files are complete before either takes its place, the card last. If the process dies between the two, reading
+    says that the data are not those of the card.
+
+    Parameters
+    ----------
+    path
+        The Parquet file; its folder is made if it does not exist.
+    card
+        What is known; its `rows`, `size` and `sha256` are filled in.
+    rows
+        Configuration, problem and measurement, in the order in which the table shall have them.
+
+    Returns
+    -------
+    Table
+        The table, read back.
+
+    Raises
+    ------
+    TableError
+        If a row does not fit the card, a configuration occurs twice for a problem, or a file can't be written.
+    """
+    with _naming(path):
+        _check_suffix(path)
+        card = TableCard.from_json(card.to_json())
+        data = encode(card, rows)
+        card = replace(card, rows=data.num_rows)
+        Table(card, data, path)  # refuses, like the two lines above, what could not be read again
+        content = _to_parquet(data)
+        card = replace(card, size=len(content), sha256=hashlib.sha256(content).hexdigest())
+        _publish({path: content, card_path(path): card.to_json().encode()})
+    return Table.read(path)
+
+
+def find_tables(directories: Iterable[Path]) -> list[Path]:
+    """The Parquet files in some directories, in order of name in each; damaged ones too, so that reading tells why.
+
+    Raises
+    ------
+    TableError
+        If a directory can't be read.
+    """
+    found = []
+    for directory in directories:
+        try:
+            found += sorted(entry for entry in directory.iterdir() if entry.suffix == SUFFIX)
+        except OSError as error:
+            raise TableError(f"can't look for tables in {directory}: {error.strerror}") from error
+    return list(dict.fromkeys(found))
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except TableError as error:
+        raise TableError(f"table {path}: {error}") from error
+
+
+def _check_suffix(path: Path) -> None:
+    if path.suffix != SUFFIX:
+        raise TableError(f"a table is a {SUFFIX} file with its card, a .json file, beside it")
+
+
+def _read(path: Path, missing: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise TableError(missing) from error
+    except OSError as error:
+        raise TableError(f"can't read {path.name}: {error.strerror}") from error
+
+
+def _check_content(card: TableCard, content: bytes) -> None:
+    remedy = "it is damaged, or one of the two files was replaced without the other; get both again"
+    if len(content) != card.size:
+        raise TableError(f"the file has {len(content)} bytes, its card says {card.size}: {remedy}")
+    if hashlib.sha256(content).hexdigest() != card.sha256:
+        raise TableError(f"the checksum (SHA-256) of the file is not the one on its card: {remedy}")
+
+
+def _to_parquet(data: "pa.Table") -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    # Measured reals hardly repeat: byte by byte, their exponents compress; all else repeats.
+    reals = [field.name for field in data.schema if pa.types.is_floating(field.type) and field.name != "library_us"]
+    others = [name for name in data.schema.names if name not in reals]
+    sink = pa.BufferOutputStream()
+    pq.write_table(data, sink, compression="zstd", use_dictionary=others, use_byte_stream_split=reals)
+    return bytes(sink.getvalue())
+
+
+def _publish(files: Mapping[Path, bytes]) -> None:
+    """Put complete files in their places, one right after the other, in this order."""
+    staged = {path: path.with_name(f".{path.name}.{token_hex(4)}.tmp") for path in files}
+    try:
+        for path, temporary in staged.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("xb") as file:
+                file.write(files[path])
+                file.flush()
+                os.fsync(file.fileno())  # or a power cut leaves an empty file under the final name
+        for path, temporary in staged.items():
+            temporary.replace(path)
+    except OSError as error:
+        raise TableError(f"can't be written: {error.strerror}") from error
+    finally:
+        for temporary in staged.values():
+            with suppress(OSError):
+                temporary.unlink()

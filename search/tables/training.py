@@ -1,0 +1,130 @@
+"""From recorded tables to what a cost model learns from."""
+
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.costmodel.blend import BlendModel, BlendOptions
+from tilescout.costmodel.estimator import Sample
+from tilescout.costmodel.features import binary_features, space_features
+from tilescout.search.measure.measurement import Status
+from tilescout.search.tables.table import Table
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import TableError
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.space import Indices, SearchSpace
+from tilescout.spaces.templates import KernelTemplate
+
+BINARY = ("registers", "spill_bytes", "instructions")
+"""Columns of a table that `tilescout.costmodel.features.binary_features` takes."""
+
+
+def samples_of(
+    table: Table, template: KernelTemplate, without: Collection[Problem] = (), binaries: bool = False
+) -> list[Sample]:
+    """The measurements of a table, a sample a problem.
+
+    Rows that failed teach nothing of times and are left out, as are configurations that are no longer legal. A pruned
+    row is censored: what is known is the time that its verifying launch suggests.
+
+    Parameters
+    ----------
+    table
+        The table.
+    template
+        The kernels that were measured; says how configurations divide the work.
+    without
+        Problems to leave out.
+    binaries
+        Add the features of the compiled kernels, and leave out rows that do not have all of `BINARY`. A model of such
+        samples predicts compiled configurations only.
+
+    Raises
+    ------
+    TableError
+        If the table is of another space, or no row says what its binary holds.
+    """
+    problems = [problem for problem in table.problems if problem not in without]
+    return [problem_sample(table, template, problem, binaries) for problem in problems]
+
+
+def train_model(
+    table: Table, template: KernelTemplate, without: Collection[Problem] = (), options: BlendOptions | None = None
+) -> BlendModel:
+    """The learned model of a table, of a few seconds a problem; see `samples_of`.
+
+    To judge a search on a problem, give it a model that was trained without it.
+
+    Raises
+    ------
+    TableError, ModelError
+        If the table is of another space, or nothing in it can be learned from.
+    """
+    return BlendModel(options).fit(samples_of(table, template, without))
+
+
+def problem_sample(table: Table, template: KernelTemplate, problem: Problem, binaries: bool = False) -> Sample:
+    """The measurements of one problem, in the order of `problem_space`; see `samples_of`.
+
+    Raises
+    ------
+    TableError
+        If the table is of another space, or lacks the problem.
+    """
+    part, kept, known, pruned = _ran(table, template, problem, binaries)
+    features = space_features(part, template)
+    if binaries:
+        rows = table.rows(problem)[kept]
+        features = features.beside(binary_features(*(column[rows] for column in _binary(table))))
+    return Sample(str(problem), features, np.log(known[kept]), pruned[kept])
+
+
+def problem_space(table: Table, template: KernelTemplate, problem: Problem, binaries: bool = False) -> SearchSpace:
+    """The configurations of a problem that ran; with `binaries` those whose binary was read.
+
+    Raises
+    ------
+    TableError
+        If the table is of another space, or lacks the problem.
+    """
+    return _ran(table, template, problem, binaries)[0]
+
+
+def _binary(table: Table) -> list[NDArray[np.float64]]:
+    """The columns `BINARY` of a table, each of shape [rows], NaN where they are not known.
+
+    Raises
+    ------
+    TableError
+        If no row has all of them.
+    """
+    held = [name for name in BINARY if name in table.data.column_names]
+    columns = [np.asarray(table.data[name].to_numpy(), dtype=np.float64) for name in held]
+    if len(held) < len(BINARY) or not np.isfinite(np.sum(columns, axis=0)).any():
+        raise TableError(
+            f"table {table.path} does not say how many instructions its kernels have; "
+            "`python -m tilescout.experiments.research.read_binaries` adds that from a store of artifacts"
+        )
+    return columns
+
+
+def _ran(
+    table: Table, template: KernelTemplate, problem: Problem, binaries: bool
+) -> tuple[SearchSpace, Indices, NDArray[np.float64], NDArray[np.bool_]]:
+    """The configurations that ran, their positions among the problem's rows, and of all rows what is known of the time
+    and whether they were pruned.
+    """
+    table.check_space(template)
+    rows = table.rows(problem)
+    whole = template.space(problem, find_device(table.card.device))
+    indices = whole.find(table.codes(whole.knobs)[rows])
+    pruned = np.asarray(table.data["status"].to_numpy()[rows] == Status.PRUNED)
+    pilots = np.asarray(table.data["pilot_us"].to_numpy()[rows], dtype=np.float64)
+    known = np.where(pruned, pilots, table.times_us[rows])
+    usable = (indices >= 0) & np.isfinite(known)
+    if binaries:
+        usable &= np.isfinite(np.sum(_binary(table), axis=0)[rows])
+    kept = np.flatnonzero(usable)
+    kept = kept[np.argsort(indices[kept])]
+    return whole.subset(indices[kept]), kept, known, pruned

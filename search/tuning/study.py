@@ -1,0 +1,303 @@
+"""One study, from its first trial to its result."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+
+from tilescout.search.engines.evaluator import CannotMeasureError, Evaluator
+from tilescout.search.measure.race import RaceOptions, run_race
+from tilescout.search.samplers import make_sampler
+from tilescout.search.samplers.base import SpaceSampler, distributions
+from tilescout.search.studies.ledger import all_trials
+from tilescout.search.studies.places import joined
+from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
+from tilescout.search.studies.sharing import SharingOptions
+from tilescout.search.studies.trials import finished_trials, record_info, record_result
+from tilescout.search.tuning.loop import Budget, run
+from tilescout.spaces.errors import StoreError
+from tilescout.spaces.templates import KernelTemplate
+
+_ABOUT = "about"  # the user attribute of a study that says what it is about
+_TRACKING_RUN = "tracking_run"
+
+
+class Tracker(Protocol):
+    """What shows trials to people while a search runs."""
+
+    @property
+    def run_id(self) -> str:
+        """Names the study's run, so that a resumed search continues it."""
+
+    def catch_up(self, trials: Iterable[TrialRecord]) -> None:
+        """Deliver those trials of earlier runs that never arrived."""
+
+    def log(self, trial: TrialRecord) -> None:
+        """Take a finished trial; returns at once."""
+
+    def note(self, trial: TrialRecord) -> None:
+        """Learn of a trial that another tuner of the study delivers."""
+
+    def adopt(self, trials: Iterable[TrialRecord]) -> None:
+        """Deliver those trials of a tuner that is gone which it did not deliver; they may have been noted."""
+
+    def finish(self, result: StudyResult) -> None:
+        """Deliver everything, and the result."""
+
+    def __enter__(self) -> Self:
+        """Return the tracker."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Deliver what was logged, also without a result."""
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """What is searched how, and where it is kept.
+
+    Attributes
+    ----------
+    sampler, seed
+        The strategy and its seed.
+    budget
+        When to stop.
+    studies
+        Where studies are kept: a folder, for their journals, or the URL of a database (``postgresql://...``), whose
+        studies several tuners may search together.
+    race
+        How the best are told apart at the end, where they can be measured anew.
+    settings
+        What else the strategy takes; see `make_sampler`.
+    resume
+        Continue the newest study of the same space, problem, device, sampler and seed instead of starting another; in
+        a database, beside the tuners that are at it.
+    first
+        Indices of configurations that a new study tries right after the default, in this order: what others would try.
+    sharing
+        How tuners of one study keep track of each other.
+    """
+
+    sampler: str
+    seed: int
+    budget: Budget
+    studies: Path | str
+    resume: bool = False
+    race: RaceOptions = field(default_factory=RaceOptions)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    first: Sequence[int] = ()
+    sharing: SharingOptions = field(default_factory=SharingOptions)
+
+
+class SearchInterrupted(KeyboardInterrupt):
+    """A search was ended by Ctrl-C; all that is finished is stored, and the search can be resumed.
+
+    Attributes
+    ----------
+    result
+        What it had found, without a race.
+    """
+
+    def __init__(self, result: StudyResult) -> None:
+        super().__init__("the search was interrupted")
+        self.result = result
+
+
+class NoTracker:
+    """Shows nothing."""
+
+    run_id = ""
+
+    def catch_up(self, trials: Iterable[TrialRecord]) -> None:
+        """Ignore earlier trials."""
+
+    def log(self, trial: TrialRecord) -> None:
+        """Ignore a trial."""
+
+    def note(self, trial: TrialRecord) -> None:
+        """Ignore a trial of another tuner."""
+
+    def adopt(self, trials: Iterable[TrialRecord]) -> None:
+        """Ignore the trials of a tuner that is gone."""
+
+    def finish(self, result: StudyResult) -> None:
+        """Ignore the result."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+
+def run_study(
+    template: KernelTemplate,
+    evaluator: Evaluator,
+    options: TuneOptions,
+    make_tracker: Callable[[StudyInfo, str | None], Tracker] = lambda info, run_id: NoTracker(),
+    on_trial: Callable[[TrialRecord], None] = lambda trial: None,
+    search: Callable[..., str | None] = run,
+) -> StudyResult:
+    """Search for the fastest configuration.
+
+    Trial 0 measures the default configuration. Every outcome is on disk before the next is asked for: a search that is
+    killed at any moment can be resumed with nothing finished lost.
+
+    Parameters
+    ----------
+    template
+        The kernel.
+    evaluator
+        Tries configurations of the template on the problem.
+    options
+        See `TuneOptions`.
+    make_tracker
+        Called once with what the study is about and, when a tracked study is resumed, its run.
+    on_trial
+        Called with every trial as it finishes, those of earlier runs first.
+    search
+        What asks and tells the study; a suite's searches do so in turns.
+
+    Returns
+    -------
+    StudyResult
+        All trials of the study, the best among them.
+
+    Raises
+    ------
+    StoreError
+        If the study can't be opened or written.
+    SamplerError
+        If the sampler is unknown.
+    SearchInterrupted
+        On Ctrl-C, with the best so far.
+    """
+    started = time.monotonic()
+    space = evaluator.space
+    sampler = make_sampler(options.sampler, space, options.seed, **options.settings)
+    base = (
+        f"{template.name}-{str(space.problem).replace(':', '-')}-{_place(evaluator)}-{options.sampler}-s{options.seed}"
+    )
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with ExitStack() as stack:
+        study, tuner = stack.enter_context(
+            joined(options.studies, base, options.resume, sampler, space, options.sharing)
+        )
+        with tuner.exclusive():
+            info = _about(study, sampler, template, evaluator, options)
+            tuner.take_over()
+            before = finished_trials(study, space)
+            tuner.look()
+            tracker = stack.enter_context(make_tracker(info, study.user_attrs.get(_TRACKING_RUN)))
+            if tracker.run_id:
+                study.set_user_attr(_TRACKING_RUN, tracker.run_id)
+
+        def show(trial: TrialRecord) -> None:
+            (tracker.log if tuner.owns(trial.number) else tracker.note)(trial)
+            on_trial(trial)
+
+        tracker.catch_up([trial for trial in before if tuner.owns(trial.number)])
+        tracker.adopt([trial for trial in before if tuner.inherits(trial.number)])
+        for trial in before:
+            show(trial)
+        default = space.index(info.default) if info.default in space else None
+        in_full = () if default is None else (default,)
+        try:
+            stopped = search(study, evaluator, options.budget, info.library_us, show, in_full, tuner)
+        except KeyboardInterrupt as interrupt:
+            found = finished_trials(study, space)
+            tracker.catch_up([trial for trial in found if tuner.owns(trial.number)])  # it may have hit one's delivery
+            raise SearchInterrupted(StudyResult(info, found, time.monotonic() - started)) from interrupt
+        result = StudyResult(info, finished_trials(study, space), time.monotonic() - started, stopped=stopped or "")
+        result = _race(evaluator, result, default, options)
+        result = replace(result, seconds=time.monotonic() - started)
+        record_result(study, result)
+        tuner.look()
+        tracker.adopt([trial for trial in result.trials if tuner.inherits(trial.number)])
+        for trial in result.trials:
+            if not tuner.owns(trial.number):
+                tracker.note(trial)
+        try:
+            tracker.finish(result)
+        except StoreError as error:  # the study has every trial: what was found is not lost with the tracker
+            result = replace(result, not_tracked=str(error))
+    return result
+
+
+def _race(evaluator: Evaluator, result: StudyResult, default: int | None, options: TuneOptions) -> StudyResult:
+    """The result with the final between the best trials, where they can be measured anew and the default is right."""
+    timed = {trial.index: timing for trial in result.trials if (timing := trial.measurement.timing) is not None}
+    if default not in timed or not evaluator.measures_anew:
+        return result
+    best = min(timing.ratio for timing in timed.values())
+    ordered = sorted(timed, key=lambda index: timed[index].ratio)
+    close = [index for index in ordered if timed[index].ratio_low <= best * (1 + options.race.within)]
+    gpu_seconds = 0.0  # of measuring alone: what the statistics import and compute is the host's
+
+    def measure(racing: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
+        nonlocal gpu_seconds
+        started = time.monotonic()
+        ratios = evaluator.race(racing, rounds, pairs, seed)
+        gpu_seconds += time.monotonic() - started
+        return ratios
+
+    try:
+        race = run_race(close[: options.race.candidates], default, measure, options.race, options.seed)
+    except CannotMeasureError as error:
+        return replace(result, not_raced=str(error))
+    return replace(result, race=replace(race, gpu_seconds=gpu_seconds))
+
+
+def _place(evaluator: Evaluator) -> str:
+    return f"{evaluator.device.name}-{evaluator.provenance.kind}"
+
+
+def _about(
+    study: optuna.Study, sampler: SpaceSampler, template: KernelTemplate, evaluator: Evaluator, options: TuneOptions
+) -> StudyInfo:
+    """What the study is about; stored in it on the first run, with the default and `options.first` queued."""
+    space = evaluator.space
+    default = template.default(space.problem, space.device)
+    stored = study.user_attrs.get(_ABOUT)
+    if stored is None:
+        # These first: a search that is killed in between does this again, and none is queued twice.
+        ahead = [space.index(default)] if default in space else []
+        queued = len(all_trials(study))
+        for index in list(dict.fromkeys([*ahead, *options.first]))[queued:]:
+            study.enqueue_trial(dict(zip(distributions(space), map(int, space.codes[index]), strict=True)))
+        stored = {"space_hash": template.source_hash, "library_us": evaluator.library_us()}
+        study.set_user_attr(_ABOUT, stored)
+    elif stored["space_hash"] != template.source_hash:
+        raise StoreError(
+            f"study {study.study_name} searched another version of {template.name}: its kernels are not today's; "
+            "start a new study without --resume"
+        )
+    info = StudyInfo(
+        name=study.study_name,
+        space=template.name,
+        space_hash=stored["space_hash"],
+        problem=space.problem,
+        device=evaluator.device.name,
+        sampler=options.sampler,
+        seed=options.seed,
+        provenance=evaluator.provenance,
+        default=default,
+        library=evaluator.library,
+        library_us=stored["library_us"],
+        knobs={knob.name: knob.values for knob in space.knobs},
+        size=len(space),
+        model=str(sampler.model_file or ""),
+        hindsight=sampler.hindsight,
+    )
+    record_info(study, info)
+    return info

@@ -1,0 +1,159 @@
+"""Tune a kernel for all problems of a suite together: a study a problem, and one budget."""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import optuna
+
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.samplers import LEARN_FROM_OTHERS
+from tilescout.search.samplers.base import SpaceSampler
+from tilescout.search.samplers.others import OtherTrials
+from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
+from tilescout.search.studies.trials import finished_trials
+from tilescout.search.tuning.loop import Budget, run
+from tilescout.search.tuning.study import NoTracker, Tracker, TuneOptions, run_study
+from tilescout.search.tuning.turns import Claim, Turn, Turns
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import KernelTemplate
+
+SLICE = 16
+"""Trials that a search has a GPU for: a problem takes a second to set up on it, and a trial some 30 ms."""
+
+
+def tune_suite(
+    template: KernelTemplate,
+    problems: Sequence[Problem],
+    make_evaluator: Callable[[Problem, int], Evaluator],
+    gpus: int,
+    options: TuneOptions,
+    make_tracker: Callable[[StudyInfo, str | None], Tracker] = lambda info, run_id: NoTracker(),
+    on_trial: Callable[[Problem, TrialRecord], None] = lambda problem, trial: None,
+    slice: int = SLICE,
+) -> list[StudyResult]:
+    """Search for the fastest configuration of every problem.
+
+    GPU time goes, a slice of trials at a time, to the problem whose next trial is expected to gain the most a second:
+    see `Claim.rank`. A sampler that learns from other problems has their trials, as of their last turns. A search ends
+    by itself where its sampler says so, and its share goes to the others; each ends with its race. With one GPU and a
+    table, the same seed gives the same trials.
+
+    Parameters
+    ----------
+    template
+        The kernel.
+    problems
+        The problems, without repeats.
+    make_evaluator
+        Makes what tries configurations of a problem, on the GPU of this number at first. Evaluators of one engine share
+        what is compiled: a kernel serves all problems of its signature.
+    gpus
+        How many GPUs there are.
+    options
+        See `TuneOptions`; the budget is that of all problems together.
+    make_tracker, on_trial
+        See `run_study`; they are called in threads, `on_trial` in one at a time.
+    slice
+        Trials of a turn.
+
+    Returns
+    -------
+    list
+        The results, in the order of the problems.
+
+    Raises
+    ------
+    StoreError, SamplerError, DeviceError
+        What ended one of the searches, once the others are done.
+    """
+    turns = Turns(len(problems), gpus, options.budget, slice)
+    lock = threading.Lock()
+    known: dict[int, OtherTrials] = {}  # by the problem's number, as of its last turn
+
+    def search(number: int) -> StudyResult:
+        def show(trial: TrialRecord) -> None:
+            with lock:
+                on_trial(problems[number], trial)
+
+        def others() -> list[OtherTrials]:
+            return [trials for other, trials in sorted(known.copy().items()) if other != number]
+
+        part = _Part(turns, number, known)
+        asked = options
+        if options.sampler in LEARN_FROM_OTHERS:
+            asked = replace(options, settings={**options.settings, "others": others})
+        try:
+            part.begin()
+            with make_evaluator(problems[number], part.gpu) as evaluator:
+                return run_study(template, evaluator, asked, make_tracker, show, part.search)
+        finally:
+            part.end()
+
+    with ThreadPoolExecutor(len(problems), "search") as threads:
+        futures = [threads.submit(search, number) for number in range(len(problems))]
+        try:
+            return [future.result() for future in futures]
+        except KeyboardInterrupt:
+            turns.stop()  # of an error in one of them the others learn nothing, and finish
+            raise
+
+
+class _Part:
+    """One search of a suite: its turns, in its thread."""
+
+    def __init__(self, turns: Turns, number: int, known: dict[int, OtherTrials]) -> None:
+        self._turns, self._number, self._known = turns, number, known
+        self._turn: Turn | None = None
+        self._claim = Claim(0, 0.0, None)
+
+    @property
+    def gpu(self) -> int:
+        """The GPU of the turn."""
+        assert self._turn is not None
+        return self._turn.gpu
+
+    def begin(self) -> None:
+        """Wait for the first turn."""
+        self._turn = self._turns.take(self._number, self._claim)
+
+    def end(self) -> None:
+        """Leave the others alone with the GPUs."""
+        self._turns.leave(self._number, self._turn, self._claim)
+
+    def search(
+        self, study: optuna.Study, evaluator: Evaluator, budget: Budget, *arguments: Any, **options: Any
+    ) -> str | None:
+        """In the place of `run`: search, a turn at a time; leaves with a turn, for the race."""
+        space = evaluator.space
+        finished = self._look(study, evaluator)
+        if finished:  # of an earlier run, which the budget did not know of
+            self._pass(evaluator)
+        while self._turn is not None and self._turn.trials and finished < len(space):
+            before = finished
+            part = Budget(trials=finished + self._turn.trials, whole=budget.whole)
+            stopped = run(study, evaluator, part, *arguments, **options)
+            finished = self._look(study, evaluator)
+            if stopped is not None or finished == before:
+                return stopped
+            self._pass(evaluator)
+        return None
+
+    def _pass(self, evaluator: Evaluator) -> None:
+        """End the turn and wait for the next."""
+        assert self._turn is not None
+        turn, self._turn = self._turn, None
+        self._turns.give(self._number, turn)
+        self._turn = self._turns.take(self._number, self._claim)
+        evaluator.move(self._turn.gpu)
+
+    def _look(self, study: optuna.Study, evaluator: Evaluator) -> int:
+        trials = finished_trials(study, evaluator.space)
+        if (found := OtherTrials.of_study(study, evaluator.space)) is not None:
+            self._known[self._number] = found
+        sampler = study.sampler
+        gain = sampler.gain(study) if isinstance(sampler, SpaceSampler) and trials else None
+        self._claim = Claim(len(trials), sum(trial.measurement.gpu_seconds for trial in trials), gain)
+        return len(trials)

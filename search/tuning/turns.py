@@ -1,0 +1,147 @@
+"""Who of several searches has a GPU next: the one that expects to gain the most from it."""
+
+import math
+import threading
+import time
+from dataclasses import dataclass
+
+from tilescout.search.tuning.loop import Budget
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a search says of itself when it asks for a turn.
+
+    Attributes
+    ----------
+    trials, gpu_seconds
+        Its finished trials, and the seconds of GPU time that they took.
+    gain
+        By how much its next trial is expected to lower the best time, relative; None if its strategy can't say.
+    """
+
+    trials: int
+    gpu_seconds: float
+    gain: float | None
+
+    def rank(self) -> tuple[float, ...]:
+        """Orders claims, the first served first.
+
+        A search that has tried nothing comes first, so that none is left without its default. Next is one that can't
+        say what it expects; of several the one that had the least GPU time, so that they share it evenly. Then comes
+        the largest expected gain a second of GPU time, at what a trial of that search took so far.
+        """
+        if self.trials == 0:
+            return (0.0,)
+        if self.gain is None:
+            return (1.0, self.gpu_seconds)
+        return (2.0, -self.gain * self.trials / max(self.gpu_seconds, 1e-9))
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A GPU for a while: for so many more trials; none are left to be tried if 0, and only a race is to be run."""
+
+    gpu: int
+    trials: int
+
+
+class StoppedError(Exception):
+    """The searches were told to end."""
+
+
+class Turns:
+    """Hands GPUs to searches in threads, one search to a GPU, within a budget that they share.
+
+    A GPU that is free goes to the best claim once every search that does not run has made one: with one GPU, who is
+    next does not depend on which thread is faster.
+
+    Parameters
+    ----------
+    searches, gpus
+        How many there are of each.
+    budget
+        Of all searches together.
+    slice
+        Trials of a turn at most.
+    """
+
+    def __init__(self, searches: int, gpus: int, budget: Budget, slice: int) -> None:
+        self._budget, self._slice = budget, slice
+        self._free = list(range(gpus))
+        self._idle = searches  # those that run no turn
+        self._claims: dict[int, Claim] = {}
+        self._granted: dict[int, Turn] = {}
+        self._known: dict[int, Claim] = {}  # the last claim of every search
+        self._promised: dict[int, int] = {}  # trials of the turns that run
+        self._last: dict[int, int] = {}  # the last GPU of every search
+        self._started = time.monotonic()
+        self._stopped = False
+        self._changed = threading.Condition()
+
+    def take(self, search: int, claim: Claim) -> Turn:
+        """Wait for a turn.
+
+        Raises
+        ------
+        StoppedError
+            If `stop` was called.
+        """
+        with self._changed:
+            self._claims[search] = self._known[search] = claim
+            self._grant()
+            self._changed.wait_for(lambda: search in self._granted or self._stopped)
+            if self._stopped:
+                raise StoppedError
+            return self._granted.pop(search)
+
+    def give(self, search: int, turn: Turn) -> None:
+        """End a turn."""
+        with self._changed:
+            self._free.append(turn.gpu)
+            self._promised.pop(search, None)
+            self._idle += 1
+
+    def leave(self, search: int, turn: Turn | None, claim: Claim) -> None:
+        """Leave for good, with what was found, from within a turn or without one."""
+        with self._changed:
+            self._known[search] = claim
+            if turn is not None:
+                self._free.append(turn.gpu)
+                self._promised.pop(search, None)
+            else:
+                self._idle -= 1
+            self._grant()
+
+    def stop(self) -> None:
+        """Have every search end that asks for a turn."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def _grant(self) -> None:
+        while self._free and self._claims and len(self._claims) == self._idle:
+            search = min(self._claims, key=lambda each: (self._claims[each].rank(), each))
+            claim = self._claims.pop(search)
+            # Where it was before, its problem is still set up.
+            last = self._last.get(search)
+            gpu = last if last in self._free else self._free[0]
+            self._free.remove(gpu)
+            self._last[search] = gpu
+            turn = Turn(gpu, self._trials())
+            self._granted[search] = turn
+            self._promised[search] = turn.trials
+            self._known[search] = claim
+            self._idle -= 1
+            self._changed.notify_all()
+
+    def _trials(self) -> int:
+        """Trials that the budget has for a turn."""
+        budget, known = self._budget, self._known.values()
+        if budget.gpu_seconds is not None and sum(claim.gpu_seconds for claim in known) >= budget.gpu_seconds:
+            return 0
+        if budget.seconds is not None and time.monotonic() - self._started >= budget.seconds:
+            return 0
+        spent = sum(claim.trials for claim in known) + sum(self._promised.values())
+        left = math.inf if budget.trials is None else budget.trials - spent
+        return int(max(0, min(self._slice, left)))

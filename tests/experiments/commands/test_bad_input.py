@@ -1,0 +1,142 @@
+"""Bad input: one clear line on standard error, exit code 2, nothing half-done."""
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tilescout.experiments.commands.cli import main
+from tilescout.search.engines.gpus import visible_gpus
+from tilescout.search.engines.sources import shipped_tables
+from tilescout.search.tables.table import card_path
+
+Refusal = Callable[..., str]
+
+
+@pytest.fixture
+def refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refusal:
+    """Run the command line on bad input and return the line it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["tilescout", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert ended.value.code == 2
+        assert printed.out == ""
+        lines = printed.err.splitlines()
+        assert len(lines) == 1, lines
+        assert lines[0].startswith("tilescout: ")
+        return lines[0]
+
+    return run
+
+
+TUNE = ("tune", "gemm_sm90", "--device", "replay")
+PROBLEM = ("--problem", "4096x4096x4096:bf16")
+
+
+@pytest.mark.parametrize(
+    "problem", ["", "4096", "4096x4096", "4096x4096xk", "-1x8x8", "8x8x8:bf16:2", "8 8 8", "8x8x" + "9" * 5000]
+)
+def test_a_malformed_problem_is_told_the_form(refusal: Refusal, problem: str) -> None:
+    assert "expected MxNxK" in refusal(*TUNE, "--problem", problem)
+
+
+def test_an_impossible_size_is_told_the_range(refusal: Refusal) -> None:
+    assert "m is 0, allowed are 1 to" in refusal(*TUNE, "--problem", "0x8x8")
+
+
+def test_an_unknown_type_is_told_the_known_ones(refusal: Refusal) -> None:
+    assert "bf16, fp16" in refusal(*TUNE, "--problem", "8x8x8:fp64")
+
+
+@pytest.mark.parametrize(("problem", "knob"), [("4096x4096x4095", "k = 4095"), ("4096x4097x4096", "n = 4097")])
+def test_a_size_that_tma_can_not_move_is_told_why(refusal: Refusal, problem: str, knob: str) -> None:
+    line = refusal(*TUNE, "--problem", problem)
+    assert f"{knob} is not a multiple of 8" in line
+
+
+def test_an_unknown_space_is_told_the_known_ones(refusal: Refusal) -> None:
+    assert "unknown space 'gem', known are gemm_sm90" in refusal("tune", "gem", *PROBLEM)
+
+
+def test_an_unknown_sampler_is_told_the_known_ones(refusal: Refusal) -> None:
+    line = refusal(*TUNE, *PROBLEM, "--sampler", "magic")
+    assert "magic" in line
+    assert all(name in line for name in ("exhaustive", "random", "tpe", "gp"))
+
+
+def test_an_unknown_device_is_told_the_known_ones(refusal: Refusal) -> None:
+    assert "auto, cuda, cuda:N and replay" in refusal("tune", "gemm_sm90", *PROBLEM, "--device", "tpu")
+
+
+@pytest.mark.parametrize(
+    ("setting", "answer"),
+    [
+        ("tile_q=64", "no knob 'tile_q', its knobs are schedule"),
+        ("tile_m=65", "tile_m can't be 65, allowed are 64, 128, 192, 256"),
+        ("tile_m", "expected KNOB=VALUE"),
+        ("stages=8", "shared_memory"),
+    ],
+)
+def test_a_bad_knob_is_told_what_is_allowed(refusal: Refusal, setting: str, answer: str) -> None:
+    assert answer in refusal("compile", "gemm_sm90", *PROBLEM, "--set", setting)
+
+
+@pytest.mark.skipif(bool(visible_gpus()), reason="there is a GPU here")
+@pytest.mark.parametrize("command", [("tune", "gemm_sm90", "--device", "cuda"), ("measure", "gemm_sm90")])
+def test_a_missing_gpu_is_told_the_way_out(refusal: Refusal, command: tuple[str, ...]) -> None:
+    assert "no NVIDIA GPU here" in refusal(*command, *PROBLEM)
+
+
+def test_a_problem_that_was_not_recorded_is_told_those_that_were(refusal: Refusal) -> None:
+    line = refusal(*TUNE, "--problem", "4096x4096x4104:bf16")
+    assert "4096x4096x4104:bf16" in line
+    assert "8192x8192x8192:bf16" in line
+
+
+def test_a_missing_table_is_told(refusal: Refusal) -> None:
+    assert "nothing.parquet" in refusal(*TUNE, *PROBLEM, "--table", "nothing.parquet")
+
+
+def test_a_truncated_table_is_told(refusal: Refusal, tmp_path: Path) -> None:
+    original = shipped_tables()[0]
+    copy = tmp_path / original.name
+    copy.write_bytes(original.read_bytes()[:-100])
+    shutil.copy(card_path(original), card_path(copy))
+    line = refusal(*TUNE, *PROBLEM, "--table", str(copy))
+    assert "bytes" in line
+    assert "damaged" in line
+
+
+def test_a_table_of_another_space_is_told(refusal: Refusal, tmp_path: Path) -> None:
+    original = shipped_tables()[0]
+    copy = tmp_path / original.name
+    shutil.copy(original, copy)
+    card_path(copy).write_text(card_path(original).read_text().replace('"gemm_sm90"', '"gemm_sm80"', 1))
+    assert "it is of the space gemm_sm80, not of gemm_sm90" in refusal(*TUNE, *PROBLEM, "--table", str(copy))
+
+
+@pytest.mark.parametrize("command", [("compile", "gemm_sm90", *PROBLEM), (*TUNE, *PROBLEM)])
+def test_a_store_that_can_not_be_made_is_told(refusal: Refusal, tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "file").write_text("")
+    line = refusal(*command, "--store", str(tmp_path / "file" / "store"))
+    assert "can't" in line
+    assert "store" in line
+
+
+def test_a_result_file_that_can_not_be_written_is_told_before_the_search(refusal: Refusal, tmp_path: Path) -> None:
+    assert "can't write" in refusal(*TUNE, *PROBLEM, "--json", str(tmp_path / "no" / "such" / "folder.json"))
+    assert not (tmp_path / ".tilescout").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("tune",), ("tune", "gemm_sm90"), ("tun",), ("tune", "gemm_sm90", *PROBLEM, "--trials", "0"), ("--nonsense",)],
+)
+def test_a_malformed_command_is_one_line_too(refusal: Refusal, arguments: tuple[str, ...]) -> None:
+    refusal(*arguments)

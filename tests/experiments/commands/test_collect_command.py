@@ -1,0 +1,65 @@
+"""`tilescout collect` and `tilescout tune --suite`, replayed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tilescout.search.tables.table import Table
+
+Run = Callable[..., None]
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> str:
+    path = tmp_path / "two.toml"
+    path.write_text('problems = ["16x4096x4096:bf16", "512x512x512:bf16"]')
+    return str(path)
+
+
+def test_a_table_is_written_with_a_card_that_says_how(run: Run, suite: str, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "t.parquet"
+    given = ("collect", "gemm_sm90", "--suite", suite, "--device", "replay", "--sample", "70", "--only", "split_k=1")
+    run(*given, "--out", str(out))
+    table = Table.read(out)
+    assert list(map(str, table.problems)) == ["16x4096x4096:bf16", "512x512x512:bf16"]
+    assert "sampled with seed 0 of split_k 1" in table.card.selection
+    assert "16x4096x4096:bf16" in capsys.readouterr().out
+    run(*given, "--out", str(out), code=2)
+    assert "is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ((), "give one of --exhaustive and --sample N"),
+        (("--sample", "9", "--exhaustive"), "give one of --exhaustive and --sample N"),
+        (("--sample", "9", "--prune", "1"), "neither full nor a ratio above 1"),
+        (("--sample", "9", "--only", "tile=1"), "no knob 'tile'"),
+        (("--sample", "9", "--device", "replay", "--cluster", "auto"), "leave --device and --table out"),
+        (("--sample", "9", "--signature", "int4"), "int4"),
+        (("--sample", "9", "--also", "nowhere.json"), "can't read nowhere.json"),
+    ],
+)
+def test_what_can_not_be_is_refused_in_a_line(
+    run: Run, suite: str, tmp_path: Path, capsys, arguments: tuple[str, ...], reason: str
+) -> None:
+    device = () if "--device" in arguments else ("--device", "replay")
+    run("collect", "gemm_sm90", "--suite", suite, *device, *arguments, "--out", str(tmp_path / "t.parquet"), code=2)
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("tilescout: ")
+    assert reason in error
+    assert not list(tmp_path.glob("t.*"))
+
+
+def test_a_suite_is_tuned_together(run: Run, suite: str, tmp_path: Path, capsys) -> None:
+    result = tmp_path / "result.json"
+    given = ("tune", "gemm_sm90", "--suite", suite, "--device", "replay", "--sampler", "random", "--trials", "20")
+    run(*given, "--store", str(tmp_path / "store"), "--json", str(result))
+    found = json.loads(result.read_text())
+    assert [study["problem"] for study in found] == ["16x4096x4096:bf16", "512x512x512:bf16"]
+    assert sum(study["trials"] for study in found) == 20
+    assert "geometric mean" in capsys.readouterr().out
+    run("tune", "gemm_sm90", "--suite", suite, "--problem", "512x512x512:bf16", code=2)
+    assert "give one of --problem and --suite" in capsys.readouterr().err

@@ -1,0 +1,126 @@
+"""``tilescout compare``, from the command line to the files and MLflow."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tilescout.experiments.compare.play import Case, Journal, Run, Trace, run_all, run_one
+from tilescout.search.tables.table import Table
+
+RunCommand = Callable[..., None]
+
+PROBLEM, OTHER = "512x512x512:bf16", "16x4096x4096:bf16"
+
+
+@pytest.fixture(scope="module")
+def table(part_of_table: Callable[..., Table]) -> Table:
+    """What was recorded on two problems: each process reads it, and of all 24 it would take a second."""
+    return part_of_table(PROBLEM, OTHER, rows=4000)
+
+
+@pytest.fixture
+def case(table: Table) -> Case:
+    return Case(str(table.path), table.card.sha256, PROBLEM)
+
+
+@pytest.mark.slow
+def test_a_comparison_ends_in_figures_plots_and_mlflow(
+    table: Table,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    run: RunCommand,
+    capsys: pytest.CaptureFixture[str],
+    copy_store: Callable[[Path], str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    copy_store(tmp_path / ".tilescout")
+    arguments = ("--table", str(table.path), "--trials", "15", "--seeds", "3")
+    names = ("random", "lfbo:initial=5", "kernel_tuner.genetic_algorithm", "ranking.quack")
+    run("compare", *arguments, "--samplers", ",".join(names), "--processes", "2", "--json", "c.json")
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in names)
+    result = json.loads(Path("c.json").read_text())
+    assert set(result["contenders"]) == set(names)
+    assert len(result["paired_tests"]) == 6
+    assert len(result["cases"]) == 2
+    for name, figures in result["contenders"].items():
+        assert figures["runs"] == 6, name
+        assert figures["score"]["low"] <= figures["score"]["mean"] <= figures["score"]["high"]
+        curve = figures["time_over_best"]["geometric_mean"]
+        assert len(curve) == 15
+        assert curve == sorted(curve, reverse=True)
+        assert min(curve) >= 1
+    fixed = result["contenders"]["ranking.quack"]  # the seed changes nothing
+    assert fixed["score"]["low"] == fixed["score"]["high"]
+    assert {name: figures["stops"]["searches"] for name, figures in result["contenders"].items()} == dict.fromkeys(
+        names, 0
+    )
+    out = Path(".tilescout/compare")
+    assert len((out / "runs.jsonl").read_text().splitlines()) == 3 * 6 + 2  # so it is run once a problem
+    assert {path.name for path in out.iterdir()} == {
+        "runs.jsonl", "comparison.json", "scores.csv", "tests.csv", "convergence.png", "scores.png",
+    }  # fmt: skip
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{tmp_path}/.tilescout/mlflow.db")
+    (experiment,) = [found for found in client.search_experiments() if found.name == "tilescout/compare"]
+    runs = {found.info.run_name: found for found in client.search_runs([experiment.experiment_id])}
+    assert set(names) < set(runs)
+    assert len(client.get_metric_history(runs["random"].info.run_id, "time_over_best")) == 15
+    (parent,) = set(runs) - set(names)
+    assert {file.path for file in client.list_artifacts(runs[parent].info.run_id)} >= {"convergence.png", "runs.jsonl"}
+
+
+@pytest.mark.slow
+def test_the_same_searches_give_the_same_figures_and_are_not_run_again(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: RunCommand
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ("--table", str(table.path), "--problem", PROBLEM, "--trials", "10", "--seeds", "2")
+    arguments += ("--samplers", "random,tpe", "--processes", "1")
+    run("compare", *arguments, "--json", "first.json")
+    journal = Path(".tilescout/compare/runs.jsonl")
+    lines = journal.read_text().splitlines()
+    journal.write_text("\n".join(lines[:3]) + "\n" + lines[3][:40])  # killed while it wrote the last
+    run("compare", *arguments, "--resume", "--json", "second.json")
+    again = journal.read_text().splitlines()
+    assert again[:3] == lines[:3]
+    first, second = (json.loads(Path(name).read_text()) for name in ("first.json", "second.json"))
+    for figures in (*first["contenders"].values(), *second["contenders"].values()):
+        del figures["seconds_per_trial"]
+    assert first == second
+
+
+@pytest.mark.slow
+def test_a_search_that_fails_or_hangs_is_an_outcome(case: Case) -> None:
+    runs = [Run("kernel_tuner.genetic_algorithm:popsize=many", case, 10, 0), Run("random", case, 10, 0)]
+    traces = {trace.run: trace for trace in run_all(runs, 1, timeout=120)}
+    assert traces[runs[0]].error
+    assert traces[runs[0]].indices == ()
+    assert len(traces[runs[1]].indices) == 10
+    (late,) = run_all([Run("gp", case, 1000, 0)], 1, timeout=3)
+    assert late.error == "not done after 3 s"
+
+
+def test_a_journal_keeps_what_is_finished_and_forgets_what_failed(case: Case, tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "runs.jsonl"
+    runs = [Run("random", case, 10, seed) for seed in range(3)]
+    Journal(path, resume=False).take(
+        [Trace(runs[0], (1, 2), 0.5), Trace(runs[1], (), 0.1, "broken")], lambda trace: None
+    )
+    again = Journal(path, resume=True)
+    assert again.traces[0] == Trace(runs[0], (1, 2), 0.5)
+    assert again.left(runs) == runs[1:]
+    assert Journal(path, resume=False).left(runs) == runs
+
+
+def test_the_luck_of_a_search_is_its_problem_s_own(case: Case) -> None:
+    other = replace(case, problem=OTHER)
+    traces = {(c.problem, s): run_one(Run("random", c, 30, s)).indices for c in (case, other) for s in (0, 1)}
+    assert len(set(traces.values())) == 4
+    again = run_one(Run("random", case, 30, 1))
+    assert again.indices == traces[PROBLEM, 1]
+    assert Run("tpe", other, 5, 1).entropy == Run("random", other, 9, 1).entropy

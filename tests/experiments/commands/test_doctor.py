@@ -1,0 +1,88 @@
+"""What ``tilescout doctor`` finds: a missing compiler, extra or database, an old library or driver, a wrong table."""
+
+import importlib.metadata
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tilescout.experiments.commands import doctor
+from tilescout.experiments.commands.doctor import Finding, examine
+from tilescout.search.engines.sources import shipped_tables
+from tilescout.search.tables.table import card_path
+
+
+def findings(store: Path, **options: object) -> dict[str, Finding]:
+    return {finding.what: finding for finding in examine(store, **options)}  # type: ignore[arg-type]
+
+
+def test_where_all_is_there_nothing_is_missing(tmp_path: Path) -> None:
+    found = findings(tmp_path)
+    assert [finding for finding in found.values() if finding.state == "missing"] == []
+    assert {found[what].state for what in ("optuna", "C compiler", "kernel_tuner (extra kernel-tuner)")} == {"ok"}
+
+
+def test_a_missing_compiler_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = findings(tmp_path)["C compiler"]
+    assert found.state == "missing"
+    assert "no C compiler (cc, gcc or clang) on the PATH" in found.detail
+
+
+def test_an_old_library_and_a_missing_extra_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    true_version = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name == "kernel_tuner":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "4.1.0" if name == "optuna" else true_version(name)
+
+    monkeypatch.setattr(doctor, "version", version)
+    found = findings(tmp_path)
+    assert found["optuna"].state == "missing"
+    assert "4.1.0 is installed, <6,>=5 is needed; pip install 'optuna<6,>=5'" in found["optuna"].detail
+    assert found["kernel_tuner (extra kernel-tuner)"].state == "note"
+    assert "pip install 'tilescout[kernel-tuner]'" in found["kernel_tuner (extra kernel-tuner)"].detail
+
+
+@pytest.mark.parametrize(
+    ("driver", "built", "state"),
+    [((12, 4), "13.0", "missing"), ((13, 1), "13.0", "ok"), ((13, 0), "12.9", "ok"), ((13, 0), None, "ok")],
+)
+def test_a_driver_that_is_too_old_for_torch_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: tuple[int, int], built: str | None, state: str
+) -> None:
+    monkeypatch.setattr(doctor, "driver_version", lambda: driver)
+    monkeypatch.setattr("torch.version.cuda", built)
+    assert findings(tmp_path)["driver"].state == state
+
+
+@pytest.mark.parametrize(
+    ("change", "state", "answer"),
+    [
+        (lambda card: card.replace('"source_hash": "', '"source_hash": "0'), "note", "another version of gemm_sm90"),
+        (
+            lambda card: card.replace('"raster": [', '"raster": ["z",'),
+            "note",
+            "its knobs are not those of today's gemm_sm90",
+        ),
+        (lambda card: card.replace('"tile_m"', '"tile_z"'), "missing", "column tile_z is missing"),
+        (lambda card: card[:-200], "missing", "malformed card"),
+    ],
+)
+def test_a_wrong_table_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Callable[[str], str], state: str, answer: str
+) -> None:
+    original = shipped_tables()[0]
+    copy = tmp_path / "other.parquet"
+    shutil.copy(original, copy)
+    card_path(copy).write_text(change(card_path(original).read_text()))
+    [found] = [f for f in examine(tmp_path, tables=[copy]) if f.what == "table" and "other.parquet" in f.detail]
+    assert (found.state, answer in found.detail) == (state, True), found
+
+
+def test_a_database_that_does_not_answer_is_found(tmp_path: Path) -> None:
+    found = findings(tmp_path, storage="postgresql://somebody:secret@127.0.0.1:1/studies")["storage"]
+    assert found.state == "missing"
+    assert "secret" not in found.detail

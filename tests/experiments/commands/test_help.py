@@ -1,0 +1,75 @@
+"""``--help`` teaches: every command ends in examples, and each of them is a call that the command line takes."""
+
+import shlex
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+
+from tilescout.experiments.commands.cli import cli
+from tilescout.search.samplers import SAMPLERS
+
+
+def commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
+    """The command and all below it, by what a person types."""
+    yield name, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for sub in command.list_commands(context):
+            below = command.get_command(context, sub)
+            assert below is not None
+            yield from commands(below, f"{name} {sub}")
+
+
+COMMANDS = dict(commands(cli, "tilescout"))
+
+
+def examples_of(command: click.Command) -> list[str]:
+    lines = (command.epilog or "").splitlines()
+    return [line.strip() for line in lines if line.startswith("  tilescout ")]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_text_ends_in_an_example_of_its_command_that_parses(name: str) -> None:
+    found = examples_of(COMMANDS[name])
+    assert any(example.startswith(name) for example in found), f"give {name} an epilog=examples(...)"
+    for example in found:
+        command: click.Command = cli
+        context, words = None, shlex.split(example)
+        while isinstance(command, click.Group):
+            context = command.make_context(words[0], words[1:], parent=context, resilient_parsing="--help" in words)
+            words = [*context._protected_args, *context.args]
+            if "--help" in words:
+                break
+            _, found_command, _ = command.resolve_command(context, words)
+            assert found_command is not None
+            command = found_command
+        else:
+            command.make_context(words[0], words[1:], parent=context)
+
+
+def test_the_list_of_commands_has_a_line_for_each_in_a_narrow_terminal() -> None:
+    context = click.Context(cli, info_name="tilescout", terminal_width=80)
+    listed = cli.get_help(context).partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in listed] == cli.list_commands(context)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_says_what_it_does(name: str) -> None:
+    for parameter in COMMANDS[name].params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{name} {parameter.opts[0]}"
+
+
+@pytest.mark.parametrize(
+    ("typed", "incomplete", "offered"),
+    [
+        (["tune"], "gem", ["gemm_sm90"]),
+        (["tune", "gemm_sm90", "--sampler"], "gu", [name for name in SAMPLERS if name.startswith("gu")]),
+        ([], "tab", ["table", "tables"]),
+    ],
+)
+def test_the_shell_completes_what_is_typed(typed: list[str], incomplete: str, offered: list[str]) -> None:
+    completed = ShellComplete(cli, {}, "tilescout", "_TILESCOUT_COMPLETE").get_completions(typed, incomplete)
+    assert [item.value for item in completed] == offered

@@ -1,0 +1,161 @@
+"""``tilescout suites`` and ``tilescout suite from-model``: products of models, counted without a GPU."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from tilescout.experiments.commands.from_model import record
+from tilescout.search.engines.sources import shipped_tables
+from tilescout.search.tables.table import Table
+from tilescout.spaces.errors import ProblemError
+from tilescout.spaces.suite import find_suite
+
+RunCommand = Callable[..., None]
+
+MODEL = """
+import torch
+from torch import nn
+
+class Layer(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x):
+        return x + self.down(nn.functional.gelu(self.up(x)))
+
+def make():
+    return nn.Sequential(Layer(64), Layer(64)), (torch.empty(2, 24, 64),)
+"""
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, tokens, width = x.shape
+        q, k, v = self.qkv(x).view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
+
+
+class Mixed(nn.Module):
+    """Every way to write a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(32, 48)
+        self.weight = nn.Parameter(torch.empty(4, 48, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.first(x))  # [4, 8, 48]
+        each = torch.bmm(hidden, self.weight)  # [4, 8, 16]
+        gram = each @ each.transpose(1, 2)  # [4, 8, 8]
+        summed = torch.einsum("bij,bjk->bik", gram, each)  # [4, 8, 16]
+        return torch.addmm(torch.zeros(8, device=x.device, dtype=x.dtype), summed[0], each[0].t())
+
+
+def listed(recording) -> dict[str, int]:  # type: ignore[no-untyped-def]
+    return {str(entry.problem): entry.count for entry in recording.entries}
+
+
+def test_every_way_to_write_a_product_is_seen() -> None:
+    recording = record(lambda: (Mixed(), (torch.empty(4, 8, 32),)), "bf16", training=False)
+    assert listed(recording) == {
+        "32x48x32:bf16": 1, "8x16x48x4:bf16:kn": 1, "8x8x16x4:bf16": 1, "8x16x8x4:bf16:kn": 1, "8x8x16:bf16": 1,
+    }  # fmt: skip
+    assert (recording.skipped, recording.graphs) == ({}, 1)
+
+
+def test_the_products_are_those_that_torch_counts() -> None:
+    model, x = Mixed(), torch.empty(4, 8, 32)
+    with FlopCounterMode(display=False) as counter:
+        model(x)
+    recording = record(lambda: (Mixed(), (torch.empty(4, 8, 32),)), "fp16", training=False)
+    assert sum(entry.problem.flops * entry.count for entry in recording.entries) == counter.get_total_flops()
+
+
+def test_attention_that_is_one_kernel_does_not_count_in_any_pass() -> None:
+    def factory() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+        return Attention(64, 4), (torch.empty(2, 20, 64, requires_grad=True),)
+
+    forward = {"40x192x64:bf16": 1, "40x64x64:bf16": 1}
+    assert listed(record(factory, "bf16", training=False)) == forward
+    backward = {"40x64x192:bf16:kn": 1, "192x64x40:bf16:mn": 1, "40x64x64:bf16:kn": 1, "64x64x40:bf16:mn": 1}
+    assert listed(record(factory, "bf16", training=True)) == forward | backward
+
+
+def test_products_of_other_types_are_left_out_and_said() -> None:
+    recording = record(lambda: (nn.Linear(16, 8).double(), (torch.empty(4, 16).double(),)), None, training=False)
+    assert recording.entries == ()
+    assert recording.skipped == {"4x8x16 in float64": 1}
+
+
+def test_a_model_that_needs_no_memory_takes_none() -> None:
+    """400 GB of weights."""
+    recording = record(lambda: (nn.Linear(447_216, 447_216, bias=False), (torch.empty(8, 447_216),)), "bf16", False)
+    assert listed(recording) == {"8x447216x447216:bf16": 1}
+
+
+@pytest.mark.parametrize(
+    ("factory", "answer"),
+    [
+        (lambda: 3, "returned int: expected"),
+        (lambda: (nn.Linear(4, 4), (torch.empty(2, 5),)), "the call failed"),
+    ],
+)
+def test_a_call_that_fails_is_told(factory, answer: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ProblemError, match=answer):
+        record(factory, None, training=False)
+
+
+def test_a_recorded_model_is_a_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: RunCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a_model_for_tests.py").write_text(MODEL)
+    run("suite", "from-model", "a_model_for_tests:make", "--dtype", "bf16", "--out", "own.toml")
+    capsys.readouterr()
+    run("suites", "own.toml")
+    printed = capsys.readouterr().out
+    suite = find_suite("own.toml")
+    assert {str(entry.problem): entry.count for entry in suite.entries} == {"48x256x64:bf16": 2, "48x64x256:bf16": 2}
+    assert all(str(problem) in printed for problem in suite.problems)
+
+
+def test_the_suites_are_listed(run: RunCommand, capsys: pytest.CaptureFixture[str]) -> None:
+    run("suites")
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("llama3-8b", "deepseek-v3", "squares", "recorded"))
+
+
+def test_suites_say_what_the_shipped_tables_hold() -> None:
+    held = {table.name: Table.read(table).problems for table in shipped_tables()}
+    assert find_suite("ground-truth").problems == held["gemm_sm90-h200-bf16.parquet"]
+    recorded = [(problem.m, problem.n, problem.k) for problem in find_suite("recorded").problems]
+    assert recorded == [(problem.m, problem.n, problem.k) for problem in held["gemm_sm90-h200-e4m3.parquet"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (("suites", "llama"), "unknown suite 'llama'"),
+        (("suite", "from-model", "json"), "expected MODULE:FUNCTION"),
+        (("suite", "from-model", "json:make"), "can't import json:make"),
+        (("suite", "from-model", "no_such_module:make"), "can't import no_such_module:make"),
+        (("suite", "from-model", "json:loads", "--out", "suite.json"), "a suite is a .toml file"),
+    ],
+)
+def test_bad_input_is_one_line(
+    run: RunCommand, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], answer: str
+) -> None:
+    run(*arguments, code=2)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert answer in line

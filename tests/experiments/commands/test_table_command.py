@@ -1,0 +1,112 @@
+"""``tilescout table``, and searches of kernels that only a table knows."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.sources import shipped_tables, template_of
+from tilescout.search.tables.table import Table
+from tilescout.spaces.templates import find_template
+
+RunCommand = Callable[..., None]
+
+SIZES = (8, 16, 32, 64)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a cache of a kernel that is not ours: 64 configurations, 4 of which fail."""
+    monkeypatch.chdir(tmp_path)
+    entries = {}
+    for x in SIZES:
+        for y in SIZES:
+            for z in SIZES:
+                time = "RuntimeFailedConfig" if x == y == 8 else 1 + abs(x - 32) / 8 + abs(y - 16) / 4 + z / 64
+                entries[f"{x},{y},{z}"] = {"x": x, "y": y, "z": z, "time": time, "benchmark_time": 20.0}
+    cache = {
+        "device_name": "A GPU of another time", "kernel_name": "stencil", "problem_size": [512, 512, 64],
+        "tune_params_keys": ["x", "y", "z"], "tune_params": dict.fromkeys("xyz", SIZES), "cache": entries,
+    }  # fmt: skip
+    (tmp_path / "cache.json.gz").write_bytes(gzip.compress(json.dumps(cache).encode()))
+    return tmp_path
+
+
+def test_an_imported_kernel_is_tuned_listed_and_compared(
+    folder: Path, run: RunCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("table", "import-kernel-tuner", "cache.json.gz", "stencil.parquet")
+    assert "stencil 512x512x64 on A GPU of another time: 64 configurations, 4 failed" in capsys.readouterr().out
+    run("tables", "stencil.parquet")
+    assert "512x512x64" in capsys.readouterr().out
+    arguments = ("--problem", "512x512x64", "--table", "stencil.parquet")
+    run("tune", "stencil", *arguments, "--sampler", "exhaustive", "--trials", "64", "--json", "tune.json")
+    printed = capsys.readouterr().out
+    assert "x=32 y=16 z=8" in printed
+    assert "roofline" not in printed
+    result = json.loads(Path("tune.json").read_text())
+    assert result["best"]["configuration"] == {"x": 32, "y": 16, "z": 8}
+    assert result["best"]["time_us"] == pytest.approx(1125)
+    assert result["roofline_us"] is None
+    assert result["gpu_seconds"] == pytest.approx(64 * 0.02)
+    run("compare", "--table", "stencil.parquet", "--samplers", "random,lfbo:initial=5", "--trials", "20",
+        "--seeds", "2", "--processes", "1", "--json", "compare.json")  # fmt: skip
+    (case,) = json.loads(Path("compare.json").read_text())["cases"].values()
+    assert (case["configurations"], case["timed"]) == (64, 60)
+
+
+def test_a_shipped_table_is_exported_and_comes_back(folder: Path, run: RunCommand) -> None:
+    shipped = shipped_tables()[0]
+    problem = "512x512x512:bf16"
+    run("table", "export-kernel-tuner", str(shipped), "out.json.gz", "--problem", problem)
+    cache = json.loads(gzip.decompress(Path("out.json.gz").read_bytes()))
+    original = Table.read(shipped)
+    (found,) = [known for known in original.problems if str(known) == problem]
+    assert len(cache["cache"]) == len(original.rows(found))
+    run("table", "import-kernel-tuner", "out.json.gz", "again.parquet")
+    again = Table.read(Path("again.parquet"))
+    # Kernel Tuner knows no censored times: a pruned row's pilot stands for them.
+    rows = [original.measurement(int(row)) for row in original.rows(found)]
+    times = [m.time_us if m.ok else m.pilot_us for m in rows]
+    assert sorted(again.times_us) == pytest.approx(sorted(times))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (("table", "import-kernel-tuner", "nothing.json", "out.parquet"), "can't read nothing.json"),
+        (("table", "import-kernel-tuner", "cache.json.gz", "out.txt"), "a table is a .parquet file"),
+        (("table", "import-kernel-tuner", "cache.json.gz", "o.parquet", "--problem", "a b"), "malformed problem 'a b'"),
+        (("table", "export-kernel-tuner", "nothing.parquet", "out.json"), "does not exist"),
+        (("table", "export-kernel-tuner", "SHIPPED", "out.json"), "name one with --problem: 8192x8192x8192:bf16"),
+        (("table", "export-kernel-tuner", "SHIPPED", "out.json", "--problem", "1x1"), "holds nothing of 1x1"),
+        (("compare", "--problem", "1x1x1:bf16"), "no table holds 1x1x1:bf16, held are 8192x8192x8192:bf16"),
+        (("compare", "--samplers", "random,magic"), "unknown sampler 'magic'"),
+        (("compare", "--samplers", "random,random"), "random is named twice"),
+        (("tune", "stencil", "--problem", "512x512x64"), "unknown space 'stencil', known are gemm_sm90"),
+    ],
+)
+def test_bad_input_is_one_line(
+    folder: Path,
+    run: RunCommand,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    answer: str,
+) -> None:
+    run(*(str(shipped_tables()[0]) if text == "SHIPPED" else text for text in arguments), code=2)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert answer in line
+
+
+def test_a_table_of_a_space_that_has_changed_is_replayed_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table.read(shipped_tables()[0])
+    ours = find_template("gemm_sm90")
+    monkeypatch.setattr(type(ours), "knobs", ours.knobs[1:])
+    template = template_of(table)
+    problem = table.problems[0]
+    assert template.parse(str(problem)) == problem
+    with ReplayEvaluator(table, template, problem) as evaluator:
+        assert len(evaluator.space) == len(table.rows(problem))

@@ -1,0 +1,83 @@
+"""What binaries say of a recorded table, and models that learn from it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilescout.costmodel.features import BINARY_PREFIX
+from tilescout.experiments.research.read_binaries import read_binaries
+from tilescout.search.build.artifacts import LIBRARY, Artifact, ArtifactKey, ArtifactStore
+from tilescout.search.engines.sources import largest_table
+from tilescout.search.measure.measurement import Resources
+from tilescout.search.tables.table import Table, write_table
+from tilescout.search.tables.training import problem_space, samples_of
+from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.errors import ArtifactError, TableError
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.templates import find_template
+
+TEMPLATE = find_template("gemm_sm90")
+COUNTED = Resources(registers=168, spill_bytes=16, shared_memory=4096, instructions=920)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """Thirty configurations on two problems, as a tilescout that counted no instructions recorded them."""
+    whole = largest_table(TEMPLATE)
+    problems = whole.problems[:2]
+    rows = [(whole.configuration(r), p, whole.measurement(r)) for p in problems for r in whole.rows(p)[:30].tolist()]
+    rows = [(c, p, replace(m, resources=m.resources and replace(m.resources, instructions=None))) for c, p, m in rows]
+    baselines = {problem: whole.card.baselines[problem] for problem in problems}
+    card = replace(whole.card, format=3, source_hash=TEMPLATE.source_hash, baselines=baselines)
+    return write_table(tmp_path_factory.mktemp("table") / "part.parquet", card, rows)
+
+
+def keep(store: ArtifactStore, configuration: Configuration, resources: Resources) -> None:
+    """Put an artifact that was read when it was made into a store."""
+    key = ArtifactKey.of(TEMPLATE, configuration, "bf16", DEVICES["h200"].arch)
+    with store.scratch() as scratch:
+        (scratch / LIBRARY).write_bytes(b"a library")
+        store.publish(key, Artifact(scratch / LIBRARY, "00", "entry", resources, 1.0), scratch)
+
+
+def test_rows_whose_artifact_is_there_get_what_its_binary_says(table: Table, tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path / "artifacts")
+    chosen = {table.configuration(row) for row in table.rows(table.problems[0])[:10].tolist()}
+    for configuration in chosen:
+        keep(store, configuration, COUNTED)
+    written = read_binaries(table, TEMPLATE, store, tmp_path / "out.parquet")
+    assert len(written) == len(table)
+    for row in range(len(written)):
+        before, after = table.measurement(row), written.measurement(row)
+        expected = COUNTED if written.configuration(row) in chosen else before.resources
+        assert after == replace(before, resources=expected)
+
+    samples = samples_of(written, TEMPLATE, binaries=True)
+    assert sum(map(len, samples)) == sum(written.configuration(row) in chosen for row in range(len(written)))
+    assert len(samples[0]) == len(problem_space(written, TEMPLATE, written.problems[0], binaries=True)) == 10
+    names = samples[0].features.names[-3:]
+    assert names == tuple(BINARY_PREFIX + name for name in ("registers", "spill_bytes", "instructions"))
+    read = samples[0].features.only(names).values
+    np.testing.assert_allclose(read, np.tile(np.log2([168, 17, 920]), (10, 1)))
+    plain = samples_of(written, TEMPLATE)
+    assert plain[0].features.names == samples[0].features.names[:-3]
+
+
+def test_a_table_that_does_not_say_is_refused_with_what_adds_it(table: Table) -> None:
+    with pytest.raises(TableError, match="read_binaries"):
+        samples_of(table, TEMPLATE, binaries=True)
+
+
+def test_an_older_artifact_is_counted_only_if_it_is_whole(table: Table, tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path / "artifacts")
+    keep(store, table.configuration(0), replace(COUNTED, instructions=None))
+    with pytest.raises(ArtifactError, match="damaged"):
+        read_binaries(table, TEMPLATE, store, tmp_path / "out.parquet")
+
+
+def test_kernels_of_another_source_are_refused(table: Table, tmp_path: Path) -> None:
+    other = Table(replace(table.card, source_hash="00"), table.data, table.path)
+    with pytest.raises(TableError, match="has changed since"):
+        read_binaries(other, TEMPLATE, ArtifactStore(tmp_path / "artifacts"), tmp_path / "out.parquet")

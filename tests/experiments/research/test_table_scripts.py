@@ -1,0 +1,62 @@
+"""The scripts that look at recorded times: what a knob is worth, who races, and what a ranker drops."""
+
+import numpy as np
+
+from tilescout.experiments.research import default_study, nvgemm_ranking
+from tilescout.experiments.research.knob_worth import losses
+from tilescout.experiments.research.race_table import finalists
+from tilescout.search.engines.sources import shipped_tables
+from tilescout.search.tables.table import Table
+from tilescout.spaces.gemm import GemmProblem
+
+TABLE = Table.read(shipped_tables()[0])
+
+
+def test_what_leaving_a_knob_alone_costs_is_nothing_for_the_best_value() -> None:
+    best = {summary.problem: summary.best for summary in TABLE.summarise()}
+    for name, values in TABLE.card.knobs.items():
+        lost = losses(TABLE, name)
+        assert lost.shape == (len(TABLE.problems), len(values))
+        assert (lost >= 0).all()
+        for row, problem in zip(lost, TABLE.problems, strict=True):
+            fastest = best[problem]
+            assert fastest is not None
+            assert row[values.index(fastest[name])] == 0
+
+
+def test_the_fastest_race_in_order_and_the_default_once_at_the_end() -> None:
+    for problem in TABLE.problems:
+        default = TABLE.card.baselines[problem].default
+        runners = finalists(TABLE, problem, 6)
+        assert runners[-1] == default
+        assert runners.count(default) == 1
+        assert len(runners) in (6, 7)
+        rows = [TABLE.row(runner, problem) for runner in runners[:-1]]
+        times = TABLE.times_us[np.array(rows)]
+        assert (np.diff(times) >= 0).all()
+        assert (
+            times[0] <= np.sort(TABLE.times_us[TABLE.rows(problem)])[1]
+        )  # the first or, if that is the default, the next
+
+
+def test_each_picked_default_helps_and_none_chosen_beats_the_best_of_them() -> None:
+    losses = default_study.read([TABLE])
+    everywhere = np.arange(len(TABLE.problems))
+    picked = default_study.pick(losses, 3, everywhere)
+    best = losses.logs[picked].min(axis=0)
+    for count in (1, 2):  # each that is picked after the first makes the best of them faster
+        assert losses.logs[picked[:count]].min(axis=0).mean() > best.mean()
+    for at in everywhere:
+        assert losses.chosen(picked, int(at), default_study.RATES) >= best[at]
+    assert (losses.logs[np.isfinite(losses.logs)] >= 0).mean() > 0.99  # but for pilots that were disturbed
+
+
+def test_what_is_kept_costs_nothing_where_the_predictions_are_right() -> None:
+    times = [4.0, 3.0, 2.0, 1.0]
+    right, wrong = np.array([40, 30, 20, 10]), np.array([10, 20, 30, 40])
+    assert nvgemm_ranking.losses(times, right, timed=2, kept=(1, 2)) == [2, 0, 0]
+    assert nvgemm_ranking.losses(times, wrong, timed=4, kept=(1, 2)) == [0, 3, 2]
+
+
+def test_predictions_are_those_of_the_operators_of_one_order_of_tiles() -> None:
+    assert nvgemm_ranking.predicted(GemmProblem(4096, 4096, 4096)).shape == (24,)

@@ -1,0 +1,259 @@
+"""The compiler processes: what they build, what they survive, and that they do nothing twice."""
+
+import errno
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, verify_library
+from tilescout.search.build.compilers import CompileOptions, CompilePool, build
+from tilescout.search.measure.measurement import Measurement, Status
+from tilescout.spaces.errors import BuildError, StoreError
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.templates import find_template
+
+TWO = CompileOptions(processes=2, timeout=120)
+
+
+def plain(fault: str = "nothing", repeats: int = 1) -> Configuration:
+    return Configuration.of({"fault": fault, "repeats": repeats})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(tmp_path / "store")
+
+
+@pytest.fixture
+def open_pool(plain_gemm: ModuleType, store: ArtifactStore) -> Callable[..., CompilePool]:
+    """A function: a pool for the plain GEMM on the store, to be closed by its user."""
+
+    def open_pool(options: CompileOptions = TWO) -> CompilePool:
+        return CompilePool(plain_gemm.TEMPLATE, "bf16", "host", store, options)
+
+    return open_pool
+
+
+def files(store: ArtifactStore) -> dict[Path, int]:
+    """Every file below the store, with the time of its last change."""
+    return {path: path.stat().st_mtime_ns for path in store.root.rglob("*") if path.is_file()}
+
+
+def test_a_second_run_compiles_nothing_and_starts_no_process(
+    open_pool: Callable[..., CompilePool], store: ArtifactStore, children: Callable[[], set[int]]
+) -> None:
+    wanted = [plain(), plain("compiler_refuses"), plain(repeats=2)]
+    with open_pool() as pool:
+        first = [pool.submit(configuration).result() for configuration in wanted]
+    before, bystanders = files(store), children()
+
+    with open_pool() as pool:
+        second = [pool.submit(configuration).result() for configuration in wanted]
+        assert children() == bystanders
+
+    assert second == first
+    assert files(store) == before
+    assert len(before) == 5  # three records, two libraries: the objects between are gone
+
+
+def test_what_does_not_compile_is_recorded_with_its_reason_and_stops_no_other(
+    open_pool: Callable[..., CompilePool], store: ArtifactStore, plain_gemm: ModuleType
+) -> None:
+    with open_pool() as pool:
+        refused, made = (pool.submit(plain(fault)) for fault in ("compiler_refuses", "nothing"))
+        failure, artifact = refused.result(), made.result()
+
+    assert isinstance(failure, Measurement)
+    assert failure.status is Status.COMPILE_ERROR
+    assert "COMPILER_REFUSES" in failure.error
+    assert failure.compile_seconds > 0
+    assert "\n" not in failure.error
+    stored = store.find(ArtifactKey.of(plain_gemm.TEMPLATE, plain("compiler_refuses"), "bf16", "host"))
+    assert stored is not None
+    assert (stored.error, stored.path.exists()) == (failure.error, False)
+
+    assert isinstance(artifact, Artifact)
+    verify_library(artifact.path, artifact.sha256)
+    assert artifact.function == "plain_gemm"
+    assert artifact.resources is None  # it occupies nothing of a GPU
+    assert artifact.compile_seconds > 0
+
+
+def test_a_compiler_gives_way_to_the_process_that_measures(
+    open_pool: Callable[..., CompilePool], children: Callable[[], set[int]]
+) -> None:
+    before = children()
+    with open_pool() as pool:
+        pool.submit(plain()).result()
+        priorities = [os.getpriority(os.PRIO_PROCESS, child) for child in children() - before]
+
+    assert max(priorities) > os.getpriority(os.PRIO_PROCESS, 0)
+
+
+@pytest.mark.slow
+def test_compilers_that_hang_or_die_are_killed_and_replaced_and_their_siblings_unharmed(
+    open_pool: Callable[..., CompilePool], store: ArtifactStore, children: Callable[[], set[int]]
+) -> None:
+    before = children()
+    with open_pool(CompileOptions(processes=2, timeout=3)) as pool:
+        hangs, dies = pool.submit(plain("compiler_hangs")), pool.submit(plain("compiler_aborts"))
+        good = [pool.submit(plain(repeats=repeats)) for repeats in (1, 2, 4)]
+        outcomes = [future.result() for future in good]
+        hung, dead = hangs.result(), dies.result()
+
+    assert all(isinstance(outcome, Artifact) for outcome in outcomes)
+    assert hung == Measurement(
+        Status.COMPILE_TIMEOUT, "the compiler did not finish in 3 s and was killed", compile_seconds=3.0
+    )
+    assert isinstance(dead, Measurement)
+    assert dead.status is Status.COMPILE_ERROR
+    assert dead.error == f"the compiler died with exit code {-signal.SIGABRT}"
+    assert 0 < dead.compile_seconds <= 3
+    assert children() == before
+    # Neither says that the configuration can't be compiled: both would be tried again.
+    assert len([path for path in files(store) if path.name == "artifact.json"]) == 3
+
+
+def test_two_pools_that_compile_the_same_at_once_agree(
+    open_pool: Callable[..., CompilePool], store: ArtifactStore
+) -> None:
+    with open_pool() as one, open_pool() as other:
+        # Both look the configuration up before either has made it.
+        futures = [pool.submit(plain(repeats=repeats)) for repeats in (1, 2, 4) for pool in (one, other)]
+        outcomes = [future.result() for future in futures]
+
+    assert outcomes[::2] == outcomes[1::2]
+    for outcome in outcomes:
+        assert isinstance(outcome, Artifact)
+        verify_library(outcome.path, outcome.sha256)
+    assert len(files(store)) == 6
+    assert not list(store.root.glob("tmp-*"))
+
+
+def test_a_damaged_record_or_a_missing_library_is_compiled_again(
+    open_pool: Callable[..., CompilePool],
+) -> None:
+    wanted = [plain(), plain(repeats=2)]
+    with open_pool() as pool:
+        first = [pool.submit(configuration).result() for configuration in wanted]
+    first[0].path.with_name("artifact.json").write_text('{"format": 1, "key"')
+    first[1].path.unlink()
+
+    with open_pool() as pool:
+        second = [pool.submit(configuration).result() for configuration in wanted]
+
+    for outcome in second:
+        assert isinstance(outcome, Artifact)
+        verify_library(outcome.path, outcome.sha256)
+    assert [outcome.path for outcome in second] == [outcome.path for outcome in first]
+
+
+def test_a_store_that_can_not_be_written_is_an_error_not_a_failed_configuration(
+    open_pool: Callable[..., CompilePool], store: ArtifactStore
+) -> None:
+    with open_pool() as pool:
+        shutil.rmtree(store.root)
+        store.root.write_text("in the way")
+
+        with pytest.raises(StoreError, match="the artifact store"):
+            pool.submit(plain()).result()
+
+
+@pytest.mark.parametrize("tool", ["cc", "cuobjdump"])
+def test_a_missing_tool_is_not_recorded_as_the_configurations_fault(
+    plain_gemm: ModuleType, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
+    def missing() -> str:
+        raise BuildError(f"{tool} is missing")
+
+    lookup = {"cc": "find_linker", "cuobjdump": "find_cuobjdump"}[tool]
+    monkeypatch.setattr(f"tilescout.search.build.compilers.{lookup}", missing)
+    key = ArtifactKey.of(plain_gemm.TEMPLATE, plain(), "bf16", "host")
+
+    with pytest.raises(BuildError, match=tool):
+        build(plain_gemm.TEMPLATE, key, store)
+    assert store.find(key) is None
+
+
+def test_no_c_compiler_on_the_path_is_named(
+    plain_gemm: ModuleType, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+
+    with pytest.raises(BuildError, match="no C compiler"):
+        build(plain_gemm.TEMPLATE, ArtifactKey.of(plain_gemm.TEMPLATE, plain(), "bf16", "host"), store)
+
+
+def test_an_object_that_does_not_link_is_recorded(
+    plain_gemm: ModuleType, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        plain_gemm.PlainGemmTemplate, "build", lambda self, configuration, dtype, arch, path: path.write_text("?")
+    )
+
+    artifact = build(plain_gemm.TEMPLATE, ArtifactKey.of(plain_gemm.TEMPLATE, plain(), "bf16", "host"), store)
+
+    assert artifact.error.startswith("linking failed: ")
+    assert not artifact.path.exists()
+
+
+def test_closing_kills_what_still_compiles(
+    open_pool: Callable[..., CompilePool], store: ArtifactStore, children: Callable[[], set[int]]
+) -> None:
+    before = children()
+    with open_pool() as pool:
+        for repeats in (1, 2, 4):
+            pool.submit(plain("compiler_hangs", repeats))
+        while len(list(store.root.glob("tmp-*"))) < 2:  # both compile; the third waits for its turn
+            time.sleep(0.01)
+        assert len(children() - before) == 2
+
+    assert children() == before
+
+
+def test_the_real_kernel_is_built_with_what_it_occupies(compiled_gemm: Artifact) -> None:
+    template = find_template("gemm_sm90")
+
+    verify_library(compiled_gemm.path, compiled_gemm.sha256)
+    assert compiled_gemm.function == "gemm_sm90"
+    assert compiled_gemm.resources is not None
+    assert compiled_gemm.resources.spill_bytes == 0
+    assert 0 < compiled_gemm.resources.registers <= 255
+    assert 100_000 < compiled_gemm.resources.shared_memory <= 232_448
+    assert compiled_gemm.path.with_name("artifact.json").read_text().count(template.source_hash) == 1
+
+
+@pytest.mark.parametrize(
+    ("cause", "raised"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), StoreError),
+        (MemoryError("no more"), MemoryError),
+        (RuntimeError("ld: final link failed: No space left on device"), StoreError),
+    ],
+    ids=["disk full", "memory", "printed"],
+)
+def test_a_shortage_is_not_recorded_as_the_configurations_fault(
+    plain_gemm: ModuleType,
+    store: ArtifactStore,
+    monkeypatch: pytest.MonkeyPatch,
+    cause: Exception,
+    raised: type[Exception],
+) -> None:
+    def build_in_need(*arguments: object) -> None:
+        try:
+            raise cause
+        except Exception as error:
+            raise BuildError(str(error)) from error
+
+    monkeypatch.setattr(plain_gemm.PlainGemmTemplate, "build", build_in_need)
+    key = ArtifactKey.of(plain_gemm.TEMPLATE, plain(), "bf16", "host")
+
+    with pytest.raises(raised):
+        build(plain_gemm.TEMPLATE, key, store)
+    assert store.find(key) is None

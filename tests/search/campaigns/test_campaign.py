@@ -1,0 +1,213 @@
+"""Campaigns: killed and resumed ones, with lost GPUs, and real ones with a race at the end."""
+
+import json
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tilescout.search.build.compilers import CompileOptions
+from tilescout.search.campaigns.campaign import CampaignOptions, Progress
+from tilescout.search.campaigns.collect import collect, journal_path
+from tilescout.search.campaigns.plan import Plan, make_plan
+from tilescout.search.engines.engine import LiveOptions, Task, failed_future
+from tilescout.search.engines.local import LocalEngine
+from tilescout.search.engines.replay_engine import ReplayEngine
+from tilescout.search.engines.sources import default_table
+from tilescout.search.measure.measurement import Measurement, Status
+from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.race import RaceOptions
+from tilescout.search.tables.table import Table
+from tilescout.spaces.errors import DeviceError, StoreError
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.subspace import parse_restrictions
+from tilescout.spaces.templates import find_template
+
+TEMPLATE = find_template("gemm_sm90")
+PROBLEMS = (GemmProblem(16, 4096, 4096), GemmProblem(512, 512, 512))
+KILLS = 10
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    return default_table(TEMPLATE, PROBLEMS[0])
+
+
+@pytest.fixture(scope="module")
+def plan(table: Table) -> Plan:
+    engine = ReplayEngine(table, TEMPLATE)
+    spaces = [engine.space(problem) for problem in PROBLEMS]
+    return make_plan(spaces, [TEMPLATE.default(problem, engine.device) for problem in PROBLEMS], 80, 0)
+
+
+def contents(table: Table) -> list[object]:
+    """All rows, in order."""
+    return list(table.data.to_pylist())
+
+
+def measured_rows(journal: Path) -> list[tuple[int, int]]:
+    """The rows that a journal holds, in order; what is cut off at its end is left out."""
+    lines = journal.read_bytes().split(b"\n")[:-1] if journal.exists() else []
+    records = [json.loads(line) for line in lines]
+    return [tuple(record["row"]) for record in records if "row" in record]
+
+
+def test_a_campaign_killed_ten_times_measures_what_an_uninterrupted_one_does(
+    start_command: Callable[..., tuple[ForkServerProcess, Sequence[Path]]], tmp_path: Path
+) -> None:
+    suite = tmp_path / "two.toml"
+    suite.write_text(f"problems = {json.dumps([str(problem) for problem in PROBLEMS])}")
+    given = ["collect", "gemm_sm90", "--suite", str(suite), "--device", "replay", "--gpus", "3", "--exhaustive"]
+
+    def start(out: Path) -> ForkServerProcess:
+        process, _ = start_command(tmp_path, *given, "--out", str(out))
+        return process
+
+    def wait(process: ForkServerProcess) -> int | None:
+        process.join()
+        return process.exitcode
+
+    whole, killed = tmp_path / "whole.parquet", tmp_path / "killed.parquet"
+    assert wait(start(whole)) == 0
+    journal, rng = journal_path(killed), random.Random(0)
+    size = 600 * 1000  # of a whole journal, about
+    known: list[int] = []
+    for _ in range(KILLS):
+        enough = (journal.stat().st_size if journal.exists() else 0) + rng.randrange(size // KILLS)
+        process = start(killed)
+        while process.is_alive() and not (journal.exists() and journal.stat().st_size > enough):
+            time.sleep(0.001)
+        process.kill()
+        assert wait(process) == -signal.SIGKILL, "it was finished before it was killed"
+        assert not killed.exists()
+        rows = measured_rows(journal)
+        assert len(rows) == len(set(rows)), "a row was measured twice"
+        known.append(len(rows))
+    assert wait(start(killed)) == 0
+
+    assert known == sorted(known)
+    assert len(set(known)) >= KILLS // 2  # it was killed at many stages
+    assert not journal.exists()
+    assert contents(Table.read(killed)) == contents(Table.read(whole))
+    assert len(Table.read(killed)) == known[-1] or known[-1] < len(Table.read(killed))
+
+
+def test_a_campaign_killed_before_its_journal_was_removed_finishes_again(
+    table: Table, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "t.parquet"
+    with monkeypatch.context() as patch:
+        patch.setattr("tilescout.search.studies.journal.Journal.remove", lambda journal: None)
+        first = collect(ReplayEngine(table, TEMPLATE), plan, out, CampaignOptions())
+    assert journal_path(out).exists()
+    again = collect(ReplayEngine(table, TEMPLATE), plan, out, CampaignOptions())
+    assert contents(again) == contents(first)
+    assert not journal_path(out).exists()
+    with pytest.raises(StoreError, match="is there already"):
+        collect(ReplayEngine(table, TEMPLATE), plan, out, CampaignOptions())
+
+
+def test_rows_are_in_the_order_of_the_plan_and_as_they_were_recorded(table: Table, plan: Plan, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    found = collect(ReplayEngine(table, TEMPLATE, 2), plan, tmp_path / "t.parquet", CampaignOptions(), seen.append)
+    expected = [
+        (problem, configuration)
+        for problem, legal in zip(plan.problems, plan.legal, strict=True)
+        for configuration, wanted in zip(plan.configurations, legal, strict=True)
+        if wanted
+    ]
+    assert len(found) == len(expected) == plan.rows
+    for row, (problem, configuration) in enumerate(expected):
+        assert found.configuration(row) == configuration
+        assert found.measurement(row) == table.measurement(table.row(configuration, problem) or 0)
+    assert [seen[0].rows, seen[-1].rows] == [0, plan.rows]
+    assert "no GPU was used" in found.card.selection
+    assert plan.how in found.card.selection
+
+
+def test_a_campaign_of_something_else_is_not_continued(table: Table, plan: Plan, tmp_path: Path) -> None:
+    class StoppedError(Exception):
+        pass
+
+    def stop(progress: Progress) -> None:
+        if progress.rows:
+            raise StoppedError
+
+    out = tmp_path / "t.parquet"
+    with pytest.raises(StoppedError):
+        collect(ReplayEngine(table, TEMPLATE), plan, out, CampaignOptions(), stop)
+    with pytest.raises(StoreError, match=r"another campaign: its prune is 2\.0, now it is 3"):
+        collect(ReplayEngine(table, TEMPLATE), plan, out, CampaignOptions(prune=3))
+    fewer = Plan(plan.problems, plan.configurations, plan.legal & (plan.legal.cumsum(axis=1) < 9), plan.how)
+    with pytest.raises(StoreError, match="another campaign: its rows"):
+        collect(ReplayEngine(table, TEMPLATE), fewer, out, CampaignOptions())
+    assert len(collect(ReplayEngine(table, TEMPLATE), plan, out, CampaignOptions())) == plan.rows
+
+
+class Failing(ReplayEngine):
+    """GPUs that answer so many batches each, from threads, and are lost then."""
+
+    def __init__(self, table: Table, lives: Sequence[int]) -> None:
+        super().__init__(table, TEMPLATE, len(lives))
+        self.lives = list(lives)
+        self.asked: list[tuple[str, GemmProblem]] = []
+
+    def measure(self, gpu: int, tasks: Sequence[Task]) -> "Future[list[Measurement]]":
+        self.lives[gpu] -= 1
+        if self.lives[gpu] < 0:
+            return failed_future(DeviceError(f"GPU {gpu} fell off"))
+        self.asked += [(str(task.configuration), task.problem) for task in tasks]
+        answer = super().measure(gpu, tasks).result()
+        later: Future[list[Measurement]] = Future()
+        threading.Timer(0.001, lambda: later.set_result(answer)).start()
+        return later
+
+
+def test_gpus_that_are_lost_lose_nothing_as_long_as_one_is_left(table: Table, plan: Plan, tmp_path: Path) -> None:
+    engine = Failing(table, lives=[1, 2, 1000, 0])
+    found = collect(engine, plan, tmp_path / "t.parquet", CampaignOptions(batch=4, worthwhile=1))
+    assert len(found) == plan.rows == len(engine.asked) == len(set(engine.asked))
+
+
+def test_when_the_last_gpu_is_lost_the_campaign_says_so_and_goes_on_later(
+    table: Table, plan: Plan, tmp_path: Path
+) -> None:
+    out = tmp_path / "t.parquet"
+    with pytest.raises(DeviceError, match="fell off"):
+        collect(Failing(table, lives=[2, 1]), plan, out, CampaignOptions(batch=4))
+    kept = set(measured_rows(journal_path(out)))
+    assert kept
+    engine = Failing(table, lives=[1000])
+    found = collect(engine, plan, out, CampaignOptions(batch=4))
+    assert len(found) == plan.rows
+    assert len(engine.asked) == plan.rows - len(kept)
+
+
+def test_a_real_campaign_compiles_measures_and_races(plain_gemm: ModuleType, tmp_path: Path) -> None:
+    options = LiveOptions(CompileOptions(processes=1, timeout=30), ProtocolOptions(heating_us=1000.0), timeout=30)
+    problems = [GemmProblem(64, 64, 64), GemmProblem(32, 64, 32)]
+    with LocalEngine(plain_gemm.TEMPLATE, tmp_path / "store", ["cpu"], plain_gemm.HOST, options) as engine:
+        spaces = [engine.space(problem) for problem in problems]
+        default = plain_gemm.TEMPLATE.default(problems[0], engine.device)
+        some = parse_restrictions(["fault=nothing,corner,compiler_refuses"], spaces[0].knobs)
+        plan = make_plan(spaces, [default] * 2, None, 0, some)
+        race = RaceOptions(within=10.0, look=3, looks=2, pairs=2)
+        campaign = CampaignOptions(prune=None, race=race)
+        found = collect(engine, plan, tmp_path / "t.parquet", campaign)
+
+    assert len(found) == plan.rows == 2 * 9
+    status = {"nothing": Status.OK, "corner": Status.WRONG, "compiler_refuses": Status.COMPILE_ERROR}
+    for row in range(len(found)):
+        assert found.measurement(row).status is status[str(found.configuration(row)["fault"])]
+    for summary in found.summarise():
+        assert summary.best_timing is not None
+        assert summary.best_timing.pairs % (race.look * race.pairs) == 0  # the race's
+    assert "On 2 of 2 problems the fastest rows and the default were measured anew" in found.card.selection
+    assert "timed in full" in found.card.selection

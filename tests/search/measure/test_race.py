@@ -1,0 +1,192 @@
+"""The race of the finalists, on simulated rounds with noise and drift of known size."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tilescout.search.measure.race import Estimate, Race, RaceOptions, run_race
+
+OPTIONS = RaceOptions()
+DEFAULT = 7
+SEEDS = range(200)
+FEWER = range(100)
+
+
+@dataclass
+class Rounds:
+    """Measures configurations with these true ratios: `noise` in every ratio, `drift` common to those of a round."""
+
+    ratios: dict[int, float]
+    seed: int = 0
+    noise: float = 0.005
+    drift: float = 0.05
+    asked: list[tuple[tuple[int, ...], int, int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.generator = np.random.default_rng(self.seed)
+
+    def measure(self, indices: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
+        self.asked.append((tuple(indices), rounds, pairs, seed))
+        truth = np.array([self.ratios[index] for index in indices])
+        common = 1 + self.drift * np.sin(self.generator.uniform(0, 7) + np.arange(rounds))[:, None]
+        return np.asarray(truth * common * np.exp(self.noise * self.generator.standard_normal((rounds, len(indices)))))
+
+
+def race(ratios: dict[int, float], seed: int = 0, **conditions: float) -> Race:
+    rounds = Rounds(ratios, seed, **conditions)
+    return run_race(list(ratios), DEFAULT, rounds.measure, OPTIONS, seed)
+
+
+WON_BY_ONE_PERCENT = {
+    "the default is far behind": ({1: 1.0, 2: 1.01, 3: 1.012, 4: 1.02, 5: 1.02, DEFAULT: 1.3}, 1),
+    "the default is among equals": ({3: 1.01, 2: 1.01, 1: 1.0, 4: 1.01, DEFAULT: 1.01}, 1),
+    "the default is the best": ({1: 1.01, 2: 1.01, 3: 1.015, 4: 1.02, DEFAULT: 1.0}, DEFAULT),
+    "of two": ({1: 1.0, DEFAULT: 1.01}, 1),
+}
+
+
+@pytest.mark.parametrize(("ratios", "best"), WON_BY_ONE_PERCENT.values(), ids=list(WON_BY_ONE_PERCENT))
+def test_who_is_one_percent_faster_wins_and_is_the_answer_at_least_95_times_in_100(
+    ratios: dict[int, float], best: int
+) -> None:
+    races = [race(ratios, seed) for seed in SEEDS]
+
+    assert np.mean([one.winner == best for one in races]) >= 0.95
+    assert np.mean([one.answer == best for one in races]) >= 0.95
+
+
+def test_the_intervals_hold_the_truth() -> None:
+    ratios = {1: 1.0, 2: 1.002, DEFAULT: 1.01}
+    races = [race(ratios, seed, drift=0.0) for seed in FEWER]
+
+    inside = [one.over_default.low <= 1 / 1.01 <= one.over_default.high for one in races if one.winner == 1]
+    assert np.mean(inside) >= 0.9  # 0.95, but for looking several times and only at winners
+    for index, truth in ratios.items():
+        assert np.mean([one.ratios[index].low <= truth <= one.ratios[index].high for one in races]) >= 0.9
+
+
+def test_what_is_not_faster_than_the_default_seldom_replaces_it() -> None:
+    equal = dict.fromkeys([1, 2, 3, 4, DEFAULT], 1.0)
+    slower = {1: 1.001, 2: 1.002, DEFAULT: 1.0}
+
+    assert np.mean([race(equal, seed).answer == DEFAULT for seed in FEWER]) >= 0.8
+    assert np.mean([race(slower, seed).answer == DEFAULT for seed in FEWER]) >= 0.9
+
+
+def test_a_winner_that_is_not_proven_is_named_and_the_default_is_the_answer() -> None:
+    ratios = {1: 0.9999, DEFAULT: 1.0}
+    races = [race(ratios, seed, noise=0.02) for seed in range(50)]
+    unproven = [one for one in races if one.winner == 1 and one.over_default.high > 1]
+
+    assert len(unproven) > 10
+    for one in unproven:
+        assert one.answer == DEFAULT
+        assert "not proven faster than the default" in one.verdict()
+        assert "so the default it is" in one.verdict()
+
+
+def test_candidates_that_are_as_good_as_equal_end_the_race_early() -> None:
+    equal = dict.fromkeys([1, 2, 3, DEFAULT], 1.0)
+
+    assert all(race(equal, seed, noise=0.0003).rounds == OPTIONS.look for seed in range(50))
+    assert np.mean([race(equal, seed).rounds for seed in range(50)]) > 2 * OPTIONS.look
+
+
+def test_a_clear_win_ends_the_race_at_the_first_look_and_no_race_outlasts_its_budget() -> None:
+    clear = {1: 1.0, 2: 1.2, 3: 1.3, DEFAULT: 1.5}
+
+    assert all(race(clear, seed).rounds == OPTIONS.look for seed in range(50))
+    assert max(race(dict.fromkeys([1, 2, DEFAULT], 1.0), seed, noise=0.1).rounds for seed in range(50)) == (
+        OPTIONS.look * OPTIONS.looks
+    )
+
+
+def test_who_is_separated_is_measured_no_more_but_the_default_always() -> None:
+    rounds = Rounds({1: 1.0, 2: 1.0005, 3: 1.1, DEFAULT: 1.3})
+    result = run_race([1, 2, 3], DEFAULT, rounds.measure, OPTIONS, seed=5)
+
+    assert rounds.asked[0][0] == (1, 2, 3, DEFAULT)
+    assert len(rounds.asked) > 1
+    assert all(indices == (1, 2, DEFAULT) for indices, _, _, _ in rounds.asked[1:])
+    assert all(asked[1:3] == (OPTIONS.look, OPTIONS.pairs) for asked in rounds.asked)
+    assert result.rounds == OPTIONS.look * len(rounds.asked)
+    assert result.ran == {1: result.rounds, 2: result.rounds, 3: OPTIONS.look, DEFAULT: result.rounds}
+    assert set(result.ratios) == {1, 2, 3, DEFAULT}
+    for index, truth in rounds.ratios.items():  # of one that was dropped: from the rounds in which it ran
+        assert result.ratios[index].value == pytest.approx(truth, rel=0.06)
+        assert result.ratios[index].low < result.ratios[index].value < result.ratios[index].high
+
+
+def test_who_ran_in_more_rounds_cost_more_of_the_gpus_time() -> None:
+    raced = replace(race({1: 1.0, 2: 1.0005, 3: 1.1, DEFAULT: 1.3}, seed=5), gpu_seconds=2.0)
+    seconds = {index: raced.seconds_of(index) for index in raced.ratios}
+
+    assert sum(seconds.values()) == pytest.approx(raced.gpu_seconds)
+    assert seconds[3] < seconds[1] == seconds[2] == seconds[DEFAULT]
+    assert raced.seconds_of(4) == 0
+
+
+def test_one_that_is_as_fast_as_the_others_is_dropped_in_no_more_races_than_promised() -> None:
+    ratios = {**dict.fromkeys([1, 2, 3, 4, 5], 1.0), DEFAULT: 1.3}
+    dropped = 0
+    for seed in FEWER:
+        rounds = Rounds(ratios, seed)
+        run_race(list(ratios), DEFAULT, rounds.measure, OPTIONS, seed)
+        dropped += len(rounds.asked[-1][0]) < len(ratios)
+
+    assert dropped / len(FEWER) <= 1 - OPTIONS.confidence
+
+
+def test_every_look_has_an_order_of_its_own_and_the_same_seed_gives_the_same_race() -> None:
+    ratios = {1: 1.0, 2: 1.0, DEFAULT: 1.0}
+    rounds = Rounds(ratios)
+    first = run_race([1, 2], DEFAULT, rounds.measure, OPTIONS, seed=3)
+    again = run_race([1, 2], DEFAULT, Rounds(ratios).measure, OPTIONS, seed=3)
+
+    seeds = [seed for _, _, _, seed in rounds.asked]
+    assert len(set(seeds)) == len(seeds) > 1
+    assert first == again
+
+
+def test_the_default_alone_wins_without_a_contest() -> None:
+    result = race({DEFAULT: 1.2})
+
+    assert (result.winner, result.answer, result.rounds) == (DEFAULT, DEFAULT, OPTIONS.look)
+    assert result.probability == 1
+    assert result.over_default == Estimate(1, 1, 1)
+
+
+def test_the_probability_is_high_for_a_clear_winner_and_shared_among_equals() -> None:
+    clear = [race({1: 1.0, 2: 1.05, DEFAULT: 1.05}, seed).probability for seed in range(30)]
+    equal = [race(dict.fromkeys([1, 2, 3, DEFAULT], 1.0), seed).probability for seed in range(30)]
+
+    assert min(clear) > 0.99
+    assert 0.25 < float(np.median(equal)) < 0.9
+    assert all(0 <= probability <= 1 for probability in clear + equal)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "expected"),
+    [
+        ({1: 0.8, DEFAULT: 0.9}, ["proven at least as fast as the default (1.12", "; faster than the library (1.2"]),
+        ({1: 1.2, DEFAULT: 1.5}, ["proven at least as fast as the default (1.2", "; slower than the library (0.8"]),
+        ({1: 1.1, DEFAULT: 1.0}, ["the default is the fastest; level with the library ("]),
+    ],
+)
+def test_the_verdict_says_how_the_answer_compares(ratios: dict[int, float], expected: list[str]) -> None:
+    verdict = race(ratios, drift=0.0, noise=0.002).verdict()
+
+    for part in expected:
+        assert part in verdict
+    assert "100% sure to be the fastest of " in verdict
+
+
+def test_the_inverse_of_an_estimate_is_its_speed() -> None:
+    speed = Estimate(0.5, 0.4, 0.8).inverse()
+
+    assert (speed.value, speed.low, speed.high) == (2, 1.25, 2.5)
+    assert math.isclose(speed.inverse().low, 0.4)

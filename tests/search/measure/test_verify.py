@@ -1,0 +1,63 @@
+"""What verification sees, whatever the kernel before left behind."""
+
+import math
+
+import pytest
+import torch
+
+from tilescout.search.measure.machine import HostMachine
+from tilescout.search.measure.verification import Case, Verifier, WrongResultError
+from tilescout.spaces.gemm import Gemm, GemmProblem
+from tilescout.spaces.workloads import Tensors
+
+GEMM = Gemm()
+
+
+def case_of(text: str) -> Case:
+    return Case.draw(GEMM, GemmProblem.parse(text), torch.Generator("cpu").manual_seed(0))
+
+
+def library(inputs: Tensors, output: torch.Tensor) -> None:
+    output.copy_(torch.bmm(inputs[0].float(), inputs[1].float().transpose(1, 2)))
+
+
+def nothing(inputs: Tensors, output: torch.Tensor) -> None:
+    pass
+
+
+def test_a_kernel_that_writes_nothing_does_not_pass_on_what_a_right_one_left() -> None:
+    verifier = Verifier(HostMachine(), case_of("24x16x32"), case_of("7x24x40x2"))
+    for edge in (True, False):
+        verifier.start(library, edge)
+        assert 0 < verifier.judge(edge) < 2.0**-7
+
+        verifier.start(nothing, edge)
+        with pytest.raises(WrongResultError, match="relative error nan"):
+            verifier.judge(edge)
+
+
+def test_without_the_edge_problem_its_old_findings_say_nothing() -> None:
+    verifier = Verifier(HostMachine(), case_of("24x16x32"), case_of("7x24x40x2"))
+    verifier.start(nothing, edge=True)
+    verifier.start(library, edge=False)
+
+    assert verifier.judge(edge=False) < 2.0**-7
+
+
+@pytest.mark.parametrize("text", ["7x24x40", "7x24x40:bf16-fp32", "7x24x40x2:fp16"])
+@pytest.mark.parametrize("offset", [-1, "end"])
+def test_an_element_right_beside_the_output_is_in_a_guard_band(text: str, offset: int | str) -> None:
+    case = case_of(text)
+    findings = torch.empty(3)
+    case.prepare(math.nan, findings)
+    case.check_bands()
+
+    first = case.output.storage_offset()
+    case.buffer[first - 1 if offset == -1 else first + case.output.numel()] = 1.0
+
+    with pytest.raises(WrongResultError, match="outside its output"):
+        case.check_bands()
+    case.output.copy_(case.reference)
+    case.find(findings)
+    with pytest.raises(WrongResultError, match="outside its output"):
+        case.check(*findings.tolist())

@@ -1,0 +1,143 @@
+"""What a search learns from the trials of other problems."""
+
+import numpy as np
+import optuna
+import pytest
+
+from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.sources import largest_table
+from tilescout.search.samplers import make_sampler
+from tilescout.search.samplers.base import distributions
+from tilescout.search.samplers.guided import GuidedSampler
+from tilescout.search.samplers.others import MOST, OtherTrials, nearest, points_of
+from tilescout.search.tables.table import Table
+from tilescout.search.tables.training import problem_sample, problem_space
+from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.templates import find_template
+
+TEMPLATE, H200 = find_template("gemm_sm90"), DEVICES["h200"]
+SEARCHED = GemmProblem(4096, 14336, 4096)
+ALIKE = (GemmProblem(8192, 8192, 8192), GemmProblem(4096, 4096, 4096), GemmProblem(2048, 2048, 2048))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet() -> None:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    return largest_table(TEMPLATE)
+
+
+@pytest.fixture(scope="module")
+def known(table: Table) -> list[OtherTrials]:
+    """Random trials of three problems, as they were recorded."""
+    found = []
+    for problem in ALIKE:
+        space, sample = problem_space(table, TEMPLATE, problem), problem_sample(table, TEMPLATE, problem)
+        indices = np.random.default_rng(0).choice(len(space), 60, replace=False)
+        found.append(OtherTrials.of(space, indices, np.exp(sample.log_time[indices]), sample.censored[indices]))
+    return [other for other in found if other is not None]
+
+
+def proposals(table: Table, count: int, **settings: object) -> np.ndarray:
+    """Recorded times in µs of the first configurations that a search tries, infinite where it was not timed."""
+    with ReplayEvaluator(table, TEMPLATE, SEARCHED) as evaluator:
+        space, times = evaluator.space, table.times_us[evaluator.rows]
+    study = optuna.create_study(sampler=make_sampler("guided", space, 0, **settings))
+    tried = []
+    for _ in range(count):
+        trial = study.ask(distributions(space))
+        tried.append(int(space.find([trial.params[knob.name] for knob in space.knobs])))
+        if np.isfinite(times[tried[-1]]):
+            study.tell(trial, times[tried[-1]])
+        else:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+    return times[tried]
+
+
+def test_a_study_tells_its_timed_and_pruned_trials() -> None:
+    space = TEMPLATE.space(SEARCHED, H200).subset(np.arange(0, 4000, 40))
+    study = optuna.create_study(sampler=make_sampler("random", space, 0))
+    told = {}
+    for number in range(12):
+        trial = study.ask(distributions(space))
+        index = int(space.find([trial.params[knob.name] for knob in space.knobs]))
+        if number % 3 == 0:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            continue
+        if number % 3 == 1:
+            trial.report(900.0 + number, 0)
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        else:
+            study.tell(trial, 100.0 + number)
+        told[space[index]] = np.log((900.0 if number % 3 == 1 else 100.0) + number), number % 3 == 1
+    found = OtherTrials.of_study(study, space)
+    assert found is not None
+    assert {
+        found.space[at]: (time, pruned)
+        for at, (time, pruned) in enumerate(zip(found.log_time, found.pruned, strict=True))
+    } == told
+    assert found.sample().problem == str(SEARCHED)
+    assert len(found.points) == len(found.features) == len(found) == 8
+    assert OtherTrials.of_study(optuna.create_study(), space) is None
+
+
+def test_the_most_similar_problems_come_first_and_not_too_many(known: list[OtherTrials]) -> None:
+    assert nearest(known, GemmProblem(2048, 2048, 4096))[0].space.problem == ALIKE[2]
+    assert sum(map(len, nearest(known * 10, SEARCHED))) <= MOST
+    assert len(nearest(known, SEARCHED)) == 3
+
+
+def test_problems_of_like_sizes_lie_near_each_other() -> None:
+    here, near, far = (
+        points_of(TEMPLATE.space(GemmProblem(*sizes), H200).subset([0]))[0]
+        for sizes in ((4096, 4096, 4096), (4096, 4096, 8192), (64, 4096, 4096))
+    )
+    assert len(here) == len(near) == len(far)
+    assert np.abs(here - near)[-4:].sum() < np.abs(here - far)[-4:].sum()
+
+
+def test_without_a_model_the_trials_of_others_make_one(table: Table, known: list[OtherTrials]) -> None:
+    best = table.times_us[table.rows(SEARCHED)].min()
+    cold = proposals(table, 5, model=None)
+    together = proposals(table, 5, model=None, others=lambda: known)
+    assert together.min() < 1.05 * best < cold.min()
+    assert together[0] < cold.min()
+    few = [OtherTrials(known[0].space.subset(range(9)), known[0].log_time[:9], known[0].pruned[:9])]
+    assert (proposals(table, 5, model=None, others=lambda: few) == cold).all()  # too few to learn from
+
+
+def test_what_a_model_got_wrong_on_others_corrects_it(known: list[OtherTrials]) -> None:
+    whole = TEMPLATE.space(SEARCHED, H200)
+    space = whole.subset(whole.sample(1000, np.random.default_rng(1)))
+    alone = GuidedSampler(space, 0)
+    model = alone.model
+    assert model is not None
+    # On another problem, configurations of one schedule took twice as long as the model had expected.
+    place = TEMPLATE.space(GemmProblem(4096, 8192, 4096), H200)
+    other = place.subset(place.sample(150, np.random.default_rng(0)))
+    slower = other.columns["schedule"] == "pingpong"
+    assert 10 < slower.sum() < 140
+    truth = OtherTrials(other, np.zeros(len(other)), np.zeros(len(other), dtype=np.bool_))
+    truth = OtherTrials(other, model.predict(truth.features).mean + np.log(2) * slower, truth.pruned)
+    told = GuidedSampler(space, 0, others=lambda: [truth])
+    everything = np.arange(len(space))
+    study = optuna.create_study(sampler=told)
+    (before, _), (after, _) = (s._posterior(s._seen(study), everything) for s in (alone, told))
+    change = after - before
+    here = space.columns["schedule"] == "pingpong"
+    assert change[here].mean() - change[~here].mean() > 0.1
+
+
+def test_trials_that_arrive_meanwhile_count_at_once(known: list[OtherTrials]) -> None:
+    space = TEMPLATE.space(SEARCHED, H200).subset(np.arange(0, 100_000, 400))
+    arrived: list[OtherTrials] = []
+    sampler = GuidedSampler(space, 0, others=lambda: arrived)
+    study = optuna.create_study(sampler=sampler)
+    before, _ = sampler._posterior(sampler._seen(study), np.arange(len(space)))
+    arrived.extend(known)
+    after, _ = sampler._posterior(sampler._seen(study), np.arange(len(space)))
+    assert not np.allclose(before, after)

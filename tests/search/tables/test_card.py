@@ -1,0 +1,104 @@
+import json
+from dataclasses import replace
+from math import nan
+
+import pytest
+
+from tilescout.search.tables.card import FORMAT, TableCard
+from tilescout.search.tables.rows import Row
+from tilescout.search.tables.table import Table, card_path
+from tilescout.spaces.errors import TableError
+
+PROBLEM = "4096x4096x4096:bf16"
+
+
+def test_a_card_reads_back_as_it_was(invented_card: TableCard) -> None:
+    card = replace(invented_card, protocol_text="µs, ½ — “quoted”\n", rows=3, size=4, sha256="ab")
+    assert TableCard.from_json(card.to_json()) == card
+    assert TableCard.from_json(card.to_json().encode()) == card
+
+
+def test_a_cut_card_is_refused_wherever_it_is_cut(invented_table: Table) -> None:
+    path = card_path(invented_table.path)
+    text = path.read_text()
+    for kept in range(0, len(text.rstrip()), 37):
+        path.write_text(text[:kept])
+        with pytest.raises(TableError, match="malformed card, not JSON"):
+            Table.read(invented_table.path)
+
+
+def test_a_card_that_is_not_text_is_refused(invented_table: Table) -> None:
+    card_path(invented_table.path).write_bytes(b"\xff\xfe\x00{")
+    with pytest.raises(TableError, match="malformed card, not JSON"):
+        Table.read(invented_table.path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "fault"),
+    [
+        (["format"], FORMAT + 1, f"format {FORMAT + 1} is newer than {FORMAT}, .* upgrade tilescout"),
+        (["format"], 0, f"format: expected 2 to {FORMAT}, found 0"),
+        (["format"], True, "format: expected an integer, found True"),
+        (["space"], None, "space: expected a string, found None"),
+        (["rows"], "600", "rows: expected an integer, found '600'"),
+        (["rows"], 599, "600 rows, the card says 599"),
+        (["size"], 1, "bytes, its card says 1"),
+        (["sha256"], "0" * 64, "checksum"),
+        (["recorded"], "yesterday", "recorded: expected a day as YYYY-MM-DD, found 'yesterday'"),
+        (["versions"], ["2.11"], "versions: expected an object"),
+        (["versions", "torch"], 2.11, "torch: expected a string, found 2.11"),
+        (["knobs"], {}, "knobs: expected at least one"),
+        (["knobs", "tile_m"], 64, "values of tile_m: expected distinct strings or distinct integers"),
+        (["knobs", "tile_m"], [], "values of tile_m"),
+        (["knobs", "tile_m"], [64, 64], "values of tile_m"),
+        (["knobs", "tile_m"], [64, "128"], "values of tile_m"),
+        (["knobs", "tile_m"], [64, 2**31], "values of tile_m"),
+        (["knobs", "tile_m"], [True, 64], "values of tile_m"),
+        (["knobs", "ratio"], [1], "not a configuration of the card's knobs"),
+        (["baselines", PROBLEM], 3, f"{PROBLEM}: expected an object, found 3"),
+        (["baselines", "4096x4096"], {}, "baselines: malformed problem '4096x4096'"),
+        (["baselines", "8x8x8"], {}, "baselines: '8x8x8' must be written 8x8x8:bf16"),
+        (["baselines", PROBLEM, "library_us"], -1, "library_us: expected a positive number, found -1"),
+        (["baselines", PROBLEM, "library_us"], nan, "library_us: expected a positive number, found nan"),
+        (["baselines", PROBLEM, "library_us"], 10**400, "library_us: expected a positive number"),
+        (["baselines", PROBLEM, "library_us"], "195", "library_us: expected a positive number, found '195'"),
+        (["baselines", PROBLEM, "default", "tile_m"], 65, "its default is not a configuration"),
+        (["baselines", PROBLEM, "default"], {"tile_m": 64}, "its default is not a configuration"),
+    ],
+)
+def test_a_card_with_a_wrong_entry_is_refused(
+    invented_table: Table, keys: list[str], value: object, fault: str
+) -> None:
+    path = card_path(invented_table.path)
+    record = json.loads(path.read_text())
+    entry = record
+    for key in keys[:-1]:
+        entry = entry[key]
+    entry[keys[-1]] = value
+    path.write_text(json.dumps(record))
+    with pytest.raises(TableError, match=fault) as caught:
+        Table.read(invented_table.path)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_order_in_which_a_card_lists_values_does_not_matter(
+    invented_table: Table, invented_rows: list[Row]
+) -> None:
+    path = card_path(invented_table.path)
+    record = json.loads(path.read_text())
+    record["knobs"] = {name: values[::-1] for name, values in record["knobs"].items()}
+    path.write_text(json.dumps(record))
+    table = Table.read(invented_table.path)
+    assert [table.configuration(row) for row in range(len(table))] == [
+        configuration for configuration, _, _ in invented_rows
+    ]
+
+
+def test_a_card_that_lacks_an_entry_is_refused(invented_table: Table) -> None:
+    record = json.loads(invented_table.card.to_json())
+    for name in record.keys() - {"selection"}:  # what older cards do not have
+        cut = {key: value for key, value in record.items() if key != name}
+        with pytest.raises(TableError, match=f"malformed card, {name}: missing"):
+            TableCard.from_json(json.dumps(cut))
+    with pytest.raises(TableError, match="expected an object, found list"):
+        TableCard.from_json("[]")

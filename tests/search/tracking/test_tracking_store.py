@@ -1,0 +1,266 @@
+"""Around the runs of MLflow: opening a store, the UI's server, the writer thread, the description and the picture."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from threading import Event
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilescout.search.engines.evaluator import Provenance
+from tilescout.search.measure.measurement import Measurement, Status, Timing
+from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
+from tilescout.search.tracking import MlflowTracker, TrackingError, default_store, front_page, serve
+from tilescout.search.tracking.description import describe
+from tilescout.search.tracking.fields import TAG_LENGTH, Progress
+from tilescout.search.tracking.plots import draw, to_png
+from tilescout.search.tracking.store import manners, open_client
+from tilescout.search.tracking.views import importance
+from tilescout.search.tracking.writer import Writer
+from tilescout.spaces.errors import StoreError
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
+
+KNOBS = [Configuration.of({"stages": stages}) for stages in range(1000)]
+REPLAY = Provenance("replay", "a recorded table")
+INFO = StudyInfo(
+    "study", "space", "ab12", GemmProblem(512, 512, 512), "h200", "gp", 1, REPLAY, KNOBS[0], "torch.mm", 8.0
+)
+
+
+def study(*ratios: float | None) -> StudyResult:
+    """A study whose trials took these times, of the library's; None is one that crashed. Trial 0 is the default."""
+    trials = []
+    for number, ratio in enumerate(ratios):
+        timing = None if ratio is None else Timing(*[ratio] * 5, INFO.library_us, 9)
+        status = Status.CRASH if ratio is None else Status.OK
+        measurement = Measurement(status, timing=timing, gpu_seconds=0.5)
+        trials.append(TrialRecord(number, number, KNOBS[number], measurement, 1e9 + number, 1e9 + number + 1))
+    return StudyResult(INFO, trials, 3.0)
+
+
+def log_all(uri: str, result: StudyResult) -> MlflowTracker:
+    with MlflowTracker(uri, None, INFO) as tracker:
+        tracker.finish(result)
+    return tracker
+
+
+MAKE = """
+import os, sys
+sys.path.insert(0, {here!r})
+from test_tracking_store import log_all, study
+def ours():
+    return {{name: value for name, value in os.environ.items() if not name.startswith("KMP_")}}  # scikit-learn's
+before = ours()
+log_all({uri!r}, study(1.5, None, 1.0))
+assert ours() == before, set(ours()) ^ set(before)
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, "subprocess.CompletedProcess[str]"]:
+    """A store that a process of its own has made and logged a study to, and what that process had to say."""
+    uri, _ = default_store(tmp_path_factory.mktemp("made"))
+    code = MAKE.format(here=str(Path(__file__).parents[1]), uri=uri)
+    # Another test may have imported MLflow by itself, which then leaves its session in the environment.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("_MLFLOW")}
+    command = [sys.executable, "-c", code]
+    return uri, subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def test_a_new_store_is_made_in_silence_and_the_environment_is_left_as_it_was(
+    made: tuple[str, "subprocess.CompletedProcess[str]"],
+) -> None:
+    uri, done = made
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    root = Path(uri.removeprefix("sqlite:///")).parent
+    assert len(list(root.glob("mlartifacts/*/artifacts/convergence.png"))) == 1
+
+
+def test_a_process_that_is_killed_while_it_makes_a_store_leaves_none_and_the_next_one_makes_it(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/store/mlflow.db"
+    code = f"from tilescout.search.tracking.store import open_client; open_client({uri!r})"
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        while not any(file.stat().st_size for file in tmp_path.glob("store/.mlflow.db.*")):
+            assert process.poll() is None
+            time.sleep(0.001)
+        process.kill()
+    assert not (tmp_path / "store" / "mlflow.db").exists()
+    with manners():
+        assert open_client(uri).search_experiments()
+
+
+@pytest.mark.parametrize("uri", ["sqlite:///{}", "sqlite:///{}/text", "sqlite:///{}/text/mlflow.db", "{}", "odd://{}"])
+def test_a_store_that_can_not_be_written_is_one_clear_line(uri: str, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("this is no database, and it is longer than the header of one" * 3)
+    with pytest.raises(StoreError) as failure:
+        MlflowTracker(uri.format(tmp_path), None, INFO)
+    assert str(tmp_path) in str(failure.value)
+    assert "\n" not in str(failure.value)
+
+
+def test_the_default_store_needs_a_folder_that_can_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="can't create the folder"):
+        default_store(tmp_path / "file" / "store")
+    uri, artifacts = default_store(tmp_path / "new" / "store")
+    assert (uri, artifacts) == (f"sqlite:///{tmp_path}/new/store/mlflow.db", tmp_path / "new/store/mlartifacts")
+    assert (tmp_path / "new" / "store").is_dir()
+
+
+def test_a_server_that_is_not_there_or_never_answers_fails_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")  # the user's own settings go first
+    before = dict(os.environ)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        for port in (free_port(), mute.getsockname()[1]):
+            start = time.perf_counter()
+            with pytest.raises(StoreError, match=f"can't use the MLflow store http://127.0.0.1:{port}"):
+                MlflowTracker(f"http://127.0.0.1:{port}", None, INFO)
+            assert time.perf_counter() - start < 8
+    assert dict(os.environ) == before
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def answers(address: str) -> bool:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(address, timeout=5) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def server(
+    made: tuple[str, "subprocess.CompletedProcess[str]"],
+) -> Iterator[tuple[str, int, "subprocess.Popen[bytes]"]]:
+    """A store, the port at which its UI listens, and the process that runs it."""
+    uri, port = made[0], free_port()
+    call = f"from tilescout.search.tracking import serve; raise SystemExit(serve({uri!r}, None, '127.0.0.1', {port}))"
+    with subprocess.Popen([sys.executable, "-c", call]) as process:
+        deadline = time.monotonic() + 60
+        while not answers(f"http://127.0.0.1:{port}") and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        yield uri, port, process
+        process.terminate()
+
+
+def test_the_ui_serves_a_store_takes_studies_from_elsewhere_and_stops_when_told(
+    server: tuple[str, int, "subprocess.Popen[bytes]"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    uri, port, process = server
+    address = f"http://127.0.0.1:{port}"
+    assert answers(front_page("127.0.0.1", port))
+    with pytest.raises(StoreError, match=f"can't listen on 127.0.0.1:{port}"):
+        serve(uri, None, "127.0.0.1", port)
+
+    tracker = log_all(address, study(1.5, None, 0.75))
+    picture = f"{address}/get-artifact?path=convergence.png&run_uuid={tracker.run_id}"
+    assert answers(picture)  # the address that the description shows it by
+    orphan = MlflowTracker(address, None, INFO, patience=0.6)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0
+    assert not answers(address)
+    with pytest.raises(TrackingError, match="trial 0, the summary"):
+        orphan.finish(study(1.5))
+
+
+def test_the_ui_refuses_a_store_that_is_not_there_and_a_server(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="`tilescout tune` makes one"):
+        serve(default_store(tmp_path)[0], None, "127.0.0.1", free_port())
+    with pytest.raises(StoreError, match="is a server already"):
+        serve("http://127.0.0.1:1", None, "127.0.0.1", free_port())
+
+
+def test_importing_the_room_loads_neither_mlflow_nor_matplotlib() -> None:
+    code = "import sys, tilescout.search.tracking; print({'mlflow', 'matplotlib', 'sqlalchemy'} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
+
+
+def test_the_writer_keeps_the_order_over_errors_that_pass() -> None:
+    done: list[str] = []
+    failures = [OSError("later"), OSError("later")]
+
+    def job(name: str) -> Callable[[], None]:
+        def action() -> None:
+            if name == "b" and failures:
+                raise failures.pop()
+            done.append(name)
+
+        return action
+
+    writer = Writer(lambda error: isinstance(error, OSError))
+    for name in "abc":
+        writer.put(name, job(name))
+    writer.drain(10)
+    writer.stop()
+    assert done == ["a", "b", "c"]
+
+
+def test_the_writer_gives_up_on_a_call_that_never_returns_and_keeps_working_until_then() -> None:
+    forever = Event()
+
+    def hang() -> None:
+        forever.wait()
+
+    writer = Writer(lambda error: True)
+    writer.put("first", lambda: None)
+    writer.put("stuck", hang)
+    with pytest.raises(TrackingError, match="stuck") as failure:
+        writer.drain(0.2)
+    assert failure.value.undelivered == ("stuck",)
+    writer.stop()
+    forever.set()
+
+
+@given(st.lists(st.none() | st.floats(0.01, 200.0), max_size=60))
+def test_progress_agrees_with_the_result_of_the_whole_study(ratios: list[float | None]) -> None:
+    result = study(*ratios)
+    progress = Progress()
+    for trial in result.trials:
+        progress = progress.after(trial, INFO)
+    assert progress.best == result.best
+    assert (progress.trials, progress.failed) == (len(ratios), ratios.count(None))
+    assert progress.gpu_seconds == pytest.approx(result.gpu_seconds)
+    metrics = progress.metrics(INFO)
+    assert ("best_speedup_over_default" in metrics) == bool(ratios and ratios[0] is not None)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 900), st.integers(0, 3000))
+def test_a_description_fits_into_mlflows_limit_and_links_the_fastest_trials(size: int, length: int) -> None:
+    info = replace(INFO, provenance=Provenance("replay", "d" * length))
+    result = replace(study(*(2 - n / 1000 for n in range(size))), info=info)
+    text = describe(result, "f" * 32, "1", {n: f"{n:032d}" for n in range(size)})
+    assert len(text) <= TAG_LENGTH
+    linked = [n for n in range(size) if f"%22{n:032d}%22" in text]
+    assert linked == list(range(size - len(linked), size))
+    assert len(linked) == size or f"the {len(linked)} fastest trials" in text
+
+
+def test_the_pictures_take_any_study() -> None:
+    from PIL import Image
+
+    for ratios in ((), (None,), (1.0,), (None, 0.5, 170.0), [2 - n / 500 for n in range(300)]):
+        result = study(*ratios)
+        figures = draw(result, importance(result))
+        assert "convergence" in figures
+        for figure in figures.values():
+            with Image.open(BytesIO(to_png(figure))) as picture:
+                picture.load()
+                assert picture.format == "PNG"

@@ -1,0 +1,132 @@
+"""What a study shows in MLflow beyond its trials: inputs, the machine's load, importances and maps of any space."""
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from tilescout.costmodel.persistence import shipped_model
+from tilescout.search.engines.evaluator import Dataset, Provenance
+from tilescout.search.measure.measurement import Measurement, Status, Timing
+from tilescout.search.studies.records import Expected, StudyInfo, StudyResult, TrialRecord
+from tilescout.search.tracking import MlflowTracker
+from tilescout.search.tracking.database import DatabaseRuns
+from tilescout.search.tracking.views import failures, gpu_account, heat_map, importance
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
+
+GRID = [
+    Configuration.of({"rows": rows, "threads": threads, "order": order})
+    for rows, threads, order in product((1, 2, 4, 8), (64, 128, 256), ("up", "down"))
+]
+TABLE = Dataset(
+    "t.parquet", "/tables/t.parquet", "ab" * 32, 24, {"rows": "int64", "order": "string", "ratio": "double"}
+)
+INFO = StudyInfo(
+    "study", "softmax", "ab12", GemmProblem(512, 512, 512), "h200", "random", 1,
+    Provenance("replay", "a recorded table", table=TABLE), GRID[0], "torch.softmax", 8.0,
+)  # fmt: skip
+
+
+def study(info: StudyInfo = INFO) -> StudyResult:
+    """Every configuration of a space without tiles, whose time is nearly all decided by ``threads``; two failed."""
+    trials = []
+    for number, configuration in enumerate(GRID):
+        ratio = int(configuration["threads"]) / 64 + int(configuration["rows"]) / 100
+        timing = Timing(ratio, ratio, ratio, ratio * 0.99, ratio * 1.01, info.library_us, 9)
+        measurement = Measurement(Status.OK, timing=timing, gpu_seconds=0.5, verify_seconds=0.1)
+        if number in (7, 9):
+            measurement = Measurement(Status.WRONG, "off by 3", gpu_seconds=0.25, verify_seconds=0.25)
+        expected = Expected(8.0, 7.0, 9.0)
+        trials.append(TrialRecord(number, number, configuration, measurement, 1e9 + number, 1e9 + number + 1, expected))
+    return StudyResult(info, trials, 3.0)
+
+
+def log(uri: str, result: StudyResult) -> tuple[MlflowClient, Run, dict[str, Run]]:
+    """A client of the store, and the runs of the study and of its trials."""
+    with MlflowTracker(uri, None, result.info) as tracker:
+        tracker.finish(result)
+    client = MlflowClient(uri)
+    children = client.search_runs([tracker.experiment_id], f"tags.`mlflow.parentRunId` = '{tracker.run_id}'")
+    return client, client.get_run(tracker.run_id), {run.info.run_name: run for run in children}
+
+
+def test_the_knob_that_decides_the_times_is_the_most_important_one_and_is_mapped() -> None:
+    found = importance(study())
+    assert found is not None
+    assert next(iter(found.variance)) == "threads"
+    assert found.variance["threads"] > 0.8
+    assert sum(found.fastest.values()) == pytest.approx(1)
+    drawn = heat_map(study(), found)
+    assert drawn is not None
+    assert (drawn.y, drawn.x) == ("threads", "rows")
+    assert drawn.time_us.shape == (3, 4)
+    assert drawn.time_us[0, 0] == pytest.approx(8 * 1.01)
+
+
+def test_seconds_are_accounted_by_what_they_went_into_and_failures_by_reason() -> None:
+    account = gpu_account(study())
+    assert account["verify"] == pytest.approx({"ok": 2.2, "pruned": 0, "failed": 0.5})
+    assert sum(sum(parts.values()) for parts in account.values()) == pytest.approx(study().gpu_seconds)
+    assert failures(study()) == [("wrong", "off by 3", 2, 7)]
+
+
+def test_a_trial_is_the_same_written_at_once_and_through_the_client(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, parent, children = log(store, study())
+    monkeypatch.setattr(DatabaseRuns, "of", lambda *arguments: None)
+    client, other, others = log(store, study())
+    assert children.keys() == others.keys()
+    left_out = {"mlflow.parentRunId", "mlflow.note.content"}
+    for ours, theirs in ((parent, other), *((children[name], others[name]) for name in children)):
+        assert ours.data.metrics == theirs.data.metrics
+        assert ours.data.params == theirs.data.params
+        for run in (ours, theirs):
+            for tag in left_out:
+                run.data.tags.pop(tag, None)
+        assert ours.data.tags == theirs.data.tags
+        about, same = dict(ours.info), dict(theirs.info)
+        for name in ("run_id", "run_uuid", "artifact_uri", *(("start_time", "end_time") if ours is parent else ())):
+            about.pop(name, None)
+            same.pop(name, None)
+        assert about == same
+        assert ours.info.artifact_uri.replace(ours.info.run_id, "") == theirs.info.artifact_uri.replace(
+            theirs.info.run_id, ""
+        )
+    for metric in parent.data.metrics:
+        history = [
+            [(point.step, point.value, point.timestamp) for point in client.get_metric_history(run.info.run_id, metric)]
+            for run in (parent, other)
+        ]
+        assert sorted(history[0]) == sorted(history[1])
+
+
+def test_the_table_and_the_cost_model_are_inputs_of_the_run(store: str) -> None:
+    path = shipped_model("gemm_sm90", "h200")
+    assert path is not None
+    client, parent, children = log(store, study(replace(INFO, model=str(path))))
+    (dataset,) = parent.inputs.dataset_inputs
+    assert (dataset.dataset.name, dataset.tags[0].value) == ("t.parquet", "replay")
+    assert '{"name": "rows", "type": "long"}' in dataset.dataset.schema
+    (model,) = parent.inputs.model_inputs
+    logged = client.get_logged_model(model.model_id)
+    assert logged.params["space"] == "gemm_sm90"
+    assert logged.status == "READY"
+    _, again, _ = log(store, study(replace(INFO, name="another", model=str(path))))
+    assert again.inputs.model_inputs[0].model_id == model.model_id  # one file, one model
+    assert children["trial 0"].data.metrics["predicted_us"] == 8
+
+
+def test_a_live_run_has_the_load_of_the_machine(store: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.05")
+    info = replace(INFO, provenance=Provenance("live", "a GPU"))
+    client = MlflowClient(store)
+    with MlflowTracker(store, None, info) as tracker:
+        while "system/cpu_utilization_percentage" not in client.get_run(tracker.run_id).data.metrics:
+            pass
+        tracker.finish(study(info))
+    assert client.get_run(tracker.run_id).info.status == "FINISHED"

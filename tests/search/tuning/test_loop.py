@@ -1,0 +1,294 @@
+"""The search loop with an evaluator that prunes, as a live one does, and a race at the end."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from numpy.typing import NDArray
+from optuna.trial import TrialState
+
+from tilescout.search.engines.evaluator import CannotMeasureError
+from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.measure.measurement import Measurement, Status, Timing
+from tilescout.search.measure.protocol import ProtocolOptions, is_pruned
+from tilescout.search.measure.race import Race, run_race
+from tilescout.search.samplers import SAMPLERS, gp, make_sampler, tpe
+from tilescout.search.studies.reading import read_study
+from tilescout.search.studies.records import StudyResult
+from tilescout.search.studies.trials import finished_trials, open_storage, open_study
+from tilescout.search.tables.card import Baseline, TableCard
+from tilescout.search.tables.table import Table, write_table
+from tilescout.search.tuning import study as tuning
+from tilescout.search.tuning.loop import Budget, run
+from tilescout.search.tuning.study import TuneOptions, run_study
+from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.templates import find_template
+
+TEMPLATE, DEVICE = find_template("gemm_sm90"), DEVICES["h200"]
+PROBLEM = GemmProblem(4096, 4096, 4096)
+SPACE = TEMPLATE.space(PROBLEM, DEVICE)
+DEFAULT = TEMPLATE.default(PROBLEM, DEVICE)
+LIBRARY_US = 200.0
+
+
+def measured(ratio: float) -> Measurement:
+    timing = Timing(ratio, ratio, ratio, ratio * 0.999, ratio * 1.001, LIBRARY_US, 10)
+    return Measurement(Status.OK, timing=timing, pilot_us=ratio * LIBRARY_US, gpu_seconds=0.01, verify_seconds=0.001)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory, invented_card: TableCard) -> Table:
+    """The default, 1.2 of the library's time, and 120 others; a tenth is wrong, a few are faster, most far slower."""
+    rng = np.random.default_rng(3)
+    drawn = [SPACE[int(index)] for index in rng.choice(len(SPACE), 120, replace=False)]
+    others = [configuration for configuration in drawn if configuration != DEFAULT]
+    rows = [(DEFAULT, PROBLEM, measured(1.2))]
+    for number, configuration in enumerate(others):
+        wrong = Measurement(Status.WRONG, "relative error 1", gpu_seconds=0.001, verify_seconds=0.001)
+        outcome = wrong if number % 10 == 3 else measured(float(0.9 + rng.gamma(1.5, 1.2)))
+        rows.append((configuration, PROBLEM, outcome))
+    card = replace(invented_card, baselines={PROBLEM: Baseline(DEFAULT, LIBRARY_US)})
+    path = tmp_path_factory.mktemp("pruned") / "table.parquet"
+    return write_table(path, card, rows)
+
+
+class PruningEvaluator(ReplayEvaluator):
+    """Answers from a table, prunes by the protocol's rule, and races with a little noise."""
+
+    measures_anew = True
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table, TEMPLATE, PROBLEM)
+        self.asked: list[tuple[int, float | None]] = []
+        self.raced: list[list[int]] = []
+        self.noise = 0.001
+        self.default = self.space.index(DEFAULT)
+
+    def submit(self, index: int, incumbent: float | None = None) -> None:
+        self.asked.append((index, incumbent))
+        super().submit(index)
+
+    def wait(self) -> list[tuple[int, Measurement]]:
+        [(index, measurement)] = super().wait()
+        incumbent = self.asked[-1][1]
+        if measurement.timing is not None and is_pruned([measurement.timing.ratio], incumbent, ProtocolOptions()):
+            measurement = replace(measurement, status=Status.PRUNED, timing=None, gpu_seconds=0.001)
+        return [(index, measurement)]
+
+    def ratio(self, index: int) -> float:
+        [(_, measurement)] = [ReplayEvaluator.submit(self, index), ReplayEvaluator.wait(self)][1]
+        return measurement.time_us / LIBRARY_US
+
+    def race(self, indices: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
+        self.raced.append(list(indices))
+        noise = np.exp(self.noise * np.random.default_rng(seed).standard_normal((rounds, len(indices))))
+        return np.asarray(np.array([self.ratio(index) for index in indices]) * noise)
+
+
+Search = Callable[..., tuple[StudyResult, PruningEvaluator]]
+
+
+@pytest.fixture
+def search(table: Table, tmp_path: Path) -> Search:
+    """A function: a search with the evaluator that prunes."""
+
+    def search(
+        sampler: str, trials: int = 40, seed: int = 0, resume: bool = False, folder: str = "studies"
+    ) -> tuple[StudyResult, PruningEvaluator]:
+        with PruningEvaluator(table) as evaluator:
+            options = TuneOptions(sampler, seed, Budget(trials=trials, whole=True), tmp_path / folder, resume)
+            return run_study(TEMPLATE, evaluator, options), evaluator
+
+    return search
+
+
+@pytest.mark.parametrize("sampler", list(SAMPLERS))
+def test_pruned_trials_are_trials_and_no_failures(search: Search, tmp_path: Path, sampler: str) -> None:
+    result, _ = search(sampler)
+    ends = [trial.measurement.status for trial in result.trials]
+
+    assert len({trial.index for trial in result.trials}) == len(result.trials) == 40
+    assert ends.count(Status.PRUNED) >= 5
+    described = result.to_dict()
+    assert described["pruned_trials"] == ends.count(Status.PRUNED)
+    assert described["failed_trials"] == ends.count(Status.WRONG)
+    storage = open_storage(tmp_path / "studies" / f"{result.info.name}.journal")
+    study = optuna.load_study(study_name=result.info.name, storage=storage)
+    states = {Status.OK: TrialState.COMPLETE, Status.PRUNED: TrialState.PRUNED, Status.WRONG: TrialState.FAIL}
+    assert [trial.state for trial in study.trials] == [states[end] for end in ends]
+    for frozen, trial in zip(study.trials, result.trials, strict=True):
+        assert frozen.value == (None if trial.measurement.failed else pytest.approx(trial.measurement.pilot_us))
+
+
+@pytest.mark.parametrize("sampler", list(SAMPLERS))
+def test_the_default_is_measured_in_full_and_every_other_against_the_best_so_far(search: Search, sampler: str) -> None:
+    result, evaluator = search(sampler)
+    best = np.inf
+    for trial, (index, incumbent) in zip(result.trials, evaluator.asked, strict=True):
+        assert trial.index == index
+        if index == evaluator.default:
+            assert incumbent is None
+        else:
+            assert incumbent == best
+        if trial.measurement.timing is not None:
+            best = min(best, trial.measurement.timing.ratio)
+
+    assert result.default is not None
+    assert result.default.number == 0
+    assert result.default.measurement.ok
+
+
+@pytest.mark.parametrize("sampler", list(SAMPLERS))
+def test_the_same_seed_gives_the_same_trials_pruned_or_not(search: Search, sampler: str) -> None:
+    first, second = (search(sampler, seed=5, folder=folder)[0] for folder in ("a", "b"))
+
+    assert [trial.index for trial in first.trials] == [trial.index for trial in second.trials]
+    assert [trial.measurement for trial in first.trials] == [trial.measurement for trial in second.trials]
+    assert first.race is not None
+    assert second.race is not None
+    assert first.race.ratios == second.race.ratios
+
+
+def test_what_is_wanted_in_full_is_never_given_an_incumbent(table: Table, tmp_path: Path) -> None:
+    with PruningEvaluator(table) as evaluator:
+        study = open_study(tmp_path / "study.journal", make_sampler("exhaustive", evaluator.space, 0))
+        wanted = range(0, len(evaluator.space), 2)
+        run(study, evaluator, Budget(), LIBRARY_US, lambda trial: None, in_full=wanted)
+        ends = {trial.index: trial.measurement.status for trial in finished_trials(study, evaluator.space)}
+
+    assert len(ends) == len(evaluator.space)
+    for index, incumbent in evaluator.asked[1:]:
+        assert (incumbent is None) == (index in wanted)
+    assert Status.PRUNED in ends.values()
+    assert all(ends[index] is not Status.PRUNED for index in wanted)
+
+
+def test_a_resumed_search_goes_on_with_the_best_so_far(search: Search) -> None:
+    first, _ = search("random", trials=15)
+    best = min(trial.measurement.timing.ratio for trial in first.trials if trial.measurement.timing is not None)
+
+    whole, evaluator = search("random", trials=30, resume=True)
+
+    assert list(whole.trials[:15]) == list(first.trials)
+    assert len(evaluator.asked) == 15
+    assert evaluator.asked[0][1] == best
+    assert all(incumbent is not None and incumbent <= best for _, incumbent in evaluator.asked)
+
+
+@pytest.mark.parametrize(("sampler", "module"), [("tpe", tpe), ("gp", gp)])
+def test_models_start_after_so_many_timed_or_pruned_trials_and_learn_from_both(
+    search: Search, monkeypatch: pytest.MonkeyPatch, sampler: str, module: object
+) -> None:
+    model = tpe._TPEAmong if module is tpe else gp._GPAmong
+    fitted_at: list[int] = []
+    method = "sample_relative" if module is tpe else "_sample_relative_impl"
+    original = getattr(model, method)
+
+    def spy(self: object, study: optuna.Study, *rest: object) -> object:
+        fitted_at.append(sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False)))
+        return original(self, study, *rest)
+
+    monkeypatch.setattr(model, method, spy)
+    result, _ = search(sampler)
+
+    counted = np.cumsum([not trial.measurement.failed for trial in result.trials])
+    startup = tpe.STARTUP if module is tpe else gp.STARTUP
+    first = int(np.flatnonzero(counted >= startup)[0]) + 1
+    assert fitted_at[0] == first
+    assert any(trial.measurement.status is Status.PRUNED for trial in result.trials[:first])
+    ratios = [(trial.measurement.pilot_us or np.inf) / LIBRARY_US for trial in result.trials]
+    assert np.isfinite(ratios[first:]).sum() > 10
+
+
+def test_the_answer_is_that_of_the_race_with_its_interval(search: Search) -> None:
+    result, evaluator = search("exhaustive", trials=121)
+    times = [evaluator.ratio(index) for index in range(len(evaluator.space))]
+
+    assert result.race is not None
+    assert result.best is not None
+    assert evaluator.default in evaluator.raced[0]
+    assert result.best.index == result.race.answer
+    assert times[result.best.index] <= 1.002 * min(times)
+    timing = result.best.measurement.timing
+    assert timing is not None
+    raced = result.race.ratios[result.best.index]
+    assert (timing.ratio, timing.ratio_low, timing.ratio_high) == (raced.value, raced.low, raced.high)
+    described = result.to_dict()
+    assert described["race"]["answer"] == result.best.number
+    assert described["race"]["verdict"].startswith("proven at least as fast as the default")
+    assert described["best"]["interval_us"] == [raced.low * LIBRARY_US, raced.high * LIBRARY_US]
+    assert result.gpu_seconds > sum(trial.measurement.gpu_seconds for trial in result.trials)
+
+
+def test_a_race_is_read_back_as_it_was_found(search: Search, tmp_path: Path) -> None:
+    result, _ = search("random")
+    (journal,) = (tmp_path / "studies").glob("*.journal")
+    numbers = {trial.index: trial.number for trial in result.trials}
+    race = read_study(str(journal), tmp_path).race
+
+    assert race is not None
+    assert result.race is not None
+    assert race.ran == {numbers[index]: rounds for index, rounds in result.race.ran.items()}
+    assert race.ran[numbers[result.race.winner]] == race.rounds
+    assert race.ratios == {numbers[index]: ratio for index, ratio in result.race.ratios.items()}
+    assert (race.answer, race.gpu_seconds) == (numbers[result.race.answer], result.race.gpu_seconds)
+
+
+def test_what_a_race_makes_of_its_rounds_is_not_the_gpus_time(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*arguments: Any) -> Race:
+        time.sleep(0.5)
+        return run_race(*arguments)
+
+    monkeypatch.setattr(tuning, "run_race", slow)
+    result, _ = search("random")
+
+    assert result.race is not None
+    assert 0 < result.race.gpu_seconds < 0.5
+    assert result.account["race"] == result.race.gpu_seconds
+
+
+def test_only_what_is_close_to_the_best_races_and_the_default_always(search: Search) -> None:
+    result, evaluator = search("exhaustive", trials=121)
+    options = TuneOptions("exhaustive", 0, Budget(), Path()).race
+    best = min(trial.measurement.timing.ratio for trial in result.trials if trial.measurement.timing is not None)
+
+    started = evaluator.raced[0]
+    assert len(started) <= options.candidates + 1
+    assert all(evaluator.ratio(index) <= best * (1 + options.within) * 1.001 for index in started[:-1])
+    assert started[-1] == evaluator.default
+    assert all(evaluator.default in indices for indices in evaluator.raced)
+
+
+def test_where_nothing_can_be_measured_anew_the_best_measured_is_the_answer(
+    search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PruningEvaluator, "measures_anew", False)
+    result, evaluator = search("random")
+
+    assert not evaluator.raced
+    assert result.race is None
+    assert not result.not_raced
+    assert result.best is not None
+    assert result.best.measurement.time_us == min(trial.measurement.time_us for trial in result.trials)
+
+
+def test_a_race_that_breaks_off_proves_nothing_and_the_default_is_the_answer(
+    search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> NDArray[np.float64]:
+        raise CannotMeasureError("the race ended early: the measuring process died")
+
+    monkeypatch.setattr(PruningEvaluator, "race", refuse)
+    result, evaluator = search("random")
+
+    assert result.race is None
+    assert result.not_raced == "the race ended early: the measuring process died"
+    assert result.best is not None
+    assert result.best.index == evaluator.default
+    assert result.to_dict()["not_raced"] == result.not_raced

@@ -1,0 +1,145 @@
+"""All problems of a suite together, on the shipped table, in a real MLflow store."""
+
+from pathlib import Path
+
+import pytest
+
+from tilescout.costmodel.posterior import Observed
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.sources import default_table
+from tilescout.search.samplers.guided import GuidedSampler
+from tilescout.search.studies.records import StudyInfo, StudyResult
+from tilescout.search.tables.table import Table
+from tilescout.search.tracking import MlflowTracker, SuiteInfo, SuiteRun
+from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.study import TuneOptions
+from tilescout.search.tuning.suite import tune_suite
+from tilescout.spaces.errors import StoreError
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import find_template
+
+TEMPLATE = find_template("gemm_sm90")
+PROBLEMS = (GemmProblem(512, 512, 512), GemmProblem(16, 4096, 4096), GemmProblem(1024, 1024, 1024))
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    return default_table(TEMPLATE, PROBLEMS[0])
+
+
+def search(
+    table: Table, studies: Path, sampler: str = "random", gpus: int = 1, resume: bool = False, **budget: float
+) -> list[StudyResult]:
+    options = TuneOptions(sampler, 0, Budget(**budget), studies, resume)  # type: ignore[arg-type]
+
+    def make_evaluator(problem: Problem, gpu: int) -> Evaluator:
+        return ReplayEvaluator(table, TEMPLATE, problem)
+
+    return tune_suite(TEMPLATE, PROBLEMS, make_evaluator, gpus, options, slice=5)
+
+
+def indices(results: list[StudyResult]) -> list[list[int]]:
+    return [[trial.index for trial in result.trials] for result in results]
+
+
+def test_all_problems_share_one_budget_and_each_starts_with_its_default(table: Table, tmp_path: Path) -> None:
+    results = search(table, tmp_path, trials=47)
+    assert [result.info.problem for result in results] == list(PROBLEMS)
+    assert sum(len(result.trials) for result in results) == 47
+    for result in results:
+        assert result.trials[0].configuration == result.info.default
+        assert len({trial.index for trial in result.trials}) == len(result.trials)
+    # Nothing is known of what random search will gain: the problems share the GPU's time evenly, but for a turn.
+    spent = [result.gpu_seconds for result in results]
+    turn = max(sum(t.measurement.gpu_seconds for t in result.trials[:5]) for result in results)
+    assert max(spent) - min(spent) <= 3 * turn
+
+
+def test_the_same_seed_gives_the_same_trials_and_several_gpus_no_fewer(table: Table, tmp_path: Path) -> None:
+    first, second = (search(table, tmp_path / name, "guided-cold", trials=60) for name in "ab")
+    assert indices(first) == indices(second)
+    many = search(table, tmp_path / "c", gpus=3, trials=60)
+    assert sum(map(len, indices(many))) == 60
+
+
+def test_gpu_time_goes_where_the_most_is_expected_and_searches_end_by_themselves(table: Table, tmp_path: Path) -> None:
+    results = search(table, tmp_path, "guided")  # no limit at all
+    assert all(result.stopped for result in results)
+    assert all(len(result.trials) < len(table.rows(result.info.problem)) // 2 for result in results)
+
+
+def test_a_guided_search_of_a_suite_has_the_trials_of_the_other_problems(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[Problem, set[Problem]] = {}
+    elsewhere = GuidedSampler._elsewhere
+
+    def noted(sampler: GuidedSampler) -> Observed | None:
+        assert sampler._others is not None
+        others = {other.space.problem for other in sampler._others()}
+        asked.setdefault(sampler.space.problem, set()).update(others)
+        return elsewhere(sampler)
+
+    monkeypatch.setattr(GuidedSampler, "_elsewhere", noted)
+    search(table, tmp_path, "guided", trials=40)
+    for problem in PROBLEMS[1:]:
+        assert asked[problem]
+        assert asked[problem] < set(PROBLEMS)  # never its own
+        assert problem not in asked[problem]
+
+
+def test_a_resumed_suite_goes_on_where_it_ended(table: Table, tmp_path: Path) -> None:
+    first = search(table, tmp_path, trials=21)
+    whole = search(table, tmp_path, resume=True, trials=45)
+    assert sum(map(len, indices(whole))) == 45
+    for before, after in zip(first, whole, strict=True):
+        assert list(after.trials[: len(before.trials)]) == list(before.trials)
+
+
+def test_an_error_in_one_search_is_raised_once_the_others_are_done(table: Table, tmp_path: Path) -> None:
+    def make_evaluator(problem: Problem, gpu: int) -> Evaluator:
+        if problem == PROBLEMS[1]:
+            raise StoreError("no room")
+        return ReplayEvaluator(table, TEMPLATE, problem)
+
+    options = TuneOptions("random", 0, Budget(trials=20), tmp_path)
+    with pytest.raises(StoreError, match="no room"):
+        tune_suite(TEMPLATE, PROBLEMS, make_evaluator, 1, options, slice=5)
+    assert len(list(tmp_path.glob("*.journal"))) == 2
+
+
+def test_mlflow_has_one_run_of_the_suite_with_a_child_for_each_study(table: Table, tmp_path: Path, store: str) -> None:
+    from mlflow import MlflowClient
+
+    uri = store
+    info = SuiteInfo("three", TEMPLATE.name, "h200", "random", 0, 3, "replayed")
+
+    def run(resume: bool, trials: int) -> str:
+        options = TuneOptions("random", 0, Budget(trials=trials), tmp_path / "studies", resume)
+        with SuiteRun(uri, None, info, resume) as suite:
+
+            def make_tracker(about: StudyInfo, run_id: str | None) -> MlflowTracker:
+                return MlflowTracker(uri, None, about, run_id, suite=suite.run_id)
+
+            def make_evaluator(problem: Problem, gpu: int) -> Evaluator:
+                return ReplayEvaluator(table, TEMPLATE, problem)
+
+            suite.finish(tune_suite(TEMPLATE, PROBLEMS, make_evaluator, 1, options, make_tracker, slice=2))
+        return suite.run_id
+
+    parent = run(resume=False, trials=6)
+    assert run(resume=True, trials=9) == parent
+    client = MlflowClient(tracking_uri=uri)
+    whole = client.get_run(parent)
+    assert whole.info.status == "FINISHED"
+    assert whole.data.metrics["trials"] == 9
+    assert whole.data.metrics["least_speedup_over_default"] >= 1
+    assert "| 512x512x512:bf16 |" in whole.data.tags["mlflow.note.content"]
+    runs = client.search_runs([whole.info.experiment_id], max_results=100)
+    studies = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent]
+    assert {run.data.params["problem"] for run in studies} == set(map(str, PROBLEMS))
+    assert len(studies) == 3
+    trials = [run for run in runs if run.data.tags.get("mlflow.parentRunId") in {each.info.run_id for each in studies}]
+    assert len(trials) == 9

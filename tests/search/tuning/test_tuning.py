@@ -1,0 +1,176 @@
+"""The search on the shipped table: the same loop as on a GPU, the recorded measurements."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.sources import default_table
+from tilescout.search.measure.measurement import Measurement, Status
+from tilescout.search.samplers import SAMPLERS
+from tilescout.search.studies.records import StudyResult, TrialRecord
+from tilescout.search.tables.table import Table
+from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.study import TuneOptions, run_study
+from tilescout.spaces.errors import SamplerError, StoreError
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.templates import find_template
+
+TEMPLATE = find_template("gemm_sm90")
+PROBLEM = GemmProblem(4096, 4096, 4096)
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    return default_table(TEMPLATE, PROBLEM)
+
+
+def search(
+    table: Table, studies: Path, sampler: str = "random", seed: int = 0, resume: bool = False, **budget: float
+) -> StudyResult:
+    options = TuneOptions(sampler, seed, Budget(**budget, whole=True), studies, resume)  # type: ignore[arg-type]
+    with ReplayEvaluator(table, TEMPLATE, PROBLEM) as evaluator:
+        return run_study(TEMPLATE, evaluator, options)
+
+
+def indices(trials: Sequence[TrialRecord]) -> list[int]:
+    return [trial.index for trial in trials]
+
+
+@pytest.mark.parametrize("sampler", list(SAMPLERS))
+def test_the_same_seed_gives_the_same_trials(table: Table, tmp_path: Path, sampler: str) -> None:
+    first, second = (search(table, tmp_path / name, sampler, seed=3, trials=25) for name in ("a", "b"))
+    assert indices(first.trials) == indices(second.trials)
+    assert [t.measurement for t in first.trials] == [t.measurement for t in second.trials]
+
+
+@pytest.mark.parametrize("sampler", sorted(set(SAMPLERS) - {"exhaustive", "guided"}))  # nothing in them is random
+def test_another_seed_gives_other_trials(table: Table, tmp_path: Path, sampler: str) -> None:
+    first, second = (search(table, tmp_path, sampler, seed=seed, trials=25) for seed in (1, 2))
+    assert indices(first.trials) != indices(second.trials)
+
+
+@pytest.mark.parametrize("sampler", list(SAMPLERS))
+def test_no_configuration_is_tried_twice(table: Table, tmp_path: Path, sampler: str) -> None:
+    result = search(table, tmp_path, sampler, trials=60)
+    assert len(set(indices(result.trials))) == len(result.trials) == 60
+
+
+def test_trial_0_is_the_default(table: Table, tmp_path: Path) -> None:
+    result = search(table, tmp_path, trials=2)
+    assert result.trials[0].configuration == result.info.default
+    assert result.default == result.trials[0]
+
+
+def test_the_best_is_the_fastest_right_one(table: Table, tmp_path: Path) -> None:
+    result = search(table, tmp_path, trials=50)
+    assert result.best is not None
+    assert result.best.measurement.time_us == min(t.measurement.time_us for t in result.trials)
+
+
+def test_an_exhaustive_search_ends_with_the_space_and_finds_its_best(tmp_path: Path) -> None:
+    problem = GemmProblem(16, 4096, 4096, dtype="e4m3")  # the fewest recorded
+    table = default_table(TEMPLATE, problem)
+    with ReplayEvaluator(table, TEMPLATE, problem) as evaluator:
+        result = run_study(TEMPLATE, evaluator, TuneOptions("exhaustive", 0, Budget(whole=True), tmp_path))
+    times = table.times_us[table.rows(problem)]
+    assert len(result.trials) == len(times)
+    assert result.best is not None
+    assert result.best.measurement.time_us == pytest.approx(times.min())
+
+
+def test_a_search_ends_when_its_gpu_seconds_are_spent(table: Table, tmp_path: Path) -> None:
+    result = search(table, tmp_path, gpu_seconds=0.2)
+    spent = list(itertools.accumulate(trial.measurement.gpu_seconds for trial in result.trials))
+    assert spent[-1] >= 0.2
+    assert all(seconds < 0.2 for seconds in spent[:-1])
+
+
+def test_a_search_ends_when_its_time_is_up(table: Table, tmp_path: Path) -> None:
+    result = search(table, tmp_path, "exhaustive", seconds=0.5)
+    assert 0 < len(result.trials) < len(table.rows(PROBLEM))
+
+
+@pytest.mark.parametrize("sampler", list(SAMPLERS))
+def test_a_resumed_search_goes_on_where_it_ended(table: Table, tmp_path: Path, sampler: str) -> None:
+    first = search(table, tmp_path, sampler, trials=15)
+    whole = search(table, tmp_path, sampler, resume=True, trials=30)
+    assert whole.info.name == first.info.name
+    assert list(whole.trials[:15]) == list(first.trials)
+    assert len(set(indices(whole.trials))) == 30
+
+
+def test_without_resume_another_study_starts(table: Table, tmp_path: Path) -> None:
+    first, second = search(table, tmp_path, trials=3), search(table, tmp_path, trials=3)
+    assert first.info.name != second.info.name
+    resumed = search(table, tmp_path, resume=True, trials=5)
+    assert resumed.info.name == second.info.name
+
+
+def test_a_study_of_other_kernels_is_not_resumed(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    search(table, tmp_path, trials=3)
+    monkeypatch.setattr(type(TEMPLATE), "source_hash", "another")
+    with pytest.raises(StoreError, match="another version of gemm_sm90"):
+        search(table, tmp_path, resume=True, trials=5)
+
+
+def test_an_unknown_sampler_is_refused_before_anything_is_written(table: Table, tmp_path: Path) -> None:
+    with pytest.raises(SamplerError, match="magic"):
+        search(table, tmp_path / "studies", "magic", trials=3)
+    assert not (tmp_path / "studies").exists()
+
+
+FAILURES = [status for status in Status if status not in (Status.OK, Status.PRUNED, Status.INTERRUPTED)]
+
+
+class FlakyEvaluator(ReplayEvaluator):
+    """Every third configuration fails, each in another way, three may be in flight, and the last comes back first."""
+
+    capacity = 3
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table, TEMPLATE, PROBLEM)
+        self.waiting: list[int] = []
+        self.failures = itertools.cycle(status for status in FAILURES)
+        self.submitted = 0
+
+    def submit(self, index: int, incumbent: float | None = None) -> None:
+        self.waiting.append(index)
+        assert len(self.waiting) <= self.capacity
+
+    def wait(self) -> list[tuple[int, Measurement]]:
+        self.submitted += 1
+        index = self.waiting.pop()
+        if self.submitted % 3 == 0:
+            return [(index, Measurement(next(self.failures), "it failed"))]
+        super().submit(index)
+        return super().wait()
+
+
+@pytest.mark.parametrize("sampler", list(SAMPLERS))
+def test_failed_configurations_are_trials_and_the_search_goes_on(table: Table, tmp_path: Path, sampler: str) -> None:
+    evaluator: Evaluator = FlakyEvaluator(table)
+    result = run_study(TEMPLATE, evaluator, TuneOptions(sampler, 0, Budget(trials=30, whole=True), tmp_path))
+    failed = [trial for trial in result.trials if trial.measurement.failed]
+    assert len(result.trials) == 30
+    assert len(failed) == 10
+    assert {trial.measurement.status for trial in failed} == set(FAILURES)
+    assert len(set(indices(result.trials))) == 30
+    # The first configurations in order may all be pruned ones.
+    assert (result.best is not None) == any(trial.measurement.ok for trial in result.trials)
+    assert result.best is None or result.best.measurement.ok
+
+
+def test_what_is_to_be_tried_first_comes_right_after_the_default_and_once(table: Table, tmp_path: Path) -> None:
+    with ReplayEvaluator(table, TEMPLATE, PROBLEM) as evaluator:
+        default = evaluator.space.index(TEMPLATE.default(PROBLEM, evaluator.device))
+        first = [7, default, 3, 7, 11]
+        options = TuneOptions("random", 0, Budget(trials=6), tmp_path, first=first)
+        result = run_study(TEMPLATE, evaluator, options)
+        resumed = run_study(TEMPLATE, evaluator, replace(options, budget=Budget(trials=8), resume=True))
+    assert indices(result.trials)[:4] == [default, 7, 3, 11]
+    assert len(set(indices(resumed.trials))) == len(resumed.trials) == 8

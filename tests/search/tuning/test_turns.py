@@ -1,0 +1,71 @@
+"""Who of several searches has a GPU next."""
+
+import threading
+from contextlib import suppress
+
+import pytest
+
+from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.turns import Claim, StoppedError, Turns
+
+
+def test_what_was_never_tried_comes_first_then_what_can_not_say_then_the_largest_gain_a_second() -> None:
+    new, mute, much, little = Claim(0, 0.0, None), Claim(5, 9.0, None), Claim(5, 1.0, 0.1), Claim(5, 1.0, 0.01)
+    costly = Claim(5, 100.0, 0.1)
+    assert sorted([costly, little, much, mute, new], key=Claim.rank) == [new, mute, much, little, costly]
+
+
+def test_searches_that_can_not_say_what_they_expect_share_the_time_evenly() -> None:
+    turns = Turns(2, 1, Budget(), slice=4)
+    spent = [0.0, 0.0]
+    order = []
+    costs = (3.0, 1.0)  # of a turn
+
+    def search(number: int) -> None:
+        trials = 0
+        while True:
+            turn = turns.take(number, Claim(trials, spent[number], None))
+            order.append(number)
+            trials, spent[number] = trials + turn.trials, spent[number] + costs[number]
+            if len(order) < 12:
+                turns.give(number, turn)
+                continue
+            turns.leave(number, turn, Claim(trials, spent[number], None))
+            turns.stop()
+            return
+
+    threads = [threading.Thread(target=_ignoring_stop, args=(search, number)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert order[:10] == [0, 1, 1, 1, 0, 1, 1, 1, 0, 1]
+
+
+def _ignoring_stop(search, number: int) -> None:  # type: ignore[no-untyped-def]
+    with suppress(StoppedError):
+        search(number)
+
+
+def test_the_budget_is_that_of_all_together() -> None:
+    turns = Turns(1, 1, Budget(trials=10), slice=8)
+    turn = turns.take(0, Claim(0, 0.0, None))
+    assert turn.trials == 8
+    turns.give(0, turn)
+    turn = turns.take(0, Claim(8, 1.0, None))
+    assert turn.trials == 2
+    turns.give(0, turn)
+    assert turns.take(0, Claim(10, 1.0, None)).trials == 0
+
+
+@pytest.mark.parametrize("budget", [Budget(gpu_seconds=1.0), Budget(seconds=1e-9)])
+def test_when_the_time_is_up_a_turn_is_for_the_race_alone(budget: Budget) -> None:
+    turns = Turns(1, 1, budget, slice=8)
+    assert turns.take(0, Claim(8, 1.0, None)).trials == 0
+
+
+def test_a_search_is_given_the_gpu_that_it_had() -> None:
+    turns = Turns(1, 3, Budget(), slice=8)
+    first = turns.take(0, Claim(0, 0.0, None))
+    turns.give(0, first)
+    assert turns.take(0, Claim(8, 1.0, None)).gpu == first.gpu
