@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from optuna.samplers import RandomSampler
 
 from tilescout.experiments.commands.options import changed_default
-from tilescout.search.engines.sources import shipped_tables
 from tilescout.search.export.bundle import read_bundle
 from tilescout.search.export.collect import read_outcomes
 from tilescout.search.measure.measurement import Measurement, Status, Timing
@@ -24,6 +23,7 @@ from tilescout.search.samplers.base import distributions
 from tilescout.search.studies.trials import finished_trials, open_study, record_outcome, recover, stored_result
 from tilescout.search.tables.card import TableCard
 from tilescout.search.tables.kernel_tuner import read_cache
+from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import card_path
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import TilescoutError

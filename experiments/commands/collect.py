@@ -36,9 +36,9 @@ from tilescout.search.campaigns.collect import journal_path
 from tilescout.search.campaigns.plan import make_plan
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.selection import make_engine
-from tilescout.search.engines.sources import named_template
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.studies.store import artifacts
+from tilescout.search.tables.shipped import named_template
 from tilescout.search.tables.table import SUFFIX, Table
 from tilescout.spaces.errors import StoreError, TableError, one_line
 from tilescout.spaces.knobs import Configuration, Knob

@@ -25,7 +25,7 @@ from tilescout.experiments.compare.play import (
 from tilescout.experiments.compare.processes import cores, processes_option
 from tilescout.experiments.compare.report import log_comparison, print_comparison, write_comparison
 from tilescout.experiments.compare.result import compare as compare_traces
-from tilescout.search.engines.sources import shipped_tables
+from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import TableError
 

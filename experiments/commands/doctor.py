@@ -17,9 +17,9 @@ from tilescout.search.build.binaries import CUOBJDUMP, find_cuobjdump
 from tilescout.search.build.compilers import find_linker
 from tilescout.search.build.loading import runtime_libraries
 from tilescout.search.engines.gpus import driver_version, visible_gpus
-from tilescout.search.engines.sources import shipped_tables
 from tilescout.search.studies.database import Database
 from tilescout.search.studies.store import is_database
+from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import DeviceError, SpaceError, TilescoutError

@@ -31,7 +31,7 @@ from tilescout.costmodel.ranking import RankingModel, RankingOptions
 from tilescout.experiments.commands.options import examples, json_option, seed_option, space_argument, store_option
 from tilescout.experiments.compare.held_out import FOLDER, HeldOutModels
 from tilescout.experiments.compare.processes import cores, processes_option
-from tilescout.search.engines.sources import largest_table
+from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import problem_space
 from tilescout.spaces.gemm import GemmProblem

@@ -16,7 +16,7 @@ from tilescout.costmodel.persistence import ModelCard, save_model
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.commands.options import examples, seed_option, space_argument, store_option
 from tilescout.search.engines.replay import dataset_of
-from tilescout.search.engines.sources import largest_table
+from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import samples_of
 from tilescout.spaces.templates import find_template

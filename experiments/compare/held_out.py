@@ -12,7 +12,7 @@ from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.features import BINARY_PREFIX
 from tilescout.costmodel.persistence import ModelCard, load_model, save_model
 from tilescout.experiments.compare.processes import each
-from tilescout.search.engines.sources import template_of
+from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import samples_of
 

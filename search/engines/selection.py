@@ -7,7 +7,8 @@ from pathlib import Path
 from tilescout.search.engines.engine import Engine, LiveOptions
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.gpus import visible_gpus
-from tilescout.search.engines.sources import check_device, default_table, make_evaluator, require_gpu, usable_gpus
+from tilescout.search.engines.sources import check_device, make_evaluator, require_gpu, usable_gpus
+from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import DeviceError
 from tilescout.spaces.problems import Problem

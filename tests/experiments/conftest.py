@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tilescout.experiments.commands.cli import main
-from tilescout.search.engines.sources import largest_table
+from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template

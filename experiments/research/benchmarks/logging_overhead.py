@@ -21,8 +21,8 @@ from typing import Any
 from rich.console import Console
 
 from tilescout.search.engines.replay import ReplayEvaluator
-from tilescout.search.engines.sources import default_table
 from tilescout.search.studies.records import StudyInfo
+from tilescout.search.tables.shipped import default_table
 from tilescout.search.tracking import MlflowTracker, default_store
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import NoTracker, Tracker, TuneOptions, run_study

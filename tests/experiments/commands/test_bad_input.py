@@ -9,7 +9,7 @@ import pytest
 
 from tilescout.experiments.commands.cli import main
 from tilescout.search.engines.gpus import visible_gpus
-from tilescout.search.engines.sources import shipped_tables
+from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import card_path
 
 Refusal = Callable[..., str]

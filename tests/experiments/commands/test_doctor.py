@@ -9,7 +9,7 @@ import pytest
 
 from tilescout.experiments.commands import doctor
 from tilescout.experiments.commands.doctor import Finding, examine
-from tilescout.search.engines.sources import shipped_tables
+from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import card_path
 
 

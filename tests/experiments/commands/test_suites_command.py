@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from tilescout.experiments.commands.from_model import record
-from tilescout.search.engines.sources import shipped_tables
+from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.suite import find_suite

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tilescout.search.engines.replay import ReplayEvaluator
-from tilescout.search.engines.sources import shipped_tables, template_of
+from tilescout.search.tables.shipped import shipped_tables, template_of
 from tilescout.search.tables.table import Table
 from tilescout.spaces.templates import find_template
 

@@ -15,7 +15,7 @@ import pytest
 from mlflow.entities import Run
 
 from tilescout.search.engines.gpus import visible_gpus
-from tilescout.search.engines.sources import default_table
+from tilescout.search.tables.shipped import default_table
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
 

@@ -19,7 +19,7 @@ from tilescout.experiments.compare.contenders import parse_contender
 from tilescout.experiments.compare.held_out import HeldOutModels
 from tilescout.experiments.compare.kernel_tuner import listed
 from tilescout.search.engines.replay import ReplayEvaluator
-from tilescout.search.engines.sources import template_of
+from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.gemm import GemmProblem

@@ -12,7 +12,7 @@ from tilescout.experiments.compare.contenders import parse_contender
 from tilescout.experiments.compare.quack import ranking
 from tilescout.experiments.compare.rankings import find_ranking, places
 from tilescout.search.engines.replay import ReplayEvaluator
-from tilescout.search.engines.sources import shipped_tables, template_of
+from tilescout.search.tables.shipped import shipped_tables, template_of
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SamplerError

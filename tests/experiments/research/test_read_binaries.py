@@ -9,8 +9,8 @@ import pytest
 from tilescout.costmodel.features import BINARY_PREFIX
 from tilescout.experiments.research.read_binaries import read_binaries
 from tilescout.search.build.artifacts import LIBRARY, Artifact, ArtifactKey, ArtifactStore
-from tilescout.search.engines.sources import largest_table
 from tilescout.search.measure.measurement import Resources
+from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table, write_table
 from tilescout.search.tables.training import problem_space, samples_of
 from tilescout.spaces.devices import DEVICES

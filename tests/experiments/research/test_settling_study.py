@@ -3,7 +3,7 @@
 import numpy as np
 
 from tilescout.experiments.research.settling_study import SLOWER, slower
-from tilescout.search.engines.sources import shipped_tables
+from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 
 TABLE = Table.read(shipped_tables()[1])

@@ -5,7 +5,7 @@ import numpy as np
 from tilescout.experiments.research import default_study, nvgemm_ranking
 from tilescout.experiments.research.knob_worth import losses
 from tilescout.experiments.research.race_table import finalists
-from tilescout.search.engines.sources import shipped_tables
+from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.gemm import GemmProblem
 

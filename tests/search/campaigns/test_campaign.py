@@ -20,10 +20,10 @@ from tilescout.search.campaigns.plan import Plan, make_plan
 from tilescout.search.engines.engine import LiveOptions, Task, failed_future
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.engines.replay_engine import ReplayEngine
-from tilescout.search.engines.sources import default_table
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import RaceOptions
+from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import DeviceError, StoreError
 from tilescout.spaces.gemm import GemmProblem

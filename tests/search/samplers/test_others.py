@@ -5,11 +5,11 @@ import optuna
 import pytest
 
 from tilescout.search.engines.replay import ReplayEvaluator
-from tilescout.search.engines.sources import largest_table
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import distributions
 from tilescout.search.samplers.guided import GuidedSampler
 from tilescout.search.samplers.others import MOST, OtherTrials, nearest, points_of
+from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import problem_sample, problem_space
 from tilescout.spaces.devices import DEVICES

@@ -19,7 +19,6 @@ from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
 from tilescout.search.engines.replay import ReplayEvaluator
-from tilescout.search.engines.sources import default_table
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.samplers.base import distributions
 from tilescout.search.studies.database import Database
@@ -27,6 +26,7 @@ from tilescout.search.studies.places import joined, result_of, results
 from tilescout.search.studies.records import StudyResult, TrialRecord
 from tilescout.search.studies.sharing import SharingOptions, SharingTuner
 from tilescout.search.studies.trials import claimed, finished_trials, make_journal, record_outcome, recover
+from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tracking import MlflowTracker
 from tilescout.search.tuning.loop import Budget

@@ -7,9 +7,9 @@ import pytest
 from tilescout.costmodel.posterior import Observed
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEvaluator
-from tilescout.search.engines.sources import default_table
 from tilescout.search.samplers.guided import GuidedSampler
 from tilescout.search.studies.records import StudyInfo, StudyResult
+from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tracking import MlflowTracker, SuiteInfo, SuiteRun
 from tilescout.search.tuning.loop import Budget

@@ -9,10 +9,10 @@ import pytest
 
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEvaluator
-from tilescout.search.engines.sources import default_table
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.samplers import SAMPLERS
 from tilescout.search.studies.records import StudyResult, TrialRecord
+from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study

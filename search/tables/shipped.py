@@ -1,0 +1,80 @@
+"""The tables that come with the package, and the template whose measurements a table holds."""
+
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from tilescout.search.tables.recorded_template import RecordedTemplate
+from tilescout.search.tables.table import Table, find_tables
+from tilescout.spaces.errors import TableError
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import KernelTemplate, find_template, template_names
+
+
+def shipped_tables() -> list[Path]:
+    """The tables that come with the package."""
+    with as_file(files("tilescout.search.tables").joinpath("recorded")) as folder:
+        return find_tables([folder]) if folder.is_dir() else []
+
+
+def default_table(template: KernelTemplate, problem: Problem) -> Table:
+    """The shipped table of a template that holds a problem.
+
+    Raises
+    ------
+    TableError
+        If there is none, with what there is.
+    """
+    held: list[str] = []
+    for path in shipped_tables():
+        table = Table.read(path)
+        if table.card.space == template.name:
+            if problem in table.problems:
+                return table
+            held += map(str, table.problems)
+    if not held:
+        raise TableError(f"no table of {template.name} is shipped; name one with --table, or measure on a GPU")
+    raise TableError(f"no shipped table of {template.name} holds {problem}, held are {', '.join(held)}")
+
+
+def largest_table(template: KernelTemplate) -> Table:
+    """The shipped table of a template with the most rows.
+
+    Raises
+    ------
+    TableError
+        If there is none.
+    """
+    tables = [Table.read(path) for path in shipped_tables()]
+    fitting = [table for table in tables if table.card.space == template.name]
+    if not fitting:
+        raise TableError(f"no table of {template.name} is shipped; name one with --table")
+    return max(fitting, key=len)
+
+
+def template_of(table: Table) -> KernelTemplate:
+    """What the rows of a table are configurations of: our template of that name, or one made from the table.
+
+    The latter also if our template has other knobs by now: searches of the table can be compared as before.
+    """
+    if table.card.space in template_names():
+        template = find_template(table.card.space)
+        if table.fits(template):
+            return template
+    return RecordedTemplate(table)
+
+
+def named_template(space: str, table: Path | None) -> KernelTemplate:
+    """The template of this name; if a table is named, one that is known by that table only will do.
+
+    Raises
+    ------
+    SpaceError
+        If there is none.
+    TableError
+        If the table can't be read.
+    """
+    if table is not None and space not in template_names():
+        recorded = template_of(Table.read(table))
+        if recorded.name == space:
+            return recorded
+    return find_template(space)
