@@ -1,8 +1,10 @@
 """What every cost model takes and gives: measurements of problems, and predictions with their uncertainty."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +72,30 @@ class Prediction:
     def interval_us(self, z: float = 1.96) -> tuple[Floats, Floats]:
         """Lower and upper end of each time's interval in µs; `z` standard deviations each way (95 % by default)."""
         return np.exp(self.mean - z * self.std), np.exp(self.mean + z * self.std)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a cost model expects of one configuration before it is tried.
+
+    Attributes
+    ----------
+    time_us
+        The predicted time in µs.
+    low_us, high_us
+        Ends of its 95 % interval in µs.
+    """
+
+    time_us: float
+    low_us: float
+    high_us: float
+
+    @classmethod
+    def of(cls, prediction: Prediction, index: int) -> Self:
+        """The prediction for the configuration at a position."""
+        one = Prediction(prediction.mean[[index]], prediction.spread[[index]], prediction.shift)
+        low, high = one.interval_us()
+        return cls(math.exp(one.mean[0]), float(low[0]), float(high[0]))
 
 
 class CostModel(ABC):

@@ -11,9 +11,9 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
+from tilescout.costmodel.estimator import Expected
 from tilescout.search.samplers.options import Option
 from tilescout.search.studies.ledger import CLAIM, Ledger, all_trials, distributions, queued, seen
-from tilescout.search.studies.records import Expected
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.space import Indices, SearchSpace
 

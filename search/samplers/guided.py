@@ -12,7 +12,7 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from tilescout.costmodel.estimator import CostModel, Prediction
+from tilescout.costmodel.estimator import CostModel, Expected, Prediction
 from tilescout.costmodel.learned import ForestModel, ForestOptions
 from tilescout.costmodel.persistence import ModelCard, load_model, shipped_model
 from tilescout.costmodel.posterior import (
@@ -26,7 +26,6 @@ from tilescout.costmodel.posterior import (
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.coordinates import coordinates
 from tilescout.search.samplers.others import OtherTrials, features_of, nearest, place_of
-from tilescout.search.studies.records import Expected
 from tilescout.spaces.space import Indices, SearchSpace
 from tilescout.spaces.templates import find_template
 

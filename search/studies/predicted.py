@@ -3,9 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
+from tilescout.costmodel.estimator import Expected
 from tilescout.costmodel.features import space_features
 from tilescout.costmodel.persistence import load_model
-from tilescout.search.studies.records import Expected, StudyResult
+from tilescout.search.studies.records import StudyResult
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.templates import find_template
 

@@ -1,11 +1,10 @@
 """What a search leaves behind: frozen records, apart from the live handles that made them."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
-from tilescout.costmodel.estimator import Prediction
+from tilescout.costmodel.estimator import Expected
 from tilescout.costmodel.roofline import Roofline
 from tilescout.search.engines.evaluator import Dataset, Provenance
 from tilescout.search.measure.measurement import Measurement, Status
@@ -14,22 +13,6 @@ from tilescout.spaces.devices import find_device
 from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.workloads import COPY
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What a cost model expected of a configuration before it was tried: the time in µs and its 95 % interval."""
-
-    time_us: float
-    low_us: float
-    high_us: float
-
-    @classmethod
-    def of(cls, prediction: Prediction, index: int) -> Self:
-        """What is predicted of the configuration at a position."""
-        one = Prediction(prediction.mean[[index]], prediction.spread[[index]], prediction.shift)
-        low, high = one.interval_us()
-        return cls(math.exp(one.mean[0]), float(low[0]), float(high[0]))
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
+from tilescout.costmodel.estimator import Expected
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.studies.ledger import all_trials, proposed
-from tilescout.search.studies.records import Expected, StudyInfo, StudyResult, TrialRecord
+from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.spaces.errors import MALFORMED, StoreError, one_line
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tilescout.costmodel.estimator import Expected
 from tilescout.search.engines.evaluator import Provenance
 from tilescout.search.engines.sources import make_evaluator
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.measure.race import Estimate, Race
 from tilescout.search.studies.reading import read_study
-from tilescout.search.studies.records import Expected, StudyInfo, StudyResult, TrialRecord
+from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.store import studies
 from tilescout.search.tracking.page import to_html
 from tilescout.search.tuning.loop import Budget

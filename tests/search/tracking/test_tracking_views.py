@@ -8,10 +8,11 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from tilescout.costmodel.estimator import Expected
 from tilescout.costmodel.persistence import shipped_model
 from tilescout.search.engines.evaluator import Dataset, Provenance
 from tilescout.search.measure.measurement import Measurement, Status, Timing
-from tilescout.search.studies.records import Expected, StudyInfo, StudyResult, TrialRecord
+from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking import MlflowTracker
 from tilescout.search.tracking.database import DatabaseRuns
 from tilescout.search.tracking.views import failures, gpu_account, heat_map, importance
