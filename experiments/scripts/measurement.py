@@ -4,7 +4,7 @@
 
 The same random configurations as a search would measure them, for each problem: how wide the 95 % interval of the ratio
 to the library is, how many pairs that took, and where the GPU's seconds went. The first line says what was measured, or
-what stood in for it. `experiments/research/measurement_study.py` compares protocols, for which a GPU is needed.
+what stood in for it. `experiments/research/studies/measurement.py` compares protocols, for which a GPU is needed.
 """
 
 import argparse

@@ -23,8 +23,7 @@ class RaceOptions:
         They were measured within this of the best, relative.
     look
         Rounds between two looks at the results. Many short rounds tell more than a few long ones of as many pairs,
-        whose few means know little of their own noise: 12 of one pair do what 6 of 5 did, with half the pairs
-        (`experiments/research/race_study.py`).
+        whose few means know little of their own noise: 12 of one pair do what 6 of 5 did, with half the pairs.
     looks
         Looks at most.
     pairs

@@ -3,7 +3,7 @@
 It knows five limits: the tensor cores, the way from the L2 to a multiprocessor, the latency that the ring of stages
 hides, what a tile costs once, and device memory. `tilescout.costmodel` has models for more than that.
 
-`tilescout.experiments.research.default_study` fits the rates to recorded tables and tells how good the choice is.
+The rates are fitted to recorded tables, each judged on problems that were left out of its fit.
 """
 
 from dataclasses import dataclass

@@ -206,7 +206,7 @@ def _like(
 
 
 # What is run without a search: the one of these that `cycles` says is the fastest. They were picked from the tables of
-# an H200, one after the other, each as what makes the best of them faster on most problems (`default_study`); the last
+# an H200, one after the other, each as what makes the best of them faster on most problems; the last
 # is for the problems for which no other is legal. A comment names a problem that each is for, in bf16 unless told.
 DEFAULTS = (
     _like((64, 128, 128), (1, 1, 1), 4, 2, schedule="pingpong"),  # what is the least far off everywhere

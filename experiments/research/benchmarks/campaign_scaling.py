@@ -1,6 +1,6 @@
 r"""How fast a campaign fills a table on 1, 2, 4, ... GPUs of a Ray cluster.
 
-    python -m tilescout.experiments.research.benchmarks.campaign_scaling gemm_sm90 --suite ground-truth --sample 400 \
+    python -m tilescout.experiments.research campaign-scaling gemm_sm90 --suite ground-truth --sample 400 \
         --gpus 1 2 4
 
 Measures the same plan on ever more GPUs and prints rows a second, the time in which problems are set up included. What

@@ -1,6 +1,6 @@
 """What a trial costs beyond its kernel, by the engine of this machine and by Ray's.
 
-    python -m tilescout.experiments.research.benchmarks.cluster_overhead --problem 512x512x512:bf16
+    python -m tilescout.experiments.research cluster-overhead --problem 512x512x512:bf16
 
 Measures one compiled configuration again and again, by itself and in batches, and prints the wall-clock time of a trial
 less what the measuring process spent on it. ``--template MODULE:ATTRIBUTE --gpu cpu`` takes kernels of the host.

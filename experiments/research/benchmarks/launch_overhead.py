@@ -1,6 +1,6 @@
 """What a call of our operator costs the host, beside torch.mm, and what is left of it in a CUDA graph.
 
-    python -m tilescout.experiments.research.benchmarks.launch_overhead --bundle bundle/ --out overhead.json
+    python -m tilescout.experiments.research launch-overhead --bundle bundle/ --out overhead.json
 
 Times how long calls take to return, in bursts that the GPU's queue holds, on the smallest product that a bundle gives
 to our kernels; then the same calls, replayed from CUDA graphs. With ``out=`` a call is as generated code has it, ours

@@ -1,6 +1,6 @@
 """What logging a search to MLflow adds to it: the same replayed search with and without, in turns.
 
-    python -m tilescout.experiments.research.benchmarks.logging_overhead --trials 1000 --out logging.json
+    python -m tilescout.experiments.research logging-overhead --trials 1000 --out logging.json
 
 Every search is of the same seed and so tries the same configurations. What a process pays once is told apart: importing
 MLflow, making a store, and what the first summary imports. What a study pays once, its summary with its plots, is in

@@ -1,6 +1,6 @@
 """How long the guided search takes to propose a configuration, and how long the features of a space take.
 
-    python -m tilescout.experiments.research.benchmarks.proposal_time --json proposal.json
+    python -m tilescout.experiments.research proposal-time --json proposal.json
 
 No GPU is used: searches are told what the shipped model expects, with noise. What is printed is time of one processor
 core, which other work on the machine hardly lengthens.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tilescout.costmodel.persistence import load_model
-from tilescout.experiments.research import guided_study, suite_study
+from tilescout.experiments.research.studies import guided, suites
 from tilescout.search.tables.table import Table
 from tilescout.spaces.gemm import GemmProblem
 
@@ -33,9 +33,9 @@ def test_the_guided_study_says_when_a_search_was_good_and_when_it_stopped(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "guided.json"
-    arguments = ["guided_study", "gemm_sm90", "--table", str(table.path), "--trials", "20", *QUICKLY]
+    arguments = ["guided", "gemm_sm90", "--table", str(table.path), "--trials", "20", *QUICKLY]
     monkeypatch.setattr(sys, "argv", [*arguments, "--store", str(tmp_path), "--out", str(out)])
-    guided_study.main()
+    guided.main()
     names = list(map(str, PROBLEMS))
     others = [tuple(name for name in names if name != left_out) for left_out in names]
     assert kept(tmp_path) == sorted(others)  # never trained on what is searched
@@ -56,9 +56,9 @@ def test_the_suite_study_searches_alone_and_with_the_trials_before(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "suite.json"
-    arguments = ["suite_study", "gemm_sm90", "--orders", "1", "--trials", "12", "--table", str(table.path), *QUICKLY]
+    arguments = ["suites", "gemm_sm90", "--orders", "1", "--trials", "12", "--table", str(table.path), *QUICKLY]
     monkeypatch.setattr(sys, "argv", [*arguments, "--store", str(tmp_path), "--out", str(out)])
-    suite_study.main()
+    suites.main()
     names = tuple(map(str, PROBLEMS))
     assert kept(tmp_path) == sorted([names[:2], names[2:]])  # never the family of what is searched
     first, *others = json.loads(out.read_text())

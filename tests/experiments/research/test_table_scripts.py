@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from tilescout.experiments.research import default_study, nvgemm_ranking
-from tilescout.experiments.research.knob_worth import losses
-from tilescout.experiments.research.race_table import finalists
+from tilescout.experiments.research.studies import defaults, nvgemm_ranking
+from tilescout.experiments.research.studies.knob_worth import losses
+from tilescout.experiments.research.studies.race_table import finalists
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.gemm import GemmProblem
@@ -40,14 +40,14 @@ def test_the_fastest_race_in_order_and_the_default_once_at_the_end() -> None:
 
 
 def test_each_picked_default_helps_and_none_chosen_beats_the_best_of_them() -> None:
-    losses = default_study.read([TABLE])
+    losses = defaults.read([TABLE])
     everywhere = np.arange(len(TABLE.problems))
-    picked = default_study.pick(losses, 3, everywhere)
+    picked = defaults.pick(losses, 3, everywhere)
     best = losses.logs[picked].min(axis=0)
     for count in (1, 2):  # each that is picked after the first makes the best of them faster
         assert losses.logs[picked[:count]].min(axis=0).mean() > best.mean()
     for at in everywhere:
-        assert losses.chosen(picked, int(at), default_study.RATES) >= best[at]
+        assert losses.chosen(picked, int(at), defaults.RATES) >= best[at]
     assert (losses.logs[np.isfinite(losses.logs)] >= 0).mean() > 0.99  # but for pilots that were disturbed
 
 

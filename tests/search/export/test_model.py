@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tilescout.experiments.research.inductor_model import Way, _counts, compile_way
 from tilescout.experiments.research.llama_block import BlockSizes, make_block
+from tilescout.experiments.research.studies.inductor_model import Way, _counts, compile_way
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.graph import Report
 from tilescout.search.export.inductor import use

@@ -1,6 +1,6 @@
 """Tune other people's kernels, and compare with what their own libraries choose.
 
-    python -m tilescout.experiments.research.peer_kernels --out peers.json
+    python -m tilescout.experiments.research peer-kernels --out peers.json
 
 On this machine's GPU, an H200, for `quack_sm90` and `cutlass_operators` on some problems of the suite ``recorded``.
 First what the libraries would choose of their own configurations, each timed once and their way: Quack's 44 by the

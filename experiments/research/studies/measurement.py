@@ -1,7 +1,7 @@
 """How good the measuring protocol is: its cost, its spread, and whether it ever prunes the best.
 
     tilescout compile gemm_sm90 --problem 4096x4096x4096 --sample 500        # anywhere, ahead
-    python -m tilescout.experiments.research.measurement_study --out study.json
+    python -m tilescout.experiments.research measurement --out study.json
 
 On this machine's GPU, with configurations of ``gemm_sm90`` and their compiled kernels from the store:
 
@@ -35,8 +35,8 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
-from tilescout.experiments.research.race_table import finalists
-from tilescout.experiments.research.studies import compile_all, load_all, log_study, spread_of
+from tilescout.experiments.research.shared import compile_all, load_all, log_study, spread_of
+from tilescout.experiments.research.studies.race_table import finalists
 from tilescout.search.build.loading import Launch
 from tilescout.search.engines.live import LiveEvaluator, make_job
 from tilescout.search.measure.bench import Bench

@@ -1,6 +1,6 @@
 r"""What every block of a measurement took, where the device had rested before and where it had not.
 
-    python -m tilescout.experiments.research.timeline_study TABLE.parquet --problem 8192x8192x8192:bf16 \
+    python -m tilescout.experiments.research timelines TABLE.parquet --problem 8192x8192x8192:bf16 \
         --out timelines.json.gz
 
 The fastest configurations of a table are measured by the protocol, in rounds of random order and in three manners: one
@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.experiments.research.measurement_study import HEATING_US, PAUSE_SECONDS, heat
-from tilescout.experiments.research.studies import record_or_show, set_up, spread_of
+from tilescout.experiments.research.shared import record_or_show, set_up, spread_of
+from tilescout.experiments.research.studies.measurement import HEATING_US, PAUSE_SECONDS, heat
 from tilescout.search.build.loading import Launch
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.interval import mean_interval

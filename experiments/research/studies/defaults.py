@@ -1,6 +1,6 @@
 """How good the defaults of `gemm_sm90` are on the problems of recorded tables, and how they were found.
 
-    python -m tilescout.experiments.research.default_study search/tables/recorded/*.parquet --out defaults.json
+    python -m tilescout.experiments.research defaults search/tables/recorded/*.parquet --out defaults.json
 
 A few configurations are picked greedily, each as what lowers the mean of log(time / best recorded) the most if the
 best of the picked is run. Then the rates of the estimate that chooses among them are fitted. Both are also done

@@ -1,6 +1,6 @@
 """Race the best rows of a table: measure them anew in interleaved rounds, so that "the best" is no lucky draw.
 
-    python -m tilescout.experiments.research.race_table gemm_sm90-h200-bf16.parquet --out best.json
+    python -m tilescout.experiments.research race-table gemm_sm90-h200-bf16.parquet --out best.json
 
 For every problem the fastest configurations of the table and the default run against each other and the library until
 the winner is separated (`tilescout.search.measure.race`). Artifacts that the store holds are not compiled again.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilescout.experiments.research.reference_study import main
+from tilescout.experiments.research.studies.reference import main
 
 ROUNDS, KERNELS, PAIRS = 8, 4, 10
 LIBRARY_US = 300.0

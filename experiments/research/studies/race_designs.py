@@ -1,7 +1,7 @@
 """How many rounds a race should run between two looks: designs of it, replayed over recorded rounds of finalists.
 
-    python -m tilescout.experiments.research.race_study TABLE.parquet --problem 4096x4096x4096:bf16 --out races.json.gz
-    python -m tilescout.experiments.research.race_study --again races.json.gz
+    python -m tilescout.experiments.research race-designs TABLE.parquet --problem 4096x4096x4096:bf16 --out R.json.gz
+    python -m tilescout.experiments.research race-designs --again R.json.gz
 
 The best configurations of a table and its default take turns with the library, pair by pair, in several heats, each of
 one queue. Races of each design (`tilescout.search.measure.race`) then draw their rounds from what was recorded: six of
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.experiments.research.measurement_study import HEATING_US, heat
-from tilescout.experiments.research.studies import record_or_show, set_up
+from tilescout.experiments.research.shared import record_or_show, set_up
+from tilescout.experiments.research.studies.measurement import HEATING_US, heat
 from tilescout.search.measure.race import RaceOptions, run_race
 from tilescout.search.measure.worker import Worker
 from tilescout.search.tables.table import Table

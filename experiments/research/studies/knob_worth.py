@@ -1,6 +1,6 @@
 r"""What each knob of a space is worth on the problems of a table, by the rows that were recorded.
 
-    python -m tilescout.experiments.research.knob_worth search/tables/recorded/gemm_sm90-h200-bf16.parquet \
+    python -m tilescout.experiments.research knob-worth search/tables/recorded/gemm_sm90-h200-bf16.parquet \
         --out worth.json
 
 For every knob and value: how much slower than the table's best the best configuration with that value is. A knob earns

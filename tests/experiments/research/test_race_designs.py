@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tilescout.experiments.research.race_study import DESIGNS, Recorded, main, replay
+from tilescout.experiments.research.studies.race_designs import DESIGNS, Recorded, main, replay
 from tilescout.search.measure.race import RaceOptions
 
 HEATS, ROUNDS = 6, 60

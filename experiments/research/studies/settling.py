@@ -1,6 +1,6 @@
 r"""How long a device that waited must be busy before its times count, on good and on slower rows of a table.
 
-    python -m tilescout.experiments.research.settling_study TABLE.parquet --problem 1024x1024x1024:bf16 \
+    python -m tilescout.experiments.research settling TABLE.parquet --problem 1024x1024x1024:bf16 \
         --out settling.json
 
 With every length of pairs that run before those that count (``--settling-us``): the fastest configurations are verified
@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.experiments.research.measurement_study import HEATING_US, heat
-from tilescout.experiments.research.race_table import finalists
-from tilescout.experiments.research.studies import compile_all, load_all, spread_of
+from tilescout.experiments.research.shared import compile_all, load_all, spread_of
+from tilescout.experiments.research.studies.measurement import HEATING_US, heat
+from tilescout.experiments.research.studies.race_table import finalists
 from tilescout.search.build.loading import Launch
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.protocol import ProtocolOptions

@@ -1,7 +1,7 @@
 """What tuned kernels are worth in a compiled model: a Llama-style block, compiled in several ways.
 
     tilescout export --out bundle/                                        # where the searches were
-    python -m tilescout.experiments.research.inductor_model --bundle bundle/ --rows 4096 --rows 64 --out model.json
+    python -m tilescout.experiments.research inductor-model --bundle bundle/ --rows 4096 --rows 64 --out model.json
 
 The ways: TorchInductor as it is; ``max_autotune`` over ATen and Triton; the same with the NVGEMM backend, where it is
 there; ours from a bundle; ours with CUDA graphs; and the first with CUDA graphs, so that these have their peer. Each is

@@ -1,8 +1,8 @@
 """Check the softmax on a GPU, and set it beside a copy, torch's softmax and the one that TorchInductor writes.
 
-    python -m tilescout.experiments.research.softmax_study check --out check.json
-    python -m tilescout.experiments.research.softmax_study tune 8192x8192:bf16 ... --out FOLDER
-    python -m tilescout.experiments.research.softmax_study peers 8192x8192:bf16 ... --tuned FOLDER --out peers.json
+    python -m tilescout.experiments.research softmax check --out check.json
+    python -m tilescout.experiments.research softmax tune 8192x8192:bf16 ... --out FOLDER
+    python -m tilescout.experiments.research softmax peers 8192x8192:bf16 ... --tuned FOLDER --out peers.json
 
 ``check`` verifies random configurations on odd problems, as a search does. ``tune`` does what ``tilescout tune`` does,
 for many problems in one process, and writes FOLDER/8192x8192-bf16.json as ``--json`` does. ``peers`` times the default

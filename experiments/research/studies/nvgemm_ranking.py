@@ -1,6 +1,6 @@
 """What the ranker leaves of TorchInductor's NVGEMM candidates on Hopper, by times that a GPU recorded of all of them.
 
-    python -m tilescout.experiments.research.nvgemm_ranking experiments/results/peers-2026-11-21/peers.json
+    python -m tilescout.experiments.research nvgemm-ranking experiments/results/peers-2026-11-21/peers.json
 
 `peer_kernels` has TorchInductor's benchmarker time the 24 operators for Hopper. For each of its problems: how much
 slower than the fastest operator the fastest is that TorchInductor would have timed, which takes the first of the list,
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.research.peer_kernels import listed
+from tilescout.experiments.research.studies.peer_kernels import listed
 from tilescout.search.export.candidates import OPERATORS, learned_ranker
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem

@@ -1,7 +1,7 @@
 """What a guided search gains from the trials of the other problems of a suite, on a recorded table.
 
-    python -m tilescout.experiments.research.suite_study gemm_sm90 --out suite.json
-    python -m tilescout.experiments.research.suite_study gemm_sm90 --cold --out suite-cold.json
+    python -m tilescout.experiments.research suites gemm_sm90 --out suite.json
+    python -m tilescout.experiments.research suites gemm_sm90 --cold --out suite-cold.json
 
 The problems of the table are searched one after the other, in several random orders. Each is searched twice: alone, and
 with the trials of those before it. The model was trained without the problem's whole family; with ``--cold`` there is

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tilescout.experiments.research.settling_study import SLOWER, slower
+from tilescout.experiments.research.studies.settling import SLOWER, slower
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 

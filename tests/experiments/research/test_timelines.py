@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilescout.experiments.research.timeline_study import Recorder, divided, follows, main, settling
+from tilescout.experiments.research.studies.timelines import Recorder, divided, follows, main, settling
 from tilescout.search.measure.machine import HostMachine
 
 ROUNDS, KERNELS, PAIRS, SKIPPED = 12, 4, 12, 2

@@ -1,6 +1,6 @@
 """How soon a guided search finds the best of a recorded table, its model trained without the problem.
 
-    python -m tilescout.experiments.research.guided_study gemm_sm90 --out guided.json
+    python -m tilescout.experiments.research guided gemm_sm90 --out guided.json
 
 For each problem of the table: a model is trained on the others, and a search that it guides is replayed, the default
 configuration first. Its seed settles nothing: with a model nothing in a guided search is random. Runs on all cores; the

@@ -1,6 +1,6 @@
 r"""What a kernel's time should be divided by, from raw block times of a table's best configurations.
 
-    python -m tilescout.experiments.research.reference_study TABLE.parquet --problem 64x8192x8192:bf16 \
+    python -m tilescout.experiments.research reference TABLE.parquet --problem 64x8192x8192:bf16 \
         --out reference.json
 
 Measures each of the configurations in rounds of random order, as the protocol does: blocks in turns with the
@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.experiments.research.race_table import finalists
-from tilescout.experiments.research.studies import compile_all, load_all, spread_of
+from tilescout.experiments.research.shared import compile_all, load_all, spread_of
+from tilescout.experiments.research.studies.race_table import finalists
 from tilescout.search.build.loading import Launch
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.interval import mean_interval
