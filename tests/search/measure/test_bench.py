@@ -110,8 +110,8 @@ def timed(tmp_path_factory: pytest.TempPathFactory) -> Timed:
 
 @pytest.fixture
 def worker(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> Worker:
-    for module in ("worker", "runtime"):
-        monkeypatch.setattr(f"tilescout.search.evaluate.{module}.find_workload", lambda _: TimedGemm(timed))
+    for module in ("measure.worker", "build.loading"):
+        monkeypatch.setattr(f"tilescout.search.{module}.find_workload", lambda _: TimedGemm(timed))
     worker = Worker("cpu")
     worker.machine = TimedMachine(timed)
     return worker
