@@ -1,5 +1,6 @@
 """The wheel: what is in it, and that it works where nothing but the wheel and its dependencies is installed."""
 
+import fnmatch
 import shutil
 import subprocess
 import sys
@@ -24,10 +25,12 @@ def run(*command: str | Path, cwd: Path) -> str:
 def shipped(folder: Path) -> set[str]:
     """What a wheel must hold: every file of the rooms in `folder`, Python or data, as paths inside the wheel.
 
-    Except experiments/results, the reports of what was measured: they are for readers of the repository.
+    Except the studies and benchmarks of experiments/research and what they measured, in experiments/results: they are
+    for readers of the repository.
     """
     files = [path for room in ROOMS for path in (folder / room).rglob("*") if path.is_file()]
-    files = [path for path in files if not path.is_relative_to(folder / "experiments" / "results")]
+    left_out = [folder / "experiments" / name for name in ("research", "results")]
+    files = [path for path in files if not any(path.is_relative_to(other) for other in left_out)]
     return {
         f"tilescout/{path.relative_to(folder).as_posix()}"
         for path in files
@@ -73,6 +76,24 @@ def test_every_file_of_the_rooms_is_in_the_wheel(wheel: Path):
     missing, extra = sorted(shipped(ROOT) - held), sorted(held - shipped(ROOT))
     assert not missing, f"name their folder in pyproject.toml, [tool.setuptools] packages or package-data: {missing}"
     assert not extra
+
+
+def test_the_wheel_holds_what_users_need_and_no_study(wheel: Path):
+    with zipfile.ZipFile(wheel) as archive:
+        held = [name.removeprefix("tilescout/") for name in archive.namelist()]
+    for pattern in (
+        "experiments/scripts/strategies.py",
+        "spaces/suites/*.toml",
+        "search/tables/recorded/*.parquet",
+        "search/tables/recorded/*.json",
+        "costmodel/pretrained/*.npz",
+        "costmodel/pretrained/*.json",
+        "search/tracking/page.html",
+        *(f"{room}/py.typed" for room in ROOMS),
+    ):
+        assert fnmatch.filter(held, pattern), pattern
+    assert not fnmatch.filter(held, "experiments/research/*")
+    assert not fnmatch.filter(held, "experiments/results/*")
 
 
 def test_every_folder_of_python_files_is_a_package():

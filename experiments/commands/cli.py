@@ -21,7 +21,7 @@ _COMMANDS = {
     "compile": ("compile:compile_sample", "Compile configurations into the store, without a GPU."),
     "measure": ("measure:measure", "Verify and time the default or another configuration."),
     "compare": ("compare:compare", "Compare search strategies on recorded tables."),
-    "table": ("table:table", "Import and export tables; `tilescout tables` lists them."),
+    "table": ("table:table", "Import, export and complete recorded tables."),
     "predict": ("predict:predict", "Show what a cost model expects to be fastest."),
     "train": ("train:train", "Train a cost model on a table."),
     "evaluate-model": ("evaluate_model:evaluate_model", "See how good a cost model is on problems left out."),
@@ -106,3 +106,7 @@ def _logged() -> Iterator[None]:
 def _fail(message: str) -> None:
     print(f"tilescout: {one_line(message)}", file=sys.stderr)
     sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

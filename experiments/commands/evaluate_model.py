@@ -51,7 +51,10 @@ LEFT_OUT = ("problem", "family")
 @click.option("--table", type=click.Path(path_type=Path), help="Table to test on. [default: the largest shipped one]")
 @click.option("--parts", is_flag=True, help="Evaluate the forest and the networks that the learned model blends, too.")
 @click.option(
-    "--binaries", is_flag=True, help="On rows whose kernel was read: learn with and without what its binary says."
+    "--binaries",
+    is_flag=True,
+    help="Learn with and without the resources of each kernel's binary, on the rows that have them; "
+    "`tilescout table add-binaries` adds them to a table.",
 )
 @click.option(
     "--trees", type=click.IntRange(min=1), default=ForestOptions.trees, show_default=True, help="Trees of the forest."

@@ -2,15 +2,26 @@
 
 import gzip
 import json
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from tilescout.experiments.commands.options import check_writable, examples
+from tilescout.experiments.commands.options import check_writable, examples, store_option
+from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, verify_library
+from tilescout.search.build.binaries import instruction_count
+from tilescout.search.measure.measurement import Resources
+from tilescout.search.studies.store import artifacts
+from tilescout.search.tables.card import FORMAT
 from tilescout.search.tables.kernel_tuner import cache_of, read_cache
+from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table, write_table
+from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import TableError
+from tilescout.spaces.templates import KernelTemplate, find_template
 
 
 @click.group(
@@ -19,7 +30,7 @@ from tilescout.spaces.errors import TableError
     )
 )
 def table() -> None:
-    """Import and export recorded tables; `tilescout tables` lists them."""
+    """Import, export and complete recorded tables; `tilescout tables` lists them."""
 
 
 @table.command(
@@ -64,3 +75,70 @@ def export_kernel_tuner(path: Path, out: Path, problem: str | None) -> None:
     text = json.dumps(cache, indent=0)
     out.write_bytes(gzip.compress(text.encode(), mtime=0) if out.suffix == ".gz" else text.encode())
     Console().print(f"{len(cache['cache']):,} configurations: {out}", highlight=False, soft_wrap=True)
+
+
+@table.command(
+    epilog=examples(
+        "tilescout table add-binaries own.parquet own-counted.parquet --store results",
+    )
+)
+@click.argument("path", metavar="TABLE", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@store_option
+def add_binaries(path: Path, out: Path, store: Path) -> None:
+    """Write TABLE to OUT with the instruction counts of its kernels, read from the compiled kernels of a store.
+
+    Tables that an older tilescout recorded lack these counts, and `tilescout evaluate-model --binaries` needs them. A
+    row whose kernel is not in the store keeps what it has.
+    """
+    recorded = Table.read(path)
+    written = read_binaries(recorded, find_template(recorded.card.space), ArtifactStore(artifacts(store)), out)
+    known = written.data.num_rows - written.data["instructions"].null_count
+    Console().print(
+        f"{out}: {known:,} of {len(written):,} rows have the number of instructions of their kernel",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def read_binaries(table: Table, template: KernelTemplate, store: ArtifactStore, out: Path) -> Table:
+    """Write a table with the resources that the artifacts of a store state for its rows, and return it.
+
+    Raises
+    ------
+    ArtifactError
+        If an artifact is damaged.
+    BuildError
+        If an artifact holds no code for a GPU.
+    TableError
+        If the kernels' source has changed since they were measured, or the table can't be written.
+    """
+    if table.stale_for(template):
+        raise TableError(
+            f"table {table.path}: the source of {template.name} has changed since, and so have its kernels"
+        )
+    arch = find_device(table.card.device).arch
+
+    @cache
+    def resources_of(key: ArtifactKey) -> Resources | None:
+        artifact = store.find(key)
+        return _counted(artifact) if artifact is not None and artifact.ok else None
+
+    def rows() -> Iterator[Row]:
+        for problem in table.problems:
+            for row in table.rows(problem).tolist():
+                configuration, measurement = table.configuration(row), table.measurement(row)
+                key = ArtifactKey.of(template, configuration, problem.signature, arch)
+                found = resources_of(key) or measurement.resources
+                yield configuration, problem, replace(measurement, resources=found)
+
+    return write_table(out, replace(table.card, format=FORMAT), rows())
+
+
+def _counted(artifact: Artifact) -> Resources | None:
+    """The resources of an artifact; the instructions of one that an older tilescout compiled are counted now."""
+    resources = artifact.resources
+    if resources is None or resources.instructions is not None:
+        return resources
+    verify_library(artifact.path, artifact.sha256)
+    return replace(resources, instructions=instruction_count(artifact.path.read_bytes()))

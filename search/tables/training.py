@@ -104,7 +104,7 @@ def _binary(table: Table) -> list[NDArray[np.float64]]:
     if len(held) < len(BINARY) or not np.isfinite(np.sum(columns, axis=0)).any():
         raise TableError(
             f"table {table.path} does not say how many instructions its kernels have; "
-            "`python -m tilescout.experiments.research.read_binaries` adds that from a store of artifacts"
+            "they are to be counted in the artifacts of its kernels first"
         )
     return columns
 

@@ -1,5 +1,6 @@
 """What binaries say of a recorded table, and models that learn from it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from tilescout.costmodel.features import BINARY_PREFIX
-from tilescout.experiments.research.read_binaries import read_binaries
+from tilescout.experiments.commands.table import read_binaries
 from tilescout.search.build.artifacts import LIBRARY, Artifact, ArtifactKey, ArtifactStore
 from tilescout.search.measure.measurement import Resources
 from tilescout.search.tables.shipped import largest_table
@@ -66,7 +67,7 @@ def test_rows_whose_artifact_is_there_get_what_its_binary_says(table: Table, tmp
 
 
 def test_a_table_that_does_not_say_is_refused_with_what_adds_it(table: Table) -> None:
-    with pytest.raises(TableError, match="read_binaries"):
+    with pytest.raises(TableError, match="to be counted in the artifacts"):
         samples_of(table, TEMPLATE, binaries=True)
 
 
@@ -81,3 +82,14 @@ def test_kernels_of_another_source_are_refused(table: Table, tmp_path: Path) -> 
     other = Table(replace(table.card, source_hash="00"), table.data, table.path)
     with pytest.raises(TableError, match="has changed since"):
         read_binaries(other, TEMPLATE, ArtifactStore(tmp_path / "artifacts"), tmp_path / "out.parquet")
+
+
+def test_the_command_writes_a_table_with_the_counts_and_says_how_many_rows_have_them(
+    table: Table, tmp_path: Path, run: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = table.configuration(0)
+    keep(ArtifactStore(tmp_path / "artifacts"), chosen, COUNTED)
+    run("table", "add-binaries", str(table.path), str(tmp_path / "out.parquet"), "--store", str(tmp_path))
+    written = Table.read(tmp_path / "out.parquet")
+    counted = sum(written.configuration(row) == chosen for row in range(len(written)))
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'out.parquet'}: {counted} of 60 rows have the number")
