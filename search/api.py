@@ -18,9 +18,9 @@ from tilescout.search.tables.shipped import named_template
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.progress import StudyProgress
 from tilescout.search.tuning.study import NoTracker, Tracker, TuneOptions, run_study
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.problems import P
 from tilescout.spaces.space import SearchSpace
-from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.templates import KernelTemplate, of_any_problem
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,8 +30,8 @@ DEFAULT_TRIALS = 64
 
 
 def tune(
-    space: str | KernelTemplate,
-    problem: str | Problem,
+    space: str | KernelTemplate[P],
+    problem: str | P,
     *,
     sampler: str = DEFAULT_SAMPLER,
     seed: int = 0,
@@ -117,7 +117,7 @@ def tune(
     check_device(device)
     check_sampler(sampler)
     store, table = Path(store), Path(table) if table is not None else None
-    template = named_template(space, table) if isinstance(space, str) else space
+    template = named_template(space, table) if isinstance(space, str) else of_any_problem(space)
     parsed = template.parse(problem) if isinstance(problem, str) else problem
     budget = budget if budget is not None else Budget(trials=DEFAULT_TRIALS)
     options = TuneOptions(

@@ -2,19 +2,20 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.spaces.devices import Device
+from tilescout.spaces.problems import P_contra
 
 Columns = Mapping[str, NDArray[Any]]
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Constraint:
+class Constraint(Generic[P_contra]):
     """A rule over configurations, evaluated for many of them at once.
 
     Attributes
@@ -34,4 +35,4 @@ class Constraint:
     name: str
     reason: str
     knobs: tuple[str, ...]
-    holds: Callable[[Columns, Any, Device], Mask]
+    holds: Callable[[Columns, P_contra, Device], Mask]

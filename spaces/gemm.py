@@ -167,7 +167,7 @@ def _default_out(dtype: str) -> str:
     return "bf16" if dtype == "e4m3" else dtype
 
 
-class Gemm(Workload):
+class Gemm(Workload[GemmProblem]):
     """D = activation(alpha * A @ B.T + bias); inputs are A, B, then alpha and bias if the problem has them.
 
     The library is cuBLAS on a GPU and oneDNN or MKL on a CPU, through ``torch.mm``, or ``torch._scaled_mm`` (with its
@@ -176,7 +176,7 @@ class Gemm(Workload):
 
     problem = GemmProblem
 
-    def library(self, problem: Problem) -> str:
+    def library(self, problem: GemmProblem) -> str:
         return "torch._scaled_mm" if problem.element.bytes == 1 else "torch.mm"
 
     def inputs(self, problem: GemmProblem, generator: "torch.Generator") -> Tensors:

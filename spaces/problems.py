@@ -2,8 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,12 @@ class Rate:
         return self.work / time_us / 1e6
 
 
+@dataclass(frozen=True)
 class Problem(ABC):
     """What a kernel is to compute: sizes, which kernels take as arguments, and a signature, which they are built for.
 
-    Problems are frozen, hashable, and print as one line that `parse` reads back.
+    Problems are frozen dataclasses. They are hashable, and print as one line that `parse` reads back. A field holds
+    each of the `sizes`, under the same name.
     """
 
     @classmethod
@@ -109,6 +111,16 @@ class Problem(ABC):
             If it is no signature.
         """
         raise NotImplementedError
+
+    def with_signature(self, signature: str) -> Self:
+        """The problem of the same sizes with another signature.
+
+        Raises
+        ------
+        ProblemError
+            If it is no signature, or no problem of these sizes can have it.
+        """
+        return replace(self.small(signature), **self.sizes)
 
     @property
     @abstractmethod
@@ -149,3 +161,20 @@ class Problem(ABC):
     @abstractmethod
     def tolerance(self) -> float:
         """The largest relative Frobenius error that rounding alone explains; an element may be off twice as much."""
+
+
+# A class of problems: what templates, workloads, constraints and search spaces are generic over. Where none is named it
+# is any problem, so that code for all of them writes `KernelTemplate` and `SearchSpace`. Before Python 3.13 such a
+# default (PEP 696) is known to type checkers alone.
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    P = TypeVar("P", bound=Problem, default=Problem)
+    P_co = TypeVar("P_co", bound=Problem, default=Problem, covariant=True)
+    P_contra = TypeVar("P_contra", bound=Problem, default=Problem, contravariant=True)
+else:
+    from typing import TypeVar
+
+    P = TypeVar("P", bound=Problem)
+    P_co = TypeVar("P_co", bound=Problem, covariant=True)
+    P_contra = TypeVar("P_contra", bound=Problem, contravariant=True)

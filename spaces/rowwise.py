@@ -106,7 +106,7 @@ class RowwiseProblem(Problem):
         return self.result.unit_roundoff + _ARITHMETIC
 
 
-class Rowwise(Workload):
+class Rowwise(Workload[RowwiseProblem]):
     """An operation on the rows of one matrix; a workload of this kind says no more than its `reference`."""
 
     problem = RowwiseProblem

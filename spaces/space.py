@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,12 +11,12 @@ from tilescout.spaces.constraints import Columns, Constraint
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.knobs import Configuration, Knob, Value
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.problems import P, P_co
 
 Indices = NDArray[np.int64]
 
 
-class SearchSpace:
+class SearchSpace(Generic[P_co]):
     """The legal configurations of a kernel for a problem on a device.
 
     A configuration has an index, its row in `codes` and `columns`. A code is the position of a value in its knob's
@@ -32,10 +32,18 @@ class SearchSpace:
         The rules that a configuration must satisfy.
     problem, device
         What the rules may depend on.
+    codes
+        Legal configurations, of shape [configurations, knobs], in lexicographic order; None enumerates them all.
     """
 
     def __init__(
-        self, name: str, knobs: Sequence[Knob], constraints: Sequence[Constraint], problem: Problem, device: Device
+        self,
+        name: str,
+        knobs: Sequence[Knob],
+        constraints: Sequence[Constraint[P_co]],
+        problem: P_co,
+        device: Device,
+        codes: NDArray[np.int16] | None = None,
     ) -> None:
         self.name = name
         self.knobs = tuple(knobs)
@@ -43,8 +51,12 @@ class SearchSpace:
         self.problem = problem
         self.device = device
         self.shape = tuple(len(knob.values) for knob in self.knobs)
-        codes = self._enumerate()
-        self._keep(codes, np.ravel_multi_index(tuple(codes.T), self.shape))
+        self.codes = self._enumerate() if codes is None else codes
+        if len(self.codes) == 0:
+            raise SpaceError(f"{self.name}: no legal configuration is left for {self.problem} on {self.device.name}")
+        self.codes.setflags(write=False)
+        # The place of each row in the full grid, ascending.
+        self._positions = np.ravel_multi_index(tuple(self.codes.T.astype(np.int64)), self.shape)
 
     def _enumerate(self) -> NDArray[np.int16]:
         """The codes of all legal configurations: knob after knob, each rule applied once its knobs are there."""
@@ -65,21 +77,14 @@ class SearchSpace:
             raise SpaceError(f"{self.name}: rule {waiting[0].name} looks at knobs that there are not: {unknown}")
         return codes
 
-    @classmethod
-    def of_codes(
-        cls, name: str, knobs: Sequence[Knob], codes: ArrayLike, problem: Problem, device: Device
-    ) -> "SearchSpace":
+    @staticmethod
+    def of_codes(name: str, knobs: Sequence[Knob], codes: ArrayLike, problem: P, device: Device) -> "SearchSpace[P]":
         """The space of given configurations, of shape [configurations, knobs], with no rules and no grid enumerated.
 
         The rows are put in lexicographic order; equal ones count once.
         """
-        space = object.__new__(cls)
-        space.name, space.knobs, space.constraints = name, tuple(knobs), ()
-        space.problem, space.device = problem, device
-        space.shape = tuple(len(knob.values) for knob in space.knobs)
-        rows = np.unique(np.asarray(codes, dtype=np.int16).reshape(-1, len(space.knobs)), axis=0)
-        space._keep(rows, np.ravel_multi_index(tuple(rows.T), space.shape).astype(np.int64))
-        return space
+        rows = np.unique(np.asarray(codes, dtype=np.int16).reshape(-1, len(knobs)), axis=0)
+        return SearchSpace(name, knobs, (), problem, device, rows)
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -154,7 +159,7 @@ class SearchSpace:
             raise SpaceError(f"{self.name}: not a legal configuration ({why}): {Configuration.of(configuration)}")
         return found
 
-    def violations(self, configuration: Mapping[str, Value]) -> tuple[Constraint, ...]:
+    def violations(self, configuration: Mapping[str, Value]) -> tuple[Constraint[P_co], ...]:
         """The rules that a configuration breaks, in order."""
         columns = self._columns(self.code(configuration)[None])
         return tuple(rule for rule in self.constraints if not rule.holds(columns, self.problem, self.device)[0])
@@ -174,20 +179,10 @@ class SearchSpace:
         """Indices of `count` different configurations, drawn uniformly; all of them if there are fewer."""
         return generator.permutation(len(self))[:count]
 
-    def subset(self, indices: ArrayLike) -> "SearchSpace":
+    def subset(self, indices: ArrayLike) -> "SearchSpace[P_co]":
         """The space that holds only the given configurations."""
-        part = object.__new__(SearchSpace)
-        part.__dict__.update({k: v for k, v in self.__dict__.items() if k not in ("columns", "features")})
         rows = np.unique(np.asarray(indices, dtype=np.int64))
-        part._keep(self.codes[rows], self._positions[rows])
-        return part
-
-    def _keep(self, codes: NDArray[np.int16], positions: Indices) -> None:
-        if len(codes) == 0:
-            raise SpaceError(f"{self.name}: no legal configuration is left for {self.problem} on {self.device.name}")
-        codes.setflags(write=False)
-        self.codes = codes
-        self._positions = positions  # of each row in the full grid, ascending
+        return SearchSpace(self.name, self.knobs, self.constraints, self.problem, self.device, self.codes[rows])
 
     def _columns(self, codes: NDArray[np.int16]) -> Columns:
         return {

@@ -9,17 +9,19 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Generic, cast
 
 from tilescout.spaces.constraints import Columns, Constraint
 from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.errors import SpaceError, one_line
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.plugins import Registry, registered_spaces
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.problems import P
 from tilescout.spaces.space import SearchSpace
-from tilescout.spaces.tiling import Tiling
-from tilescout.spaces.workloads import find_workload
+from tilescout.spaces.workloads import Workload, find_workload
+
+if TYPE_CHECKING:
+    from tilescout.spaces.tiling import Tiling
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,8 @@ class Built:
     shared_memory: int | None
 
 
-class KernelTemplate(ABC):
-    """A family of kernels that compute the same thing. `Any` stands for problems of the template's workload.
+class KernelTemplate(ABC, Generic[P]):
+    """A family of kernels that compute the same thing, for problems of one class: those of the template's workload.
 
     Importing a template costs nothing: the compiler is imported by `build`. A template has no state of its own, and its
     class is importable: compiler processes are told which class it is.
@@ -52,9 +54,9 @@ class KernelTemplate(ABC):
     workload: str  #: what the kernels compute: a `tilescout.spaces.workloads.Workload`, as module:Class
     archs: tuple[str, ...]  #: compiler targets it can build for
     knobs: tuple[Knob, ...]
-    constraints: tuple[Constraint, ...] = ()
+    constraints: tuple[Constraint[P], ...] = ()
 
-    def check(self, problem: Any) -> None:  # noqa: B027 - most have nothing to refuse
+    def check(self, problem: P) -> None:
         """Refuse a problem that no configuration can compute; nothing is refused unless a subclass does.
 
         Raises
@@ -64,14 +66,14 @@ class KernelTemplate(ABC):
         """
 
     @abstractmethod
-    def default(self, problem: Any, device: Device) -> Configuration:
+    def default(self, problem: P, device: Device) -> Configuration:
         """What a careful user would run without any search."""
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         """Blocks that are launched together: one, unless a subclass says more."""
         return 1
 
-    def scratch_bytes(self, configuration: Mapping[str, Value], problem: Any) -> int:
+    def scratch_bytes(self, configuration: Mapping[str, Value], problem: P) -> int:
         """Bytes of device memory that a launch needs for itself: none, unless a subclass says more.
 
         A kernel that needs some takes it as its last argument, a vector of bytes whose values are anything when it is
@@ -92,7 +94,7 @@ class KernelTemplate(ABC):
             If the configuration does not compile.
         """
 
-    def parse(self, text: str) -> Problem:
+    def parse(self, text: str) -> P:
         """The problem that a text describes, in the form of the template's workload.
 
         Raises
@@ -100,7 +102,7 @@ class KernelTemplate(ABC):
         ProblemError
             If the text is malformed or the problem impossible.
         """
-        return find_workload(self.workload).problem.parse(text)
+        return cast("Workload[P]", find_workload(self.workload)).problem.parse(text)
 
     def device(self, name: str) -> Device:
         """The device of this name that kernels were measured on.
@@ -112,14 +114,14 @@ class KernelTemplate(ABC):
         """
         return find_device(name)
 
-    def tiling(self, columns: Columns, problem: Any) -> Tiling | None:
+    def tiling(self, columns: Columns, problem: P) -> "Tiling | None":
         """How configurations, given as columns of knob values, divide the work; None if that can't be said.
 
         Cost models need it: of a template that says nothing they see the knobs only.
         """
         return None
 
-    def space(self, problem: Problem, device: Device) -> SearchSpace:
+    def space(self, problem: P, device: Device) -> SearchSpace[P]:
         """The legal configurations for a problem on a device.
 
         Raises
@@ -138,6 +140,11 @@ class KernelTemplate(ABC):
         if not self.sources:
             return hashlib.sha256(Path(inspect.getfile(type(self))).read_bytes()).hexdigest()
         return _hash_sources(self.package, self.sources)
+
+
+def of_any_problem(template: KernelTemplate[P]) -> KernelTemplate:
+    """The same template, for code that works with problems of every class: it gives a template those that it parsed."""
+    return cast(KernelTemplate, template)
 
 
 @cache

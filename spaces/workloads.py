@@ -6,10 +6,10 @@ Used by the process that measures.
 import importlib
 from abc import ABC, abstractmethod
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from tilescout.spaces.errors import SpaceError
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.problems import P
 
 if TYPE_CHECKING:
     import torch
@@ -21,29 +21,29 @@ COPY = "torch.Tensor.copy_"
 copy over a kernel's is the share of the measured bandwidth that the kernel achieves."""
 
 
-class Workload(ABC):
-    """The computation that the kernels of a template all perform. `Any` stands for the workload's own problems."""
+class Workload(ABC, Generic[P]):
+    """The computation that the kernels of a template all perform, on problems of one class."""
 
-    problem: type[Problem]  #: the class of its problems
+    problem: type[P]  #: the class of its problems
 
     @abstractmethod
-    def library(self, problem: Any) -> str:
+    def library(self, problem: P) -> str:
         """What `run_library` calls, for messages and tables."""
 
     @abstractmethod
-    def inputs(self, problem: Any, generator: "torch.Generator") -> Tensors:
+    def inputs(self, problem: P, generator: "torch.Generator") -> Tensors:
         """Random inputs, on the generator's device, in the order in which kernels take them."""
 
     @abstractmethod
-    def output(self, problem: Any, device: "torch.device") -> "torch.Tensor":
+    def output(self, problem: P, device: "torch.device") -> "torch.Tensor":
         """An uninitialised output."""
 
     @abstractmethod
-    def reference(self, problem: Any, inputs: Tensors) -> "torch.Tensor":
+    def reference(self, problem: P, inputs: Tensors) -> "torch.Tensor":
         """The result in fp32 throughout."""
 
     @abstractmethod
-    def run_library(self, problem: Any, inputs: Tensors, output: "torch.Tensor") -> None:
+    def run_library(self, problem: P, inputs: Tensors, output: "torch.Tensor") -> None:
         """The vendor library's version of the computation, into `output`: the peer that kernels are compared with."""
 
     def arguments(self, inputs: Tensors, output: "torch.Tensor", max_clusters: int) -> tuple[Any, ...]:
@@ -59,7 +59,7 @@ class Workload(ABC):
         return (*inputs, output, max_clusters)
 
     @abstractmethod
-    def edge_problem(self, problem: Any) -> Any:
+    def edge_problem(self, problem: P) -> P:
         """A small problem of the same signature that no tile divides."""
 
 

@@ -233,7 +233,7 @@ DEFAULTS = (
 )
 
 
-class GemmSm90Template(KernelTemplate):
+class GemmSm90Template(KernelTemplate[GemmProblem]):
     """The template of ``gemm_sm90``."""
 
     name = "gemm_sm90"

@@ -67,7 +67,7 @@ def _raster_is_another(columns: Columns, problem: GemmProblem, device: Device) -
     return np.asarray((columns["raster"] == "auto") | (columns["raster"] != chosen))
 
 
-def _raster_rule(*shape: str) -> Constraint:
+def _raster_rule(*shape: str) -> Constraint[GemmProblem]:
     return Constraint(
         "raster", "auto walks tiles in that direction already", ("swap_ab", *shape, "swizzle", "raster"),
         _raster_is_another,
@@ -82,7 +82,7 @@ def _is_split_as_quack_would(columns: Columns, problem: GemmProblem, device: Dev
     return np.asarray((parts == 1) | (starved & (_LEAST_STAGES * parts <= steps)))
 
 
-def _split_rules(*shape: str) -> tuple[Constraint, Constraint]:
+def _split_rules(*shape: str) -> tuple[Constraint[GemmProblem], ...]:
     return (
         Constraint(
             "split",

@@ -44,7 +44,7 @@ class Library:
             ) from None
 
 
-class LibraryGemmTemplate(KernelTemplate):
+class LibraryGemmTemplate(KernelTemplate[GemmProblem]):
     """Plain matrix products by kernels of another project; its rules are those that the project states.
 
     Rules that are only a matter of what pays are left out: what the project itself would run must be in the space.

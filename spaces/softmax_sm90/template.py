@@ -134,7 +134,7 @@ CONSTRAINTS = (
 _LOADS, _BLOCK, _LARGEST_BLOCK = 4, 256, 1024
 
 
-class SoftmaxSm90Template(KernelTemplate):
+class SoftmaxSm90Template(KernelTemplate[RowwiseProblem]):
     """The template of ``softmax_sm90``.
 
     A kernel holds for any number of rows, and for columns that its rules allow: a row that it can hold, if that is its

@@ -38,7 +38,7 @@ from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import BuildError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.rowwise import RowwiseProblem
-from tilescout.spaces.softmax_sm90 import TEMPLATE
+from tilescout.spaces.templates import find_template
 from tilescout.spaces.workloads import Tensors, find_workload
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ Compile = Callable[[RowwiseProblem, Configuration], Callable[[], Artifact | Meas
 """Starts compiling a configuration for a problem; what comes back waits for it."""
 
 DEVICE = DEVICES["h200"]  # the rules are those of every Hopper GPU
+TEMPLATE = find_template("softmax_sm90")
 WORKLOAD = find_workload(TEMPLATE.workload)
 ODD_PROBLEMS = (
     "1x1:bf16", "5x3:fp32", "389x24:bf16", "1000x1000:bf16", "77x1001:bf16", "129x8192:bf16", "33x8190:fp16",
