@@ -12,7 +12,7 @@ import numpy as np
 
 from tilescout.costmodel.estimator import CostModel, Prediction, Sample, check_features, learnable
 from tilescout.costmodel.features import Features, Floats
-from tilescout.costmodel.learned import Fitted, ForestModel, ForestOptions
+from tilescout.costmodel.forest import Fitted, ForestModel, ForestOptions
 from tilescout.costmodel.ranking import Networks, RankingModel, RankingOptions
 from tilescout.costmodel.uncertainty import Errors, estimate_errors
 from tilescout.spaces.errors import ModelError

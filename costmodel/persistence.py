@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tilescout.costmodel.analytic import Constants
 from tilescout.costmodel.blend import Blended, BlendModel
-from tilescout.costmodel.learned import Fitted, ForestModel
+from tilescout.costmodel.forest import Fitted, ForestModel
 from tilescout.costmodel.ranking import Networks, RankingModel
 from tilescout.costmodel.trees import LEAF, Forest
 from tilescout.costmodel.uncertainty import Errors

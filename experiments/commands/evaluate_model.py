@@ -25,8 +25,8 @@ from tilescout.costmodel.evaluation import (
     regret_of_groups,
     summarise,
 )
+from tilescout.costmodel.forest import ForestModel, ForestOptions
 from tilescout.costmodel.heuristics import PRECISIONS, is_installed, matches, suggest
-from tilescout.costmodel.learned import ForestModel, ForestOptions
 from tilescout.costmodel.ranking import RankingModel, RankingOptions
 from tilescout.experiments.commands.options import examples, json_option, seed_option, space_argument, store_option
 from tilescout.experiments.compare.held_out import FOLDER, HeldOutModels

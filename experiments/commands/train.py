@@ -11,7 +11,7 @@ from rich.console import Console
 from tilescout.costmodel.analytic import AnalyticModel, Calibration, is_tiled
 from tilescout.costmodel.blend import BlendModel, BlendOptions
 from tilescout.costmodel.estimator import Sample
-from tilescout.costmodel.learned import ForestOptions
+from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.persistence import ModelCard, save_model
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.commands.options import examples, seed_option, space_argument, store_option

@@ -13,7 +13,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from tilescout.costmodel.estimator import CostModel, Expected, Prediction
-from tilescout.costmodel.learned import ForestModel, ForestOptions
+from tilescout.costmodel.forest import ForestModel, ForestOptions
 from tilescout.costmodel.persistence import ModelCard, load_model, shipped_model
 from tilescout.costmodel.posterior import (
     Kernel,

@@ -11,7 +11,7 @@ from tilescout.costmodel.analytic import AnalyticModel, Calibration, Constants, 
 from tilescout.costmodel.blend import BlendModel, BlendOptions
 from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.features import Features, space_features
-from tilescout.costmodel.learned import ForestModel, ForestOptions, truncated_mean
+from tilescout.costmodel.forest import ForestModel, ForestOptions, truncated_mean
 from tilescout.costmodel.persistence import ModelCard, load_model, save_model, shipped_model
 from tilescout.costmodel.ranking import RankingModel, RankingOptions
 from tilescout.costmodel.trees import Forest

@@ -18,7 +18,7 @@ import numpy as np
 
 from tilescout.costmodel.blend import BlendOptions
 from tilescout.costmodel.estimator import CostModel
-from tilescout.costmodel.learned import ForestOptions
+from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.compare.held_out import FOLDER, HeldOutModels
 from tilescout.experiments.compare.processes import cores, each

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from kernel_tuner.searchspace import Searchspace
 
 from tilescout.costmodel.blend import BlendOptions
+from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.heuristics import is_installed
-from tilescout.costmodel.learned import ForestOptions
 from tilescout.costmodel.persistence import load_model
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.compare import guided

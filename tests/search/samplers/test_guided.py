@@ -121,7 +121,7 @@ def test_a_space_without_a_template_has_no_prior_and_one_without_a_model_neither
 
 
 def test_a_model_that_was_not_fitted_says_so() -> None:
-    from tilescout.costmodel.learned import ForestModel
+    from tilescout.costmodel.forest import ForestModel
 
     with pytest.raises(ModelError, match="call fit first"):
         search(study_of(SPACE, ForestModel()), SPACE, truth_of(SPACE), 1)
