@@ -1,24 +1,29 @@
-"""Spaces that other packages bring: what they register under the entry point group ``tilescout.spaces``.
+"""Spaces and samplers that other packages register, under entry point groups such as ``tilescout.spaces``.
 
-Nothing of a package is imported before its space is asked for, so that a broken one breaks no other.
+Nothing of a package is imported before its space or sampler is asked for, so that a broken one breaks no other.
 """
 
+import importlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
-GROUP = "tilescout.spaces"
+from tilescout.spaces.errors import TilescoutError, one_line
+
+SPACES = "tilescout.spaces"
+"""The entry point group of spaces."""
 
 
 @dataclass(frozen=True)
 class Registered:
-    """A space that a package registers.
+    """A space or sampler that a package registers.
 
     Attributes
     ----------
     target
-        Its template, as module:attribute.
+        Its class or object, as ``module:attribute``.
     distribution
         The package, with its version.
     """
@@ -29,32 +34,59 @@ class Registered:
 
 @dataclass(frozen=True)
 class Registry:
-    """What is registered by name: the spaces that can be asked for, and why the others can't."""
+    """What is registered by name: the targets that can be asked for, and why the others can't."""
 
     usable: Mapping[str, Registered]
     refused: Mapping[str, str]
 
 
-def registered_spaces(taken: Collection[str]) -> Registry:
-    """The spaces that installed packages register; names in `taken` are ours, and stay so."""
-    return _registry(frozenset(taken))
+def registered(group: str, kind: str, taken: Collection[str]) -> Registry:
+    """What installed packages register under an entry point group.
+
+    Parameters
+    ----------
+    group
+        The entry point group.
+    kind
+        What its entries are, for messages: ``space`` or ``sampler``.
+    taken
+        Names that are tilescout's own, and stay so.
+    """
+    return _registry(group, kind, frozenset(taken))
 
 
 @cache
-def _registry(taken: frozenset[str]) -> Registry:
+def _registry(group: str, kind: str, taken: frozenset[str]) -> Registry:
     claims: dict[str, list[Registered]] = {}
-    for point in sorted(entry_points(group=GROUP), key=_origin):
+    for point in sorted(entry_points(group=group), key=_origin):
         claims.setdefault(point.name, []).append(Registered(point.value, _origin(point)))
     usable, refused = {}, {}
     for name, found in claims.items():
         claimants = " and ".join(each.distribution for each in found)
         if name in taken:
-            refused[name] = f"space {name!r} of {claimants} is refused: the name is tilescout's own"
+            refused[name] = f"{kind} {name!r} of {claimants} is refused: the name is tilescout's own"
         elif len(found) > 1:
-            refused[name] = f"space {name!r} is registered by {claimants}: uninstall all but one, or name module:Class"
+            refused[name] = f"{kind} {name!r} is registered by {claimants}: uninstall all but one, or name module:Class"
         else:
             usable[name] = found[0]
     return Registry(usable, refused)
+
+
+def load(target: str, error: type[TilescoutError]) -> Any:
+    """The class or object that is written as ``module:attribute``.
+
+    Parameters
+    ----------
+    target
+        The module and the attribute. The module is imported: load only what a person named.
+    error
+        Raised if there is no such module or attribute, or if importing it fails.
+    """
+    module, _, attribute = target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as cause:  # whatever code of others raises when it is imported
+        raise error(f"can't load {target!r}: {type(cause).__name__}: {one_line(cause)}") from cause
 
 
 def _origin(point: EntryPoint) -> str:

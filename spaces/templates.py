@@ -1,7 +1,6 @@
 """Where kernels come from: a template compiles any configuration of its space."""
 
 import hashlib
-import importlib
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from tilescout.spaces.constraints import Columns, Constraint
 from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.errors import SpaceError, one_line
 from tilescout.spaces.knobs import Configuration, Knob, Value
-from tilescout.spaces.plugins import Registry, registered_spaces
+from tilescout.spaces.plugins import SPACES, Registry, load, registered
 from tilescout.spaces.problems import P
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.workloads import Workload, find_workload
@@ -169,7 +168,7 @@ _BUILT_IN = {
 
 def other_spaces() -> Registry:
     """The spaces that installed packages register, and those that they can't have."""
-    return registered_spaces(_BUILT_IN)
+    return registered(SPACES, "space", _BUILT_IN)
 
 
 def template_names() -> list[str]:
@@ -211,11 +210,10 @@ def find_template(name: str) -> KernelTemplate:
 
 def _load(target: str) -> KernelTemplate:
     """The template of a class or object given as ``module:attribute``."""
-    module, _, attribute = target.partition(":")
+    found = load(target, SpaceError)
     try:
-        found = getattr(importlib.import_module(module), attribute)
         template = found() if isinstance(found, type) else found
-    except Exception as error:  # whatever code of others raises when it is imported
+    except Exception as error:  # whatever code of others raises when it is made
         raise SpaceError(f"can't load {target!r}: {type(error).__name__}: {one_line(error)}") from error
     if not isinstance(template, KernelTemplate):
         raise SpaceError(f"{target!r} is no KernelTemplate, but a {type(template).__name__}")

@@ -133,18 +133,20 @@ class Template(KernelTemplate):
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """A function: install a distribution that registers one space; its module holds a template, or the given source."""
+    """A function: install a distribution that registers one name; its module holds a template, or the given source."""
     folder = tmp_path / "installed"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setattr(plugins, "_registry", plugins._registry.__wrapped__)  # it is asked once a process
 
-    def install(distribution: str, space: str, source: str = "", attribute: str = "Template") -> None:
+    def install(
+        distribution: str, name: str, source: str = "", attribute: str = "Template", group: str = plugins.SPACES
+    ) -> None:
         module = distribution.replace("-", "_")
         information = folder / f"{module}-1.0.dist-info"
         information.mkdir()
         (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
-        (information / "entry_points.txt").write_text(f"[{plugins.GROUP}]\n{space} = {module}:{attribute}\n")
-        (folder / f"{module}.py").write_text(source or TEMPLATE.format(name=space))
+        (information / "entry_points.txt").write_text(f"[{group}]\n{name} = {module}:{attribute}\n")
+        (folder / f"{module}.py").write_text(source or TEMPLATE.format(name=name))
 
     return install
