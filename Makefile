@@ -107,5 +107,5 @@ docs: setup
 	@echo "docs: build/docs/index.html"
 
 clean:
-	@rm -rf build dist docs/reference/api *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf build dist docs/reference/api docs/results *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find $(ROOMS) tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,5 +1,6 @@
-"""The documentation: what it tells a newcomer to type runs as written, and prints what it shows."""
+"""The documentation: what it tells a newcomer to type runs as written and prints what it shows; links are whole."""
 
+import importlib.util
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,15 +9,34 @@ import click
 import pytest
 
 from tilescout.experiments.commands.cli import cli
+from tilescout.experiments.research.__main__ import RUNS
 from tilescout.search.engines.gpus import visible_gpus
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+RESULTS = ROOT / "experiments" / "results"
+GENERATED = (DOCS / "reference" / "api", DOCS / "results")
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *(path for path in sorted(DOCS.rglob("*.md")) if path.parent not in GENERATED),
+    *sorted(RESULTS.glob("*.md")),
+]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def blocks(page: str) -> Iterator[tuple[str, str]]:
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path) -> Iterator[tuple[str, str]]:
     """The language and text of each block of a page: ``sh`` is run here, ``bash`` installs, serves or takes long."""
-    yield from FENCE.findall((DOCS / page).read_text(encoding="utf-8"))
+    yield from FENCE.findall(page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub and Sphinx make of a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.skipif(bool(visible_gpus()), reason="there is a GPU here: searches are not replayed")
@@ -30,7 +50,7 @@ def test_the_tutorial_runs_as_written_and_prints_what_it_shows(
     monkeypatch.setenv("COLUMNS", "80")
     commands, shown = [], 0
     printed = ""
-    for language, text in blocks("tutorial.md"):
+    for language, text in blocks(DOCS / "tutorial.md"):
         if language == "sh":
             commands += text.splitlines()
             name, *arguments = text.split()
@@ -60,23 +80,68 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     copy_store(tmp_path / ".tilescout")
-    source = "\n".join(text for language, text in blocks(page) if language == "python")
+    source = "\n".join(text for language, text in blocks(DOCS / page) if language == "python")
     exec(compile(source, page, "exec"), {"__name__": "page"})
     assert re.search(r"\d\.\d\d µs", capfd.readouterr().out)
 
 
 def test_every_command_and_option_that_a_page_names_exists() -> None:
     context = click.Context(cli)
-    for page in sorted(DOCS.rglob("*.md")):
-        shell = (text for language, text in blocks(str(page)) if language in ("sh", "bash"))
+    for page in PAGES:
+        shell = (text for language, text in blocks(page) if language in ("sh", "bash"))
         for call in re.findall(r"^\s*tilescout (.*)", "\n".join(shell).replace("\\\n", " "), re.MULTILINE):
             words = call.split()
             command: click.Command = cli
             while isinstance(command, click.Group):
                 name = words.pop(0)
                 below = command.get_command(context, name)
-                assert below is not None, f"{page.name}: there is no {name}: tilescout {call}"
+                assert below is not None, f"{name_of(page)}: there is no {name}: tilescout {call}"
                 command = below
             known = {name for parameter in command.params for name in parameter.opts}
             unknown = [word for word in words if word.startswith("--") and word not in known]
-            assert not unknown, f"{page.name}: unknown {unknown}: tilescout {call}"
+            assert not unknown, f"{name_of(page)}: unknown {unknown}: tilescout {call}"
+
+
+def test_every_module_and_study_that_a_page_runs_exists() -> None:
+    seen = 0
+    for page in PAGES:
+        shell = "\n".join(text for language, text in blocks(page) if language in ("sh", "bash"))
+        for module, word in re.findall(r"python -m (tilescout[.\w]*)(?: (\S+))?", shell):
+            assert importlib.util.find_spec(module) is not None, f"{name_of(page)}: there is no {module}"
+            if module == "tilescout.experiments.research":
+                assert word in RUNS, f"{name_of(page)}: there is no study {word}"
+                seen += 1
+    assert seen > 5
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    broken = []
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", text):
+        path = page.parent / target if target else page
+        written = "reference/api/" in target  # by the build of the docs
+        if not written and (not path.exists() or (anchor and path.suffix == ".md" and anchor not in anchors(path))):
+            broken.append(f"{target}#{anchor}" if anchor else target)
+    assert not broken, f"{name_of(page)}: {broken}"
+
+
+def test_every_page_of_results_is_in_the_index_and_says_how_it_was_measured() -> None:
+    index = (RESULTS / "README.md").read_text(encoding="utf-8")
+    for page in sorted(RESULTS.glob("*.md")):
+        if page.name != "README.md":
+            text = page.read_text(encoding="utf-8")
+            assert f"]({page.name})" in index, f"the index lacks {page.name}"
+            assert re.match(r"# .*\?\n\n\*\*Answer\.\*\* ", text), page.name
+            assert "\n## How it was measured\n" in text, page.name
+
+
+def test_the_counts_of_spilling_rows_are_those_of_the_shipped_tables(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    found = list(blocks(RESULTS / "best-of-gemm.md"))
+    (source,) = (text for language, text in found if language == "python")
+    (shown,) = (text for language, text in found if language == "text")
+    exec(compile(source, "best-of-gemm.md", "exec"), {"__name__": "page"})
+    assert capsys.readouterr().out == shown
