@@ -1,27 +1,26 @@
 """Suites: named sets of problems, as data in TOML files.
 
-A file names problems outright (``problems``), or the products of a model's layers (``[[product]]``) and the numbers of
-tokens with which they are computed (``[tokens]``), by phase. A product of `n` outputs and `k` inputs with t tokens is
-the problem t x n x k. Of a mixture of experts with ``experts = [A, E]``, A of E a token, each expert sees t * A / E of
-the tokens, evenly. The phase ``training`` has the products of the gradients too, in the layouts in which the tensors
-lie: of the inputs (t x k x n, layout kn) and of the weights (n x k x t, layout mn).
+A file lists problems as texts (``problems``). The template that is to compute them reads the texts, so that a suite is
+for any template that knows their form. A kind of problem may have a shorter form of its own: the matrix products of a
+model are written by its layers, see `tilescout.spaces.gemm_suites`.
 """
 
-import math
+import importlib
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from tilescout.spaces.errors import MALFORMED, ProblemError, check_keys, one_line
-from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.problems import P
 
-PHASES = ("decode", "prefill", "training")
-_KEYS = {"title", "source", "dtype", "problems", "tokens", "product"}
-_PRODUCT_KEYS = {"name", "n", "k", "count", "experts"}
+SUFFIX = ".toml"
+_KEYS = {"title", "source", "problems"}
+# The shorter forms: the keys of a file that belong to each, and the function, as module:name, that turns them into
+# entries. It is imported for files that have one of the keys.
+_FORMS = {("dtype", "product", "tokens"): "tilescout.spaces.gemm_suites:layer_entries"}
 
 
 @dataclass(frozen=True)
@@ -31,16 +30,16 @@ class Entry:
     Attributes
     ----------
     problem
-        The problem.
+        The problem as text.
     label
         What computes it: a layer of a model, ...
     phase
-        One of `PHASES`; empty outside of a model.
+        The part of a model's work that it belongs to, as ``decode``; empty outside of a model.
     count
         How often it is computed in one pass of the model.
     """
 
-    problem: Problem
+    problem: str
     label: str = ""
     phase: str = ""
     count: int = 1
@@ -66,20 +65,37 @@ class Suite:
     entries: tuple[Entry, ...]
 
     @property
-    def problems(self) -> list[Problem]:
-        """The problems, each once, in the order of the entries."""
+    def problems(self) -> list[str]:
+        """The problems as texts, each once, in the order of the entries."""
         return list(dict.fromkeys(entry.problem for entry in self.entries))
 
     @property
     def phases(self) -> list[str]:
         """The phases that occur, in order."""
-        found = {entry.phase for entry in self.entries}
-        return [phase for phase in PHASES if phase in found]
+        return [phase for phase in dict.fromkeys(entry.phase for entry in self.entries) if phase]
+
+    def parsed(self, parse: Callable[[str], P]) -> list[P]:
+        """The problems, each once, in the order of the entries.
+
+        Parameters
+        ----------
+        parse
+            Reads a problem: the `parse` of the template or of the class of problems that asks.
+
+        Raises
+        ------
+        ProblemError
+            If it can't read one of them.
+        """
+        try:
+            return list(dict.fromkeys(map(parse, self.problems)))
+        except ProblemError as error:
+            raise ProblemError(f"suite {self.name}: {error}") from error
 
 
 def suite_names() -> list[str]:
     """Names of the suites that come with the package."""
-    return sorted(entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name.endswith(".toml"))
+    return sorted(entry.name.removesuffix(SUFFIX) for entry in _folder().iterdir() if entry.name.endswith(SUFFIX))
 
 
 def find_suite(name: str) -> Suite:
@@ -90,23 +106,24 @@ def find_suite(name: str) -> Suite:
     ProblemError
         If there is none, the file can't be read or is malformed, or the suite has nothing of the phase.
     """
-    stem, _, phase = name.rpartition(":") if name.rpartition(":")[2] in PHASES else (name, "", "")
-    if stem.endswith(".toml"):
+    whole = name.endswith(SUFFIX) or ":" not in name
+    stem, _, phase = (name, "", "") if whole else name.rpartition(":")
+    if stem.endswith(SUFFIX):
         path = Path(stem)
         try:
             suite = parse_suite(path.stem, path.read_text())
         except (OSError, UnicodeDecodeError) as error:
             raise ProblemError(f"can't read the suite {stem}: {error}") from error
     elif stem in suite_names():
-        suite = parse_suite(stem, _folder().joinpath(f"{stem}.toml").read_text())
+        suite = parse_suite(stem, _folder().joinpath(f"{stem}{SUFFIX}").read_text())
     else:
         raise ProblemError(f"unknown suite {stem!r}, known are {', '.join(suite_names())} and files that end in .toml")
-    if not phase:
+    if whole:
         return suite
     kept = tuple(entry for entry in suite.entries if entry.phase == phase)
-    if not kept:
+    if not kept or not phase:
         has = ", ".join(suite.phases) or "no phases"
-        raise ProblemError(f"suite {stem} has nothing of {phase}, it has {has}")
+        raise ProblemError(f"suite {stem} has nothing of {phase or 'an empty phase'}, it has {has}")
     return Suite(name, suite.title, suite.source, kept)
 
 
@@ -120,8 +137,11 @@ def parse_suite(name: str, text: str) -> Suite:
     """
     try:
         record = tomllib.loads(text)
-        check_keys(record, _KEYS)
-        entries = [*_listed(record), *_products(record)]
+        check_keys(record, _KEYS.union(*_FORMS))
+        entries = [*_listed(record)]
+        for keys, target in _FORMS.items():
+            if not record.keys().isdisjoint(keys):
+                entries += _expanded(record, target)
     except MALFORMED as error:
         raise ProblemError(f"malformed suite {name}: {one_line(error)}") from error
     except ProblemError as error:
@@ -136,7 +156,7 @@ def write_suite(title: str, source: str, entries: Sequence[Entry]) -> str:
     lines = [f"title = {_quoted(title)}", f"source = {_quoted(source)}", "problems = ["]
     for entry in entries:
         parts = [
-            f"problem = {_quoted(str(entry.problem))}",
+            f"problem = {_quoted(entry.problem)}",
             f"label = {_quoted(entry.label)}",
             f"count = {entry.count}",
         ]
@@ -144,38 +164,33 @@ def write_suite(title: str, source: str, entries: Sequence[Entry]) -> str:
     return "\n".join([*lines, "]", ""])
 
 
-def _listed(record: Mapping[str, Any]) -> Iterator[Entry]:
-    for given in record.get("problems", []):
-        if isinstance(given, str):
-            yield Entry(GemmProblem.parse(given))
-        else:
-            check_keys(given, {"problem", "label", "count"})
-            yield Entry(GemmProblem.parse(given["problem"]), given.get("label", ""), "", _count(given.get("count", 1)))
+def checked_count(value: Any) -> int:
+    """How often a problem is computed, as a file says it.
 
-
-def _products(record: Mapping[str, Any]) -> Iterator[Entry]:
-    tokens = record.get("tokens", {})
-    check_keys(tokens, set(PHASES))
-    dtype = record.get("dtype", "bf16")
-    for phase in PHASES:
-        for count in tokens.get(phase, []):
-            for product in record.get("product", []):
-                check_keys(product, _PRODUCT_KEYS)
-                chosen, of = product.get("experts", [1, 1])
-                rows, n, k = max(math.ceil(count * chosen / of), 1), product["n"], product["k"]
-                shapes = {"": f"{rows}x{n}x{k}:{dtype}"}
-                if phase == "training":
-                    shapes[", gradient of the input"] = f"{rows}x{k}x{n}:{dtype}:kn"
-                    shapes[", gradient of the weight"] = f"{n}x{k}x{rows}:{dtype}:mn"
-                for suffix, text in shapes.items():
-                    problem = GemmProblem.parse(text)
-                    yield Entry(problem, product["name"] + suffix, phase, _count(product.get("count", 1)))
-
-
-def _count(value: Any) -> int:
+    Raises
+    ------
+    ValueError
+        If that is no integer of at least 1.
+    """
     if type(value) is not int or value < 1:
         raise ValueError(f"a count is an integer of at least 1, not {value!r}")
     return value
+
+
+def _listed(record: Mapping[str, Any]) -> Iterator[Entry]:
+    for given in record.get("problems", []):
+        named = {"problem": given} if isinstance(given, str) else given
+        check_keys(named, {"problem", "label", "count"})
+        problem, label = named["problem"], named.get("label", "")
+        if not isinstance(problem, str) or not isinstance(label, str):
+            raise TypeError(f"a problem and its label are texts, not {named}")
+        yield Entry(problem.strip(), label, "", checked_count(named.get("count", 1)))
+
+
+def _expanded(record: Mapping[str, Any], target: str) -> Iterator[Entry]:
+    module, _, function = target.partition(":")
+    entries: Iterator[Entry] = getattr(importlib.import_module(module), function)(record)
+    return entries
 
 
 def _quoted(text: str) -> str:

@@ -126,7 +126,7 @@ experts = [2, 8]
 @settings(max_examples=300)
 @given(texts(SUITE) | st.integers(1, 3000).map(lambda depth: "problems = " + "[" * depth))
 def test_suites(text: str) -> None:
-    read_or_refuse(lambda: parse_suite("s", text))
+    read_or_refuse(lambda: parse_suite("s", text).parsed(TEMPLATE.parse))
 
 
 @pytest.mark.parametrize("given_", ['"bf16"\n', "[1, 2]", "512", "[2, 8]", '"q"', '"8x8x8:bf16"', '"l"'])

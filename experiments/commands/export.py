@@ -15,6 +15,7 @@ from tilescout.search.export.lookup import lookup_table, write_lookup_table
 from tilescout.search.studies.store import artifacts, studies
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ExportError
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.suite import find_suite
 
 BUNDLE, LOOKUP = "bundle", "inductor-lookup-table"
@@ -60,7 +61,7 @@ def export(
     Our kernel is chosen for a problem only where the race that ended its search proved it as fast as the library's; all
     else is left as it was.
     """
-    wanted = {problem for name in suites for problem in find_suite(name).problems}
+    wanted = {problem for name in suites for problem in find_suite(name).parsed(GemmProblem.parse)}
     outcomes, console = read_outcomes(names, studies(store, storage)), Console()
     if suites:
         outcomes = [outcome for outcome in outcomes if outcome.problem in wanted]

@@ -229,4 +229,4 @@ def _summarise(products: list[Product], graphs: int) -> Recording:
             continue
         counts[problem] += 1
         labels.setdefault(problem, product.label)
-    return Recording(tuple(Entry(p, labels[p], "", count) for p, count in counts.items()), dict(skipped), graphs)
+    return Recording(tuple(Entry(str(p), labels[p], "", count) for p, count in counts.items()), dict(skipped), graphs)

@@ -76,10 +76,9 @@ def suite_problems(template: KernelTemplate, suite: str, signature: str | None) 
     ProblemError
         If there is no such suite, or the template can't compute one of them.
     """
-    found = find_suite(suite).problems
+    found = find_suite(suite).parsed(template.parse)
     if signature is not None:
-        sizes = [str(problem).partition(":")[0] for problem in found]
-        found = list(dict.fromkeys(template.parse(f"{size}:{signature}") for size in sizes))
+        found = list(dict.fromkeys(problem.with_signature(signature) for problem in found))
     for problem in found:
         template.check(problem)
     return found

@@ -89,5 +89,5 @@ def _print_entries(entries: tuple[Entry, ...], console: Console) -> None:
     grid.add_column("phase")
     grid.add_column("computed by")
     for entry in entries:
-        grid.add_row(str(entry.problem), str(entry.count), entry.phase, entry.label)
+        grid.add_row(entry.problem, str(entry.count), entry.phase, entry.label)
     console.print(grid)

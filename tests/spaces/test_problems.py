@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tilescout.spaces.errors import ProblemError, SpaceError
 from tilescout.spaces.gemm import ACTIVATIONS, LAYOUTS, OUTPUTS, GemmProblem
 from tilescout.spaces.problems import DTYPES
+from tilescout.spaces.rowwise import RowwiseProblem
 from tilescout.spaces.templates import find_template, template_names
 from tilescout.spaces.workloads import find_workload
 
@@ -109,6 +110,17 @@ def test_a_signature_is_all_but_the_sizes(problem: GemmProblem) -> None:
     assert small.signature == problem.signature
     assert replace(small, m=problem.m, n=problem.n, k=problem.k, batch=problem.batch) == problem
     assert problem.sizes == {"m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch}
+
+
+@given(problems, problems)
+def test_a_problem_with_another_signature_has_its_sizes(problem: GemmProblem, other: GemmProblem) -> None:
+    changed = problem.with_signature(other.signature)
+
+    assert (changed.sizes, changed.signature) == (problem.sizes, other.signature)
+    assert changed.with_signature(problem.signature) == problem
+    assert RowwiseProblem(3, 5).with_signature("fp32") == RowwiseProblem(3, 5, "fp32")
+    with pytest.raises(ProblemError, match="unknown type 'int4'"):
+        problem.with_signature("int4")
 
 
 @given(problems)

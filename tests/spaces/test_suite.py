@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.suite import PHASES, Entry, find_suite, parse_suite, suite_names, write_suite
+from tilescout.spaces.gemm_suites import PHASES
+from tilescout.spaces.rowwise import RowwiseProblem
+from tilescout.spaces.suite import Entry, find_suite, parse_suite, suite_names, write_suite
 from tilescout.spaces.templates import find_template
 
 MODEL = """
@@ -37,9 +39,9 @@ def test_a_shipped_suite_is_one_that_the_gemm_can_compute(name: str) -> None:
     assert suite.title
     assert suite.source
     template = find_template("gemm_sm90")
-    for problem in suite.problems:
+    for text, problem in zip(suite.problems, suite.parsed(template.parse), strict=True):
         template.check(problem)
-        assert template.parse(str(problem)) == problem
+        assert str(problem) == text
     for phase in suite.phases:
         assert {entry.phase for entry in find_suite(f"{name}:{phase}").entries} == {phase}
 
@@ -56,11 +58,11 @@ def test_the_parameters_of_the_models_add_up() -> None:
     billions = {"llama3-8b": 8.03, "llama3-70b": 70.55, "qwen3-8b": 8.19, "qwen3-32b": 32.76, "mixtral-8x7b": 46.7,
                 "qwen3-30b-a3b": 30.5, "deepseek-v3": 671.0}  # fmt: skip
     for name, parameters in billions.items():
-        one = [entry for entry in find_suite(f"{name}:decode").entries if entry.problem.m == 1]
-        first = {entry.label: entry for entry in one}
-        layers = sum(entry.count * entry.problem.n * entry.problem.k for entry in first.values())
-        (vocabulary,) = [entry for entry in first.values() if entry.label == "vocabulary"]
-        total = layers + vocabulary.problem.n * vocabulary.problem.k  # the embedding is as large
+        decode = [(entry, GemmProblem.parse(entry.problem)) for entry in find_suite(f"{name}:decode").entries]
+        first = {entry.label: (entry.count, problem) for entry, problem in decode if problem.m == 1}
+        layers = sum(count * problem.n * problem.k for count, problem in first.values())
+        _, vocabulary = first["vocabulary"]
+        total = layers + vocabulary.n * vocabulary.k  # the embedding is as large
         assert total / 1e9 == pytest.approx(parameters, rel=0.01), name
 
 
@@ -91,7 +93,7 @@ SIZE = st.integers(1, 10**6)
     text=st.text(max_size=20),
 )
 def test_what_is_written_is_read(sizes: list[tuple[int, int, int, int, int]], text: str) -> None:
-    entries = [Entry(GemmProblem(m, n, k, batch), text, "", count) for m, n, k, batch, count in sizes]
+    entries = [Entry(str(GemmProblem(m, n, k, batch)), text, "", count) for m, n, k, batch, count in sizes]
     read = parse_suite("x", write_suite(text, text, entries))
     assert [(entry.problem, entry.count) for entry in read.entries] == [
         (entry.problem, entry.count) for entry in entries
@@ -117,7 +119,17 @@ def test_what_is_written_is_read(sizes: list[tuple[int, int, int, int, int]], te
 )
 def test_a_malformed_suite_is_refused(text: str, answer: str) -> None:
     with pytest.raises(ProblemError, match=answer):
-        parse_suite("bad", text)
+        parse_suite("bad", text).parsed(GemmProblem.parse)
+
+
+def test_a_suite_is_read_by_the_template_that_is_asked() -> None:
+    suite = parse_suite("rows", 'problems = ["8192x4096", "8192x4096:bf16", "64x50257:fp32"]')
+    problems = suite.parsed(find_template("softmax_sm90").parse)
+    assert problems == [RowwiseProblem(8192, 4096, "bf16"), RowwiseProblem(64, 50257, "fp32")]
+    with pytest.raises(ProblemError, match="suite rows: malformed problem '8192x4096': expected MxNxK"):
+        suite.parsed(find_template("gemm_sm90").parse)
+    with pytest.raises(ProblemError, match=r"suite squares: malformed problem .* expected ROWSxCOLUMNS"):
+        find_suite("squares").parsed(find_template("softmax_sm90").parse)
 
 
 def test_unknown_suites_and_phases_are_told_what_there_is(tmp_path: Path) -> None:
@@ -125,6 +137,8 @@ def test_unknown_suites_and_phases_are_told_what_there_is(tmp_path: Path) -> Non
         find_suite("llama")
     with pytest.raises(ProblemError, match="suite squares has nothing of decode, it has no phases"):
         find_suite("squares:decode")
+    with pytest.raises(ProblemError, match="suite qwen3-8b has nothing of noon, it has decode, prefill, training"):
+        find_suite("qwen3-8b:noon")
     with pytest.raises(ProblemError, match="can't read the suite"):
         find_suite(str(tmp_path / "none.toml"))
     (tmp_path / "own.toml").write_text(MODEL)

@@ -12,6 +12,7 @@ from tilescout.experiments.commands.from_model import record
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import ProblemError
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.suite import find_suite
 
 RunCommand = Callable[..., None]
@@ -63,7 +64,7 @@ class Mixed(nn.Module):
 
 
 def listed(recording) -> dict[str, int]:  # type: ignore[no-untyped-def]
-    return {str(entry.problem): entry.count for entry in recording.entries}
+    return {entry.problem: entry.count for entry in recording.entries}
 
 
 def test_every_way_to_write_a_product_is_seen() -> None:
@@ -79,7 +80,10 @@ def test_the_products_are_those_that_torch_counts() -> None:
     with FlopCounterMode(display=False) as counter:
         model(x)
     recording = record(lambda: (Mixed(), (torch.empty(4, 8, 32),)), "fp16", training=False)
-    assert sum(entry.problem.flops * entry.count for entry in recording.entries) == counter.get_total_flops()
+    assert (
+        sum(GemmProblem.parse(entry.problem).flops * entry.count for entry in recording.entries)
+        == counter.get_total_flops()
+    )
 
 
 def test_attention_that_is_one_kernel_does_not_count_in_any_pass() -> None:
@@ -126,8 +130,8 @@ def test_a_recorded_model_is_a_suite(
     run("suites", "own.toml")
     printed = capsys.readouterr().out
     suite = find_suite("own.toml")
-    assert {str(entry.problem): entry.count for entry in suite.entries} == {"48x256x64:bf16": 2, "48x64x256:bf16": 2}
-    assert all(str(problem) in printed for problem in suite.problems)
+    assert {entry.problem: entry.count for entry in suite.entries} == {"48x256x64:bf16": 2, "48x64x256:bf16": 2}
+    assert all(problem in printed for problem in suite.problems)
 
 
 def test_the_suites_are_listed(run: RunCommand, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,8 +142,8 @@ def test_the_suites_are_listed(run: RunCommand, capsys: pytest.CaptureFixture[st
 
 def test_suites_say_what_the_shipped_tables_hold() -> None:
     held = {table.name: Table.read(table).problems for table in shipped_tables()}
-    assert find_suite("ground-truth").problems == held["gemm_sm90-h200-bf16.parquet"]
-    recorded = [(problem.m, problem.n, problem.k) for problem in find_suite("recorded").problems]
+    assert find_suite("ground-truth").parsed(GemmProblem.parse) == held["gemm_sm90-h200-bf16.parquet"]
+    recorded = [(problem.m, problem.n, problem.k) for problem in find_suite("recorded").parsed(GemmProblem.parse)]
     assert recorded == [(problem.m, problem.n, problem.k) for problem in held["gemm_sm90-h200-e4m3.parquet"]]
 
 
