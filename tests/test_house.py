@@ -1,12 +1,20 @@
 """The rules that hold across the rooms, read from their source and from what an import really loads."""
 
 import ast
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
+from tilescout.spaces.templates import find_template, template_names
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -26,10 +34,46 @@ HEAVY = {"cutlass", "matplotlib", "mlflow", "pandas", "pyarrow", "ray", "sklearn
 
 LONGEST = 500
 
+LIBRARY = ("spaces", "costmodel", "search")
+"""The rooms that know nothing of the command line."""
+
+MOST_ARROWS, MOST_MODULES = 40, 16
+"""Imports between the rooms of search/, counted as pairs of rooms, and modules in one of its folders."""
+
+OTHER_PROGRAMS = {
+    "search/measure/machine.py": {"--query-gpu", "--format"},
+    "search/tracking/runs.py": {"--run-id"},
+    "search/tracking/server.py": {
+        *("--backend-store-uri", "--artifacts-destination"),
+        *("--host", "--port", "--workers", "--uvicorn-opts", "--log-level"),
+    },
+    "spaces/building.py": {"--enable-tvm-ffi"},
+    "spaces/gemm_sm90/build.py": {"--enable-tvm-ffi"},
+    "spaces/libraries/build.py": {"--enable-tvm-ffi"},
+}
+"""File to the options in it that are those of nvidia-smi, MLflow and CuteDSL's compiler."""
+
+# Exceptions to the rules below that are left to be removed. They may shrink, and not grow.
+
+UPWARD = {("build", "measure"), ("studies", "engines")}
+"""Imports between rooms of search/ that close a circle."""
+
+CIRCLES = {
+    frozenset(f"tilescout.experiments.compare.{name}" for name in ("contenders", "guided", "kernel_tuner")),
+}
+"""Modules that import one another."""
+
+ADVISED = {"search": 30}
+"""Options of the command line that the strings of a room name."""
+
+WHATS = {"spaces": 21, "costmodel": 15, "search": 76, "experiments": 39}
+"""Docstrings of a room that begin with "What"."""
+
 SOURCES = sorted(path for room in ALLOWED for path in (ROOT / room).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 
+@cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
@@ -144,3 +188,144 @@ def test_importing_any_module_loads_no_heavy_library_but_for_the_source_of_kerne
     assert "tilescout.spaces.gemm_sm90.template" in light
     loaded = loaded_by("\n".join(f"import {module}" for module in light)) & HEAVY
     assert not loaded, f"{sorted(loaded)} loaded; `python -X importtime -c 'import ...'` shows by whom"
+
+
+def paths_of(room: str) -> list[Path]:
+    return [path for path in SOURCES if path.is_relative_to(ROOT / room)]
+
+
+def room_of_search(name: str) -> str | None:
+    """The folder of search/ that holds what an import names, or the module or name that lies loose in it."""
+    parts = name.split(".")
+    return parts[2] if len(parts) > 2 and parts[:2] == ["tilescout", "search"] else None
+
+
+def arrows_of_search() -> dict[tuple[str, str], list[str]]:
+    """Where a room of search/ imports another, by the two."""
+    arrows = defaultdict(list)
+    for path in paths_of("search"):
+        own = room_of_search(".".join(("tilescout", *path.relative_to(ROOT).with_suffix("").parts)))
+        for name, line in imports_of(tree_of(path)):
+            other = room_of_search(name)
+            if own is not None and other is not None and own != other:
+                arrows[own, other].append(f"{where(path, line)} imports {name}")
+    return arrows
+
+
+def imported_modules() -> dict[str, set[str]]:
+    """Every module of the rooms to those that it imports, anywhere in it."""
+    modules = {module_of(path): path for path in SOURCES}
+    found: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        targets = set()
+        for name, _ in imports_of(tree_of(path)):
+            while name and name not in modules:  # what is imported from a module is no module
+                name = name.rpartition(".")[0]
+            targets.add(name)
+        found[module] = targets - {"", module}
+    return found
+
+
+def circles(graph: Mapping[str, Set[str]]) -> set[frozenset[str]]:
+    """The sets of nodes that reach one another."""
+    reached: dict[str, set[str]] = {}
+    for start in graph:
+        seen: set[str] = set()
+        left = [start]
+        while left:
+            for node in graph.get(left.pop(), set()) - seen:
+                seen.add(node)
+                left.append(node)
+        reached[start] = seen
+    return {
+        frozenset(node for node in graph if node in reached[start] and start in reached[node])
+        for start in graph
+        if start in reached[start]
+    }
+
+
+def strings_of(tree: ast.Module) -> Iterator[ast.Constant]:
+    """The string literals of a module that are no docstrings."""
+    documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
+            yield node
+
+
+def flags_in(text: str) -> list[str]:
+    return re.findall(r"(?<![\w-])--[a-z][\w-]*", text)
+
+
+def folder_of(path: Path) -> str:
+    """The room of a file, and the folder in it."""
+    return "/".join(path.relative_to(ROOT).parts[:-1][:2])
+
+
+def too_many(found: Mapping[str, Sequence[str]], allowed: Mapping[str, int]) -> str:
+    """What there is more of than is allowed, by its key."""
+    more = {key: places for key, places in found.items() if len(places) > allowed.get(key, 0)}
+    return "\n".join(f"{key}, at most {allowed.get(key, 0)}: {', '.join(places)}" for key, places in more.items())
+
+
+def test_the_rooms_of_search_import_each_other_one_way():
+    arrows = arrows_of_search()
+    graph: dict[str, set[str]] = defaultdict(set)
+    for own, other in arrows:
+        if (own, other) not in UPWARD:
+            graph[own].add(other)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        ring = error.args[1][::-1]  # each imports the next
+        pytest.fail("\n".join(arrows[pair][0] for pair in pairwise(ring)))
+
+
+def test_few_arrows_run_between_the_rooms_of_search():
+    arrows = sorted(arrows_of_search())
+    assert len(arrows) <= MOST_ARROWS, f"{len(arrows)} arrows: {arrows}"
+
+
+def test_no_modules_import_one_another():
+    found = circles(imported_modules()) - CIRCLES
+    assert not found, "\n".join(" <-> ".join(sorted(circle)) for circle in found)
+
+
+def test_search_holds_rooms_of_few_modules_and_nothing_loose():
+    loose = {path.name for path in (ROOT / "search").glob("*.py")}
+    assert loose <= {"__init__.py", "api.py"}
+    counts = Counter(folder_of(path) for path in paths_of("search") if path.name != "__init__.py")
+    assert not {folder: count for folder, count in counts.items() if count > MOST_MODULES}
+
+
+def test_a_library_does_not_name_what_is_built_on_it():
+    wrong = [
+        f"{where(path, number)}: {line.strip()}"
+        for room in LIBRARY
+        for path in paths_of(room)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(r"tilescout\.experiments|experiments/(commands|compare|research|scripts)", line)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_library_advises_no_option_of_the_command_line():
+    found = defaultdict(list)
+    for path in (path for room in LIBRARY for path in paths_of(room)):
+        name = str(path.relative_to(ROOT))
+        for node in strings_of(tree_of(path)):
+            flags = [flag for flag in flags_in(str(node.value)) if flag not in OTHER_PROGRAMS.get(name, ())]
+            found[path.relative_to(ROOT).parts[0]] += [f"{where(path, node.lineno)} {flag}" for flag in flags]
+    assert not (wrong := too_many(found, ADVISED)), wrong
+
+
+def test_docstrings_say_what_a_thing_is_or_does_and_do_not_begin_with_what():
+    found = defaultdict(list)
+    templates = [find_template(name) for name in template_names()]
+    hashed = {files(template.package).joinpath(name) for template in templates for name in template.sources}
+    assert hashed <= set(SOURCES)
+    for path in set(SOURCES) - hashed:  # a word more in what is hashed, and the recorded tables would be stale
+        for node in ast.walk(tree_of(path)):
+            documentable = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            if documentable and (ast.get_docstring(node) or "").startswith("What "):
+                found[path.relative_to(ROOT).parts[0]].append(where(path, getattr(node, "lineno", 1)))
+    assert not (wrong := too_many(found, WHATS)), wrong
