@@ -108,6 +108,16 @@ class Calibration:
     measurements: int
     source: str = ""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The features that the model reads; it takes others beside them."""
+        return _FEATURES
+
+    def predict(self, features: Features) -> Prediction:
+        """Log times of configurations, every one with the same spread."""
+        mean = np.log(time_us(features, self.constants))
+        return Prediction(mean, np.full(len(mean), self.spread), self.shift)
+
     def to_json(self) -> str:
         """A text that `from_json` reads back."""
         return json.dumps(asdict(self), indent=1) + "\n"
@@ -137,45 +147,40 @@ class AnalyticModel(CostModel):
         Constants that were fitted before; without them, call `fit`.
     """
 
-    def __init__(self, calibration: Calibration | None = None) -> None:
-        self.calibration = calibration
+    fitted: Calibration | None
 
-    def fit(self, samples: Sequence[Sample]) -> "AnalyticModel":
+    def __init__(self, calibration: Calibration | None = None) -> None:
+        self.fitted = calibration
+
+    def check(self, features: Features) -> None:
+        _check_tiled(features)
+
+    def learn(self, samples: Sequence[Sample]) -> Calibration:
         """Settle the constants by least squares of log times, without regard for censored measurements."""
         from scipy.optimize import least_squares
 
         exact = [sample.exact() for sample in samples]
         exact = [sample for sample in exact if len(sample)]
-        if not exact:
-            raise ModelError("there are no measurements to calibrate with")
         counts = [_Counts.of(sample.features) for sample in exact]
         start = np.log([getattr(Constants(), field.name) for field in fields(Constants)])
 
-        def errors(logs: Floats) -> Floats:
-            constants = _constants(logs)
-            misses = [
-                s.log_time - np.log(_time_us(c, constants)) for s, c in zip(exact, counts, strict=True)
-            ]  # fmt: skip
-            # A weak pull to the start settles what the measurements leave open.
-            return np.concatenate([*misses, 0.1 * (logs - start)])
+        def misses(constants: Constants) -> list[Floats]:
+            return [s.log_time - np.log(_time_us(c, constants)) for s, c in zip(exact, counts, strict=True)]
 
-        fitted = least_squares(errors, start, loss="soft_l1", f_scale=0.1, max_nfev=60)
-        constants = _constants(fitted.x)
-        misses = [s.log_time - np.log(_time_us(c, constants)) for s, c in zip(exact, counts, strict=True)]
-        own = np.concatenate([miss - np.median(miss) for miss in misses])
-        self.calibration = Calibration(
+        def errors(logs: Floats) -> Floats:
+            # A weak pull to the start settles what the measurements leave open.
+            return np.concatenate([*misses(_constants(logs)), 0.1 * (logs - start)])
+
+        found = least_squares(errors, start, loss="soft_l1", f_scale=0.1, max_nfev=60)
+        constants = _constants(found.x)
+        left = misses(constants)
+        own = np.concatenate([miss - np.median(miss) for miss in left])
+        return Calibration(
             constants=constants,
             spread=max(float(np.quantile(np.abs(own), 0.683)), 1e-3),
-            shift=float(np.sqrt(np.mean([np.median(miss) ** 2 for miss in misses]))),
+            shift=float(np.sqrt(np.mean([np.median(miss) ** 2 for miss in left]))),
             measurements=sum(map(len, exact)),
         )
-        return self
-
-    def predict(self, features: Features) -> Prediction:
-        if self.calibration is None:
-            raise ModelError("the analytic model is not calibrated: call fit first")
-        mean = np.log(time_us(features, self.calibration.constants))
-        return Prediction(mean, np.full(len(mean), self.calibration.spread), self.calibration.shift)
 
 
 def calibrate_from(samples: Sequence[Sample], handful: int, seed: int) -> Constants | None:
@@ -195,13 +200,21 @@ def calibrate_from(samples: Sequence[Sample], handful: int, seed: int) -> Consta
     generator = np.random.default_rng(seed)
     exact = [sample.exact() for sample in samples]
     few = [s.take(generator.choice(len(s), min(handful, len(s)), replace=False)) for s in exact if len(s)]
-    calibration = AnalyticModel().fit(few).calibration if few else None
-    return calibration.constants if calibration is not None else None
+    return AnalyticModel().learn(few).constants if few else None
 
 
 def is_tiled(names: tuple[str, ...]) -> bool:
     """Whether features of these names are enough for the analytic model."""
     return set(_FEATURES) <= set(names)
+
+
+def _check_tiled(features: Features) -> None:
+    missing = [name for name in _FEATURES if name not in features.names]
+    if missing:
+        raise ModelError(
+            f"the analytic model needs the features of a tiled product, {missing[0]} is missing: "
+            "the template must describe its tiling"
+        )
 
 
 def time_us(features: Features, constants: Constants) -> Floats:
@@ -236,12 +249,7 @@ class _Counts:
 
     @classmethod
     def of(cls, features: Features) -> "_Counts":
-        missing = [name for name in _FEATURES if name not in features.names]
-        if missing:
-            raise ModelError(
-                f"the analytic model needs the features of a tiled product, {missing[0]} is missing: "
-                "the template must describe its tiling"
-            )
+        _check_tiled(features)
         logs = {name: features.values[:, features.names.index(name)] for name in _FEATURES}
         operations = logs["rows"] + logs["columns"] + logs["depth"] + 1
         return cls(

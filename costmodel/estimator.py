@@ -1,10 +1,10 @@
-"""What every cost model takes and gives: measurements of problems, and predictions with their uncertainty."""
+"""The interface of every cost model: it takes measurements of problems and gives predictions with an uncertainty."""
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,28 +98,76 @@ class Expected:
         return cls(math.exp(one.mean[0]), float(low[0]), float(high[0]))
 
 
+class Fitted(Protocol):
+    """The frozen result of a fit: everything that a prediction needs, and nothing that changes."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The features that it was fitted to."""
+
+    def predict(self, features: Features) -> Prediction:
+        """Log times of configurations of one problem; `features` were checked before."""
+
+
 class CostModel(ABC):
-    """Predicts log times of configurations without running them."""
+    """Predicts log times of configurations without running them.
+
+    A model of one's own subclasses this and writes one method, `learn`. What every model has in common is here: the
+    samples are checked, the result is kept in `fitted`, features are checked, and `score` compares models.
+    `tilescout.costmodel.testing` checks that a model keeps what is promised here.
+
+    Attributes
+    ----------
+    fitted
+        The result of the last fit; None before.
+    """
+
+    fitted: Fitted | None = None
 
     @abstractmethod
-    def fit(self, samples: Sequence[Sample]) -> "CostModel":
-        """Learn from measurements of some problems; return the model.
+    def learn(self, samples: Sequence[Sample]) -> Fitted:
+        """Learn from measurements without changing the model: equal samples give equal results.
+
+        Parameters
+        ----------
+        samples
+            At least one, none of them empty, all of the same features; some measurement is not censored.
+        """
+
+    def fit(self, samples: Sequence[Sample]) -> Self:
+        """Learn from measurements of some problems; return the model itself.
 
         Raises
         ------
         ModelError
             If there is nothing to learn from, or the samples have different features.
         """
+        self.fitted = self.learn(learnable(samples))
+        return self
 
-    @abstractmethod
     def predict(self, features: Features) -> Prediction:
         """Log times of configurations of one problem.
 
         Raises
         ------
         ModelError
-            If the model was not fitted, or to other features.
+            If the model was not fitted, or was fitted to other features.
         """
+        if self.fitted is None:
+            raise ModelError("the model was not fitted: call fit first, or load a fitted one")
+        self.check(features)
+        return self.fitted.predict(features)
+
+    def check(self, features: Features) -> None:
+        """Refuse features that a fitted model can't take.
+
+        Raises
+        ------
+        ModelError
+            With what is wrong about them.
+        """
+        if self.fitted is not None:
+            check_features(features, self.fitted.names)
 
     def score(self, samples: Sequence[Sample]) -> float:
         """Coefficient of determination R² of the log times within their problems, over what is not censored.

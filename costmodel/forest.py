@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.costmodel.analytic import Constants, calibrate_from, log_base
-from tilescout.costmodel.estimator import CostModel, Prediction, Sample, check_features, learnable
+from tilescout.costmodel.ensemble import EnsembleModel
+from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.features import Features, Floats
 from tilescout.costmodel.trees import Forest
-from tilescout.costmodel.uncertainty import Errors, estimate_errors
-from tilescout.spaces.errors import ModelError
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,8 @@ class ForestOptions:
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """What a forest learned.
+class CorrectedForest:
+    """A fitted forest, and the analytic model that it corrects.
 
     Attributes
     ----------
@@ -85,54 +84,24 @@ class Fitted:
         return self.base(features) + said.mean(axis=0, dtype=np.float64), said.var(axis=0, dtype=np.float64)
 
 
-class ForestModel(CostModel):
-    """See the module; `fit`, `predict`, `score`.
-
-    Attributes
-    ----------
-    fitted
-        What was learned; None before.
-    errors
-        The errors on new problems, estimated by leaving out each problem of the training in turn.
-    """
+class ForestModel(EnsembleModel):
+    """See the module."""
 
     def __init__(self, options: ForestOptions | None = None) -> None:
         self.options = options if options is not None else ForestOptions()
-        self.fitted: Fitted | None = None
-        self.errors: Errors | None = None
+        self.seed = self.options.seed
 
-    @classmethod
-    def of(cls, fitted: Fitted, errors: Errors) -> "ForestModel":
-        """A model that was fitted before."""
-        model = cls()
-        model.fitted, model.errors = fitted, errors
-        return model
-
-    def fit(self, samples: Sequence[Sample]) -> "ForestModel":
-        samples = learnable(samples)
-        few = self.options.validation_trees
-        self.errors = estimate_errors(samples, lambda rest: self.learn(rest, few), self.options.seed)
-        self.fitted = self.learn(samples, self.options.trees)
-        return self
-
-    def predict(self, features: Features) -> Prediction:
-        if self.fitted is None or self.errors is None:
-            raise ModelError("the model was not fitted: call fit first, or load a fitted one")
-        check_features(features, self.fitted.names)
-        mean, between = self.fitted.predict(features)
-        return Prediction(mean, self.errors.spread(between), self.errors.shift)
-
-    def learn(self, samples: Sequence[Sample], trees: int) -> Fitted:
-        """What so many trees learn of measurements, without a look at how wrong they are."""
+    def grow(self, samples: Sequence[Sample], draft: bool = False) -> CorrectedForest:
+        trees = self.options.validation_trees if draft else self.options.trees
         options, names = self.options, samples[0].features.names
         constants = calibrate_from(samples, options.handful, options.seed)
-        empty = Fitted(names, Forest.constant(0.0), constants)
+        empty = CorrectedForest(names, Forest.constant(0.0), constants)
         generator = np.random.default_rng(options.seed)
         samples = [_thinned(sample, options.censored, generator) for sample in samples]
         values = np.concatenate([sample.features.values for sample in samples]).astype(np.float32)
         target = np.concatenate([sample.log_time - empty.base(sample.features) for sample in samples])
         target = self._impute(values, target, np.concatenate([sample.censored for sample in samples]))
-        return Fitted(names, self._grow(values, target, trees), constants)
+        return CorrectedForest(names, self._grow(values, target, trees), constants)
 
     def _grow(self, values: NDArray[np.float32], target: Floats, trees: int) -> Forest:
         from sklearn.ensemble import ExtraTreesRegressor

@@ -6,6 +6,7 @@ a JSON text. What an array says is checked before it is believed.
 
 import json
 import zipfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib.resources import files
 from itertools import pairwise
@@ -17,10 +18,10 @@ from numpy.typing import NDArray
 
 from tilescout.costmodel.analytic import Constants
 from tilescout.costmodel.blend import Blended, BlendModel
-from tilescout.costmodel.forest import Fitted, ForestModel
+from tilescout.costmodel.forest import CorrectedForest, ForestModel
 from tilescout.costmodel.ranking import Networks, RankingModel
 from tilescout.costmodel.trees import LEAF, Forest
-from tilescout.costmodel.uncertainty import Errors
+from tilescout.costmodel.uncertainty import Ensemble, Errors
 from tilescout.spaces.errors import ModelError
 
 FORMAT = 2
@@ -64,21 +65,18 @@ def save_model(path: Path, model: SavedModel, card: ModelCard) -> None:
     ModelError
         If the model was not fitted or the file can't be written.
     """
-    fitted, errors = model.fitted, model.errors
-    if fitted is None or errors is None:
+    if model.fitted is None:
         raise ModelError("only a fitted model can be saved: call fit first")
-    parts: tuple[Fitted | Networks, ...] = (
-        (fitted.forest, fitted.networks) if isinstance(fitted, Blended) else (fitted,)
-    )
+    parts = _parts(model.fitted.ensemble)
     arrays: Arrays = {}
     for part in parts:
-        arrays |= _forest_arrays(part) if isinstance(part, Fitted) else _network_arrays(part)
+        arrays |= _forest_arrays(part) if isinstance(part, CorrectedForest) else _network_arrays(part)
     about = {
         "format": FORMAT,
         "card": asdict(card),
-        "names": fitted.names,
+        "names": model.fitted.names,
         "constants": {_name(part): None if part.constants is None else asdict(part.constants) for part in parts},
-        "errors": asdict(errors),
+        "errors": asdict(model.fitted.errors),
     }
     text = json.dumps(about, sort_keys=True)
     temporary = path.with_name(f".{path.name}.tmp")
@@ -138,19 +136,27 @@ class _UnsoundError(Exception):
     """Arrays are not those of a model."""
 
 
-def _name(part: Fitted | Networks) -> str:
-    return "forest" if isinstance(part, Fitted) else "networks"
+def _parts(ensemble: Ensemble) -> Sequence[CorrectedForest | Networks]:
+    if isinstance(ensemble, Blended):
+        return ensemble.forest, ensemble.networks
+    if isinstance(ensemble, CorrectedForest | Networks):
+        return (ensemble,)
+    raise ModelError(f"a file can't hold a {type(ensemble).__name__}, only trees and networks")
 
 
-def _forest_arrays(fitted: Fitted) -> Arrays:
+def _name(part: CorrectedForest | Networks) -> str:
+    return "forest" if isinstance(part, CorrectedForest) else "networks"
+
+
+def _forest_arrays(fitted: CorrectedForest) -> Arrays:
     return {f"forest.{name}": getattr(fitted.forest, name) for name in _FOREST}
 
 
-def _forest(arrays: Arrays, names: tuple[str, ...], constants: Constants | None) -> Fitted:
+def _forest(arrays: Arrays, names: tuple[str, ...], constants: Constants | None) -> CorrectedForest:
     forest = Forest(**{name: arrays[f"forest.{name}"] for name in _FOREST})
     if not _is_sound(forest, len(names)):
         raise _UnsoundError("its trees lead outside themselves")
-    return Fitted(names, forest, constants)
+    return CorrectedForest(names, forest, constants)
 
 
 def _network_arrays(networks: Networks) -> Arrays:

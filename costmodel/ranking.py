@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilescout.costmodel.analytic import Constants, calibrate_from, log_base
-from tilescout.costmodel.estimator import CostModel, Prediction, Sample, check_features, learnable
+from tilescout.costmodel.ensemble import EnsembleModel
+from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.features import Features, Floats
-from tilescout.costmodel.uncertainty import Errors, estimate_errors
-from tilescout.spaces.errors import ModelError
 
 if TYPE_CHECKING:
     import torch
@@ -101,36 +100,14 @@ REACH = 4.0
 """Standardised features beyond this count as this: a network extrapolates without bound."""
 
 
-class RankingModel(CostModel):
-    """See the module; `fit`, `predict`, `score`. A censored measurement takes part only in pairs that it loses."""
+class RankingModel(EnsembleModel):
+    """See the module. A censored measurement takes part only in pairs that it loses."""
 
     def __init__(self, options: RankingOptions | None = None) -> None:
         self.options = options if options is not None else RankingOptions()
-        self.fitted: Networks | None = None
-        self.errors: Errors | None = None
+        self.seed = self.options.seed
 
-    @classmethod
-    def of(cls, fitted: Networks, errors: Errors) -> "RankingModel":
-        """A model that was fitted before."""
-        model = cls()
-        model.fitted, model.errors = fitted, errors
-        return model
-
-    def fit(self, samples: Sequence[Sample]) -> "RankingModel":
-        samples = learnable(samples)
-        self.errors = estimate_errors(samples, lambda rest: self.learn(rest, members=1), self.options.seed)
-        self.fitted = self.learn(samples, self.options.members)
-        return self
-
-    def predict(self, features: Features) -> Prediction:
-        if self.fitted is None or self.errors is None:
-            raise ModelError("the model was not fitted: call fit first, or load a fitted one")
-        check_features(features, self.fitted.names)
-        mean, between = self.fitted.predict(features)
-        return Prediction(mean, self.errors.spread(between), self.errors.shift)
-
-    def learn(self, samples: Sequence[Sample], members: int) -> Networks:
-        """What so many networks learn of measurements, without a look at how wrong they are."""
+    def grow(self, samples: Sequence[Sample], draft: bool = False) -> Networks:
         options = self.options
         samples = [sample for sample in samples if not sample.censored.all()]
         values = np.concatenate([sample.features.values for sample in samples])
@@ -140,7 +117,8 @@ class RankingModel(CostModel):
         constants = calibrate_from(samples, options.handful, options.seed)
         inputs = [np.clip((s.features.values - centre) / scale, -REACH, REACH) for s in samples]
         bases = [log_base(s.features, constants) for s in samples]
-        layers = [_train(samples, inputs, bases, options, options.seed + member) for member in range(members)]
+        members = range(1 if draft else options.members)
+        layers = [_train(samples, inputs, bases, options, options.seed + member) for member in members]
         return Networks(names, centre, scale, tuple(layers), constants)
 
 

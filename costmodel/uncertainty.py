@@ -11,8 +11,12 @@ from tilescout.costmodel.features import Features, Floats
 from tilescout.spaces.errors import ModelError
 
 
-class Learned(Protocol):
-    """What a model learned."""
+class Ensemble(Protocol):
+    """The fitted members of a model that is an ensemble."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The features that they were fitted to."""
 
     def predict(self, features: Features) -> tuple[Floats, Floats]:
         """The mean log time, and the variance between the members of the ensemble, each of shape [configurations]."""
@@ -41,7 +45,7 @@ class Errors:
         return np.asarray(np.sqrt(self.floor + self.slope * between))
 
 
-def estimate_errors(samples: Sequence[Sample], learn: Callable[[Sequence[Sample]], Learned], seed: int) -> Errors:
+def estimate_errors(samples: Sequence[Sample], learn: Callable[[Sequence[Sample]], Ensemble], seed: int) -> Errors:
     """The errors of what is learned from some samples, on others: at most `FOLDS` times, problems are left out.
 
     Of a single problem, fifths of its configurations are left out instead.

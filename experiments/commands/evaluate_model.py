@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.costmodel.analytic import AnalyticModel, is_tiled
-from tilescout.costmodel.blend import BlendModel, BlendOptions
+from tilescout.costmodel.blend import Blended, BlendModel, BlendOptions
 from tilescout.costmodel.estimator import CostModel, Prediction, Sample
 from tilescout.costmodel.evaluation import (
     TOPS,
@@ -161,18 +161,18 @@ def _blended(models: HeldOutModels, rest: Sequence[Sample]) -> BlendModel:
 
 def _forest(models: HeldOutModels, rest: Sequence[Sample]) -> ForestModel:
     """The forest of a blend, with the errors of the whole."""
-    whole = _blended(models, rest)
-    assert whole.fitted is not None
-    assert whole.errors is not None
-    return ForestModel.of(whole.fitted.forest, whole.errors)
+    whole = _blended(models, rest).fitted
+    assert whole is not None
+    assert isinstance(whole.ensemble, Blended)
+    return ForestModel.of(whole.ensemble.forest, whole.errors)
 
 
 def _networks(models: HeldOutModels, rest: Sequence[Sample]) -> RankingModel:
     """The networks of a blend, with the errors of the whole."""
-    whole = _blended(models, rest)
-    assert whole.fitted is not None
-    assert whole.errors is not None
-    return RankingModel.of(whole.fitted.networks, whole.errors)
+    whole = _blended(models, rest).fitted
+    assert whole is not None
+    assert isinstance(whole.ensemble, Blended)
+    return RankingModel.of(whole.ensemble.networks, whole.errors)
 
 
 def _heuristics(table: Table, template: KernelTemplate, sample: Sample, binaries: bool) -> dict[int, float] | None:

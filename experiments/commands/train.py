@@ -84,12 +84,13 @@ def train(
         rows=sum(map(len, samples)),
     )
     save_model(path, model, card)
-    assert model.errors is not None
+    assert model.fitted is not None
+    errors = model.fitted.errors
     console.print(
         f"{path}: {card.rows:,} measurements of {len(samples)} problems, {trees} trees, "
         f"{path.stat().st_size / 1e6:.1f} MB, {time.perf_counter() - started:.0f} s; on a problem that is left out, "
-        f"times as a whole are off by {model.errors.shift:.1%}, "
-        f"single ones by {np.sqrt(model.errors.floor):.1%} and more",
+        f"times as a whole are off by {errors.shift:.1%}, "
+        f"single ones by {np.sqrt(errors.floor):.1%} and more",
         highlight=False,
         soft_wrap=True,
     )
@@ -111,6 +112,6 @@ def calibrate(samples: list[Sample], table: str, seed: int) -> Calibration:
     """The analytic model's constants from `HANDFUL` random configurations of each problem."""
     generator = np.random.default_rng(seed)
     few = [s.take(generator.choice(len(s), min(HANDFUL, len(s)), replace=False)) for s in samples]
-    calibration = AnalyticModel().fit(few).calibration
+    calibration = AnalyticModel().fit(few).fitted
     assert calibration is not None
     return replace(calibration, source=f"{HANDFUL} random rows a problem of {table}, seed {seed}")

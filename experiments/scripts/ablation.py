@@ -8,7 +8,7 @@ What a group is worth to `Trees` is not what it is worth to the shipped model, w
 
 import argparse
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +37,30 @@ GROUPS = {
 
 
 class Trees(CostModel):
-    """Extremely randomised trees: `fit` and `predict` are all that a cost model of one's own needs."""
+    """Extremely randomised trees: `learn` is all that a cost model of one's own needs."""
 
     def __init__(self, trees: int, seed: int) -> None:
+        self._trees, self._seed = trees, seed
+
+    def learn(self, samples: Sequence[Sample]) -> "GrownTrees":
         from sklearn.ensemble import ExtraTreesRegressor
 
-        self._trees: Any = ExtraTreesRegressor(trees, min_samples_leaf=2, random_state=seed)
-
-    def fit(self, samples: Sequence[Sample]) -> "Trees":
         exact = [sample.exact() for sample in samples]
         values = np.concatenate([sample.features.values for sample in exact])
-        self._trees.fit(values, np.concatenate([sample.log_time for sample in exact]))
-        return self
+        trees = ExtraTreesRegressor(self._trees, min_samples_leaf=2, random_state=self._seed)
+        trees.fit(values, np.concatenate([sample.log_time for sample in exact]))
+        return GrownTrees(samples[0].features.names, trees)
+
+
+@dataclass(frozen=True)
+class GrownTrees:
+    """Fitted trees, with the names of their features."""
+
+    names: tuple[str, ...]
+    trees: Any
 
     def predict(self, features: Features) -> Prediction:
-        each = np.stack([tree.predict(features.values) for tree in self._trees.estimators_])  # [trees, configurations]
+        each = np.stack([tree.predict(features.values) for tree in self.trees.estimators_])  # [trees, configurations]
         return Prediction(each.mean(axis=0), each.std(axis=0), 0.0)
 
 

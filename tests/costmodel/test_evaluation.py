@@ -66,7 +66,7 @@ def test_censored_times_are_not_judged() -> None:
 class Recorder(CostModel):
     seen: list[list[str]] = []  # noqa: RUF012  (what every instance was fitted to)
 
-    def fit(self, samples):
+    def learn(self, samples):
         Recorder.seen.append([sample.problem for sample in samples])
         return self
 

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from tilescout.costmodel.analytic import AnalyticModel, Calibration, Constants, shipped_calibration, time_us
-from tilescout.costmodel.blend import BlendModel, BlendOptions
+from tilescout.costmodel.blend import Blended, BlendModel, BlendOptions
 from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.features import Features, space_features
 from tilescout.costmodel.forest import ForestModel, ForestOptions, truncated_mean
@@ -76,8 +76,8 @@ def test_a_tree_that_never_splits_says_its_value() -> None:
 def test_the_analytic_model_finds_the_law_from_a_handful(samples: list[Sample]) -> None:
     few = [sample.take(np.arange(24)) for sample in samples[:-1]]
     fitted = AnalyticModel().fit(few)
-    assert fitted.calibration is not None
-    assert fitted.calibration.measurements == 72
+    assert fitted.fitted is not None
+    assert fitted.fitted.measurements == 72
     error = samples[-1].log_time - fitted.predict(samples[-1].features).mean
     assert np.abs(error - np.median(error)).mean() < 0.13  # the penalty of 0.2 on half of them it can't know
 
@@ -116,8 +116,8 @@ def test_the_network_knows_of_a_censored_time_only_that_it_is_longer(samples: li
 
 def test_one_problem_is_enough_to_learn_from(samples: list[Sample]) -> None:
     model = ForestModel(SMALL).fit(samples[:1])
-    assert model.errors is not None
-    assert model.errors.shift == 0
+    assert model.fitted is not None
+    assert model.fitted.errors.shift == 0
     assert model.score(samples[:1]) > 0.98
 
 
@@ -179,7 +179,9 @@ def test_the_blend_is_the_mean_of_its_members_and_unsure_where_they_disagree(
 ) -> None:
     features = samples[-1].features
     assert blend.fitted is not None
-    members = (blend.fitted.forest, blend.fitted.networks)
+    whole = blend.fitted.ensemble
+    assert isinstance(whole, Blended)
+    members = (whole.forest, whole.networks)
     (first, _), (second, _) = (member.predict(features) for member in members)
     prediction = blend.predict(features)
     np.testing.assert_allclose(prediction.mean, (first + second) / 2)
