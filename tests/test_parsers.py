@@ -20,7 +20,8 @@ from tilescout.search.export.bundle import read_bundle
 from tilescout.search.export.collect import read_outcomes
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.samplers.base import distributions
-from tilescout.search.studies.trials import finished_trials, open_study, record_outcome, recover, stored_result
+from tilescout.search.studies.journals import JournalFolder, open_study
+from tilescout.search.studies.trials import finished_trials, record_outcome, recover
 from tilescout.search.tables.card import TableCard
 from tilescout.search.tables.kernel_tuner import read_cache
 from tilescout.search.tables.shipped import shipped_tables
@@ -262,22 +263,23 @@ def test_compressed_cache_files_of_kernel_tuner(folder: Path, data: st.DataObjec
 def journal(folder: Path) -> list[Any]:
     """The records of a study: a trial that was timed, one that failed, one in flight; and a result."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = open_study(folder / "made.journal", RandomSampler(seed=0))
-    study.set_user_attr("result", RESULT)
-    for index in range(3):
-        study.enqueue_trial(dict(zip(distributions(SPACE), map(int, SPACE.codes[index]), strict=True)))
-        trial = study.ask(distributions(SPACE))
-        if index < 2:
-            timing = Timing(1.0, 1.0, 1.0, 1.0, 1.0, 10.0, 3)
-            record_outcome(study, trial, [Measurement(Status.OK, timing=timing), Measurement(Status.WRONG, "x")][index])
+    timing = Timing(1.0, 1.0, 1.0, 1.0, 1.0, 10.0, 3)
+    outcomes = [Measurement(Status.OK, timing=timing), Measurement(Status.WRONG, "x")]
+    with open_study(folder / "made.journal", RandomSampler(seed=0)) as study:
+        study.set_user_attr("result", RESULT)
+        for index in range(3):
+            study.enqueue_trial(dict(zip(distributions(SPACE), map(int, SPACE.codes[index]), strict=True)))
+            trial = study.ask(distributions(SPACE))
+            if index < 2:
+                record_outcome(study, trial, outcomes[index])
     return [json.loads(line) for line in (folder / "made.journal").read_text().splitlines()]
 
 
 def read_study(path: Path) -> None:
-    stored_result(path)
-    study = open_study(path, RandomSampler(seed=0))
-    finished_trials(study, SPACE)
-    recover(study, SPACE)
+    JournalFolder(path.parent).result(path.stem)
+    with open_study(path, RandomSampler(seed=0)) as study:
+        finished_trials(study, SPACE)
+        recover(study, SPACE)
 
 
 @given(data=st.data())

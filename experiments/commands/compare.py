@@ -14,7 +14,7 @@ from tilescout.experiments.commands.options import check_writable, examples, jso
 from tilescout.experiments.compare.held_out import FOLDER
 from tilescout.experiments.compare.play import (
     Case,
-    Journal,
+    FinishedRuns,
     Trace,
     check_contenders,
     open_case,
@@ -93,7 +93,7 @@ def compare(
     cases = find_cases(tables or shipped_tables(), problems)
     truths = {case: open_case(case)[0] for case in cases}
     out = out or store / "compare"
-    journal = Journal(out / "runs.jsonl", resume)
+    finished = FinishedRuns(out / "runs.jsonl", resume)
     runs = runs_of(contenders, cases, trials, seeds)
     fixed = [contender.name for contender in contenders if contender.deterministic]
     played = list(dict.fromkeys(played_for(run, fixed) for run in runs))
@@ -102,15 +102,15 @@ def compare(
         for table in dict.fromkeys(case.table for case in cases):
             contender.prepare(Path(table), [case.problem for case in cases if case.table == table], workers)
     console = Console(stderr=True)
-    with _progress(console) as progress:
-        left = journal.left(played)
+    with finished, _progress(console) as progress:
+        left = finished.left(played)
         task = progress.add_task("", total=len(left))
 
         def show(trace: Trace) -> None:
             progress.update(task, advance=1, description=trace.run.contender)
 
-        journal.take(run_all(left, min(workers, max(len(left), 1)), timeout, models), show)
-    latest = {trace.run: trace for trace in journal.traces}
+        finished.take(run_all(left, min(workers, max(len(left), 1)), timeout, models), show)
+    latest = {trace.run: trace for trace in finished.traces}
     traces = [replace(latest[played_for(run, fixed)], run=run) for run in runs]
     comparison = compare_traces(truths, traces, trials, seeds)
     write_comparison(comparison, out)

@@ -17,8 +17,8 @@ from tilescout.search.build.binaries import CUOBJDUMP, find_cuobjdump
 from tilescout.search.build.compilers import find_linker
 from tilescout.search.build.loading import runtime_libraries
 from tilescout.search.engines.gpus import driver_version, visible_gpus
-from tilescout.search.studies.database import Database
-from tilescout.search.studies.store import is_database
+from tilescout.search.studies.places import study_store
+from tilescout.search.studies.study_store import StudyStore
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
@@ -77,11 +77,16 @@ def examine(store: Path, storage: str | None = None, tables: Sequence[Path] = ()
     yield _try("runtime libraries", lambda: ", ".join(path.name for path in runtime_libraries()), "")
     yield _try("store", lambda: str(ArtifactStore(store / "artifacts").root), "")
     yield from _spaces()
-    if storage is not None and is_database(storage):
-        yield _try("storage", lambda: Database(storage).name, "")
+    if storage is not None:
+        yield _try("storage", lambda: _checked(study_store(storage)), "")
     yield _driver()
     yield from _gpus()
     yield from _tables(tables)
+
+
+def _checked(studies: StudyStore) -> str:
+    studies.check()
+    return studies.name
 
 
 def _try(what: str, look: Callable[[], str], remedy: str) -> Finding:

@@ -30,7 +30,7 @@ def report(study: str, out: Path | None, model: Path | None, store: Path, storag
     """
     import optuna
 
-    from tilescout.search.studies.reading import read_study
+    from tilescout.search.studies.places import read_study
     from tilescout.search.tracking.page import to_html
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -1,8 +1,7 @@
 """Running searches on replayed tables: on all cores, each finished one kept on disk."""
 
-import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -17,7 +16,9 @@ from tilescout.experiments.compare.contenders import Contender, parse_contender
 from tilescout.experiments.compare.held_out import FOLDER
 from tilescout.experiments.compare.processes import prepare_process
 from tilescout.experiments.compare.truth import Truth
+from tilescout.search.build.closing import Closing
 from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.studies.journal import Journal, JournalForm, never
 from tilescout.search.studies.store import STORE
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
@@ -181,7 +182,11 @@ def _outcome(future: "Future[Trace]", run: Run, timeout: float) -> Trace:
         return Trace(run, (), 0.0, one_line(f"{type(error).__name__}: {error}"))
 
 
-class Journal:
+FORM = JournalForm("the file of searches", "run", separators=(", ", ": "))
+"""The form of ``runs.jsonl``."""
+
+
+class FinishedRuns(Closing):
     """Finished searches in a file, one a line, so that a comparison that was killed goes on where it was.
 
     Parameters
@@ -198,13 +203,15 @@ class Journal:
     """
 
     def __init__(self, path: Path, resume: bool) -> None:
-        self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if not resume:
-                path.write_text("")
-            self.traces = list(_read(path)) if path.exists() else []
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            self._journal = Journal(path, FORM, never, new=not resume)
+        except (OSError, StoreError) as error:
+            raise StoreError(f"can't use {path}: {one_line(error)}; choose another folder with --out") from error
+        try:
+            self.traces = [_trace(record) for record in self._journal.earlier]
+        except (StoreError, KeyError, TypeError) as error:
+            self.close()
             raise StoreError(f"can't use {path}: {one_line(error)}; choose another folder with --out") from error
 
     def left(self, runs: Iterable[Run]) -> list[Run]:
@@ -214,12 +221,14 @@ class Journal:
 
     def take(self, traces: Iterable[Trace], on_trace: Callable[[Trace], None]) -> None:
         """Append searches as they end."""
-        with self._path.open("a") as file:
-            for trace in traces:
-                file.write(json.dumps(asdict(trace)) + "\n")
-                file.flush()
-                self.traces.append(trace)
-                on_trace(trace)
+        for trace in traces:
+            self._journal.append([asdict(trace)])
+            self.traces.append(trace)
+            on_trace(trace)
+
+    def close(self) -> None:
+        """Let others open the file."""
+        self._journal.close()
 
 
 def runs_of(contenders: Sequence[Contender], cases: Sequence[Case], trials: int, seeds: int) -> list[Run]:
@@ -264,14 +273,8 @@ def _opened(case: Case) -> tuple[Truth, ReplayEvaluator, Table]:
     return open_case(case)
 
 
-def _read(path: Path) -> Iterator[Trace]:
-    for line in path.read_text().splitlines(keepends=True):
-        if line.endswith("\n"):  # the last one may be cut off
-            record: dict[str, Any] = json.loads(line)
-            run = record["run"]
-            yield Trace(
-                Run(**{**run, "case": Case(**run["case"])}),
-                tuple(record["indices"]),
-                record["seconds"],
-                record["error"],
-            )
+def _trace(record: Mapping[str, Any]) -> Trace:
+    run = record["run"]
+    return Trace(
+        Run(**{**run, "case": Case(**run["case"])}), tuple(record["indices"]), record["seconds"], record["error"]
+    )

@@ -7,11 +7,16 @@ from pathlib import Path
 from tilescout.search.campaigns.campaign import Campaign, CampaignOptions, Progress
 from tilescout.search.campaigns.plan import Plan
 from tilescout.search.engines.engine import Engine
-from tilescout.search.studies.journal import Journal
+from tilescout.search.studies.journal import Journal, JournalForm, every
 from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.errors import StoreError
+
+FORM = JournalForm("the journal", "format")
+"""The journal of a campaign: the first record is its header."""
+
+_SYNC_SECONDS = 0.2  # between two waits for the disk, 5 ms each: what a power failure may take
 
 
 def journal_path(out: Path) -> Path:
@@ -52,7 +57,7 @@ def collect(
     path = journal_path(out)
     if out.exists() and not path.exists():
         raise StoreError(f"{out} is there already, and no campaign that is to go on; choose another file with --out")
-    with Journal(path) as journal:
+    with Journal(path, FORM, every(_SYNC_SECONDS)) as journal:
         campaign = Campaign(engine, plan, journal, options, on_progress)
         campaign.run()
         table = write_table(out, make_card(campaign), rows(campaign))

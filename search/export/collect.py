@@ -10,7 +10,7 @@ from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStor
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
 from tilescout.search.export.decisions import Decision, Outcome, best_of, judge
-from tilescout.search.studies.places import place_name, result_of, results
+from tilescout.search.studies.places import result_of, study_store
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import MALFORMED, ExportError, StoreError, one_line
 from tilescout.spaces.templates import KernelTemplate, find_template
@@ -43,11 +43,11 @@ def read_outcomes(names: Sequence[str], studies: Path | str) -> list[Outcome]:
         if open_ended:
             raise ExportError(f"study {open_ended[0]} did not end: finish it with tune --resume")
     else:
-        records = results(studies)
+        records = study_store(studies).results()
     found = [_judge(name, record) for name, record in records.items() if record is not None]
     if not found:
         raise ExportError(
-            f"no study in {place_name(studies)} ended: run tilescout tune first, or name one with --study"
+            f"no study in {study_store(studies).name} ended: run tilescout tune first, or name one with --study"
         )
     return best_of(found)
 

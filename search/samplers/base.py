@@ -13,7 +13,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tilescout.costmodel.estimator import Expected
 from tilescout.search.samplers.options import Option
-from tilescout.search.studies.ledger import CLAIM, Ledger, all_trials, distributions, queued, seen
+from tilescout.search.studies.ledger import CLAIM, Ledger, distributions, seen
+from tilescout.search.studies.optuna_hooks import all_trials, queued_parameters
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.space import Indices, SearchSpace
 
@@ -168,7 +169,8 @@ class SpaceSampler(BaseSampler, ABC):
         self._ordinary.reseed_rng()
 
     def _claim(self, study: optuna.Study, trial: FrozenTrial) -> list[int]:
-        fixed = {name: code for name, code in (queued(trial) | trial.params).items() if name in self.variable_knobs}
+        given = queued_parameters(trial) | trial.params
+        fixed = {name: code for name, code in given.items() if name in self.variable_knobs}
         while True:
             free = self._free(study, trial)
             for name, code in fixed.items():

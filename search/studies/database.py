@@ -1,17 +1,24 @@
 """Studies in a database, which several tuners share."""
 
+import fcntl
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import optuna
 from optuna.exceptions import DuplicatedStudyError, StorageInternalError
 from optuna.samplers import BaseSampler
-from optuna.storages import RDBStorage, get_storage
+from optuna.storages import BaseStorage, RDBStorage
 
-from tilescout.search.studies.trials import FileLock, latest, unused
+from tilescout.search.studies.optuna_hooks import cached
+from tilescout.search.studies.records import StudyResult
+from tilescout.search.studies.sharing import SharingOptions, SharingTuner, Tuner
+from tilescout.search.studies.study_store import StudyStore, latest, unused
 from tilescout.spaces.errors import StoreError, one_line
+from tilescout.spaces.space import SearchSpace
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Table
@@ -22,8 +29,10 @@ _SQLITE_SECONDS = 60.0  # how long SQLite is waited for while another process wr
 _STARTS = 5  # attempts at making the tables, which other tuners may be making just now
 
 
-class Database:
-    """The studies of a database.
+class Database(StudyStore):
+    """The studies of a database. It is opened when it is first used.
+
+    A search makes the tables that it lacks. Reading makes none, and opens SQLite's file for reading only.
 
     Parameters
     ----------
@@ -34,37 +43,56 @@ class Database:
     Attributes
     ----------
     url
-        The address.
+        The address, with its password.
     name
         The same for people, without a password.
-    storage
-        Optuna's storage.
 
     Raises
     ------
     StoreError
-        If there is no such database, or its driver is not installed.
+        If the address is malformed, or names no file.
     """
 
     def __init__(self, url: str) -> None:
-        address = _parse(url)
-        self.url = address.render_as_string(hide_password=False)
-        self.name = address.render_as_string(hide_password=True)
-        sqlite = address.get_backend_name() == "sqlite"
-        if sqlite and address.database in (None, "", ":memory:"):
-            raise StoreError(f"{self.name} is no file: studies in memory can't be shared, nor found again")
-        self._file_lock = Path(f"{address.database}.lock") if sqlite else None
-        try:
-            with self.translated():
-                self._backend = _open(self.url, sqlite)
-                self._locks = _lock_table(self._backend)
-        except ImportError as error:
-            raise StoreError(
-                f"{self.name} needs a driver that is not installed; for PostgreSQL: pip install 'tilescout[postgres]'"
-            ) from error
-        except RuntimeError as error:  # the tables are of an Optuna that is too old or too new
-            raise StoreError(f"can't use the database {self.name}: {one_line(error, 200)}") from error
-        self.storage = get_storage(self._backend)
+        self._address = _parse(url)
+        self.url = self._address.render_as_string(hide_password=False)
+        self.name = self._address.render_as_string(hide_password=True)
+        self._file: Path | None = None
+        if self._address.get_backend_name() == "sqlite":
+            if self._address.database in (None, "", ":memory:"):
+                raise StoreError(f"{self.name} is no file: studies in memory can't be shared, nor found again")
+            self._file = Path(str(self._address.database))
+
+    @contextmanager
+    def join(
+        self, base: str, resume: bool, sampler: BaseSampler, space: SearchSpace, sharing: SharingOptions
+    ) -> Iterator[tuple[optuna.Study, Tuner]]:
+        with self.translated():
+            study = self.open(base, resume, sampler)
+            with SharingTuner(study, space, lambda: self.exclusive(study.study_name), sharing) as sharer:
+                yield study, sharer
+
+    def check(self) -> None:
+        self._locks  # noqa: B018
+
+    def names(self) -> list[str]:
+        with self.translated():
+            return optuna.get_all_study_names(self._reading)
+
+    def load(self, name: str) -> optuna.Study:
+        with self.translated():
+            try:
+                return optuna.load_study(study_name=name, storage=self._reading)
+            except KeyError as error:
+                raise StoreError(f"there is no study {name} in {self.name}") from error
+
+    def attributes(self, name: str) -> dict[str, Any]:
+        with self.translated():
+            return super().attributes(name)
+
+    def read(self, name: str) -> StudyResult:
+        with self.translated():
+            return super().read(name)
 
     def open(self, base: str, resume: bool, sampler: BaseSampler) -> optuna.Study:
         """A new study that is named after `base`, or the newest of those, which other tuners may be at.
@@ -76,7 +104,7 @@ class Database:
         """
         with self.translated():
             while True:
-                names = self.names()
+                names = optuna.get_all_study_names(self.storage)
                 name = latest(names, base) if resume else unused(names, base)
                 try:
                     return optuna.create_study(
@@ -89,29 +117,11 @@ class Database:
                 except DuplicatedStudyError:  # another tuner was faster
                     continue
 
-    def names(self) -> list[str]:
-        """The names of all studies."""
-        with self.translated():
-            return optuna.get_all_study_names(self.storage)
-
-    def attributes(self, name: str) -> dict[str, Any]:
-        """The user attributes of a study.
-
-        Raises
-        ------
-        StoreError
-            If there is no such study, or the database fails.
-        """
-        with self.translated():
-            try:
-                found = self.storage.get_study_id_from_name(name)
-            except KeyError as error:
-                raise StoreError(f"there is no study {name} in {self.name}") from error
-            return self.storage.get_study_user_attrs(found)
-
     def exclusive(self, name: str) -> AbstractContextManager[None]:
         """A context that one process at a time is in for a study; the database ends it when its holder dies."""
-        return self._locked_file() if self._file_lock is not None else self._locked_row(name)
+        return (
+            self._locked_row(name) if self._file is None else _locked(self._file.with_name(f"{self._file.name}.lock"))
+        )
 
     @contextmanager
     def translated(self) -> Iterator[None]:
@@ -128,20 +138,61 @@ class Database:
             ) from error
 
     @contextmanager
-    def _locked_file(self) -> Iterator[None]:
-        assert self._file_lock is not None
-        with FileLock(self._file_lock):
-            yield
+    def _usable(self) -> Iterator[None]:
+        """Say in one line why a database can't be opened."""
+        try:
+            with self.translated():
+                yield
+        except ImportError as error:
+            raise StoreError(
+                f"{self.name} needs a driver that is not installed; for PostgreSQL: pip install 'tilescout[postgres]'"
+            ) from error
+        except (RuntimeError, AssertionError) as error:  # the tables are of an Optuna that is too old or too new
+            raise StoreError(f"can't use the database {self.name}: {one_line(error, 200)}") from error
+
+    @cached_property
+    def storage(self) -> BaseStorage:
+        """Optuna's storage, for searching; its tables are made where they are missing."""
+        return cached(self._writing)
+
+    @cached_property
+    def _writing(self) -> RDBStorage:
+        options: dict[str, Any] = {"pool_pre_ping": True}
+        if self._file is not None:
+            options = {"connect_args": {"timeout": _SQLITE_SECONDS}}
+        with self._usable():
+            return _made(self.url, options)
+
+    @cached_property
+    def _reading(self) -> RDBStorage:
+        address, options = self._address, dict[str, Any]()
+        if self._file is not None:
+            if not self._file.is_file():
+                raise StoreError(f"there is no database {self.name}")
+            file = f"file:{quote(str(self._file.absolute()))}"
+            address = address.set(database=file).update_query_dict({"mode": "ro", "uri": "true"})
+            options = {"connect_args": {"timeout": _SQLITE_SECONDS}}
+        elif address.get_backend_name() == "postgresql":
+            options = {"execution_options": {"postgresql_readonly": True}}
+        with self._usable():
+            url = address.render_as_string(hide_password=False)
+            return RDBStorage(url, engine_kwargs=options, skip_table_creation=True)
+
+    @cached_property
+    def _locks(self) -> "Table":
+        with self._usable():
+            return _lock_table(self._writing)
 
     @contextmanager
     def _locked_row(self, name: str) -> Iterator[None]:
         import sqlalchemy
 
-        mine = self._locks.c.study == name
-        with self.translated(), self._backend.engine.connect() as connection:
-            if not connection.execute(sqlalchemy.select(self._locks).where(mine)).first():
+        table = self._locks
+        mine = table.c.study == name
+        with self.translated(), self._writing.engine.connect() as connection:
+            if not connection.execute(sqlalchemy.select(table).where(mine)).first():
                 try:
-                    connection.execute(self._locks.insert().values(study=name))
+                    connection.execute(table.insert().values(study=name))
                     connection.commit()
                 except sqlalchemy.exc.IntegrityError:  # another tuner was faster
                     pass
@@ -150,20 +201,9 @@ class Database:
                 # A holder whose machine vanished is one that the server would believe in for hours.
                 connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'")
                 connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{_LOCK_SECONDS}s'")
-            connection.execute(sqlalchemy.select(self._locks).where(mine).with_for_update())
+            connection.execute(sqlalchemy.select(table).where(mine).with_for_update())
             yield
             connection.rollback()
-
-
-def public_address(url: str) -> str:
-    """The URL of a database without its password.
-
-    Raises
-    ------
-    StoreError
-        If it is malformed.
-    """
-    return _parse(url).render_as_string(hide_password=True)
 
 
 def _parse(url: str) -> "URL":
@@ -179,10 +219,10 @@ def _parse(url: str) -> "URL":
     return address.set(drivername="postgresql+psycopg") if address.drivername == "postgresql" else address
 
 
-def _open(url: str, sqlite: bool) -> RDBStorage:
+def _made(url: str, options: dict[str, Any]) -> RDBStorage:
+    """The storage of optuna, with its tables made where they are missing."""
     from sqlalchemy.exc import IntegrityError, ProgrammingError
 
-    options: dict[str, Any] = {"connect_args": {"timeout": _SQLITE_SECONDS}} if sqlite else {"pool_pre_ping": True}
     for _ in range(_STARTS - 1):
         try:
             return RDBStorage(url, engine_kwargs=options)
@@ -204,3 +244,11 @@ def _lock_table(backend: RDBStorage) -> "Table":
             if attempt == _STARTS - 1:
                 raise
     return table
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """A context that one process at a time is in. The system ends it when its holder dies."""
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,80 +1,238 @@
-"""A file that only grows: records, a line of JSON each, that survive the death of the process that wrote them."""
+"""Append-only files of records, a line of JSON each, that survive the death of the process that wrote them.
+
+There is one writer at a time, which holds a lock on the file. Readers take no lock and change nothing.
+"""
 
 import fcntl
 import json
 import os
+import stat
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tilescout.search.build.closing import Closing
 from tilescout.spaces.errors import StoreError, one_line
 
-_SYNC_SECONDS = 0.2  # between two waits for the disk, 5 ms each: what a power failure may take
+LARGEST = 1 << 30
+"""Most bytes of a journal: a study of 12,912 trials takes some 60 MB."""
+
+LONGEST = 1 << 24
+"""Most bytes of a record: one trial's takes some 2 kB, and a list of a million indices 8 MB."""
+
+Sync = Callable[[Sequence[Mapping[str, Any]]], bool]
+"""Whether to wait for the disk, given the records that were just written."""
+
+
+class BusyError(StoreError):
+    """Another process writes the journal."""
+
+
+@dataclass(frozen=True)
+class JournalForm:
+    """The form of one kind of journal.
+
+    Attributes
+    ----------
+    noun
+        The word for such a file in messages.
+    key
+        The first key of the first record. A file whose first record does not begin with it is not of this kind, and
+        nothing is removed from it.
+    separators
+        What stands between the items of a record and between a key and its value.
+    """
+
+    noun: str
+    key: str
+    separators: tuple[str, str] = (",", ":")
+
+    def recognises(self, first: bytes) -> bool:
+        """Whether a file that begins with these bytes, its first line or what there is of it, is of this kind."""
+        if not first.endswith(b"\n"):  # empty, or the writer was cut off within its first record
+            start = f'{{"{self.key}":'.encode()
+            return start.startswith(first) or first.startswith(start)
+        try:
+            record = json.loads(first)
+        except (ValueError, RecursionError):
+            return False
+        return isinstance(record, dict) and self.key in record
+
+
+def every(seconds: float) -> Sync:
+    """Wait for the disk at most once in so many seconds: what a power failure may take."""
+    last = -seconds
+
+    def due(records: Sequence[Mapping[str, Any]]) -> bool:
+        nonlocal last
+        if time.monotonic() - last < seconds:
+            return False
+        last = time.monotonic()
+        return True
+
+    return due
+
+
+def at_key(key: str) -> Sync:
+    """Wait for the disk after a record that has a key; all earlier records are then on it too."""
+    return lambda records: any(key in record for record in records)
+
+
+def never(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Leave it to the system when records reach the disk: only a power failure can take them."""
+    return False
+
+
+def read_records(path: Path, form: JournalForm) -> Iterator[dict[str, Any]]:
+    """The records that a journal holds now. The file is opened for reading and nothing about it is changed.
+
+    A last record that is cut off, or just being written, is left out.
+
+    Raises
+    ------
+    StoreError
+        If there is no such file, it is no regular file, no journal of this form, too large, or damaged.
+    """
+    try:
+        with _opened(path, form, os.O_RDONLY) as file:
+            _check_form(file, path, form)
+            for _, line in _lines(file, path, form):
+                yield _parsed(line, path, form)
+    except OSError as error:
+        raise StoreError(f"can't read {form.noun} {path}: {error.strerror}") from error
 
 
 class Journal(Closing):
-    """Records on disk, for one writer at a time.
+    """A journal that this process writes, and no other while it is open.
 
-    What is appended survives a kill at once, and a power failure after a fraction of a second. A record that was cut
-    off at the end of the file is removed when it is opened.
+    What is appended survives a kill at once, and a power failure as soon as `sync` says. A record that was cut off at
+    the end of the file is removed when it is opened.
 
     Parameters
     ----------
     path
         The file; it is made if it does not exist.
+    form
+        What kind of journal it is.
+    sync
+        When to wait for the disk: `every`, `at_key` or `never`.
+    new
+        Start an empty one: whatever the file held is removed.
 
     Attributes
     ----------
-    earlier
-        The records that were there when it was opened.
+    path
+        The file.
 
     Raises
     ------
+    BusyError
+        If another process has it open.
     StoreError
-        If it can't be written, is damaged, or another process has it open.
+        If it can't be written, is no regular file, no journal of this form, too large, or damaged.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, form: JournalForm, sync: Sync, new: bool = False) -> None:
         self.path = path
+        self._form = form
+        self._sync = sync
+        self._synced = True
         try:
-            self._file = path.open("ab+", buffering=0)
+            self._file = _opened(path, form, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         except OSError as error:
-            raise StoreError(f"can't write the journal {path}: {error.strerror}") from error
+            raise StoreError(f"can't write {form.noun} {path}: {error.strerror}") from error
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.earlier: Sequence[dict[str, Any]] = self._read()
-        except BlockingIOError as error:
+            self._lock()
+            if new:
+                os.ftruncate(self._file.fileno(), 0)
+            _check_form(self._file, path, form)
+            self._ends = [0, *(end for end, _ in _lines(self._file, path, form))]  # of every record, behind a 0
+            if self._ends[-1] < os.fstat(self._file.fileno()).st_size:
+                os.ftruncate(self._file.fileno(), self._ends[-1])
+            self._found = len(self._ends) - 1
+        except OSError as error:
             self._file.close()
-            raise StoreError(f"another process writes the journal {path}: wait for it, or end it") from error
-        except (ValueError, OSError) as error:
+            raise StoreError(f"can't write {form.noun} {path}: {error.strerror}") from error
+        except BaseException:
             self._file.close()
-            raise StoreError(f"the journal {path} is damaged ({one_line(error)}): remove it to start anew") from error
-        self._synced = 0.0
+            raise
 
-    def append(self, records: Iterable[dict[str, Any]]) -> None:
-        """Write records.
+    @cached_property
+    def earlier(self) -> Sequence[dict[str, Any]]:
+        """The records that were there when it was opened.
 
         Raises
         ------
         StoreError
-            If the disk is full, or fails.
+            If one is damaged.
         """
-        content = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records).encode()
+        return list(self.read(0, self._found))
+
+    def read(self, start: int = 0, stop: int | None = None) -> Iterator[dict[str, Any]]:
+        """The records from one number to before another; by default to the last.
+
+        Raises
+        ------
+        StoreError
+            If one is damaged.
+        """
+        for begin, end in pairwise(self._ends[start : None if stop is None else stop + 1]):
+            yield _parsed(os.pread(self._file.fileno(), end - begin, begin), self.path, self._form)
+
+    def append(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Write records: all of them, or none if that fails.
+
+        Raises
+        ------
+        StoreError
+            If the disk is full or fails, or the journal or a record gets too large.
+        """
+        records = list(records)
+        lines = [json.dumps(record, separators=self._form.separators).encode() + b"\n" for record in records]
+        ends = [self._ends[-1]]
+        for line in lines:
+            ends.append(ends[-1] + len(line))
+        if any(len(line) > LONGEST for line in lines) or ends[-1] > LARGEST:
+            raise StoreError(
+                f"can't write {self._form.noun} {self.path}: it may hold {LARGEST >> 20} MiB, and a record "
+                f"{LONGEST >> 20} MiB"
+            )
+        descriptor, content = self._file.fileno(), memoryview(b"".join(lines))
         try:
-            while content:
-                content = content[self._file.write(content) :]
-            if time.monotonic() - self._synced >= _SYNC_SECONDS:
-                os.fsync(self._file.fileno())
-                self._synced = time.monotonic()
+            try:
+                # A disk that is nearly full takes a part and says so by the number; the next write then fails.
+                while content:
+                    content = content[os.write(descriptor, content) :]
+            except OSError:
+                os.ftruncate(descriptor, ends[0])  # the next record must not begin in the middle of this one
+                raise
+            self._ends += ends[1:]
+            self._synced = self._sync(records)
+            if self._synced:
+                os.fsync(descriptor)
         except OSError as error:
-            raise StoreError(f"can't write the journal {self.path}: {error.strerror}") from error
+            raise StoreError(f"can't write {self._form.noun} {self.path}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Wait for the disk, and let others open it."""
-        if not self._file.closed:
-            os.fsync(self._file.fileno())
+        """Wait for the disk, and let others open it.
+
+        Raises
+        ------
+        StoreError
+            If the disk fails.
+        """
+        if self._file.closed:
+            return
+        try:
+            if not self._synced:
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            raise StoreError(f"can't write {self._form.noun} {self.path}: {error.strerror}") from error
+        finally:
             self._file.close()
 
     def remove(self) -> None:
@@ -82,10 +240,67 @@ class Journal(Closing):
         self.path.unlink(missing_ok=True)
         self.close()
 
-    def _read(self) -> list[dict[str, Any]]:
-        self._file.seek(0)
-        content = self._file.read() or b""
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            self._file.truncate(whole)
-        return [json.loads(line) for line in content[:whole].splitlines()]
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever held it until now may have removed it: then this is not the file that others find at the path.
+            held = self._is_at_its_path()
+        except BlockingIOError:
+            held = False
+        if not held:
+            raise BusyError(f"another process writes {self._form.noun} {self.path}: wait for it, or end it")
+
+    def _is_at_its_path(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            return False
+
+
+def _opened(path: Path, form: JournalForm, flags: int) -> IO[bytes]:
+    """The file, if it is a regular one: opening a pipe would wait for its other end, opening a device act on it."""
+    try:
+        _check_regular(os.stat(path), path, form)
+    except FileNotFoundError:
+        if not flags & os.O_CREAT:
+            raise
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    try:
+        _check_regular(os.fstat(descriptor), path, form)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _check_regular(found: os.stat_result, path: Path, form: JournalForm) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreError(f"{form.noun} {path} is no regular file")
+    if found.st_size > LARGEST:
+        raise StoreError(f"{form.noun} {path} is too large: {found.st_size >> 20} MiB of at most {LARGEST >> 20}")
+
+
+def _check_form(file: IO[bytes], path: Path, form: JournalForm) -> None:
+    if not form.recognises(file.readline(LONGEST)):
+        raise StoreError(f"{form.noun} {path} is damaged, or is something else: its first line is not such a file's")
+    file.seek(0)
+
+
+def _lines(file: IO[bytes], path: Path, form: JournalForm) -> Iterator[tuple[int, bytes]]:
+    """Where each whole line ends, and the line, as far as the file reaches now."""
+    size, end = os.fstat(file.fileno()).st_size, 0
+    while end < size and (line := file.readline(LONGEST)).endswith(b"\n"):
+        end += len(line)
+        yield end, line
+    if end < size and len(line) == LONGEST:
+        raise StoreError(f"{form.noun} {path} is damaged: a record is longer than {LONGEST >> 20} MiB")
+
+
+def _parsed(line: bytes, path: Path, form: JournalForm) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{form.noun} {path} is damaged ({one_line(error, 200)})") from error
+    if not isinstance(record, dict):
+        raise StoreError(f"{form.noun} {path} is damaged: a record is no object")
+    return record

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
 
 import numpy as np
 import optuna
@@ -11,13 +10,12 @@ from numpy.typing import NDArray
 from optuna.distributions import IntDistribution
 from optuna.trial import FrozenTrial
 
+from tilescout.search.studies.optuna_hooks import all_trials, queued_parameters
 from tilescout.spaces.space import Indices, SearchSpace
 
 CLAIM = "tilescout:claim"
 """The system attribute of a trial that holds the codes proposed for it: optuna stores its parameters only one by one,
 and until the last of them is there other processes would not know what the trial is."""
-
-_QUEUED = "fixed_params"  # the system attribute in which optuna keeps the parameters of an enqueued trial
 
 
 def distributions(space: SearchSpace) -> dict[str, IntDistribution]:
@@ -32,17 +30,6 @@ def seen(study: optuna.Study, space: SearchSpace) -> Indices:
     """
     ledger = Ledger.empty(space).read(all_trials(study))
     return np.flatnonzero(ledger.taken | ledger.pending())
-
-
-def all_trials(study: optuna.Study) -> list[FrozenTrial]:
-    """The trials of a study in the order of their numbers, as its storage has them now; not to be changed."""
-    # Not study.get_trials(): with a Hyperband pruner samplers are handed a study that shows only part of its trials.
-    return study._storage.get_all_trials(study._study_id, deepcopy=False)
-
-
-def queued(trial: FrozenTrial) -> dict[str, Any]:
-    """The parameters that an enqueued trial was given, some or all; they outlive its being run."""
-    return dict(trial.system_attrs.get(_QUEUED, {}))
 
 
 def proposed(trial: FrozenTrial, space: SearchSpace) -> dict[str, int] | None:
@@ -114,6 +101,6 @@ def _codes(trial: FrozenTrial, knobs: dict[str, IntDistribution]) -> list[int] |
         return [trial.params[name] for name in knobs]
     if claim := trial.system_attrs.get(CLAIM):
         return list(claim)
-    given = queued(trial)
+    given = queued_parameters(trial)
     codes = [int(code) for name in knobs if isinstance(code := given.get(name), Integral)]
     return codes if len(codes) == len(knobs) else None

@@ -1,76 +1,50 @@
-"""Where studies are kept: journals in a folder, for one tuner each, or a database, for several tuners."""
+"""From a path or an address to the studies there."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import optuna
-from optuna.samplers import BaseSampler
-
-from tilescout.search.studies.database import Database, public_address
-from tilescout.search.studies.sharing import SharingOptions, SharingTuner, SoleTuner, Tuner
-from tilescout.search.studies.store import is_database
-from tilescout.search.studies.trials import RESULT, claimed, latest_name, make_journal, open_study, stored_result
-from tilescout.spaces.space import SearchSpace
+from tilescout.search.studies.database import Database
+from tilescout.search.studies.journals import SUFFIX, JournalFolder
+from tilescout.search.studies.records import StudyResult
+from tilescout.search.studies.study_store import StudyStore
 
 
-@contextmanager
-def joined(
-    place: Path | str, base: str, resume: bool, sampler: BaseSampler, space: SearchSpace, sharing: SharingOptions
-) -> Iterator[tuple[optuna.Study, Tuner]]:
-    """A study to search, and this process's part in it, while the context is open.
+def study_store(place: Path | str) -> StudyStore:
+    """The studies of a place. Nothing is opened yet, and nothing made.
 
     Parameters
     ----------
     place
-        A folder, or the URL of a database.
-    base
-        What the study is named after.
-    resume
-        Take the newest study of that name, in a database together with the tuners that are at it; else start another.
-    sampler, space
-        Proposes, and what.
-    sharing
-        How tuners of one study keep track of each other.
+        A folder, for journals that one tuner each searches, or the URL of a database (``postgresql://...``), whose
+        studies several tuners may search together.
 
     Raises
     ------
     StoreError
-        If the study can't be opened or written, or another process is searching its journal.
+        If the URL is malformed.
     """
-    if is_database(place):
-        database = Database(str(place))
-        with database.translated():
-            study = database.open(base, resume, sampler)
-            with SharingTuner(study, space, lambda: database.exclusive(study.study_name), sharing) as sharer:
-                yield study, sharer
-        return
-    folder = Path(place)
-    path = folder / f"{latest_name(folder, base)}.journal" if resume else make_journal(folder, base)
-    with claimed(path):
-        study = open_study(path, sampler)
-        with SoleTuner(study, space) as sole:
-            yield study, sole
+    if isinstance(place, str) and "://" in place:
+        return Database(place)
+    return JournalFolder(Path(place))
 
 
-def place_name(place: Path | str) -> str:
-    """Where studies are kept, as people are told it: without a password."""
-    return public_address(str(place)) if is_database(place) else str(place)
+def read_study(name: str, place: Path | str) -> StudyResult:
+    """The result of a study, as far as it has come; `name` may also be the path of a journal.
 
-
-def results(place: Path | str) -> dict[str, dict[str, Any] | None]:
-    """What the last finished search of each study found, as `StudyResult.evidence` has it; None if none finished.
+    Parameters
+    ----------
+    name
+        The study's name, or a file.
+    place
+        Where studies are kept: a folder, or the URL of a database.
 
     Raises
     ------
     StoreError
-        If a study can't be read.
+        If there is no such study, or it is damaged or of a tilescout that did not say what a study is about.
     """
-    if is_database(place):
-        database = Database(str(place))
-        return {name: database.attributes(name).get(RESULT) for name in database.names()}
-    return {path.stem: stored_result(path) for path in sorted(Path(place).glob("*.journal"))}
+    store, name = _found(name, place)
+    return store.read(name)
 
 
 def result_of(name: str, place: Path | str) -> dict[str, Any] | None:
@@ -81,9 +55,13 @@ def result_of(name: str, place: Path | str) -> dict[str, Any] | None:
     StoreError
         If there is no such study, or it can't be read.
     """
-    if name.endswith(".journal"):
-        return stored_result(Path(name))
-    if is_database(place):
-        found: dict[str, Any] | None = Database(str(place)).attributes(name).get(RESULT)
-        return found
-    return stored_result(Path(place) / f"{name}.journal")
+    store, name = _found(name, place)
+    return store.result(name)
+
+
+def _found(name: str, place: Path | str) -> tuple[StudyStore, str]:
+    """The store that a study is in, and the study's name there."""
+    if name.endswith(SUFFIX):
+        path = Path(name)
+        return JournalFolder(path.parent), path.name.removesuffix(SUFFIX)
+    return study_store(place), name

@@ -1,53 +1,18 @@
 """Studies read back from their store, without the template, the table or the GPU that they were made with."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import optuna
 
 from tilescout.search.measure.race import Estimate, Race
-from tilescout.search.studies.database import Database
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
-from tilescout.search.studies.store import is_database
-from tilescout.search.studies.trials import INFO, RESULT, as_record, open_storage, outcome
+from tilescout.search.studies.trials import INFO, RESULT, as_record, outcome
 from tilescout.spaces.errors import ProblemError, SpaceError, StoreError, one_line
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.named import NamedProblem
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import find_template
-
-_SUFFIX = ".journal"
-
-
-def read_study(name: str, place: Path | str) -> StudyResult:
-    """The result of a study, as far as it has come; `name` may also be the path of a journal.
-
-    Parameters
-    ----------
-    name
-        The study's name, or a file.
-    place
-        Where studies are kept: a folder, or the URL of a database.
-
-    Raises
-    ------
-    StoreError
-        If there is no such study, or it is damaged or of a tilescout that did not say what a study is about.
-    """
-    if is_database(place) and not name.endswith(_SUFFIX):
-        database = Database(str(place))
-        database.attributes(name)  # or an error that says that there is no such study
-        with database.translated():
-            return study_result(optuna.load_study(study_name=name, storage=database.storage))
-    path = Path(name) if name.endswith(_SUFFIX) else Path(place) / f"{name}{_SUFFIX}"
-    if not path.is_file():
-        held = ", ".join(sorted(other.stem for other in path.parent.glob(f"*{_SUFFIX}"))) or "none"
-        raise StoreError(f"there is no study {path.stem} in {path.parent}; there are: {held}")
-    storage = open_storage(path)
-    if path.stem not in (study.study_name for study in storage.get_all_studies()):
-        raise StoreError(f"{path} holds no study {path.stem}: was the file renamed?")
-    return study_result(optuna.load_study(study_name=path.stem, storage=storage))
 
 
 def study_result(study: optuna.Study) -> StudyResult:

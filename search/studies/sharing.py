@@ -12,7 +12,7 @@ from typing import Any, Self
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from tilescout.search.studies.ledger import all_trials
+from tilescout.search.studies.optuna_hooks import all_trials
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.trials import recover, trial_record
 from tilescout.spaces.space import SearchSpace

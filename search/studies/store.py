@@ -11,13 +11,6 @@ def artifacts(store: Path) -> Path:
     return store / "artifacts"
 
 
-def is_database(place: Path | str) -> bool:
-    """Whether studies are kept in a database: a URL, not a path."""
-    return isinstance(place, str) and "://" in place
-
-
 def studies(store: Path, storage: str | Path | None = None) -> Path | str:
     """Where studies are kept: in a store, unless `storage` names another folder or the URL of a database."""
-    if storage is None:
-        return store / "studies"
-    return str(storage) if is_database(storage) else Path(storage)
+    return store / "studies" if storage is None else storage

@@ -16,8 +16,8 @@ from tilescout.search.engines.evaluator import CannotMeasureError, Evaluator
 from tilescout.search.measure.race import RaceOptions, run_race
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import SpaceSampler, distributions
-from tilescout.search.studies.ledger import all_trials
-from tilescout.search.studies.places import joined
+from tilescout.search.studies.optuna_hooks import all_trials
+from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.sharing import SharingOptions
 from tilescout.search.studies.trials import finished_trials, record_info, record_result
@@ -191,7 +191,7 @@ def run_study(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with ExitStack() as stack:
         study, tuner = stack.enter_context(
-            joined(options.studies, base, options.resume, sampler, space, options.sharing)
+            study_store(options.studies).join(base, options.resume, sampler, space, options.sharing)
         )
         with tuner.exclusive():
             info = _about(study, sampler, template, evaluator, options)

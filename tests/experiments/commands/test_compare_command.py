@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tilescout.experiments.compare.play import Case, Journal, Run, Trace, run_all, run_one
+from tilescout.experiments.compare.play import Case, FinishedRuns, Run, Trace, run_all, run_one
 from tilescout.search.tables.table import Table
 
 RunCommand = Callable[..., None]
@@ -108,13 +108,13 @@ def test_a_search_that_fails_or_hangs_is_an_outcome(case: Case) -> None:
 def test_a_journal_keeps_what_is_finished_and_forgets_what_failed(case: Case, tmp_path: Path) -> None:
     path = tmp_path / "deep" / "runs.jsonl"
     runs = [Run("random", case, 10, seed) for seed in range(3)]
-    Journal(path, resume=False).take(
-        [Trace(runs[0], (1, 2), 0.5), Trace(runs[1], (), 0.1, "broken")], lambda trace: None
-    )
-    again = Journal(path, resume=True)
-    assert again.traces[0] == Trace(runs[0], (1, 2), 0.5)
-    assert again.left(runs) == runs[1:]
-    assert Journal(path, resume=False).left(runs) == runs
+    with FinishedRuns(path, resume=False) as finished:
+        finished.take([Trace(runs[0], (1, 2), 0.5), Trace(runs[1], (), 0.1, "broken")], lambda trace: None)
+    with FinishedRuns(path, resume=True) as again:
+        assert again.traces[0] == Trace(runs[0], (1, 2), 0.5)
+        assert again.left(runs) == runs[1:]
+    with FinishedRuns(path, resume=False) as anew:
+        assert anew.left(runs) == runs
 
 
 def test_the_luck_of_a_search_is_its_problem_s_own(case: Case) -> None:

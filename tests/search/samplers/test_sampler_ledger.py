@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from optuna.distributions import IntDistribution
 from optuna.trial import TrialState
 
-from tilescout.search.studies.ledger import Ledger, all_trials, distributions, seen
+from tilescout.search.studies.ledger import Ledger, distributions, seen
+from tilescout.search.studies.optuna_hooks import all_trials
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Knob

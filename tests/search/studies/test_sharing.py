@@ -22,10 +22,11 @@ from tilescout.search.engines.replay import ReplayEvaluator
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.samplers.base import distributions
 from tilescout.search.studies.database import Database
-from tilescout.search.studies.places import joined, result_of, results
+from tilescout.search.studies.journals import make_journal, open_study
+from tilescout.search.studies.places import result_of, study_store
 from tilescout.search.studies.records import StudyResult, TrialRecord
 from tilescout.search.studies.sharing import SharingOptions, SharingTuner
-from tilescout.search.studies.trials import claimed, finished_trials, make_journal, record_outcome, recover
+from tilescout.search.studies.trials import finished_trials, record_outcome, recover
 from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tracking import MlflowTracker
@@ -135,7 +136,7 @@ def test_of_two_tuners_one_is_killed_and_no_trial_is_lost_or_measured_twice_or_m
 
     mlflow, server = mlflow_server
     storage, trials, killed = postgres.format("studies"), 24, Event()
-    code = VICTIM.format(here=str(Path(__file__).parents[1]), storage=storage, mlflow=mlflow, trials=trials)
+    code = VICTIM.format(here=str(Path(__file__).parent), storage=storage, mlflow=mlflow, trials=trials)
     with subprocess.Popen([sys.executable, "-c", code], stdin=PIPE, stdout=PIPE, text=True) as victim:
         assert victim.stdin is not None
         assert victim.stdout is not None
@@ -304,11 +305,11 @@ def test_new_studies_of_one_name_are_numbered_and_results_are_found_by_name(tmp_
     url = f"sqlite:///{tmp_path}/studies.db"
     found = []
     for resume in (False, False, True):
-        with joined(url, "base", resume, RandomSampler(seed=0), SPACE, QUICK) as (study, _):
+        with study_store(url).join("base", resume, RandomSampler(seed=0), SPACE, QUICK) as (study, _):
             found.append(study.study_name)
             study.set_user_attr("result", {"study": study.study_name})
     assert found == ["base", "base-2", "base-2"]
-    assert results(url) == {"base": {"study": "base"}, "base-2": {"study": "base-2"}}
+    assert study_store(url).results() == {"base": {"study": "base"}, "base-2": {"study": "base-2"}}
     assert result_of("base-2", url) == {"study": "base-2"}
     with pytest.raises(StoreError, match="there is no study other in sqlite"):
         result_of("other", url)
@@ -327,28 +328,31 @@ def test_new_studies_of_one_name_are_numbered_and_results_are_found_by_name(tmp_
 )
 def test_a_database_that_can_not_be_used_is_one_clear_line_without_its_password(url: str, answer: str) -> None:
     with pytest.raises(StoreError, match=answer) as failure:
-        Database(url)
+        Database(url).check()
     assert "secret" not in str(failure.value)
     assert "\n" not in str(failure.value)
 
 
 def test_a_journal_is_searched_by_one_process_at_a_time_and_freed_by_its_death(tmp_path: Path) -> None:
     path = make_journal(tmp_path, "base")
-    code = f"import pathlib, time, tilescout.search.studies.trials as s\nwith s.claimed(pathlib.Path({str(path)!r})):\n"
-    code += " print('in', flush=True); time.sleep(60)"
+    code = "import pathlib, time, tilescout.search.studies.journals as s\n"
+    code += f"with s.open_study(pathlib.Path({str(path)!r}), None):\n print('in', flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"in\n"
-        with pytest.raises(StoreError, match="another process is searching the study"), claimed(path):
+        with (
+            pytest.raises(StoreError, match="another process is searching the study"),
+            open_study(path, RandomSampler()),
+        ):
             pass
         assert make_journal(tmp_path, "base").name == "base-2.journal"
         other.kill()
-    with claimed(path):
+    with open_study(path, RandomSampler()):
         pass
 
 
 def test_searches_that_start_at_once_in_one_folder_get_studies_of_their_own(tmp_path: Path) -> None:
-    code = "import pathlib, sys, tilescout.search.studies.trials as s\nsys.stdin.readline()\n"
+    code = "import pathlib, sys, tilescout.search.studies.journals as s\nsys.stdin.readline()\n"
     code += f"print(*(s.make_journal(pathlib.Path({str(tmp_path)!r}), 'base').name for _ in range(20)))"
     searches = [
         subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

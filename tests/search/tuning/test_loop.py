@@ -18,9 +18,10 @@ from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.measure.protocol import ProtocolOptions, is_pruned
 from tilescout.search.measure.race import Race, run_race
 from tilescout.search.samplers import SAMPLERS, gp, make_sampler, tpe
-from tilescout.search.studies.reading import read_study
+from tilescout.search.studies.journals import JournalFolder, open_study
+from tilescout.search.studies.places import read_study
 from tilescout.search.studies.records import StudyResult
-from tilescout.search.studies.trials import finished_trials, open_storage, open_study
+from tilescout.search.studies.trials import finished_trials
 from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.table import Table, write_table
 from tilescout.search.tuning import study as tuning
@@ -118,8 +119,7 @@ def test_pruned_trials_are_trials_and_no_failures(search: Search, tmp_path: Path
     described = result.to_dict()
     assert described["pruned_trials"] == ends.count(Status.PRUNED)
     assert described["failed_trials"] == ends.count(Status.WRONG)
-    storage = open_storage(tmp_path / "studies" / f"{result.info.name}.journal")
-    study = optuna.load_study(study_name=result.info.name, storage=storage)
+    study = JournalFolder(tmp_path / "studies").load(result.info.name)
     states = {Status.OK: TrialState.COMPLETE, Status.PRUNED: TrialState.PRUNED, Status.WRONG: TrialState.FAIL}
     assert [trial.state for trial in study.trials] == [states[end] for end in ends]
     for frozen, trial in zip(study.trials, result.trials, strict=True):
@@ -157,10 +157,10 @@ def test_the_same_seed_gives_the_same_trials_pruned_or_not(search: Search, sampl
 
 def test_what_is_wanted_in_full_is_never_given_an_incumbent(table: Table, tmp_path: Path) -> None:
     with PruningEvaluator(table) as evaluator:
-        study = open_study(tmp_path / "study.journal", make_sampler("exhaustive", evaluator.space, 0))
-        wanted = range(0, len(evaluator.space), 2)
-        run(study, evaluator, Budget(), LIBRARY_US, lambda trial: None, in_full=wanted)
-        ends = {trial.index: trial.measurement.status for trial in finished_trials(study, evaluator.space)}
+        sampler, wanted = make_sampler("exhaustive", evaluator.space, 0), range(0, len(evaluator.space), 2)
+        with open_study(tmp_path / "study.journal", sampler) as study:
+            run(study, evaluator, Budget(), LIBRARY_US, lambda trial: None, in_full=wanted)
+            ends = {trial.index: trial.measurement.status for trial in finished_trials(study, evaluator.space)}
 
     assert len(ends) == len(evaluator.space)
     for index, incumbent in evaluator.asked[1:]:

@@ -1,0 +1,175 @@
+"""A folder of journals, one a study, each searched by one process at a time."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.exceptions import OptunaError
+from optuna.samplers import BaseSampler
+from optuna.storages import JournalStorage
+from optuna.storages.journal import BaseJournalBackend
+
+from tilescout.search.studies.journal import BusyError, Journal, JournalForm, at_key, read_records
+from tilescout.search.studies.optuna_hooks import OPERATION
+from tilescout.search.studies.sharing import SharingOptions, SoleTuner, Tuner
+from tilescout.search.studies.study_store import StudyStore, latest, unused
+from tilescout.spaces.errors import MALFORMED, StoreError, one_line
+from tilescout.spaces.space import SearchSpace
+
+SUFFIX = ".journal"
+
+FORM = JournalForm("the study", OPERATION)
+"""Optuna's own form: `JournalFileBackend` reads it."""
+
+_DAMAGE = (*MALFORMED, AssertionError, OptunaError)  # what optuna raises over records that it did not write
+
+
+class NotBegunError(StoreError):
+    """A study's file is there, and nothing is in it."""
+
+
+class JournalFolder(StudyStore):
+    """The studies of a folder. It is made when a study is searched."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name = str(folder)
+        self._folder = folder
+
+    @contextmanager
+    def join(
+        self, base: str, resume: bool, sampler: BaseSampler, space: SearchSpace, sharing: SharingOptions
+    ) -> Iterator[tuple[optuna.Study, Tuner]]:
+        path = self._path(latest(self.names(), base)) if resume else make_journal(self._folder, base)
+        with open_study(path, sampler) as study, SoleTuner(study, space) as sole:
+            yield study, sole
+
+    def check(self) -> None:
+        existing = next(folder for folder in (self._folder, *self._folder.absolute().parents) if folder.exists())
+        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+            raise StoreError(f"can't write studies to {self._folder}: {existing} is no folder that may be written")
+
+    def names(self) -> list[str]:
+        return sorted(path.name.removesuffix(SUFFIX) for path in self._folder.glob(f"*{SUFFIX}"))
+
+    def load(self, name: str) -> optuna.Study:
+        path = self._path(name)
+        if not os.path.lexists(path):
+            raise StoreError(f"there is no study {name} in {self.name}; there are: {', '.join(self.names()) or 'none'}")
+        try:
+            storage = JournalStorage(_Reading(path))
+            held = [study.study_name for study in storage.get_all_studies()]
+            if not held:
+                raise NotBegunError(f"the study {path} is empty: no search of it has begun")
+            if name not in held:
+                raise StoreError(f"{path} holds no study {name}: was the file renamed?")
+            return optuna.load_study(study_name=name, storage=storage)
+        except _DAMAGE as error:
+            raise _damaged(path, error) from error
+
+    def result(self, name: str) -> dict[str, Any] | None:
+        try:
+            return super().result(name)
+        except NotBegunError:  # a search made the file and was killed, or is about to begin
+            return None
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}{SUFFIX}"
+
+
+@contextmanager
+def open_study(path: Path, sampler: BaseSampler) -> Iterator[optuna.Study]:
+    """The study in the journal at `path`, for this process alone while the context is open, or until it dies.
+
+    It is made if it is new; its name is the file's, without the suffix. A record that was cut off at the end, by a full
+    disk or a power failure, is removed.
+
+    Raises
+    ------
+    StoreError
+        If another search is at it, or the file can't be written, is something else, or is damaged before its last
+        record.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    try:
+        journal = Journal(path, FORM, at_key("datetime_complete"))  # once a trial, when it ends: 5 ms
+    except BusyError as error:
+        raise StoreError(
+            f"another process is searching the study {path}: wait for it, start a new study without --resume, or "
+            "share one between tuners in a database, with --storage"
+        ) from error
+    with journal:
+        try:
+            study = optuna.create_study(
+                storage=JournalStorage(_Writing(journal)),
+                sampler=sampler,
+                study_name=path.name.removesuffix(SUFFIX),
+                direction="minimize",
+                load_if_exists=True,
+            )
+        except _DAMAGE as error:
+            raise _damaged(path, error) from error
+        yield study
+
+
+def make_journal(folder: Path, base: str) -> Path:
+    """An empty journal in `folder` for a new study that is named after `base`.
+
+    Raises
+    ------
+    StoreError
+        If it can't be made.
+    """
+    while True:
+        path = folder / f"{unused(JournalFolder(folder).names(), base)}{SUFFIX}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path.open("xb").close()
+            return path
+        except FileExistsError:
+            if not path.is_file():
+                raise StoreError(f"can't make the study {path}: something else is there") from None
+        except OSError as error:
+            raise _unwritable(path, error) from error
+
+
+class _Writing(BaseJournalBackend):
+    """Optuna's records in a journal that this process writes."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+        return self._journal.read(log_number_from)
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        try:
+            self._journal.append(logs)
+        except StoreError as error:
+            raise StoreError(f"{error}; what is finished is in it, make room and go on with tune --resume") from error
+
+
+class _Reading(BaseJournalBackend):
+    """The records that a journal holds when it is opened."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+        return read_records(self._path, FORM) if log_number_from == 0 else iter(())
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        raise StoreError(f"the study {self._path} is open for reading only")
+
+
+def _damaged(what: object, error: Exception) -> StoreError:
+    return StoreError(f"the study {what} is damaged ({one_line(repr(error), 200)}); start a new one without --resume")
+
+
+def _unwritable(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"can't write the study {path}: {error.strerror}; choose another folder with --store")

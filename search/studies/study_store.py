@@ -1,0 +1,133 @@
+"""The interface of what keeps studies."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from contextlib import AbstractContextManager
+from typing import Any
+
+import optuna
+from optuna.samplers import BaseSampler
+
+from tilescout.search.studies.reading import study_result
+from tilescout.search.studies.records import StudyResult
+from tilescout.search.studies.sharing import SharingOptions, Tuner
+from tilescout.search.studies.trials import RESULT
+from tilescout.spaces.space import SearchSpace
+
+
+class StudyStore(ABC):
+    """A place that keeps studies by their names. Everything but `join` reads, and changes nothing there.
+
+    Attributes
+    ----------
+    name
+        The place, as people are told it: without a password.
+    """
+
+    name: str
+
+    @abstractmethod
+    def join(
+        self, base: str, resume: bool, sampler: BaseSampler, space: SearchSpace, sharing: SharingOptions
+    ) -> AbstractContextManager[tuple[optuna.Study, Tuner]]:
+        """A study to search, and this process's part in it, while the context is open.
+
+        Parameters
+        ----------
+        base
+            What the study is named after.
+        resume
+            Take the newest study of that name, in a database together with the tuners that are at it; else start
+            another.
+        sampler, space
+            Proposes, and what.
+        sharing
+            How tuners of one study keep track of each other.
+
+        Raises
+        ------
+        StoreError
+            If the study can't be opened or written, or another process is searching its journal.
+        """
+
+    @abstractmethod
+    def check(self) -> None:
+        """Make sure that studies can be searched here.
+
+        Raises
+        ------
+        StoreError
+            If not, with the reason.
+        """
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """The names of all studies, sorted.
+
+        Raises
+        ------
+        StoreError
+            If the place can't be read.
+        """
+
+    @abstractmethod
+    def load(self, name: str) -> optuna.Study:
+        """A study, for reading.
+
+        Raises
+        ------
+        StoreError
+            If there is no such study, or it can't be read.
+        """
+
+    def attributes(self, name: str) -> dict[str, Any]:
+        """The user attributes of a study.
+
+        Raises
+        ------
+        StoreError
+            If there is no such study, or it can't be read.
+        """
+        return self.load(name).user_attrs
+
+    def result(self, name: str) -> dict[str, Any] | None:
+        """What the last finished search of a study found, as `StudyResult.evidence` has it; None if none finished.
+
+        Raises
+        ------
+        StoreError
+            If there is no such study, or it can't be read.
+        """
+        return self.attributes(name).get(RESULT)
+
+    def results(self) -> dict[str, dict[str, Any] | None]:
+        """The `result` of every study, by name.
+
+        Raises
+        ------
+        StoreError
+            If one can't be read.
+        """
+        return {name: self.result(name) for name in self.names()}
+
+    def read(self, name: str) -> StudyResult:
+        """A study, as far as it has come.
+
+        Raises
+        ------
+        StoreError
+            If there is no such study, or it is damaged or of a tilescout that did not say what a study is about.
+        """
+        return study_result(self.load(name))
+
+
+def unused(names: Collection[str], name: str) -> str:
+    """`name`, or `name` with the first number behind it that is not among `names`."""
+    numbered = (f"{name}-{number}" for number in range(2, len(names) + 3))
+    return next(candidate for candidate in (name, *numbered) if candidate not in names)
+
+
+def latest(names: Collection[str], name: str) -> str:
+    """The one of `names` that `unused` has made of `name` last; `name` itself if there is none."""
+    numbered = (f"{name}-{number}" for number in range(len(names) + 1, 1, -1))
+    return next((candidate for candidate in (*numbered, name) if candidate in names), name)

@@ -1,0 +1,311 @@
+"""Reading a study changes nothing about its store, and refuses what is no study in one line."""
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.samplers import RandomSampler
+
+from tilescout.experiments.compare.play import FinishedRuns
+from tilescout.search.campaigns.collect import FORM
+from tilescout.search.campaigns.records import read_records
+from tilescout.search.measure.measurement import Measurement, Status
+from tilescout.search.samplers.base import distributions
+from tilescout.search.studies import journal as journals
+from tilescout.search.studies.database import Database
+from tilescout.search.studies.journal import Journal, never
+from tilescout.search.studies.journals import JournalFolder, open_study
+from tilescout.search.studies.places import read_study, result_of, study_store
+from tilescout.search.studies.sharing import SharingOptions
+from tilescout.search.studies.study_store import StudyStore
+from tilescout.search.studies.trials import finished_trials, record_outcome, recover
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import StoreError
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.templates import find_template
+
+RECORDED = Path(__file__).parent / "recorded"
+"""Files that tilescout wrote when each kind of journal had a class of its own: a replayed search of four random trials,
+the same of three in SQLite, a campaign and a comparison."""
+
+NAME = "gemm_sm90-4096x4096x4096-bf16-h200-replay-random-s0"
+SPACE = find_template("gemm_sm90").space(GemmProblem(4096, 4096, 4096), find_device("h200"))
+
+Seen = Mapping[str, tuple[bytes | None, int]]
+
+
+def files(folder: Path) -> Seen:
+    """Every file below a folder: its contents, and when it was written."""
+    return {
+        str(path.relative_to(folder)): (path.read_bytes() if path.is_file() else None, path.stat().st_mtime_ns)
+        for path in (folder, *folder.rglob("*"))
+    }
+
+
+@pytest.fixture
+def studies(tmp_path: Path) -> Path:
+    """A folder with a study whose last record is cut off."""
+    folder = tmp_path / "studies"
+    folder.mkdir()
+    content = (RECORDED / f"{NAME}.journal").read_bytes()
+    (folder / f"{NAME}.journal").write_bytes(content + content.splitlines()[-1][:100])
+    return folder
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A SQLite file with a study."""
+    folder = tmp_path / "database"
+    folder.mkdir()
+    with sqlite3.connect(folder / "studies.db") as connection:
+        connection.executescript((RECORDED / "studies.sql").read_text())
+    connection.close()
+    return f"sqlite:///{folder}/studies.db"
+
+
+def read_all(store: StudyStore) -> None:
+    assert store.names() == [NAME]
+    assert store.read(NAME).info.name == NAME
+    assert store.attributes(NAME)["about"]["library_us"] > 0
+    result = store.result(NAME)
+    assert result is not None
+    assert result["study"] == NAME
+    assert store.results() == {NAME: result}
+    with pytest.raises(StoreError, match="there is no study other in "):
+        store.read("other")
+
+
+def test_reading_a_journal_changes_no_file_and_makes_none(studies: Path) -> None:
+    before = files(studies)
+    read_all(study_store(studies))
+    path = str(studies / f"{NAME}.journal")
+    assert result_of(path, "nowhere") == result_of(NAME, studies)
+    assert read_study(path, "nowhere") == read_study(NAME, studies)
+    assert files(studies) == before
+
+
+def test_reading_a_database_changes_no_file_and_makes_none(url: str, tmp_path: Path) -> None:
+    before = files(tmp_path)
+    read_all(study_store(url))
+    assert files(tmp_path) == before
+    with pytest.raises(StoreError, match="there is no database sqlite"):
+        study_store(f"sqlite:///{tmp_path}/missing.db").names()
+    assert files(tmp_path) == before
+
+
+def test_a_database_without_studies_is_refused_and_gets_no_tables(tmp_path: Path) -> None:
+    sqlite3.connect(tmp_path / "other.db").close()
+    (tmp_path / "text.db").write_text("not a database, but long enough for SQLite to look at it twice\n" * 20)
+    before = files(tmp_path)
+    for name in ("other", "text"):
+        with pytest.raises(StoreError, match="failed") as refusal:
+            study_store(f"sqlite:///{tmp_path}/{name}.db").names()
+        assert "\n" not in str(refusal.value)
+    assert files(tmp_path) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_study_in_a_folder_that_may_not_be_written_is_read(studies: Path) -> None:
+    studies.chmod(0o500)
+    assert len(read_study(NAME, studies).trials) == 4
+    studies.chmod(0o700)
+
+
+def test_a_study_is_read_while_it_is_searched(studies: Path) -> None:
+    with open_study(studies / f"{NAME}.journal", RandomSampler(seed=0)) as study:
+        trial = study.ask(distributions(SPACE))
+        assert len(read_study(NAME, studies).trials) == 4
+        record_outcome(study, trial, Measurement(Status.WRONG, "x"))
+        assert len(read_study(NAME, studies).trials) == 5
+
+
+def a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def a_loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def a_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def holding(content: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(content)
+
+
+FOREIGN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "text": (holding(b"Monday: measured all day.\nTuesday: the same, with no new"), "its first line is not"),
+    "text without a line": (holding(b"no new line"), "its first line is not"),
+    "other JSON": (holding(b'{"format":1,"space":"gemm_sm90"}\n{"library":[0,4.0'), "its first line is not"),
+    "a list": (holding(b'["op_code"]\n["op'), "its first line is not"),
+    "nested": (holding(b"[" * 100_000 + b"\n[["), "its first line is not"),
+    "zeros": (holding(bytes(1000)), "its first line is not"),
+    "a folder": (Path.mkdir, "is no regular file"),
+    "a pipe": (a_pipe, "is no regular file"),
+    "a loop": (a_loop, "Too many levels of symbolic links"),
+    "a device": (a_device, "is no regular file"),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_what_is_no_study_is_refused_in_one_line_and_left_as_it_is(kind: str, tmp_path: Path) -> None:
+    make, why = FOREIGN[kind]
+    path = tmp_path / "notes.journal"
+    make(path)
+    before = sorted(os.listdir(tmp_path)), os.lstat(path).st_mtime_ns, path.is_file() and path.read_bytes()
+    folder = JournalFolder(tmp_path)
+    attempts: list[Callable[[], object]] = [
+        lambda: folder.read("notes"),
+        lambda: folder.result("notes"),
+        folder.results,
+        lambda: read_study(str(path), tmp_path),
+        lambda: open_study(path, RandomSampler(seed=0)).__enter__(),
+        lambda: folder.join("notes", True, RandomSampler(seed=0), SPACE, SharingOptions()).__enter__(),
+    ]
+    for attempt in attempts:
+        with pytest.raises(StoreError, match=why) as refusal:
+            attempt()
+        assert "\n" not in str(refusal.value)
+        assert "notes" in str(refusal.value)
+    assert before == (sorted(os.listdir(tmp_path)), os.lstat(path).st_mtime_ns, path.is_file() and path.read_bytes())
+
+
+def test_a_study_that_was_cut_within_its_first_record_or_is_empty_has_no_result(tmp_path: Path) -> None:
+    folder, path = JournalFolder(tmp_path), tmp_path / "study.journal"
+    for content in (b"", b'{"op_code":0,"worker_id":"26a8', b'{"op'):
+        path.write_bytes(content)
+        assert folder.results() == {"study": None}
+        with pytest.raises(StoreError, match="is empty: no search of it has begun"):
+            folder.read("study")
+        assert path.read_bytes() == content
+        with open_study(path, RandomSampler(seed=0)) as study:
+            assert study.trials == []
+        assert path.read_bytes().startswith(b'{"op_code":0,')
+
+
+def test_a_record_or_a_journal_that_is_too_large_is_neither_read_nor_written(
+    studies: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = studies / f"{NAME}.journal"
+    longest = max(map(len, path.read_bytes().splitlines(keepends=True)))
+    monkeypatch.setattr(journals, "LONGEST", longest)
+    with open_study(path, RandomSampler(seed=0)) as study, pytest.raises(StoreError, match="can't write"):
+        study.set_user_attr("a", "b" * longest)
+    assert len(read_study(NAME, studies).trials) == 4
+    for limit, value in (("LONGEST", longest - 1), ("LARGEST", path.stat().st_size - 1)):
+        with monkeypatch.context() as patch:
+            patch.setattr(journals, limit, value)
+            before = files(studies)
+            with pytest.raises(StoreError, match=r"longer than|too large"):
+                read_study(NAME, studies)
+            with pytest.raises(StoreError, match=r"longer than|too large"), open_study(path, RandomSampler(seed=0)):
+                pass
+            assert files(studies) == before
+
+
+def test_a_disk_that_fills_up_within_a_record_leaves_none_of_it(tmp_path: Path) -> None:
+    code = """
+import resource, signal, sys
+from pathlib import Path
+from tilescout.search.studies.journal import Journal, JournalForm, never
+from tilescout.spaces.errors import StoreError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+with Journal(Path(sys.argv[1]), JournalForm("the journal", "row"), never) as journal:
+    journal.append([{"row": 1}])
+    try:
+        journal.append([{"row": 2, "long": "x" * 200}])
+    except StoreError as error:
+        print(error)
+    journal.append([{"row": 3}])
+"""
+    path = tmp_path / "a.journal"
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
+    assert done.stdout == f"can't write the journal {path}: File too large\n"
+    assert path.read_text() == '{"row":1}\n{"row":3}\n'
+
+
+def test_a_recorded_study_is_read_and_goes_on(studies: Path) -> None:
+    result = read_study(NAME, studies)
+    assert [trial.number for trial in result.trials] == [0, 1, 2, 3]
+    assert result.best is not None
+    assert result.best.measurement.time_us == 197.3061655501379
+    path = studies / f"{NAME}.journal"
+    recorded = (RECORDED / path.name).read_bytes()
+    with study_store(studies).join(NAME, True, RandomSampler(seed=0), SPACE, SharingOptions()) as (study, tuner):
+        assert path.read_bytes().startswith(recorded + b'{"op_code":0,')  # the torn record is gone
+        tuner.take_over()
+        found = finished_trials(study, SPACE)
+        assert [trial.configuration for trial in found] == [trial.configuration for trial in result.trials]
+        record_outcome(study, study.ask(distributions(SPACE)), Measurement(Status.WRONG, "x"))
+    assert path.read_bytes().startswith(recorded)
+    assert [json.loads(line)["op_code"] for line in path.read_bytes().splitlines()][-1] == 6
+    assert len(read_study(NAME, studies).trials) == 5
+    assert sorted(os.listdir(studies)) == [path.name]  # with no lock beside it
+    optuna.load_study(
+        study_name=NAME,
+        storage=optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path))),
+    )
+
+
+def test_a_study_that_was_cut_anywhere_is_read_and_goes_on(studies: Path) -> None:
+    path = studies / f"{NAME}.journal"
+    recorded = path.read_bytes()
+    trials = []
+    for length in range(20, len(recorded), 997):
+        path.write_bytes(recorded[:length])
+        attributes = JournalFolder(studies).attributes(NAME) if b"\n" in recorded[:length] else {}
+        trials.append(len(read_study(NAME, studies).trials) if "info" in attributes else 0)
+        with open_study(path, RandomSampler(seed=0)) as study:
+            recover(study, SPACE)
+            assert len(finished_trials(study, SPACE)) >= trials[-1]
+    assert trials == sorted(trials)
+    assert trials[-1] >= 3
+
+
+def test_a_recorded_database_is_read_and_goes_on(url: str) -> None:
+    assert len(read_study(NAME, url).trials) == 3
+    with study_store(url).join(NAME, True, RandomSampler(seed=0), SPACE, SharingOptions()) as (study, tuner):
+        with tuner.exclusive():
+            tuner.take_over()
+            trial = study.ask(distributions(SPACE))
+            tuner.begin(trial)
+        record_outcome(study, trial, Measurement(Status.WRONG, "x"))
+    assert len(read_study(NAME, url).trials) == 4
+    Database(url).check()
+
+
+def test_a_recorded_campaign_goes_on(tmp_path: Path) -> None:
+    path = shutil.copy(RECORDED / "campaign.journal", tmp_path)
+    recorded = Path(path).read_bytes()
+    with Journal(Path(path), FORM, never) as journal:
+        rows, library_us, _ = read_records(journal)
+        assert (len(rows), len(library_us)) == (18, 1)
+        journal.append([{"library": [0, library_us[0]]}])
+        journal.append([{"row": [0, 1], "measurement": rows[0, 1].to_dict()}])
+    lines = Path(path).read_bytes()[len(recorded) :].splitlines(keepends=True)
+    assert all(line in recorded for line in lines), "it is written as it was"
+    assert len(lines) == 2
+
+
+def test_recorded_searches_of_a_comparison_are_not_run_again(tmp_path: Path) -> None:
+    path = Path(shutil.copy(RECORDED / "runs.jsonl", tmp_path))
+    recorded = path.read_bytes()
+    path.write_bytes(recorded[:-30])
+    with FinishedRuns(path, resume=True) as finished:
+        assert [trace.run.contender for trace in finished.traces] == ["random", "random", "tpe"]
+        last = finished.traces[-1]
+        assert finished.left([trace.run for trace in finished.traces]) == []
+        finished.take([last], lambda trace: None)
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert b"".join(lines[:3]) == b"".join(recorded.splitlines(keepends=True)[:3])
+    assert lines[3] == lines[2], "it is written as it was"
