@@ -23,8 +23,9 @@ from pathlib import Path
 
 import numpy as np
 
+from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import CostModel, Prediction, Sample
-from tilescout.costmodel.features import Features, Floats
+from tilescout.costmodel.features import Features
 from tilescout.spaces.errors import ModelError
 
 _POWER = 4

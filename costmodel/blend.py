@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.ensemble import EnsembleModel
 from tilescout.costmodel.estimator import Sample
-from tilescout.costmodel.features import Features, Floats
+from tilescout.costmodel.features import Features
 from tilescout.costmodel.forest import CorrectedForest, ForestModel, ForestOptions
 from tilescout.costmodel.ranking import Networks, RankingModel, RankingOptions
 

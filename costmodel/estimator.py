@@ -9,7 +9,8 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.costmodel.features import Features, Floats
+from tilescout.costmodel.arrays import Floats
+from tilescout.costmodel.features import Features
 from tilescout.spaces.errors import ModelError
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import CostModel, Prediction, Sample
-from tilescout.costmodel.features import Floats
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import GemmProblem
 

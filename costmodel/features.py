@@ -43,9 +43,7 @@ Features of a compiled kernel, for configurations whose artifact exists; a space
 They are read from the cubin: registers and bytes by NVIDIA's ``cuobjdump -res-usage``, instructions off the size of its
 code section (`tilescout.search.build.binaries`).
 
-Sources: a multiprocessor of compute capability 9.0 multiplies 4096 16-bit operations a cycle (NVIDIA H100 Tensor Core
-GPU Architecture, 2022) and reads 128 B a cycle of shared memory (CUDA C++ programming guide); an m64nNk16 instruction
-reads its operands from there. The reach of a round of blocks follows from the order in which the kernel walks tiles.
+The rates of the hardware and their sources are in `tilescout.spaces.devices` and `tilescout.spaces.hardware`.
 """
 
 from dataclasses import dataclass
@@ -53,6 +51,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tilescout.costmodel.arrays import Floats
+from tilescout.costmodel.roofline import parts_us
+from tilescout.costmodel.work import work_of
 from tilescout.spaces.constraints import Columns
 from tilescout.spaces.devices import Device
 from tilescout.spaces.gemm import GemmProblem
@@ -61,18 +62,8 @@ from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate
 from tilescout.spaces.tiling import Tiling, ceil_div
 
-Floats = NDArray[np.float64]
-
 BINARY_PREFIX = "binary:"
 """What the names of features of a compiled kernel begin with."""
-
-OPERATION_BYTES_A_CYCLE = 8192  # 4096 16-bit matrix operations of a multiprocessor (sm_90), or 8192 8-bit ones
-SHARED_BYTES_A_CYCLE = 128  # that a multiprocessor reads of its shared memory
-MMA_ROWS, MMA_BYTES = 64, 32  # of one matrix instruction: rows, and bytes along k of each row
-# Share of the multiprocessors that clusters of so many blocks can use. A cluster stays within one of the GPU's
-# processing clusters, and these differ in how many multiprocessors are enabled: of its 132, an H200 runs 30 clusters of
-# 4 at a time and 15 of 8 (cuOccupancyMaxActiveClusters, one card, 2026-11).
-USABLE = {1: 1.0, 2: 1.0, 4: 30 * 4 / 132, 8: 15 * 8 / 132}
 
 
 @dataclass(frozen=True)
@@ -164,127 +155,14 @@ def binary_features(registers: Floats, spill_bytes: Floats, instructions: Floats
     return Features.of({BINARY_PREFIX + name: np.log2(column) for name, column in columns.items()})
 
 
-def clusters_at_once(size: NDArray[np.int64], device: Device) -> NDArray[np.int64]:
-    """How many clusters of `size` blocks run at the same time, one block a multiprocessor.
-
-    Larger clusters leave multiprocessors of each processing cluster unused.
-    """
-    share = np.array([USABLE[blocks] for blocks in sorted(USABLE)])[np.searchsorted(sorted(USABLE), size)]
-    return np.asarray(np.maximum(np.floor(share * device.sms / size + 1e-9), 1), dtype=np.int64)
-
-
-@dataclass(frozen=True)
-class Work:
-    """What the hardware must do for each configuration; every field of shape [configurations].
-
-    Attributes
-    ----------
-    units, at_once, waves
-        Units of work of the persistent grid, clusters that run at once, rounds.
-    blocks
-        Blocks a cluster.
-    busy
-        Multiprocessors that have work in the first round.
-    steps
-        Stages that a block consumes for one tile.
-    mma_cycles, smem_cycles
-        Cycles of a stage on the tensor cores, and to read its operands from shared memory.
-    stage_bytes, l2_bytes
-        Bytes that a stage fills, and those of them that this block's share of the loads reads from L2.
-    tile_bytes
-        Bytes of a tile of D.
-    wave_bytes
-        Bytes of distinct A and B that one round of blocks reads.
-    memory_bytes
-        Bytes through device memory, re-reads included.
-    """
-
-    units: Floats
-    at_once: Floats
-    waves: Floats
-    blocks: Floats
-    busy: Floats
-    steps: Floats
-    mma_cycles: Floats
-    smem_cycles: Floats
-    stage_bytes: Floats
-    l2_bytes: Floats
-    tile_bytes: Floats
-    wave_bytes: Floats
-    memory_bytes: Floats
-
-
-def work_of(tiling: Tiling, problem: GemmProblem, device: Device) -> Work:
-    """Count the work of configurations on a problem."""
-    t, size, result = tiling, problem.element.bytes, problem.result.bytes
-    clusters_m = ceil_div(problem.m, t.rows * t.cluster_m)
-    clusters_n = ceil_div(problem.n, t.columns * t.cluster_n)
-    within, apart = (t.split_k, 1) if t.split_in_cluster else (1, t.split_k)  # parts of a tile in a cluster, in others
-    units = clusters_m * clusters_n * problem.batch * apart
-    blocks = t.cluster_m * t.cluster_n * within
-    at_once = clusters_at_once(blocks, device)
-    running = np.minimum(units, at_once)
-    waves = ceil_div(units, at_once)
-    steps = ceil_div(ceil_div(problem.k, t.split_k), t.depth)
-
-    instructions = t.rows * t.columns * t.depth * size / (MMA_ROWS * t.mma_columns * MMA_BYTES)
-    cycles = 2 * MMA_ROWS * MMA_BYTES * t.mma_columns / OPERATION_BYTES_A_CYCLE
-    operand_bytes = (MMA_ROWS + t.mma_columns) * MMA_BYTES
-    l2_elements = t.depth * (t.rows / t.cluster_n + t.columns / t.cluster_m)
-
-    # Distinct tiles of A and B that the clusters of one round touch, walking bands `swizzle` wide.
-    along = np.where(t.along_m, clusters_m, clusters_n)
-    across = np.where(t.along_m, clusters_n, clusters_m)
-    width = np.minimum(t.swizzle, across)
-    tiles = ceil_div(running, apart)
-    length = np.minimum(along, ceil_div(tiles, width))
-    lanes = np.minimum(across, width * ceil_div(tiles, width * along))
-    reach_m = np.where(t.along_m, length, lanes) * t.cluster_m * t.rows
-    reach_n = np.where(t.along_m, lanes, length) * t.cluster_n * t.columns
-    reach_m, reach_n = np.minimum(reach_m, problem.m), np.minimum(reach_n, problem.n)
-    wave_bytes = (reach_m + reach_n) * float(problem.k) * size
-    inputs = (problem.m + problem.n) * float(problem.k) * size * problem.batch
-    # What exceeds the L2 is read again in every round; a round that fits finds the last one's tiles still there.
-    evicted = np.clip(inputs / device.l2 - 0.5, 0.0, 1.0)
-    read = inputs + evicted * np.maximum(wave_bytes * (units / at_once) - inputs, 0.0)
-    written = float(problem.batch * problem.m * problem.n * result)
-    return Work(
-        units=units.astype(np.float64),
-        at_once=at_once.astype(np.float64),
-        waves=waves.astype(np.float64),
-        blocks=blocks.astype(np.float64),
-        busy=(running * blocks).astype(np.float64),
-        steps=steps.astype(np.float64),
-        mma_cycles=instructions * cycles,
-        smem_cycles=instructions * operand_bytes / SHARED_BYTES_A_CYCLE,
-        stage_bytes=np.asarray((t.rows + t.columns) * t.depth * size, dtype=np.float64),
-        l2_bytes=l2_elements * float(size),
-        tile_bytes=np.asarray(t.rows * t.columns * result, dtype=np.float64),
-        wave_bytes=wave_bytes,
-        memory_bytes=read + written,
-    )
-
-
 def tiling_features(tiling: Tiling, problem: GemmProblem, device: Device) -> dict[str, Floats]:
     """The features of a tiled product, by name; see the module's table."""
     t, work = tiling, work_of(tiling, problem, device)
     ones = np.ones(len(t))
-    clock = device.peak / (device.sms * OPERATION_BYTES_A_CYCLE / 2)  # Hz, at which the datasheet's peak holds
-    per_us = clock * 1e-6  # cycles
     stage_operations = 2.0 * t.rows * t.columns * t.depth
-    # A stage is asked for, waited for, filled and multiplied before it can be asked for again.
-    multiply_us = np.maximum(work.mma_cycles, work.smem_cycles) / per_us
-    fill_us = work.l2_bytes / (L2_BYTES_A_CYCLE * per_us)
-    round_trip = LATENCY_US + fill_us + multiply_us
-    times = {
-        "mma": work.waves * work.steps * multiply_us,
-        "l2": work.waves * work.steps * fill_us,
-        "memory": work.memory_bytes / device.bandwidth * 1e6,
-        "latency": work.waves * (work.steps * round_trip / t.stages + LATENCY_US),
-        "store": work.waves * work.tile_bytes / (STORE_BYTES_A_CYCLE * per_us),
-    }
+    times = parts_us(work, t.stages, device)
     ordered = np.sort(np.stack(list(times.values())), axis=0)
-    balance = device.peak * 2 / problem.element.bytes / device.bandwidth
+    balance = device.peak_of(problem.element) / device.bandwidth
     logs = {
         "m": problem.m * ones,
         "n": problem.n * ones,
@@ -331,9 +209,3 @@ def tiling_features(tiling: Tiling, problem: GemmProblem, device: Device) -> dic
     for name, flag in {"along_m": t.along_m, "ping_pong": t.ping_pong, "early_launch": t.early_launch}.items():
         features[name] = np.asarray(flag, dtype=np.float64)
     return features
-
-
-# Round figures to compare parts of a time by, not to predict one: the analytic model calibrates its own.
-L2_BYTES_A_CYCLE = 32  # that a multiprocessor reads of the L2
-STORE_BYTES_A_CYCLE = 32  # that it writes
-LATENCY_US = 0.8  # from asking for a stage to its first bytes

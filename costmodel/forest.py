@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.costmodel.analytic import Constants, calibrate_from, log_base
+from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.ensemble import EnsembleModel
 from tilescout.costmodel.estimator import Sample
-from tilescout.costmodel.features import Features, Floats
+from tilescout.costmodel.features import Features
 from tilescout.costmodel.trees import Forest
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.costmodel.features import Floats
+from tilescout.costmodel.arrays import Floats
 
 JITTER = 1e-8
 """Added to variances, in units of the signal's, so that covariance matrices keep a Cholesky factor."""

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilescout.costmodel.analytic import Constants, calibrate_from, log_base
+from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.ensemble import EnsembleModel
 from tilescout.costmodel.estimator import Sample
-from tilescout.costmodel.features import Features, Floats
+from tilescout.costmodel.features import Features
 
 if TYPE_CHECKING:
     import torch

@@ -1,4 +1,4 @@
-"""The time that no kernel can beat: the roofline of a problem on a device.
+"""Lower bounds of a time: the roofline of a problem on a device, and the parts of a configuration's time.
 
 S. Williams, A. Waterman, D. Patterson: Roofline: an insightful visual performance model for multicore architectures.
 Communications of the ACM 52(4), 2009.
@@ -6,8 +6,19 @@ Communications of the ACM 52(4), 2009.
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from tilescout.costmodel.arrays import Floats
+from tilescout.costmodel.work import Work
 from tilescout.spaces.devices import Device
+from tilescout.spaces.hardware import rated_clock
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.tiling import Integers
+
+# Round figures to compare parts of a time by, not to predict one: the analytic model calibrates its own.
+L2_BYTES_A_CYCLE = 32  # that a multiprocessor reads of the L2
+STORE_BYTES_A_CYCLE = 32  # that it writes
+LATENCY_US = 0.8  # from asking for a stage to its first bytes
 
 
 @dataclass(frozen=True)
@@ -28,9 +39,7 @@ class Roofline:
     @classmethod
     def of(cls, problem: Problem, device: Device) -> "Roofline":
         """The roofline of a problem on a device."""
-        # Tensor cores multiply elements of half the size at twice the rate.
-        peak = device.peak * 2 / problem.element.bytes
-        return cls(problem.flops / peak * 1e6, problem.bytes / device.bandwidth * 1e6)
+        return cls(problem.flops / device.peak_of(problem.element) * 1e6, device.move_us(problem.bytes))
 
     @property
     def time_us(self) -> float:
@@ -41,3 +50,32 @@ class Roofline:
     def bound(self) -> str:
         """What the problem is bound by: ``compute`` or ``memory``."""
         return "compute" if self.compute_us >= self.memory_us else "memory"
+
+
+def parts_us(work: Work, stages: Integers, device: Device) -> dict[str, Floats]:
+    """The parts of each configuration's time in µs, by name, each of shape [configurations].
+
+    Every part is the time that one resource is busy if nothing else holds it up: ``mma`` the tensor cores, ``l2`` the
+    way from the L2, ``memory`` device memory, ``latency`` the ring of stages, ``store`` the way of the results.
+
+    Parameters
+    ----------
+    work
+        The work of the configurations.
+    stages
+        Stages of their rings, of shape [configurations].
+    device
+        Where they run.
+    """
+    per_us = rated_clock(device) * 1e-6  # cycles
+    multiply_us = np.maximum(work.mma_cycles, work.smem_cycles) / per_us
+    fill_us = work.l2_bytes / (L2_BYTES_A_CYCLE * per_us)
+    # A stage is asked for, waited for, filled and multiplied before it can be asked for again.
+    round_trip = LATENCY_US + fill_us + multiply_us
+    return {
+        "mma": work.waves * work.steps * multiply_us,
+        "l2": work.waves * work.steps * fill_us,
+        "memory": device.move_us(work.memory_bytes),
+        "latency": work.waves * (work.steps * round_trip / stages + LATENCY_US),
+        "store": work.waves * work.tile_bytes / (STORE_BYTES_A_CYCLE * per_us),
+    }

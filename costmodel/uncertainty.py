@@ -6,8 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
+from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import Sample
-from tilescout.costmodel.features import Features, Floats
+from tilescout.costmodel.features import Features
 from tilescout.spaces.errors import ModelError
 
 

@@ -1,8 +1,10 @@
 """Static facts of the GPUs that kernels are tuned for."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from tilescout.spaces.errors import DeviceError
+from tilescout.spaces.problems import DType
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,14 @@ class Device:
     l2: int
     bandwidth: float
     peak: float
+
+    def peak_of(self, element: DType) -> float:
+        """Dense matrix operations a second on elements of a type: twice as many of half the size."""
+        return self.peak * 2 / element.bytes
+
+    def move_us(self, moved: Any) -> Any:
+        """Time in µs to move bytes, a number or a column of them, through device memory at its full bandwidth."""
+        return moved / self.bandwidth * 1e6
 
 
 RTX_PRO_6000 = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import CostModel
-from tilescout.costmodel.features import Features, Floats, tiling_features
+from tilescout.costmodel.features import Features, tiling_features
 from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.search.export.decisions import Choice, Outcome
 from tilescout.search.export.ranker import NAMES, Ranker, Tiling

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from tilescout.spaces.devices import Device
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.hardware import CLUSTERS_AT_ONCE, LOADED_CLOCK, OPERATION_BYTES_A_CYCLE
 from tilescout.spaces.tiling import Tiling, ceil_div
 
-_CLOCK = 1.755e9  # Hz, of an H100 and an H200 under load
-_MULTIPLIED = 2048  # 16-bit multiplications a cycle of a multiprocessor; of 8 bits twice as many
-_FEWER = 120  # blocks that run at a time in clusters of four or more, which don't fill the GPU (30 of 4, 15 of 8)
+_FEWER = CLUSTERS_AT_ONCE[4] * 4  # blocks that run at a time in clusters of four, and of eight: they don't fill the GPU
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def cycles(tiling: Tiling, problem: GemmProblem, device: Device, rates: Rates = 
     tiles = problem.batch * ceil_div(problem.m, tiling.rows) * ceil_div(problem.n, tiling.columns)
     clusters = tiling.cluster_m * tiling.cluster_n * tiling.split_k
     waves = ceil_div(tiles * tiling.split_k, np.where(clusters >= 4, _FEWER, device.sms))
-    multiplying = tiling.rows * tiling.columns * tiling.depth * size / (2 * _MULTIPLIED)
+    multiplying = tiling.rows * tiling.columns * tiling.depth * size / (OPERATION_BYTES_A_CYCLE / 2)
     multiplying = multiplying * np.where((size == 1) & (tiling.warp_groups == 1), rates.in_turn, 1.0)
     loading = (tiling.rows / tiling.cluster_n + tiling.columns / tiling.cluster_m) * tiling.depth * size / rates.loading
     stage = np.maximum(np.maximum(multiplying, loading), rates.latency / tiling.stages)
@@ -87,6 +86,6 @@ def cycles(tiling: Tiling, problem: GemmProblem, device: Device, rates: Rates = 
     ending = ending + rates.exchange * (tiling.split_k > 1)
     computing = waves * (ceil_div(problem.k, tiling.depth * tiling.split_k) * stage + ending)
     moved = (problem.m + problem.n) * problem.k * size + problem.m * problem.n * result
-    memory = problem.batch * moved / (rates.memory * device.bandwidth) * _CLOCK
+    memory = problem.batch * moved / (rates.memory * device.bandwidth) * LOADED_CLOCK
     longer, shorter = np.maximum(computing, memory), np.minimum(computing, memory)
     return np.asarray(longer + rates.overlap * shorter + rates.latency, dtype=np.float64)

@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilescout.costmodel.features import clusters_at_once, space_features, work_of
+from tilescout.costmodel.features import space_features
+from tilescout.costmodel.work import work_of
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.hardware import clusters_at_once
 from tilescout.spaces.knobs import Knob
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import find_template
