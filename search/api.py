@@ -12,8 +12,8 @@ from tilescout.search.engines.selection import opened_evaluator
 from tilescout.search.engines.sources import check_device
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.samplers import check_sampler
+from tilescout.search.studies.folders import STORE, artifacts, studies
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
-from tilescout.search.studies.store import STORE, artifacts, studies
 from tilescout.search.tables.shipped import named_template
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.progress import StudyProgress

@@ -20,7 +20,7 @@ from tilescout.search.export.bundle import read_bundle
 from tilescout.search.export.collect import read_outcomes
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.samplers.base import distributions
-from tilescout.search.studies.journals import JournalFolder, open_study
+from tilescout.search.studies.journal_folder import JournalFolder, open_study
 from tilescout.search.studies.trials import finished_trials, record_outcome, recover
 from tilescout.search.tables.card import TableCard
 from tilescout.search.tables.kernel_tuner import read_cache

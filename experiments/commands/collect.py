@@ -37,7 +37,7 @@ from tilescout.search.campaigns.plan import make_plan
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.selection import make_engine
 from tilescout.search.measure.protocol import ProtocolOptions
-from tilescout.search.studies.store import artifacts
+from tilescout.search.studies.folders import artifacts
 from tilescout.search.tables.shipped import named_template
 from tilescout.search.tables.table import SUFFIX, Table
 from tilescout.spaces.errors import StoreError, TableError, one_line

@@ -21,7 +21,7 @@ from tilescout.experiments.commands.options import (
 )
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, verify_library
 from tilescout.search.build.compilers import CompileOptions, CompilePool
-from tilescout.search.studies.store import artifacts
+from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.templates import find_template
 

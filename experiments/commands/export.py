@@ -12,7 +12,7 @@ from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.export.collect import make_bundle, read_outcomes
 from tilescout.search.export.decisions import Choice, Outcome
 from tilescout.search.export.lookup import lookup_table, write_lookup_table
-from tilescout.search.studies.store import artifacts, studies
+from tilescout.search.studies.folders import artifacts, studies
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ExportError
 from tilescout.spaces.gemm import GemmProblem

@@ -21,7 +21,7 @@ from tilescout.experiments.commands.printing import print_measurements
 from tilescout.search.engines.evaluator import evaluate
 from tilescout.search.engines.live import LiveEvaluator
 from tilescout.search.engines.sources import require_gpu
-from tilescout.search.studies.store import artifacts
+from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.templates import find_template
 from tilescout.spaces.workloads import find_workload
 

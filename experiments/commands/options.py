@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from tilescout.search.studies.store import STORE
+from tilescout.search.studies.folders import STORE
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError, StoreError
 from tilescout.spaces.knobs import Configuration

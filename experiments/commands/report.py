@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from tilescout.experiments.commands.options import check_writable, examples, storage_option, store_option
-from tilescout.search.studies.store import studies
+from tilescout.search.studies.folders import studies
 
 
 @click.command(

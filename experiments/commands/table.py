@@ -14,7 +14,7 @@ from tilescout.experiments.commands.options import check_writable, examples, sto
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, verify_library
 from tilescout.search.build.binaries import instruction_count
 from tilescout.search.measure.measurement import Resources
-from tilescout.search.studies.store import artifacts
+from tilescout.search.studies.folders import artifacts
 from tilescout.search.tables.card import FORMAT
 from tilescout.search.tables.kernel_tuner import cache_of, read_cache
 from tilescout.search.tables.rows import Row

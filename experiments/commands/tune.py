@@ -27,7 +27,7 @@ from tilescout.experiments.compare.rankings import ranked
 from tilescout.search.api import DEFAULT_SAMPLER, DEFAULT_TRIALS
 from tilescout.search.api import tune as run_tune
 from tilescout.search.samplers import SAMPLERS
-from tilescout.search.studies.store import studies
+from tilescout.search.studies.folders import studies
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import SearchInterrupted, TuneOptions
 from tilescout.spaces.errors import StoreError

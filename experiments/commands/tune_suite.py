@@ -21,8 +21,8 @@ from tilescout.search.engines.replay_engine import ReplayEngine
 from tilescout.search.engines.selection import make_engine
 from tilescout.search.engines.sources import check_device
 from tilescout.search.samplers import check_sampler
+from tilescout.search.studies.folders import artifacts
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
-from tilescout.search.studies.store import artifacts
 from tilescout.search.tables.shipped import named_template
 from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import tune_suite

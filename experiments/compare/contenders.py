@@ -21,7 +21,7 @@ from tilescout.search.engines.replay import ReplayEvaluator
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.options import Option, read_options
-from tilescout.search.studies.store import STORE
+from tilescout.search.studies.folders import STORE
 from tilescout.search.tuning.loop import Budget, run
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.knobs import Configuration

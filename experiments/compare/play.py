@@ -18,8 +18,8 @@ from tilescout.experiments.compare.processes import prepare_process
 from tilescout.experiments.compare.truth import Truth
 from tilescout.search.build.closing import Closing
 from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.studies.folders import STORE
 from tilescout.search.studies.journal import Journal, JournalForm, never
-from tilescout.search.studies.store import STORE
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import SamplerError, StoreError, TilescoutError, one_line

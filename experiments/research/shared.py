@@ -19,7 +19,7 @@ from tilescout.search.engines.engine import make_job
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.protocol import VERSION, ProtocolOptions
 from tilescout.search.measure.worker import Worker
-from tilescout.search.studies.store import STORE, artifacts
+from tilescout.search.studies.folders import STORE, artifacts
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.knobs import Configuration

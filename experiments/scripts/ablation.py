@@ -18,7 +18,7 @@ from rich.progress import track
 from tilescout.costmodel.estimator import CostModel, Prediction, Sample
 from tilescout.costmodel.evaluation import leave_out, median_interval, quality
 from tilescout.costmodel.features import Features
-from tilescout.search.studies.store import STORE
+from tilescout.search.studies.folders import STORE
 from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.training import samples_of
 from tilescout.search.tracking.experiment import log_experiment

@@ -17,7 +17,7 @@ from rich.progress import track
 from tilescout.search.engines.evaluator import evaluate
 from tilescout.search.engines.sources import make_evaluator
 from tilescout.search.measure.measurement import Measurement, Status
-from tilescout.search.studies.store import STORE, artifacts
+from tilescout.search.studies.folders import STORE, artifacts
 from tilescout.search.tracking.experiment import log_experiment
 from tilescout.spaces.templates import find_template
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from tilescout.search import Budget, tune
-from tilescout.search.studies.store import STORE
+from tilescout.search.studies.folders import STORE
 from tilescout.search.tables.shipped import default_table
 from tilescout.search.tracking.experiment import log_experiment
 from tilescout.spaces.templates import find_template

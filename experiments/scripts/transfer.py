@@ -19,7 +19,7 @@ from rich.progress import track
 from tilescout.costmodel.estimator import CostModel, Sample
 from tilescout.costmodel.evaluation import regret_of_order
 from tilescout.costmodel.forest import ForestModel, ForestOptions
-from tilescout.search.studies.store import STORE
+from tilescout.search.studies.folders import STORE
 from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.training import samples_of
 from tilescout.search.tracking.experiment import log_experiment

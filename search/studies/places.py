@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescout.search.studies.database import Database
-from tilescout.search.studies.journals import SUFFIX, JournalFolder
+from tilescout.search.studies.journal_folder import SUFFIX, JournalFolder
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.studies.study_store import StudyStore
 

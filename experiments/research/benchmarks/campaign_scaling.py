@@ -27,7 +27,7 @@ from tilescout.search.campaigns.plan import Plan, make_plan
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.ray import RayEngine, RayOptions, joined
 from tilescout.search.measure.protocol import ProtocolOptions
-from tilescout.search.studies.store import STORE, artifacts
+from tilescout.search.studies.folders import STORE, artifacts
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import find_template
 

@@ -23,8 +23,8 @@ from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.compare.held_out import FOLDER, HeldOutModels
 from tilescout.experiments.compare.processes import cores, each
 from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.studies.folders import STORE
 from tilescout.search.studies.records import StudyResult
-from tilescout.search.studies.store import STORE
 from tilescout.search.tables.shipped import largest_table, template_of
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.loop import Budget

@@ -44,8 +44,8 @@ from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import VERSION, ProtocolOptions, block_launches
 from tilescout.search.measure.race import Race
 from tilescout.search.measure.worker import Job, Worker
+from tilescout.search.studies.folders import STORE, artifacts
 from tilescout.search.studies.records import StudyResult
-from tilescout.search.studies.store import STORE, artifacts
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study

@@ -31,8 +31,8 @@ from tilescout.search.measure.machine import CudaMachine
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.protocol import VERSION
 from tilescout.search.measure.race import RaceOptions, run_race
+from tilescout.search.studies.folders import STORE, artifacts, studies
 from tilescout.search.studies.records import StudyInfo
-from tilescout.search.studies.store import STORE, artifacts, studies
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import find_device

@@ -21,7 +21,7 @@ from tilescout.search.engines.live import LiveOptions, make_job
 from tilescout.search.measure.process import MeasuringProcess
 from tilescout.search.measure.protocol import VERSION, ProtocolOptions
 from tilescout.search.measure.race import RaceOptions, run_race
-from tilescout.search.studies.store import STORE, artifacts
+from tilescout.search.studies.folders import STORE, artifacts
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.knobs import Configuration

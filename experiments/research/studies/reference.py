@@ -34,7 +34,7 @@ from tilescout.search.measure.machine import Block
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.reference import Reference
 from tilescout.search.measure.worker import Worker
-from tilescout.search.studies.store import STORE, artifacts
+from tilescout.search.studies.folders import STORE, artifacts
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.problems import Problem

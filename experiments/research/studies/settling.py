@@ -25,7 +25,7 @@ from tilescout.search.build.loading import Launch
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.worker import Worker
-from tilescout.search.studies.store import STORE, artifacts
+from tilescout.search.studies.folders import STORE, artifacts
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.knobs import Configuration

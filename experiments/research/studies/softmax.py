@@ -31,7 +31,7 @@ from tilescout.search.measure.machine import Machine, make_machine
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.process import MeasuringProcess
 from tilescout.search.measure.protocol import VERSION, ProtocolOptions
-from tilescout.search.studies.store import STORE, artifacts, studies
+from tilescout.search.studies.folders import STORE, artifacts, studies
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import DEVICES

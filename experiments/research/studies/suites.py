@@ -28,7 +28,7 @@ from tilescout.experiments.compare.processes import cores, each
 from tilescout.search.engines.replay import ReplayEvaluator
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.others import OtherTrials
-from tilescout.search.studies.store import STORE
+from tilescout.search.studies.folders import STORE
 from tilescout.search.tables.shipped import largest_table, template_of
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.loop import Budget, run

@@ -17,9 +17,9 @@ pytest.importorskip("playwright", reason="needs playwright: `make setup` install
 from playwright.sync_api import Page, expect, sync_playwright
 
 from tilescout.search.engines.sources import make_evaluator
+from tilescout.search.studies.folders import studies
 from tilescout.search.studies.places import read_study
 from tilescout.search.studies.records import StudyInfo, StudyResult
-from tilescout.search.studies.store import studies
 from tilescout.search.tracking import MlflowTracker, default_store
 from tilescout.search.tracking.page import to_html
 from tilescout.search.tuning.loop import Budget

@@ -13,9 +13,9 @@ from tilescout.search.engines.evaluator import Provenance
 from tilescout.search.engines.sources import make_evaluator
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.measure.race import Estimate, Race
+from tilescout.search.studies.folders import studies
 from tilescout.search.studies.places import read_study
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
-from tilescout.search.studies.store import studies
 from tilescout.search.tracking.page import to_html
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study

@@ -21,7 +21,7 @@ from tilescout.search.samplers.base import distributions
 from tilescout.search.studies import journal as journals
 from tilescout.search.studies.database import Database
 from tilescout.search.studies.journal import Journal, never
-from tilescout.search.studies.journals import JournalFolder, open_study
+from tilescout.search.studies.journal_folder import JournalFolder, open_study
 from tilescout.search.studies.places import read_study, result_of, study_store
 from tilescout.search.studies.sharing import SharingOptions
 from tilescout.search.studies.study_store import StudyStore

@@ -22,7 +22,7 @@ from tilescout.search.engines.replay import ReplayEvaluator
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.samplers.base import distributions
 from tilescout.search.studies.database import Database
-from tilescout.search.studies.journals import make_journal, open_study
+from tilescout.search.studies.journal_folder import make_journal, open_study
 from tilescout.search.studies.places import result_of, study_store
 from tilescout.search.studies.records import StudyResult, TrialRecord
 from tilescout.search.studies.sharing import SharingOptions, SharingTuner
@@ -335,7 +335,7 @@ def test_a_database_that_can_not_be_used_is_one_clear_line_without_its_password(
 
 def test_a_journal_is_searched_by_one_process_at_a_time_and_freed_by_its_death(tmp_path: Path) -> None:
     path = make_journal(tmp_path, "base")
-    code = "import pathlib, time, tilescout.search.studies.journals as s\n"
+    code = "import pathlib, time, tilescout.search.studies.journal_folder as s\n"
     code += f"with s.open_study(pathlib.Path({str(path)!r}), None):\n print('in', flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
@@ -352,7 +352,7 @@ def test_a_journal_is_searched_by_one_process_at_a_time_and_freed_by_its_death(t
 
 
 def test_searches_that_start_at_once_in_one_folder_get_studies_of_their_own(tmp_path: Path) -> None:
-    code = "import pathlib, sys, tilescout.search.studies.journals as s\nsys.stdin.readline()\n"
+    code = "import pathlib, sys, tilescout.search.studies.journal_folder as s\nsys.stdin.readline()\n"
     code += f"print(*(s.make_journal(pathlib.Path({str(tmp_path)!r}), 'base').name for _ in range(20)))"
     searches = [
         subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

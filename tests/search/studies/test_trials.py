@@ -15,7 +15,7 @@ from optuna.trial import TrialState
 
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.samplers.base import distributions
-from tilescout.search.studies.journals import JournalFolder, open_study
+from tilescout.search.studies.journal_folder import JournalFolder, open_study
 from tilescout.search.studies.study_store import latest, unused
 from tilescout.search.studies.trials import MEASUREMENT, finished_trials, record_outcome, recover
 from tilescout.spaces.devices import find_device
@@ -147,7 +147,7 @@ def test_a_study_held_by_a_killed_process_holds_nobody_up(tmp_path: Path) -> Non
     path = tmp_path / "study.journal"
     program = (
         "import sys, time; from pathlib import Path; from optuna.samplers import RandomSampler\n"
-        "from tilescout.search.studies.journals import open_study\n"
+        "from tilescout.search.studies.journal_folder import open_study\n"
         "with open_study(Path(sys.argv[1]), RandomSampler()): print('held', flush=True); time.sleep(600)"
     )
     holder = subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE)

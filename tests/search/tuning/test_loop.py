@@ -18,7 +18,7 @@ from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.measure.protocol import ProtocolOptions, is_pruned
 from tilescout.search.measure.race import Race, run_race
 from tilescout.search.samplers import SAMPLERS, gp, make_sampler, tpe
-from tilescout.search.studies.journals import JournalFolder, open_study
+from tilescout.search.studies.journal_folder import JournalFolder, open_study
 from tilescout.search.studies.places import read_study
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.studies.trials import finished_trials

@@ -1,4 +1,4 @@
-"""Where in a store what lies: compiled kernels by content, and a journal a study."""
+"""The folders of a store: compiled kernels by content, and a journal a study."""
 
 from pathlib import Path
 
