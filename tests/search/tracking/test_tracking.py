@@ -385,7 +385,7 @@ time.sleep(60)
 
 
 def test_resuming_after_kill_9_in_the_middle_of_writing_completes_the_study(store: str) -> None:
-    script = KILLED.format(here=str(Path(__file__).parents[1]), uri=store)
+    script = KILLED.format(here=str(Path(__file__).parent), uri=store)
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         run_id = process.stdout.readline().strip()

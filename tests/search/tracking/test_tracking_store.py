@@ -71,7 +71,7 @@ assert ours() == before, set(ours()) ^ set(before)
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, "subprocess.CompletedProcess[str]"]:
     """A store that a process of its own has made and logged a study to, and what that process had to say."""
     uri, _ = default_store(tmp_path_factory.mktemp("made"))
-    code = MAKE.format(here=str(Path(__file__).parents[1]), uri=uri)
+    code = MAKE.format(here=str(Path(__file__).parent), uri=uri)
     # Another test may have imported MLflow by itself, which then leaves its session in the environment.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("_MLFLOW")}
     command = [sys.executable, "-c", code]
