@@ -175,6 +175,7 @@ class Gemm(Workload[GemmProblem]):
     """
 
     problem = GemmProblem
+    inductor = True
 
     def library(self, problem: GemmProblem) -> str:
         return "torch._scaled_mm" if problem.element.bytes == 1 else "torch.mm"

@@ -25,6 +25,7 @@ class Workload(ABC, Generic[P]):
     """The computation that the kernels of a template all perform, on problems of one class."""
 
     problem: type[P]  #: the class of its problems
+    inductor: bool = False  #: whether TorchInductor can be told to run its kernels: it can for matrix products
 
     @abstractmethod
     def library(self, problem: P) -> str:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from tilescout.experiments.commands.options import examples, storage_option, store_option
 from tilescout.search.build.artifacts import ArtifactStore
-from tilescout.search.export.collect import make_bundle, read_outcomes
+from tilescout.search.export.collect import describe_left_out, make_bundle, read_outcomes
 from tilescout.search.export.decisions import Choice, Outcome
 from tilescout.search.export.lookup import lookup_table, write_lookup_table
 from tilescout.search.studies.folders import artifacts, studies
@@ -59,15 +59,19 @@ def export(
     """Write what searches decided, for models that torch.compile compiles.
 
     Our kernel is chosen for a problem only where the race that ended its search proved it as fast as the library's; all
-    else is left as it was.
+    else is left as it was. Studies of which nothing can be exported are named, with the reason.
     """
     wanted = {problem for name in suites for problem in find_suite(name).parsed(GemmProblem.parse)}
-    outcomes, console = read_outcomes(names, studies(store, storage)), Console()
+    decided, console = read_outcomes(names, studies(store, storage)), Console()
+    outcomes = decided.outcomes
     if suites:
         outcomes = [outcome for outcome in outcomes if outcome.problem in wanted]
         if not outcomes:
             raise ExportError(f"no study of a problem of {', '.join(suites)} ended: run tilescout tune for each first")
         console.print(f"{len(outcomes)} of {len(wanted)} problems of {', '.join(suites)} were tuned", highlight=False)
+    if decided.left_out:
+        left_out = f"can't be exported: {describe_left_out(decided.left_out)}"
+        console.print(left_out, highlight=False, markup=False, soft_wrap=True)
     if form == BUNDLE:
         bundle = make_bundle(outcomes, ArtifactStore(artifacts(store)), out)
         console.print(_shown(outcomes))

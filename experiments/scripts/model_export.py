@@ -82,9 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         results.append(result)
         print(f"{entry.problem} ({entry.label}, {entry.count} a call): {result.info.provenance.description}")
     asked.out.mkdir(parents=True, exist_ok=True)
-    outcomes = read_outcomes([result.info.name for result in results], studies(asked.store))
-    bundle = make_bundle(outcomes, ArtifactStore(artifacts(asked.store)), asked.out / "bundle")
-    for outcome in outcomes:
+    decided = read_outcomes([result.info.name for result in results], studies(asked.store))
+    bundle = make_bundle(decided.outcomes, ArtifactStore(artifacts(asked.store)), asked.out / "bundle")
+    for outcome in decided.outcomes:
         print(f"{outcome.problem}: {outcome.choice}, {outcome.evidence.reason}")
     plot = asked.out / "products.png"
     draw(results, plot)

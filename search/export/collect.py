@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,32 @@ from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
 from tilescout.search.export.decisions import Decision, Outcome, best_of, judge
 from tilescout.search.studies.places import result_of, study_store
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import MALFORMED, ExportError, StoreError, one_line
-from tilescout.spaces.templates import KernelTemplate, find_template
+from tilescout.spaces.errors import MALFORMED, ExportError, ProblemError, SpaceError, StoreError, one_line
+from tilescout.spaces.templates import KernelTemplate, find_template, template_names
+from tilescout.spaces.workloads import find_workload
 
 COMPILER = "nvidia-cutlass-dsl"
 _RESULT = ".json"
 
 
-def read_outcomes(names: Sequence[str], studies: Path | str) -> list[Outcome]:
-    """What studies decided, one outcome a problem.
+@dataclass(frozen=True)
+class Decided:
+    """The decisions of studies.
+
+    Attributes
+    ----------
+    outcomes
+        One a problem, at least one.
+    left_out
+        Why nothing can be exported of the other studies, by their names.
+    """
+
+    outcomes: Sequence[Outcome]
+    left_out: Mapping[str, str]
+
+
+def read_outcomes(names: Sequence[str], studies: Path | str) -> Decided:
+    """The decisions of studies that can be handed to TorchInductor.
 
     Parameters
     ----------
@@ -33,7 +51,7 @@ def read_outcomes(names: Sequence[str], studies: Path | str) -> list[Outcome]:
     Raises
     ------
     ExportError
-        If there is nothing, or a study did not end.
+        If there is nothing that can be exported, or a named study did not end.
     StoreError
         If a study or file can't be read.
     """
@@ -41,15 +59,30 @@ def read_outcomes(names: Sequence[str], studies: Path | str) -> list[Outcome]:
         records = {name: _read(name, studies) for name in names}
         open_ended = [name for name, record in records.items() if record is None]
         if open_ended:
-            raise ExportError(f"study {open_ended[0]} did not end: finish it with tune --resume")
+            raise ExportError(f"study {open_ended[0]} did not end: resume its search first")
     else:
         records = study_store(studies).results()
-    found = [_judge(name, record) for name, record in records.items() if record is not None]
+    found, left_out = [], {}
+    for name, record in records.items():
+        if record is not None:
+            try:
+                found.append(_judge(record))
+            except ExportError as error:
+                left_out[name] = str(error)
+    if left_out and not found:
+        raise ExportError(f"nothing can be exported: {describe_left_out(left_out)}")
     if not found:
-        raise ExportError(
-            f"no study in {study_store(studies).name} ended: run tilescout tune first, or name one with --study"
-        )
-    return best_of(found)
+        where = study_store(studies).name
+        raise ExportError(f"no study in {where} ended: search first, or name a study that is elsewhere")
+    return Decided(best_of(found), left_out)
+
+
+def describe_left_out(left_out: Mapping[str, str]) -> str:
+    """The studies of which nothing can be exported, and why, in a line."""
+    names: dict[str, list[str]] = {}
+    for name, reason in left_out.items():
+        names.setdefault(reason, []).append(name)
+    return "; ".join(f"{', '.join(those)} ({reason})" for reason, those in names.items())
 
 
 def _read(name: str, studies: Path | str) -> dict[str, Any] | None:
@@ -64,14 +97,58 @@ def _read(name: str, studies: Path | str) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else {}
 
 
-def _judge(name: str, record: Mapping[str, Any]) -> Outcome:
+def _judge(record: Mapping[str, Any]) -> Outcome:
+    """Decide by the result of a study.
+
+    Raises
+    ------
+    ExportError
+        If that can't be exported.
+    """
     try:
-        return judge(record)
-    except MALFORMED as error:
-        raise StoreError(
-            f"{name} is no result that can be exported ({type(error).__name__}: {one_line(error, 80)}): it was written "
-            "by an older tilescout, or is something else"
+        template = _exportable(record["space"])
+        outcome = judge(record)
+        reason = why_not(outcome, template)
+    except SpaceError as error:
+        raise ExportError(one_line(error)) from error
+    except (*MALFORMED, ProblemError) as error:
+        raise ExportError(
+            f"it is no result that can be exported, {type(error).__name__}: {one_line(error, 80)}; it was written by "
+            "an older tilescout, or is something else"
         ) from error
+    if reason:
+        raise ExportError(reason)
+    return outcome
+
+
+def _exportable(space: str) -> KernelTemplate:
+    """The template of this name.
+
+    Raises
+    ------
+    ExportError
+        If it is not known here, or TorchInductor can't be told to run its kernels.
+    """
+    if space not in template_names():
+        raise ExportError(f"the space {one_line(repr(space), 80)} is not known here")
+    template = find_template(space)
+    if not find_workload(template.workload).inductor:
+        raise ExportError(f"{space} computes no matrix product, and TorchInductor is handed nothing else")
+    return template
+
+
+def why_not(outcome: Outcome, template: KernelTemplate) -> str:
+    """Why no bundle can hold the kernel of an outcome; empty if one can, or the library's was chosen."""
+    if outcome.configuration is None:
+        return ""
+    if template.source_hash != outcome.space_hash:
+        return (
+            f"measured kernels of another version of {template.name}: they can't be built any more; search again, or "
+            "export with the tilescout that searched"
+        )
+    if template.scratch_bytes(outcome.configuration, outcome.problem):
+        return f"chose a kernel of {template.name} that needs memory beside its operands, which a bundle can't give it"
+    return ""
 
 
 def make_bundle(outcomes: Sequence[Outcome], store: ArtifactStore, out: Path) -> Bundle:
@@ -88,7 +165,7 @@ def make_bundle(outcomes: Sequence[Outcome], store: ArtifactStore, out: Path) ->
     if len(devices) != 1:
         raise ExportError(
             f"the studies are of several devices ({', '.join(devices)}) and a bundle is for one: "
-            "name its studies with --study"
+            "name the studies of one"
         )
     device = devices[0]
     arch = find_device(device).arch
@@ -104,17 +181,9 @@ def make_bundle(outcomes: Sequence[Outcome], store: ArtifactStore, out: Path) ->
 
 def _kernel(outcome: Outcome, arch: str, store: ArtifactStore) -> tuple[str, Kernel, Path]:
     template = find_template(outcome.space)
-    if template.source_hash != outcome.space_hash:
-        raise ExportError(
-            f"study {outcome.evidence.study} measured kernels of another version of {template.name}: they can't be "
-            "built any more; search again, or export with the tilescout that searched"
-        )
+    if reason := why_not(outcome, template):
+        raise ExportError(f"study {outcome.evidence.study} {reason}")
     assert outcome.configuration is not None
-    if template.scratch_bytes(outcome.configuration, outcome.problem):
-        raise ExportError(
-            f"study {outcome.evidence.study} chose a kernel of {template.name} that needs memory beside its operands, "
-            "which a bundle can't give it: export the other studies by name, with --study"
-        )
     compiler = outcome.evidence.versions.get(COMPILER, "")
     key = ArtifactKey(
         template.name, template.source_hash, outcome.configuration, outcome.problem.signature, arch, compiler
