@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
-from tilescout.costmodel.estimator import CostModel, Prediction, Sample
-from tilescout.costmodel.evaluation import leave_out, median_interval, quality
-from tilescout.costmodel.features import Features
+from tilescout.costmodel import CostModel, Features, Prediction, Sample, leave_out, median_interval, quality
 from tilescout.search.studies.folders import STORE
 from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.training import samples_of

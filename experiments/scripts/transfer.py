@@ -16,9 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.progress import track
 
-from tilescout.costmodel.estimator import CostModel, Sample
-from tilescout.costmodel.evaluation import regret_of_order
-from tilescout.costmodel.forest import ForestModel, ForestOptions
+from tilescout.costmodel import CostModel, ForestModel, ForestOptions, Sample, regret_of_order
 from tilescout.search.studies.folders import STORE
 from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.training import samples_of
