@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescout.search.engines.evaluator import Evaluator
-from tilescout.search.engines.selection import opened_evaluator
-from tilescout.search.engines.sources import check_device
+from tilescout.search.engines.selection import check_device, make_engine
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.samplers import check_sampler
 from tilescout.search.studies.folders import STORE, artifacts, studies
@@ -78,7 +77,7 @@ def tune(
     cluster
         Address of a Ray cluster to compile and measure on, or ``auto``; None measures here.
     gpus
-        How many GPUs to use at most: None takes one here, and all of a cluster.
+        GPUs to use at most; None takes one of this machine, or all of a cluster.
     table
         The table to replay; None takes the shipped one that holds the problem.
     store
@@ -131,9 +130,10 @@ def tune(
     )
     make_tracker = _tracker_maker(mlflow, store)
     with ExitStack() as stack:
-        evaluator = stack.enter_context(
-            opened_evaluator(template, parsed, device, cluster, gpus, table, artifacts(store))
-        )
+        if gpus is None and cluster is None:
+            gpus = 1
+        engine = make_engine(template, parsed, artifacts(store), device=device, cluster=cluster, gpus=gpus, table=table)
+        evaluator = stack.enter_context(Evaluator(stack.enter_context(engine), parsed))
         _LOG.info("%s", evaluator.provenance.description)
         if first is not None:
             options = replace(options, first=first(template, evaluator.space))
@@ -146,7 +146,7 @@ def tune(
                 bar(trial)
             on_trial(trial)
 
-        return run_study(template, evaluator, options, make_tracker, show)
+        return run_study(evaluator, options, make_tracker, show)
 
 
 def _tracker_maker(mlflow: str | bool, store: Path) -> Callable[[StudyInfo, str | None], Tracker]:

@@ -141,7 +141,9 @@ def collect(
     protocol = ProtocolOptions(prune=math.inf, prune_at_once=math.inf if prune is None else prune)
     live = replace(LiveOptions(), protocol=protocol)
     console = Console(stderr=True)
-    with make_engine(template, problems[0], device, cluster, gpus, table, artifacts(store), live) as engine:
+    with make_engine(
+        template, problems[0], artifacts(store), device=device, cluster=cluster, gpus=gpus, table=table, options=live
+    ) as engine:
         console.print(engine.provenance.description, highlight=False, soft_wrap=True)
         spaces = [engine.space(problem) for problem in problems]
         defaults = [template.default(problem, engine.device) for problem in problems]

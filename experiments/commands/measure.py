@@ -18,9 +18,9 @@ from tilescout.experiments.commands.options import (
     store_option,
 )
 from tilescout.experiments.commands.printing import print_measurements
-from tilescout.search.engines.evaluator import evaluate
-from tilescout.search.engines.live import LiveEvaluator
-from tilescout.search.engines.sources import require_gpu
+from tilescout.search.engines.evaluator import Evaluator, evaluate
+from tilescout.search.engines.local import LocalEngine
+from tilescout.search.engines.selection import require_gpu
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.templates import find_template
 from tilescout.spaces.workloads import find_workload
@@ -55,7 +55,10 @@ def measure(
     parsed = template.parse(problem)
     template.check(parsed)
     require_gpu()
-    with LiveEvaluator(template, parsed, artifacts(store), device) as evaluator:
+    with (
+        LocalEngine(template, artifacts(store), [device]) as engine,
+        Evaluator(engine, parsed) as evaluator,
+    ):
         configurations = chosen(template, evaluator.space, settings, sample, seed)
         pending = [evaluator.space.index(configuration) for configuration in configurations]
         outcomes = evaluate(evaluator, pending)

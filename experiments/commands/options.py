@@ -48,7 +48,11 @@ target_option = click.option(
 cluster_option = click.option(
     "--cluster", metavar="auto|ADDRESS", help="Compile and measure on a Ray cluster: that one, or one on this machine."
 )
-gpus_option = click.option("--gpus", type=click.IntRange(min=1), help="GPUs to use at most. [default: all]")
+gpus_option = click.option(
+    "--gpus",
+    type=click.IntRange(min=1),
+    help="GPUs to use at most. [default: one for a problem, all for a suite, a campaign or a cluster]",
+)
 signature_option = click.option(
     "--signature", help="Types, layout and epilogue in place of the suite's: its sizes alone count."
 )

@@ -15,7 +15,6 @@ from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.persistence import ModelCard, save_model
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.commands.options import examples, seed_option, space_argument, store_option
-from tilescout.search.engines.replay import dataset_of
 from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import samples_of
@@ -104,7 +103,7 @@ def train(
     if mlflow_uri:
         from tilescout.search.tracking.models import log_model
 
-        run = log_model(mlflow_uri, path, card, samples[0].features, dataset_of(recorded))
+        run = log_model(mlflow_uri, path, card, samples[0].features, recorded.dataset)
         console.print(f"logged to {mlflow_uri}, run {run}", highlight=False, soft_wrap=True)
 
 

@@ -13,13 +13,7 @@ from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import suite_problems
 from tilescout.search.api import DEFAULT_TRIALS
-from tilescout.search.engines.engine import LiveOptions
-from tilescout.search.engines.evaluator import Evaluator
-from tilescout.search.engines.live import EngineEvaluator
-from tilescout.search.engines.replay import ReplayEvaluator
-from tilescout.search.engines.replay_engine import ReplayEngine
-from tilescout.search.engines.selection import make_engine
-from tilescout.search.engines.sources import check_device
+from tilescout.search.engines.selection import check_device, make_engine
 from tilescout.search.samplers import check_sampler
 from tilescout.search.studies.folders import artifacts
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
@@ -76,10 +70,15 @@ def tune_together(asked: Together, options: TuneOptions, mlflow_uri: str | None,
     with ExitStack() as stack:
         engine = stack.enter_context(
             make_engine(
-                template, problems[0], asked.device, asked.cluster, asked.gpus, asked.table, artifacts(asked.store),
-                LiveOptions(),
+                template,
+                problems[0],
+                artifacts(asked.store),
+                device=asked.device,
+                cluster=asked.cluster,
+                gpus=asked.gpus,
+                table=asked.table,
             )
-        )  # fmt: skip
+        )
         _LOG.info("%s", engine.provenance.description)
         about = SuiteInfo(
             asked.suite, template.name, engine.device.name, options.sampler, options.seed, len(problems),
@@ -92,18 +91,13 @@ def tune_together(asked: Together, options: TuneOptions, mlflow_uri: str | None,
         )  # fmt: skip
         task = bars.add_task("", total=options.budget.trials)
 
-        def make_evaluator(problem: Problem, gpu: int) -> Evaluator:
-            if isinstance(engine, ReplayEngine):
-                return ReplayEvaluator(engine.table, template, problem)
-            return EngineEvaluator(engine, problem, [gpu])
-
         def make_tracker(info: StudyInfo, run_id: str | None) -> MlflowTracker:
             return MlflowTracker(uri, root, info, run_id, suite=run.run_id)
 
         def show(problem: Problem, trial: TrialRecord) -> None:
             bars.update(task, advance=1, description=str(problem))
 
-        results = tune_suite(template, problems, make_evaluator, engine.gpus, options, make_tracker, show)
+        results = tune_suite(engine, problems, options, make_tracker, show)
         run.finish(results)
     _print(results, f"{template.name}, suite {asked.suite}, on {engine.device.name}", Console())
     if json_path is not None:

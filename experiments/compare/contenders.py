@@ -17,14 +17,16 @@ import optuna
 
 from tilescout.experiments.compare.held_out import FOLDER
 from tilescout.experiments.compare.rankings import find_ranking, places
-from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.options import Option, read_options
 from tilescout.search.studies.folders import STORE
+from tilescout.search.tables.recorded_space import RecordedSpace
 from tilescout.search.tuning.loop import Budget, run
 from tilescout.spaces.errors import SamplerError
-from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
 
 _WHOLE = Option("whole", 0, 0, 1, "1: go on also where the sampler finds that it is not worth it")
@@ -72,15 +74,15 @@ class Contender(ABC):
         """
 
     @abstractmethod
-    def play(self, evaluator: ReplayEvaluator, default: Configuration, trials: int, seed: int) -> Sequence[int]:
+    def play(self, engine: ReplayEngine, problem: Problem, trials: int, seed: int) -> Sequence[int]:
         """Search a replayed table.
 
         Parameters
         ----------
-        evaluator
-            The table.
-        default
-            What is run without any search.
+        engine
+            Answers from the table.
+        problem
+            The problem.
         trials
             Most trials.
         seed
@@ -89,7 +91,7 @@ class Contender(ABC):
         Returns
         -------
         sequence of int
-            The configurations, as indices of the evaluator's space, in the order in which they were tried; none twice.
+            The configurations, as indices of the engine's space, in the order in which they were tried; none twice.
         """
 
 
@@ -103,17 +105,18 @@ class HouseSampler(Contender):
     def check(self) -> None:
         self._make(None, 0)
 
-    def sampler(self, evaluator: ReplayEvaluator, seed: int) -> SpaceSampler:
+    def sampler(self, recording: RecordedSpace, seed: int) -> SpaceSampler:
         """The sampler of a search."""
-        return self._make(evaluator.space, seed)
+        return self._make(recording.space, seed)
 
-    def play(self, evaluator: ReplayEvaluator, default: Configuration, trials: int, seed: int) -> Sequence[int]:
+    def play(self, engine: ReplayEngine, problem: Problem, trials: int, seed: int) -> Sequence[int]:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         whole = read_options(self.name, (_WHOLE,), {k: v for k, v in self.options.items() if k == _WHOLE.name})
         budget = Budget(trials, whole=bool(whole[_WHOLE.name]))
-        study = optuna.create_study(sampler=self.sampler(evaluator, seed), direction="minimize")
+        study = optuna.create_study(sampler=self.sampler(engine.recording(problem), seed), direction="minimize")
         tried: list[int] = []
-        run(study, evaluator, budget, evaluator.library_us(), lambda trial: tried.append(trial.index))
+        with Evaluator(engine, problem) as evaluator:
+            run(study, evaluator, budget, evaluator.library_us(), lambda trial: tried.append(trial.index))
         return tried
 
     def _make(self, space: SearchSpace | None, seed: int, **settings: Any) -> SpaceSampler:
@@ -132,10 +135,10 @@ class RankedList(Contender):
         self._top()
         find_ranking(self._ranking())
 
-    def play(self, evaluator: ReplayEvaluator, default: Configuration, trials: int, seed: int) -> Sequence[int]:
-        space = evaluator.space
-        wishes = find_ranking(self._ranking())(space, default)
-        found: list[int] = places(space, default, wishes)[: min(self._top(), trials)].tolist()
+    def play(self, engine: ReplayEngine, problem: Problem, trials: int, seed: int) -> Sequence[int]:
+        recording = engine.recording(problem)
+        wishes = find_ranking(self._ranking())(recording.space, recording.default)
+        found: list[int] = places(recording.space, recording.default, wishes)[: min(self._top(), trials)].tolist()
         return found
 
     def _ranking(self) -> str:

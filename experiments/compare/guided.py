@@ -7,8 +7,8 @@ from pathlib import Path
 from tilescout.costmodel.estimator import CostModel
 from tilescout.experiments.compare.contenders import HouseSampler
 from tilescout.experiments.compare.held_out import HeldOutModels
-from tilescout.search.engines.replay import ReplayEvaluator
 from tilescout.search.samplers.base import SpaceSampler
+from tilescout.search.tables.recorded_space import RecordedSpace
 
 
 class GuidedSearch(HouseSampler):
@@ -24,9 +24,9 @@ class GuidedSearch(HouseSampler):
     def prepare(self, table: Path, problems: Sequence[str], processes: int) -> None:
         held_out(table, self.models).train([(problem,) for problem in problems], processes)
 
-    def sampler(self, evaluator: ReplayEvaluator, seed: int) -> SpaceSampler:
-        model = _model_without(evaluator.table.path, self.models, str(evaluator.space.problem))
-        return self._make(evaluator.space, seed, model=model)
+    def sampler(self, recording: RecordedSpace, seed: int) -> SpaceSampler:
+        model = _model_without(recording.table.path, self.models, str(recording.problem))
+        return self._make(recording.space, seed, model=model)
 
 
 def held_out(table: Path, folder: Path) -> HeldOutModels:

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from tilescout.experiments.compare.contenders import Contender
-from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.tables.kernel_tuner import cache_of, key_of
+from tilescout.search.tables.recorded_space import RecordedSpace
 from tilescout.spaces.errors import SamplerError
-from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.problems import Problem
 
 STALE = 20_000
 """Evaluations of configurations that were tried before, one after the other, from which a strategy is stuck. Kernel
@@ -51,11 +52,11 @@ class KernelTunerStrategy(Contender):
                 f"Kernel Tuner has no strategy {self.strategy!r}, it has {', '.join(sorted(strategy_map))}"
             )
 
-    def play(self, evaluator: ReplayEvaluator, default: Configuration, trials: int, seed: int) -> Sequence[int]:
+    def play(self, engine: ReplayEngine, problem: Problem, trials: int, seed: int) -> Sequence[int]:
         from kernel_tuner import tune_kernel
         from kernel_tuner.interface import strategy_map
 
-        cache = _cache(evaluator)
+        cache = _cache(engine.recording(problem))
         index_of = {key: index for index, key in enumerate(cache["cache"])}
         recorded = _Recorded(strategy_map[self.strategy], trials)
         random.seed(seed)  # Kernel Tuner draws from the global generators; this process is only ours
@@ -107,9 +108,9 @@ def listed(cache: Mapping[str, Any]) -> Any:
 
 
 @lru_cache(maxsize=4)
-def _cache(evaluator: ReplayEvaluator) -> dict[str, Any]:
-    """What an evaluator can answer, in the order of its space."""
-    return cache_of(evaluator.table, evaluator.space.problem, evaluator.rows.tolist())
+def _cache(recording: RecordedSpace) -> dict[str, Any]:
+    """What the table has, in the order of the recorded space."""
+    return cache_of(recording.table, recording.problem, recording.rows.tolist())
 
 
 class _Recorded:

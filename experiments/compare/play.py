@@ -17,12 +17,13 @@ from tilescout.experiments.compare.held_out import FOLDER
 from tilescout.experiments.compare.processes import prepare_process
 from tilescout.experiments.compare.truth import Truth
 from tilescout.search.build.closing import Closing
-from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.studies.folders import STORE
 from tilescout.search.studies.journal import Journal, JournalForm, never
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import SamplerError, StoreError, TilescoutError, one_line
+from tilescout.spaces.problems import Problem
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,8 @@ class Trace:
     error: str = ""
 
 
-def open_case(case: Case) -> tuple[Truth, ReplayEvaluator, Table]:
-    """The truth about a case, and what answers for it.
+def open_case(case: Case) -> tuple[Truth, ReplayEngine, Problem]:
+    """The truth about a case, the engine that answers for it, and its problem.
 
     Raises
     ------
@@ -114,19 +115,17 @@ def open_case(case: Case) -> tuple[Truth, ReplayEvaluator, Table]:
     """
     table = _table(case.table)
     problem = table.problem(case.problem)
-    evaluator = ReplayEvaluator(table, template_of(table), problem)
-    return Truth.of(table, evaluator), evaluator, table
+    engine = ReplayEngine(table, template_of(table))
+    return Truth.of(engine.recording(problem)), engine, problem
 
 
 def run_one(run: Run, models: Path = STORE / "models" / FOLDER) -> Trace:
     """Run one search. A strategy that raises is an outcome, as a configuration that fails is."""
-    _, evaluator, table = _opened(run.case)
-    default = table.card.baselines[evaluator.space.problem].default
+    _, engine, problem = _opened(run.case)
     contender = parse_contender(run.contender, models)
     started = time.perf_counter()
     try:
-        with evaluator:
-            indices = tuple(map(int, contender.play(evaluator, default, run.trials, run.entropy)))
+        indices = tuple(map(int, contender.play(engine, problem, run.trials, run.entropy)))
     except Exception as error:
         return Trace(run, (), time.perf_counter() - started, one_line(f"{type(error).__name__}: {error}"))
     return Trace(run, indices, time.perf_counter() - started)
@@ -269,7 +268,7 @@ def _table(path: str) -> Table:
 
 
 @cache
-def _opened(case: Case) -> tuple[Truth, ReplayEvaluator, Table]:
+def _opened(case: Case) -> tuple[Truth, ReplayEngine, Problem]:
     return open_case(case)
 
 

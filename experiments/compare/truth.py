@@ -6,8 +6,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.search.engines.replay import ReplayEvaluator
-from tilescout.search.tables.table import Table
+from tilescout.search.tables.recorded_space import RecordedSpace
 from tilescout.spaces.errors import TableError
 
 Floats = NDArray[np.float64]
@@ -36,20 +35,21 @@ class Truth:
     compile_seconds: Floats
 
     @classmethod
-    def of(cls, table: Table, evaluator: ReplayEvaluator) -> Self:
-        """What `table` says of the configurations of `evaluator`, in the order of its space.
+    def of(cls, recording: RecordedSpace) -> Self:
+        """What a table says of the configurations of a problem, in the order of the recorded space.
 
         Raises
         ------
         TableError
             If none was timed.
         """
-        times = table.times_us[evaluator.rows]
+        table = recording.table
+        times = table.times_us[recording.rows]
         timed = np.isfinite(times)
         if not timed.any():
-            raise TableError(f"table {table.path}: nothing was timed for {evaluator.space.problem}")
+            raise TableError(f"table {table.path}: nothing was timed for {recording.problem}")
         costs = {
-            name: np.asarray(table.data[name], dtype=np.float64)[evaluator.rows]
+            name: np.asarray(table.data[name], dtype=np.float64)[recording.rows]
             for name in ("gpu_seconds", "compile_seconds")
         }
         return cls(np.where(timed, times, times[timed].max()), timed, **costs)

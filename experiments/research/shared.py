@@ -15,7 +15,7 @@ from tilescout.experiments.research.studies.race_table import finalists
 from tilescout.search.build.artifacts import Artifact, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.build.loading import Launch
-from tilescout.search.engines.engine import make_job
+from tilescout.search.engines.jobs import make_job
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.protocol import VERSION, ProtocolOptions
 from tilescout.search.measure.worker import Worker

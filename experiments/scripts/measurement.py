@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from rich.progress import track
 
-from tilescout.search.engines.evaluator import evaluate
-from tilescout.search.engines.sources import make_evaluator
+from tilescout.search.engines.evaluator import Evaluator, evaluate
+from tilescout.search.engines.selection import make_engine
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.studies.folders import STORE, artifacts
 from tilescout.search.tracking.experiment import log_experiment
@@ -59,7 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     metrics: dict[str, float] = {}
     sources: list[str] = []
     for place, problem in enumerate(asked.problem or PROBLEMS):
-        with make_evaluator(template, template.parse(problem), asked.device, None, artifacts(asked.store)) as evaluator:
+        parsed = template.parse(problem)
+        with (
+            make_engine(template, parsed, artifacts(asked.store), device=asked.device, gpus=1) as engine,
+            Evaluator(engine, parsed) as evaluator,
+        ):
             sources.append(evaluator.provenance.description)
             print(f"{problem}: {sources[-1]}")
             drawn = evaluator.space.sample(asked.sample, np.random.default_rng(asked.seed)).tolist()

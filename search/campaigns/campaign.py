@@ -11,15 +11,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilescout.search.build.artifacts import Artifact
 from tilescout.search.campaigns.plan import Plan
 from tilescout.search.campaigns.records import Final, Record, check_header, header, read_records
-from tilescout.search.engines.engine import Engine, Task
-from tilescout.search.engines.evaluator import CannotMeasureError
+from tilescout.search.engines.engine import CannotMeasureError, Engine, Task
+from tilescout.search.engines.races import Racetrack
 from tilescout.search.measure.measurement import Measurement
-from tilescout.search.measure.race import RaceOptions, run_race
+from tilescout.search.measure.race import RaceOptions, race_fastest
 from tilescout.search.studies.journal import Journal
 from tilescout.spaces.errors import DeviceError
 from tilescout.spaces.problems import Problem
@@ -333,40 +332,26 @@ class Campaign:
 
     def _race(self, gpu: int, work: _Work, timed: Mapping[int, Measurement]) -> Final:
         """Race the fastest rows of a problem until the fastest is one that was raced; runs in a thread."""
+        if not timed:
+            return Final()
         options, default = self.options.race, self._default(work)
+        assert work.library_us is not None
+        track = Racetrack(self.engine, gpu, work.problem, work.library_us, self.plan.configurations)
         final = Final()
         for attempt in range(self.options.finals):
             timings = {c: final.timing(c, outcome) for c, outcome in timed.items()}
-            order = sorted(timings, key=lambda c: timings[c].ratio)
-            if not order or order[0] in final.ratios:
+            fastest = min(timings, key=lambda c: timings[c].ratio)
+            if fastest in final.ratios:
                 break
-            best = timings[order[0]].ratio
-            close = [c for c in order if timings[c].ratio_low <= best * (1 + options.within)][: options.candidates]
+            against = default if default is not None and default in timings else fastest
             try:
-                final = self._heat(gpu, work, close, close[0] if default not in timings else default, final, attempt)
+                race = race_fastest(timings, against, track.measure, options, self.options.seed + attempt)
             except CannotMeasureError as error:
                 return replace(final, error=str(error))
+            final = final.after(race, options.pairs)
         return final
 
     def _default(self, work: _Work) -> int | None:
         """The number of the problem's default in the plan; None if it is not legal."""
         default = self.engine.template.default(work.problem, self.engine.device)
         return self.plan.configurations.index(default) if default in self.plan.configurations else None
-
-    def _heat(
-        self, gpu: int, work: _Work, candidates: Sequence[int], default: int, before: Final, attempt: int
-    ) -> Final:
-        runners = list(dict.fromkeys([*candidates, default]))
-        artifacts = {}
-        for number in runners:
-            built = self.engine.compile(self.plan.configurations[number], work.problem.signature).result()
-            if isinstance(built, Measurement):
-                raise CannotMeasureError(f"a candidate of the race does not compile any more: {built.error}")
-            artifacts[number] = built
-
-        def measure(racing: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
-            tasks = [self._task(work, number, artifacts[number]) for number in racing]
-            return self.engine.race(gpu, tasks, rounds, pairs, seed).result()
-
-        options = self.options.race
-        return before.after(run_race(candidates, default, measure, options, self.options.seed + attempt), options.pairs)

@@ -1,9 +1,9 @@
-"""The interface between what is to be measured and who compiles and measures it: this machine, or many."""
+"""The one way to have something measured: the interface of engines, what they are asked, and how they go about it."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
@@ -13,18 +13,15 @@ from numpy.typing import NDArray
 from tilescout.search.build.artifacts import Artifact
 from tilescout.search.build.closing import Closing
 from tilescout.search.build.compilers import CompileOptions
-from tilescout.search.engines.evaluator import Provenance
 from tilescout.search.measure.measurement import Measurement
-from tilescout.search.measure.process import MeasuringProcess
 from tilescout.search.measure.protocol import ProtocolOptions
-from tilescout.search.measure.worker import Job
-from tilescout.spaces.devices import Device, find_device
-from tilescout.spaces.errors import DeviceError
+from tilescout.search.measure.provenance import Provenance
+from tilescout.spaces.devices import Device
+from tilescout.spaces.errors import TilescoutError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate
-from tilescout.spaces.workloads import find_workload
 
 
 @dataclass(frozen=True)
@@ -71,12 +68,20 @@ class Task:
     incumbent: float | None = None
 
 
+class CannotMeasureError(TilescoutError):
+    """An engine was asked to measure again what it can't."""
+
+
 class Engine(Closing):
     """Compiles configurations of one template and measures them on one or more GPUs of one kind.
 
+    There are three kinds: `LocalEngine` uses this machine, `RayEngine` a cluster, and `ReplayEngine` answers from a
+    recorded table. `tilescout.search.engines.selection.make_engine` chooses one. They are used in the same way;
+    `tilescout.search.testing.engines` checks that.
+
     Calls return at once; what they return is settled as soon as it is known, in threads of the engine's own. A GPU
-    does one thing at a time; two batches in flight keep it busy. A failure of a
-    configuration is an outcome, never an exception. A future raises `DeviceError` if the GPU is lost for good.
+    does one thing at a time; two batches in flight keep it busy. A failure of a configuration is an outcome, never an
+    exception. A future raises `DeviceError` if the GPU is lost for good.
 
     Attributes
     ----------
@@ -108,6 +113,14 @@ class Engine(Closing):
     gpus: int
     compilers: int
     measures_anew = True
+
+    def capacity(self, gpus: int) -> int:
+        """Most configurations that a search on so many of the GPUs has in flight.
+
+        As many as there are compilers, plus one that is measured and one that waits on every GPU, so that none waits
+        for a compiler that could have run.
+        """
+        return self.compilers + 2 * gpus
 
     @property
     def source_hash(self) -> str:
@@ -160,79 +173,6 @@ class Engine(Closing):
     @abstractmethod
     def close(self) -> None:
         """Stop everything; what is not settled is cancelled."""
-
-
-def make_job(
-    template: KernelTemplate,
-    configuration: Configuration,
-    artifact: Artifact,
-    problem: Problem,
-    library_us: float,
-    options: ProtocolOptions,
-) -> Job:
-    """The job, for a measuring process, of measuring a compiled configuration on a problem in full."""
-    verified = (problem, find_workload(template.workload).edge_problem(problem))
-    return Job(
-        library=str(artifact.path),
-        sha256=artifact.sha256,
-        function=artifact.function,
-        workload=template.workload,
-        problem=str(problem),
-        blocks_per_cluster=template.blocks_per_cluster(configuration),
-        library_us=library_us,
-        options=options,
-        scratch_bytes=max(template.scratch_bytes(configuration, each) for each in verified),
-    )
-
-
-def job_of(template: KernelTemplate, task: Task, options: ProtocolOptions) -> Job:
-    """The job, for a measuring process, that a task is."""
-    job = make_job(template, task.configuration, task.artifact, task.problem, task.library_us, options)
-    known = task.incumbent is not None and np.isfinite(task.incumbent)
-    return replace(job, incumbent=task.incumbent) if known else job
-
-
-def complete(measured: Measurement, artifact: Artifact) -> Measurement:
-    """A measurement with what is known from compiling."""
-    return replace(measured, resources=artifact.resources, compile_seconds=artifact.compile_seconds)
-
-
-def measure_batch(process: MeasuringProcess, jobs: Sequence[Job], prunable: Sequence[bool]) -> list[Measurement]:
-    """Measure jobs of one problem one after the other; `prunable` says whose incumbent the earlier ones may lower."""
-    measured, best = [], np.inf
-    for job, may_prune in zip(jobs, prunable, strict=True):
-        if may_prune and best < (job.incumbent or np.inf):
-            job = replace(job, incumbent=best)
-        outcome = process.measure(job)
-        if outcome.timing is not None:
-            best = min(best, outcome.timing.ratio)
-        measured.append(outcome)
-    return measured
-
-
-def device_of(product: str, given: Device | None = None) -> Device:
-    """The device that a driver's name for a GPU means; `given` overrules it."""
-    return given or find_device(product)
-
-
-def describe_gpus(names: Sequence[str]) -> str:
-    """The name that all GPUs have.
-
-    Raises
-    ------
-    DeviceError
-        If they are not alike, or there is none.
-    """
-    kinds = sorted(set(names))
-    if len(kinds) != 1:
-        found = ", ".join(f"{names.count(kind)} {kind}" for kind in kinds) or "none"
-        raise DeviceError(f"a search or campaign needs GPUs of one kind, found {found}")
-    return kinds[0]
-
-
-def at_work(product: str, gpus: int, where: str = "") -> str:
-    """Where measurements come from, in a line."""
-    return f"measured on {f'{gpus} ' if gpus > 1 else ''}{product}{where}"
 
 
 def failed_future(error: BaseException) -> "Future[Any]":

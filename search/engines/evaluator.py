@@ -1,99 +1,86 @@
-"""The interface between the search and whatever tries configurations for it."""
+"""Try configurations of one problem by an engine: compile them and measure them, both at the same time."""
 
-from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilescout.search.build.artifacts import Artifact
 from tilescout.search.build.closing import Closing
+from tilescout.search.engines.engine import Engine, Task
+from tilescout.search.engines.races import Racetrack
 from tilescout.search.measure.measurement import Measurement
-from tilescout.spaces.devices import Device
-from tilescout.spaces.errors import TilescoutError
-from tilescout.spaces.space import SearchSpace
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """A table that answers in the place of a GPU, as a tracker lists it.
-
-    Attributes
-    ----------
-    name, path
-        Name and place of its file.
-    sha256
-        Checksum of the file.
-    rows
-        Number of its rows.
-    columns
-        Types of its columns, as Arrow calls them.
-    """
-
-    name: str
-    path: str
-    sha256: str
-    rows: int
-    columns: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Where measurements come from, for people who read them later.
-
-    Attributes
-    ----------
-    kind
-        ``live`` or ``replay``.
-    description
-        One line: the GPU that measures, or the table that stands in for it.
-    versions
-        Versions of what matters: driver, torch, compiler, protocol, ...
-    table
-        The table that is replayed; None where something is measured.
-    """
-
-    kind: str
-    description: str
-    versions: Mapping[str, str] = field(default_factory=dict)
-    table: Dataset | None = None
-
-
-class CannotMeasureError(TilescoutError):
-    """An evaluator was asked to measure again what it can't."""
+from tilescout.spaces.problems import Problem
 
 
 class Evaluator(Closing):
-    """Tries configurations of one space on one problem.
+    """Tries configurations on one problem by an engine, on one or more of its GPUs.
 
-    `submit` hands a configuration over, `wait` gives outcomes back in the order in which they finish. An evaluator may
-    work ahead: as many configurations as `capacity` may be submitted and not yet returned. A failure of a
-    configuration is an outcome, never an exception. Use it as a context manager; `close` ends all it started.
+    `submit` hands a configuration over, `wait` gives outcomes back in the order in which they finish. Compiling runs
+    ahead: as many configurations as `capacity` may be submitted and not yet returned. A failure of a configuration is
+    an outcome, never an exception. Use it as a context manager. The engine is not closed with it: the evaluators of
+    several problems may share one.
+
+    Parameters
+    ----------
+    engine
+        Compiles and measures.
+    problem
+        What is tuned.
+    gpus
+        Numbers of the GPUs to use; None takes all.
 
     Attributes
     ----------
+    engine, template, problem
+        The engine, what it compiles, and the problem.
     space
-        The configurations that it can try.
+        The configurations that can be tried.
     device
-        The GPU whose times it reports.
+        The GPU whose times are reported.
     provenance
         Where the measurements come from.
-    capacity
-        Most configurations in flight.
     library
         What the library's kernel is called through, which times are relative to.
-    measures_anew
-        Whether it can `race`.
+    capacity
+        Most configurations in flight.
+
+    Raises
+    ------
+    DeviceError
+        If the problem can't be set up.
+    ProblemError, SpaceError
+        If the template can't compute the problem, or not on this device.
+    TableError
+        If a table that is replayed holds nothing of the problem.
     """
 
-    space: SearchSpace
-    device: Device
-    provenance: Provenance
-    capacity: int
-    library: str
-    measures_anew = False
+    def __init__(self, engine: Engine, problem: Problem, gpus: Sequence[int] | None = None) -> None:
+        self.engine, self.template, self.problem = engine, engine.template, problem
+        self.device, self.provenance = engine.device, engine.provenance
+        self.space = engine.space(problem)
+        self.library = engine.library(problem)
+        self._on_gpu = dict.fromkeys(range(engine.gpus) if gpus is None else gpus, 0)  # tasks in flight, by GPU
+        self.capacity = engine.capacity(len(self._on_gpu))
+        self._library_us = engine.prepare(next(iter(self._on_gpu)), problem).result()
+        self._in_flight = 0
+        self._compiled: deque[tuple[int, bool, Artifact]] = deque()
+        self._done: queue.SimpleQueue[tuple[int, Measurement] | BaseException] = queue.SimpleQueue()
+        self._incumbent = math.inf
+        self._lock = threading.RLock()  # an outcome may be there at once, and hands over the next
+        self._closed = False
 
-    @abstractmethod
+    @property
+    def measures_anew(self) -> bool:
+        """Whether configurations can `race`."""
+        return self.engine.measures_anew
+
     def submit(self, index: int, incumbent: float | None = None) -> None:
         """Start trying the configuration with this index in `space`.
 
@@ -104,46 +91,116 @@ class Evaluator(Closing):
         incumbent
             The best ratio to the library so far, infinite if there is none: a configuration that is clearly slower may
             be given up early. None tries it in full.
+
+        Raises
+        ------
+        IndexError
+            If the space has no such configuration.
+        RuntimeError
+            If as many as `capacity` are in flight, or the evaluator was closed.
         """
+        if self._closed:
+            raise RuntimeError("the evaluator was closed")
+        if not 0 <= index < len(self.space):
+            raise IndexError(f"no configuration {index}, the space holds {len(self.space)}")
+        if self._in_flight >= self.capacity:
+            many = "one configuration" if self.capacity == 1 else f"{self.capacity} configurations"
+            raise RuntimeError(f"the evaluator takes {many} at a time: wait for an outcome first")
+        self._in_flight += 1
+        # Compiling takes a while: by the time the kernel is measured, a better incumbent may be known.
+        if incumbent is not None:
+            self._incumbent = min(self._incumbent, incumbent)
+        compiled = self.engine.compile(self.space[index], self.problem.signature)
+        compiled.add_done_callback(self._heard(lambda: self._take(index, incumbent is not None, compiled.result())))
 
-    @abstractmethod
     def wait(self) -> list[tuple[int, Measurement]]:
-        """Block until at least one submitted configuration is done; return all that are, with their indices."""
+        """Block until at least one submitted configuration is done; return all that are, with their indices.
 
-    @abstractmethod
+        Raises
+        ------
+        RuntimeError
+            If nothing is in flight.
+        DeviceError, StoreError, BuildError
+            What kept the engine from trying a configuration at all.
+        """
+        if not self._in_flight:
+            raise RuntimeError("there is nothing to wait for: submit a configuration first")
+        outcomes = [self._done.get()]
+        while not self._done.empty():
+            outcomes.append(self._done.get())
+        self._in_flight -= len(outcomes)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+
     def library_us(self) -> float:
         """The library's steady time on the problem, in µs."""
+        return self._library_us
 
     def move(self, gpu: int) -> None:
-        """Measure on another GPU from now on; nothing may be in flight. Where there are no GPUs it is all one."""
+        """Measure on another GPU from now on; nothing may be in flight."""
+        self._on_gpu = {gpu: 0}
 
     def race(self, indices: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
         """Measure configurations that are right once more, in interleaved rounds; nothing may be in flight.
 
-        Parameters
-        ----------
-        indices
-            The configurations.
-        rounds, pairs
-            Rounds, and pairs of a kernel and the library in each.
-        seed
-            Of the order in the rounds.
-
-        Returns
-        -------
-        array
-            Ratios to the library, of shape [rounds, indices].
-
-        Raises
-        ------
-        CannotMeasureError
-            If the evaluator can't measure anew, or one of the kernels took the measuring process down.
+        See `Racetrack.measure`; `indices` are of `space`.
         """
-        raise CannotMeasureError(f"nothing can be measured anew: {self.provenance.description}")
+        track = Racetrack(self.engine, next(iter(self._on_gpu)), self.problem, self._library_us, self.space)
+        return track.measure(indices, rounds, pairs, seed)
 
-    @abstractmethod
     def close(self) -> None:
-        """Stop everything; unfinished configurations are dropped."""
+        """Drop what is not measured yet; what is being measured then comes to nothing."""
+        with self._lock:
+            self._closed = True
+            self._compiled.clear()
+
+    def _heard(self, act: Callable[[], None]) -> "Callable[[Future[Any]], None]":
+        """A callback for a future that acts on its outcome; the caller of `wait` hears of any error."""
+
+        def heard(future: "Future[Any]") -> None:
+            try:
+                act()
+            except CancelledError:  # the engine was closed
+                pass
+            except BaseException as error:  # whatever it is
+                self._done.put(error)
+
+        return heard
+
+    def _take(self, index: int, prunable: bool, compiled: Artifact | Measurement) -> None:
+        if isinstance(compiled, Measurement):
+            self._done.put((index, compiled))
+            return
+        with self._lock:
+            self._compiled.append((index, prunable, compiled))
+            self._feed()
+
+    def _feed(self) -> None:
+        """Hand compiled configurations to the GPUs: one that is measured and one that waits on each."""
+        while self._compiled and not self._closed:
+            gpu = min(self._on_gpu, key=lambda each: self._on_gpu[each])
+            if self._on_gpu[gpu] == 2:
+                return
+            index, prunable, artifact = self._compiled.popleft()
+            self._on_gpu[gpu] += 1
+            incumbent = self._incumbent if prunable else None
+            task = Task(self.space[index], artifact, self.problem, self._library_us, incumbent)
+            measured = self.engine.measure(gpu, [task])
+            measured.add_done_callback(self._heard(self._returned(gpu, index, measured)))
+
+    def _returned(self, gpu: int, index: int, measured: "Future[list[Measurement]]") -> Callable[[], None]:
+        def returned() -> None:
+            [measurement] = measured.result()
+            with self._lock:
+                if measurement.timing is not None:
+                    self._incumbent = min(self._incumbent, measurement.timing.ratio)
+                self._on_gpu[gpu] -= 1
+                self._feed()
+            self._done.put((index, measurement))
+
+        return returned
 
 
 def evaluate(evaluator: Evaluator, indices: Iterable[int]) -> Iterator[tuple[int, Measurement]]:

@@ -11,21 +11,12 @@ from numpy.typing import NDArray
 
 from tilescout.search.build.artifacts import Artifact, ArtifactStore
 from tilescout.search.build.compilers import CompilePool
-from tilescout.search.engines.engine import (
-    Engine,
-    LiveOptions,
-    Task,
-    at_work,
-    complete,
-    describe_gpus,
-    device_of,
-    job_of,
-    measure_batch,
-)
-from tilescout.search.engines.evaluator import CannotMeasureError, Provenance
+from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task
+from tilescout.search.engines.jobs import at_work, complete, describe_gpus, device_of, job_of, measure_batch
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.process import MeasuringProcess, WorkerLostError
 from tilescout.search.measure.protocol import DESCRIPTION, VERSION
+from tilescout.search.measure.provenance import Provenance
 from tilescout.spaces.devices import Device
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem

@@ -18,17 +18,8 @@ from numpy.typing import NDArray
 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, verify_library
 from tilescout.search.build.compilers import outcome
-from tilescout.search.engines.engine import (
-    Engine,
-    LiveOptions,
-    Task,
-    at_work,
-    complete,
-    describe_gpus,
-    device_of,
-    job_of,
-)
-from tilescout.search.engines.evaluator import CannotMeasureError, Provenance
+from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task
+from tilescout.search.engines.jobs import at_work, complete, describe_gpus, device_of, job_of
 from tilescout.search.engines.ray_worker import (
     GpuWorker,
     Shipped,
@@ -38,6 +29,7 @@ from tilescout.search.engines.ray_worker import (
 )
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import DESCRIPTION, VERSION
+from tilescout.search.measure.provenance import Provenance
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import DeviceError, one_line
 from tilescout.spaces.knobs import Configuration
@@ -201,11 +193,12 @@ class RayEngine(Engine):
         shutil.rmtree(session_folder(self._session), ignore_errors=True)  # workers that were killed leave theirs
 
     def _count(self) -> int:
-        found = int(self._resources().get("GPU", 0)) if self.cluster.gpu == "cuda" else 1
-        wanted = self.cluster.gpus or found
-        if self.cluster.gpu == "cuda" and not 0 < wanted <= found:
-            raise DeviceError(f"the Ray cluster {self.cluster.address} has {found} GPUs, {max(wanted, 1)} are wanted")
-        return wanted
+        if self.cluster.gpu != "cuda":  # as many actors of the host as one likes
+            return self.cluster.gpus or 1
+        found = int(self._resources().get("GPU", 0))
+        if not found:
+            raise DeviceError(f"the Ray cluster {self.cluster.address} has 0 GPUs, 1 are wanted")
+        return min(self.cluster.gpus or found, found)
 
     def _resources(self) -> dict[str, float]:
         found: dict[str, float] = self._ray.cluster_resources()  # type: ignore[no-untyped-call]

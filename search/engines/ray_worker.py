@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
-from tilescout.search.engines.engine import measure_batch
-from tilescout.search.engines.evaluator import CannotMeasureError
+from tilescout.search.engines.engine import CannotMeasureError
+from tilescout.search.engines.jobs import measure_batch
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.process import MeasuringProcess, WorkerLostError
 from tilescout.search.measure.protocol import ProtocolOptions

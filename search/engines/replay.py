@@ -1,21 +1,34 @@
-"""A recorded table stands in for the GPU."""
+"""The engine that answers from a recorded table: searches and campaigns can be tried where there is no GPU."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from datetime import date
+from functools import cache
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tilescout.search.engines.evaluator import Dataset, Evaluator, Provenance
+from tilescout.search.build.artifacts import Artifact
+from tilescout.search.engines.engine import CannotMeasureError, Engine, Task, failed_future
 from tilescout.search.measure.measurement import Measurement
+from tilescout.search.measure.provenance import Provenance
+from tilescout.search.tables.recorded_space import RecordedSpace, recorded_device
 from tilescout.search.tables.table import Table
-from tilescout.spaces.errors import DeviceError, TableError
+from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate
 
+Result = TypeVar("Result")
 
-class ReplayEvaluator(Evaluator):
-    """Answers from a table, at once, with the recorded measurement and the seconds that it cost then.
 
-    Its space holds the configurations that the table has for the problem, failed ones too. Its capacity is 1: nothing
-    is won by working ahead of a table, and so a sampler has seen every earlier outcome when it proposes the next
-    configuration. The same seed then gives the same trials, on any machine.
+class ReplayEngine(Engine):
+    """Hands out recorded measurements, at once, with the seconds that they cost then; nothing is measured.
+
+    The space of a problem holds the configurations that the table has for it, failed ones too. A search has one
+    configuration in flight: nothing is won by working ahead of a table, and so a sampler has seen every earlier outcome
+    when it proposes the next. The same seed then gives the same trials, on any machine.
 
     Parameters
     ----------
@@ -23,78 +36,78 @@ class ReplayEvaluator(Evaluator):
         The recorded measurements.
     template
         The kernels that were measured.
-    problem
-        The problem to answer for.
+    gpus
+        GPUs to pretend, as many as one likes.
 
     Attributes
     ----------
     table
         The recorded measurements.
-    rows
-        The table's row of each configuration of `space`, of shape [configurations].
-    dropped
-        Rows that are left out because their configuration is no longer legal.
 
     Raises
     ------
     TableError
-        If the table is of another space or an unknown device, or holds nothing of the problem that is still legal.
+        If the table is of another space or an unknown device.
     """
 
-    capacity = 1
+    measures_anew = False
 
-    def __init__(self, table: Table, template: KernelTemplate, problem: Problem) -> None:
+    def __init__(self, table: Table, template: KernelTemplate, gpus: int = 1) -> None:
         table.check_space(template)
-        rows = table.rows(problem)
-        try:
-            self.device = template.device(table.card.device)
-        except DeviceError as error:
-            raise TableError(f"table {table.path}: recorded on an {error}") from error
-        self.library = table.card.library
-        whole = template.space(problem, self.device)
-        found = whole.find(table.codes(whole.knobs)[rows])
-        legal = found >= 0
-        self.dropped = int(np.count_nonzero(~legal))
-        if not legal.any():
-            raise TableError(
-                f"table {table.path}: none of its {len(rows)} configurations for {problem} is legal in "
-                f"{template.name} now; record it again"
-            )
-        self.space = whole.subset(found[legal])
-        self.rows = rows[legal][np.argsort(found[legal])]  # the order of `space`
-        self.table = table
-        self._problem = problem
-        self._pending: int | None = None
+        card = table.card
+        self.template, self.table, self.gpus, self.compilers = template, table, gpus, 1
+        self.device = recorded_device(table, template)
+        self.product, self.versions = card.product, {**card.versions, "driver": card.driver}
+        self.protocol, self.protocol_text = card.protocol, card.protocol_text
         self.provenance = _provenance(table, template)
+        self._recorded = cache(lambda problem: RecordedSpace.of(table, template, problem))
 
-    def submit(self, index: int, incumbent: float | None = None) -> None:
-        """Ask for the recorded measurement of the configuration with this index in `space`, however slow it is."""
-        if self._pending is not None:
-            raise RuntimeError("a replay takes one configuration at a time: wait for the last one first")
-        if not 0 <= index < len(self.space):
-            raise IndexError(f"no configuration {index}, the space holds {len(self.space)}")
-        self._pending = index
+    def recording(self, problem: Problem) -> RecordedSpace:
+        """What the table has of a problem.
 
-    def wait(self) -> list[tuple[int, Measurement]]:
-        """The outcome of the configuration that was submitted."""
-        if self._pending is None:
-            raise RuntimeError("there is nothing to wait for: submit a configuration first")
-        index, self._pending = self._pending, None
-        return [(index, self.table.measurement(int(self.rows[index])))]
+        Raises
+        ------
+        TableError, ProblemError, SpaceError
+            See `RecordedSpace.of`.
+        """
+        return self._recorded(problem)
 
-    def library_us(self) -> float:
-        """The library's steady time on the problem, in µs, as it was recorded."""
-        return self.table.card.baselines[self._problem].library_us
+    def capacity(self, gpus: int) -> int:
+        """One, on however many GPUs."""
+        return 1
+
+    @property
+    def source_hash(self) -> str:
+        return self.table.card.source_hash
+
+    @property
+    def recorded(self) -> date:
+        return self.table.card.recorded
+
+    def space(self, problem: Problem) -> SearchSpace:
+        return self.recording(problem).space
+
+    def library(self, problem: Problem) -> str:
+        return self.table.card.library
+
+    def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | Measurement]":
+        return _settled(Artifact(self.table.path, "", "", None, 0.0))  # what compiling found is with each measurement
+
+    def prepare(self, gpu: int, problem: Problem) -> "Future[float]":
+        return _settled(self.recording(problem).library_us)
+
+    def measure(self, gpu: int, tasks: Sequence[Task]) -> "Future[list[Measurement]]":
+        """The recorded measurements, however slow a configuration is."""
+        recording = self.recording(tasks[0].problem)
+        return _settled([recording.measurement(recording.space.index(task.configuration)) for task in tasks])
+
+    def race(
+        self, gpu: int, tasks: Sequence[Task], rounds: int, pairs: int, seed: int
+    ) -> "Future[NDArray[np.float64]]":
+        return failed_future(CannotMeasureError(f"nothing can be measured anew: {self.provenance.description}"))
 
     def close(self) -> None:
-        """Forget a configuration that was submitted."""
-        self._pending = None
-
-
-def dataset_of(table: Table) -> Dataset:
-    """A table as a tracker lists it."""
-    columns = {column.name: str(column.type) for column in table.data.schema}
-    return Dataset(table.path.name, str(table.path.absolute()), table.card.sha256, len(table), columns)
+        """Nothing was started."""
 
 
 def _provenance(table: Table, template: KernelTemplate) -> Provenance:
@@ -105,5 +118,11 @@ def _provenance(table: Table, template: KernelTemplate) -> Provenance:
         kind="replay",
         description=origin + stale,
         versions={**card.versions, "driver": card.driver, "protocol": card.protocol},
-        table=dataset_of(table),
+        table=table.dataset,
     )
+
+
+def _settled(result: Result) -> "Future[Result]":
+    future: Future[Result] = Future()
+    future.set_result(result)
+    return future

@@ -1,56 +1,28 @@
-"""Who compiles and measures for a command: this machine's GPUs, a Ray cluster, or a recorded table."""
+"""Which engine compiles and measures: this machine's GPUs, a Ray cluster, or a recorded table."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from tilescout.search.engines.engine import Engine, LiveOptions
-from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.gpus import visible_gpus
-from tilescout.search.engines.sources import check_device, make_evaluator, require_gpu, usable_gpus
 from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table
+from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import DeviceError
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate
 
 
-@contextmanager
-def opened_evaluator(
-    template: KernelTemplate,
-    problem: Problem,
-    device: str,
-    cluster: str | None,
-    gpus: int | None,
-    table: Path | None,
-    artifacts: Path,
-) -> Iterator[Evaluator]:
-    """What tries configurations of one problem, on one GPU here or on those that are asked for; closed at the end.
-
-    The arguments and errors are those of `make_engine`.
-    """
-    if cluster is None and gpus is None:
-        with make_evaluator(template, problem, device, table, artifacts) as evaluator:
-            yield evaluator
-        return
-    from tilescout.search.engines.live import EngineEvaluator
-
-    with (
-        make_engine(template, problem, device, cluster, gpus, table, artifacts, LiveOptions()) as engine,
-        EngineEvaluator(engine, problem) as evaluator,
-    ):
-        yield evaluator
-
-
 def make_engine(
     template: KernelTemplate,
     problem: Problem,
-    device: str,
-    cluster: str | None,
-    gpus: int | None,
-    table: Path | None,
     artifacts: Path,
-    options: LiveOptions,
+    *,
+    device: str = "auto",
+    cluster: str | None = None,
+    gpus: int | None = None,
+    table: Path | None = None,
+    options: LiveOptions | None = None,
 ) -> Engine:
     """The engine for what is asked.
 
@@ -58,28 +30,31 @@ def make_engine(
     ----------
     template, problem
         What is measured; the problem tells which of the shipped tables is replayed.
+    artifacts
+        Folder of compiled kernels.
     device
-        ``cuda`` takes all GPUs of this machine, ``cuda:N`` that one, ``replay`` a table, and ``auto`` the GPUs where
-        there are some for the template and no table was named.
+        ``cuda`` takes this machine's GPUs, ``cuda:N`` that one, ``replay`` a table, and ``auto`` the GPUs where there
+        are some for the template and no table was named.
     cluster
         Address of a Ray cluster, which then has the GPUs, or ``auto``; None measures here.
     gpus
-        How many GPUs to use at most; None takes all.
+        GPUs to use at most; None takes all.
     table
         The table to replay; None takes the shipped one.
-    artifacts
-        Where compiled kernels are kept.
     options
-        How it is measured.
+        How it is compiled and measured.
 
     Raises
     ------
     DeviceError
         If there is no such GPU or cluster, or the arguments contradict each other.
+    ProblemError
+        If the template can't compute the problem.
     TableError
         If no table fits.
     """
     check_device(device)
+    template.check(problem)
     if cluster is not None:
         if device not in ("auto", "cuda") or table is not None:
             raise DeviceError("--cluster measures on the GPUs of a Ray cluster: leave --device and --table out")
@@ -89,7 +64,7 @@ def make_engine(
     if device == "auto":
         device = "cuda" if table is None and usable_gpus(template) else "replay"
     if device == "replay":
-        from tilescout.search.engines.replay_engine import ReplayEngine
+        from tilescout.search.engines.replay import ReplayEngine
 
         return ReplayEngine(Table.read(table) if table else default_table(template, problem), template, gpus or 1)
     if table is not None:
@@ -99,3 +74,39 @@ def make_engine(
 
     found = [f"cuda:{number}" for number in range(len(visible_gpus()))]
     return LocalEngine(template, artifacts, found[:gpus] if device == "cuda" else [device], options=options)
+
+
+def check_device(device: str) -> None:
+    """Refuse what is no choice of a device.
+
+    Raises
+    ------
+    DeviceError
+        With the choices.
+    """
+    if device not in ("auto", "cuda", "replay") and not (device.startswith("cuda:") and device[5:].isdigit()):
+        raise DeviceError(f"unknown device {device!r}, allowed are auto, cuda, cuda:N and replay")
+
+
+def usable_gpus(template: KernelTemplate) -> Sequence[str]:
+    """Product names of this machine's GPUs that the template builds for."""
+    usable = []
+    for product in visible_gpus():
+        try:
+            if find_device(product).arch in template.archs:
+                usable.append(product)
+        except DeviceError:
+            continue
+    return usable
+
+
+def require_gpu() -> None:
+    """Refuse to go on where there is no GPU.
+
+    Raises
+    ------
+    DeviceError
+        If the driver shows none.
+    """
+    if not visible_gpus():
+        raise DeviceError("no NVIDIA GPU here: measure on a machine with one, or use --device replay")

@@ -1,11 +1,14 @@
 """The final between the best configurations of a search: who is the fastest, and how sure is that."""
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tilescout.search.measure.measurement import Timing
 
 # (indices, rounds, pairs, seed) to ratios to the library, of shape [rounds, indices]
 Measure = Callable[[Sequence[int], int, int, int], NDArray[np.float64]]
@@ -109,6 +112,42 @@ class Race:
 
 def _range(estimate: Estimate) -> str:
     return f"{estimate.value:.4f} [{estimate.low:.4f}, {estimate.high:.4f}]"
+
+
+def race_fastest(
+    timings: Mapping[int, Timing], default: int, measure: Measure, options: RaceOptions, seed: int
+) -> Race:
+    """Race the fastest of what was timed, and the default.
+
+    Those take part whose interval reaches within `options.within` of the best, at most `options.candidates`, the
+    fastest first.
+
+    Parameters
+    ----------
+    timings
+        What was timed, by the indices of the configurations.
+    default, measure, options, seed
+        See `run_race`.
+
+    Returns
+    -------
+    Race
+        What was found; its GPU time is that of measuring alone: what the statistics import and compute is the host's.
+    """
+    best = min(timing.ratio for timing in timings.values())
+    ordered = sorted(timings, key=lambda index: timings[index].ratio)
+    close = [index for index in ordered if timings[index].ratio_low <= best * (1 + options.within)]
+    gpu_seconds = 0.0
+
+    def measure_timed(racing: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
+        nonlocal gpu_seconds
+        started = time.monotonic()
+        ratios = measure(racing, rounds, pairs, seed)
+        gpu_seconds += time.monotonic() - started
+        return ratios
+
+    race = run_race(close[: options.candidates], default, measure_timed, options, seed)
+    return replace(race, gpu_seconds=gpu_seconds)
 
 
 def run_race(candidates: Sequence[int], default: int, measure: Measure, options: RaceOptions, seed: int) -> Race:

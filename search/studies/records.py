@@ -6,8 +6,8 @@ from typing import Any, Self
 
 from tilescout.costmodel.estimator import Expected
 from tilescout.costmodel.roofline import Roofline
-from tilescout.search.engines.evaluator import Dataset, Provenance
 from tilescout.search.measure.measurement import Measurement, Status
+from tilescout.search.measure.provenance import Dataset, Provenance
 from tilescout.search.measure.race import Race
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.knobs import Configuration, Value

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.search.measure.measurement import Measurement, Status, Timing
+from tilescout.search.measure.provenance import Dataset
 from tilescout.search.tables.card import TableCard
 from tilescout.search.tables.rows import (
     Row,
@@ -131,6 +132,12 @@ class Table:
         card = self.card
         size = f"{len(self.problems)} problems, {len(self):,} rows"
         return f"Table({self.path.name}: {card.space} on {card.device}, {size})"
+
+    @property
+    def dataset(self) -> Dataset:
+        """The table as a tracker lists it."""
+        columns = {column.name: str(column.type) for column in self.data.schema}
+        return Dataset(self.path.name, str(self.path.absolute()), self.card.sha256, len(self), columns)
 
     @cached_property
     def _of_status(self) -> NDArray[np.int64]:

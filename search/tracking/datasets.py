@@ -3,7 +3,7 @@
 import json
 from typing import TYPE_CHECKING
 
-from tilescout.search.engines.evaluator import Dataset
+from tilescout.search.measure.provenance import Dataset
 
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput

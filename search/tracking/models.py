@@ -10,7 +10,7 @@ import numpy as np
 
 from tilescout.costmodel.features import Features
 from tilescout.costmodel.persistence import ModelCard, SavedModel, load_model
-from tilescout.search.engines.evaluator import Dataset
+from tilescout.search.measure.provenance import Dataset
 from tilescout.search.tracking.datasets import dataset_input
 from tilescout.search.tracking.store import artifact_folder, find_experiment, manners, open_client, translated
 from tilescout.spaces.errors import ModelError

@@ -8,12 +8,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-import numpy as np
 import optuna
-from numpy.typing import NDArray
 
-from tilescout.search.engines.evaluator import CannotMeasureError, Evaluator
-from tilescout.search.measure.race import RaceOptions, run_race
+from tilescout.search.engines.engine import CannotMeasureError
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.measure.race import RaceOptions, race_fastest
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import SpaceSampler, distributions
 from tilescout.search.studies.optuna_hooks import all_trials
@@ -23,7 +22,6 @@ from tilescout.search.studies.sharing import SharingOptions
 from tilescout.search.studies.trials import finished_trials, record_info, record_result
 from tilescout.search.tuning.loop import Budget, run
 from tilescout.spaces.errors import StoreError
-from tilescout.spaces.templates import KernelTemplate
 
 _ABOUT = "about"  # the user attribute of a study that says what it is about
 _TRACKING_RUN = "tracking_run"
@@ -141,7 +139,6 @@ class NoTracker:
 
 
 def run_study(
-    template: KernelTemplate,
     evaluator: Evaluator,
     options: TuneOptions,
     make_tracker: Callable[[StudyInfo, str | None], Tracker] = lambda info, run_id: NoTracker(),
@@ -155,10 +152,8 @@ def run_study(
 
     Parameters
     ----------
-    template
-        The kernel.
     evaluator
-        Tries configurations of the template on the problem.
+        Tries configurations of the kernel on the problem.
     options
         See `TuneOptions`.
     make_tracker
@@ -183,7 +178,7 @@ def run_study(
         On Ctrl-C, with the best so far.
     """
     started = time.monotonic()
-    space = evaluator.space
+    template, space = evaluator.template, evaluator.space
     sampler = make_sampler(options.sampler, space, options.seed, **options.settings)
     base = (
         f"{template.name}-{str(space.problem).replace(':', '-')}-{_place(evaluator)}-{options.sampler}-s{options.seed}"
@@ -194,7 +189,7 @@ def run_study(
             study_store(options.studies).join(base, options.resume, sampler, space, options.sharing)
         )
         with tuner.exclusive():
-            info = _about(study, sampler, template, evaluator, options)
+            info = _about(study, sampler, evaluator, options)
             tuner.take_over()
             before = finished_trials(study, space)
             tuner.look()
@@ -239,34 +234,20 @@ def _race(evaluator: Evaluator, result: StudyResult, default: int | None, option
     timed = {trial.index: timing for trial in result.trials if (timing := trial.measurement.timing) is not None}
     if default not in timed or not evaluator.measures_anew:
         return result
-    best = min(timing.ratio for timing in timed.values())
-    ordered = sorted(timed, key=lambda index: timed[index].ratio)
-    close = [index for index in ordered if timed[index].ratio_low <= best * (1 + options.race.within)]
-    gpu_seconds = 0.0  # of measuring alone: what the statistics import and compute is the host's
-
-    def measure(racing: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
-        nonlocal gpu_seconds
-        started = time.monotonic()
-        ratios = evaluator.race(racing, rounds, pairs, seed)
-        gpu_seconds += time.monotonic() - started
-        return ratios
-
     try:
-        race = run_race(close[: options.race.candidates], default, measure, options.race, options.seed)
+        race = race_fastest(timed, default, evaluator.race, options.race, options.seed)
     except CannotMeasureError as error:
         return replace(result, not_raced=str(error))
-    return replace(result, race=replace(race, gpu_seconds=gpu_seconds))
+    return replace(result, race=race)
 
 
 def _place(evaluator: Evaluator) -> str:
     return f"{evaluator.device.name}-{evaluator.provenance.kind}"
 
 
-def _about(
-    study: optuna.Study, sampler: SpaceSampler, template: KernelTemplate, evaluator: Evaluator, options: TuneOptions
-) -> StudyInfo:
+def _about(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, options: TuneOptions) -> StudyInfo:
     """What the study is about; stored in it on the first run, with the default and `options.first` queued."""
-    space = evaluator.space
+    template, space = evaluator.template, evaluator.space
     default = template.default(space.problem, space.device)
     stored = study.user_attrs.get(_ABOUT)
     if stored is None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import optuna
 
+from tilescout.search.engines.engine import Engine
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.samplers import LEARN_FROM_OTHERS
 from tilescout.search.samplers.base import SpaceSampler
@@ -18,17 +19,14 @@ from tilescout.search.tuning.loop import Budget, run
 from tilescout.search.tuning.study import NoTracker, Tracker, TuneOptions, run_study
 from tilescout.search.tuning.turns import Claim, Turn, Turns
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import KernelTemplate
 
 SLICE = 16
 """Trials that a search has a GPU for: a problem takes a second to set up on it, and a trial some 30 ms."""
 
 
 def tune_suite(
-    template: KernelTemplate,
+    engine: Engine,
     problems: Sequence[Problem],
-    make_evaluator: Callable[[Problem, int], Evaluator],
-    gpus: int,
     options: TuneOptions,
     make_tracker: Callable[[StudyInfo, str | None], Tracker] = lambda info, run_id: NoTracker(),
     on_trial: Callable[[Problem, TrialRecord], None] = lambda problem, trial: None,
@@ -43,15 +41,11 @@ def tune_suite(
 
     Parameters
     ----------
-    template
-        The kernel.
+    engine
+        Compiles and measures, on all its GPUs. What is compiled is shared: a kernel serves all problems of its
+        signature.
     problems
         The problems, without repeats.
-    make_evaluator
-        Makes what tries configurations of a problem, on the GPU of this number at first. Evaluators of one engine share
-        what is compiled: a kernel serves all problems of its signature.
-    gpus
-        How many GPUs there are.
     options
         See `TuneOptions`; the budget is that of all problems together.
     make_tracker, on_trial
@@ -69,7 +63,7 @@ def tune_suite(
     StoreError, SamplerError, DeviceError
         What ended one of the searches, once the others are done.
     """
-    turns = Turns(len(problems), gpus, options.budget, slice)
+    turns = Turns(len(problems), engine.gpus, options.budget, slice)
     lock = threading.Lock()
     known: dict[int, OtherTrials] = {}  # by the problem's number, as of its last turn
 
@@ -87,8 +81,8 @@ def tune_suite(
             asked = replace(options, settings={**options.settings, "others": others})
         try:
             part.begin()
-            with make_evaluator(problems[number], part.gpu) as evaluator:
-                return run_study(template, evaluator, asked, make_tracker, show, part.search)
+            with Evaluator(engine, problems[number], [part.gpu]) as evaluator:
+                return run_study(evaluator, asked, make_tracker, show, part.search)
         finally:
             part.end()
 

@@ -14,8 +14,9 @@ import pytest
 
 from tilescout.search.build.artifacts import Artifact, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
-from tilescout.search.engines.engine import complete, make_job
-from tilescout.search.engines.live import LiveEvaluator
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.jobs import complete, make_job
+from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.process import MeasuringProcess
 from tilescout.search.measure.protocol import ProtocolOptions
@@ -235,9 +236,12 @@ def test_clusters_fill_the_gpu_but_for_what_is_left_over() -> None:
 
 
 def test_a_live_search_finds_a_kernel_in_the_librarys_range(tmp_path: Path) -> None:
-    with LiveEvaluator(TEMPLATE, GemmProblem(1024, 1024, 1024), tmp_path / "artifacts") as evaluator:
+    with (
+        LocalEngine(TEMPLATE, tmp_path / "artifacts") as engine,
+        Evaluator(engine, GemmProblem(1024, 1024, 1024)) as evaluator,
+    ):
         options = TuneOptions("random", seed=0, budget=Budget(trials=12), studies=tmp_path / "studies")
-        result = run_study(TEMPLATE, evaluator, options)
+        result = run_study(evaluator, options)
         assert evaluator.provenance.kind == "live"
 
     assert len(result.trials) == 12

@@ -8,7 +8,7 @@ import pytest
 
 from tilescout.search.build.artifacts import Artifact, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
-from tilescout.search.engines.live import make_job
+from tilescout.search.engines.jobs import make_job
 from tilescout.search.measure.process import MeasuringProcess
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.spaces.devices import find_device

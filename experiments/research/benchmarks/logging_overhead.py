@@ -20,7 +20,8 @@ from typing import Any
 
 from rich.console import Console
 
-from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.studies.records import StudyInfo
 from tilescout.search.tables.shipped import default_table
 from tilescout.search.tracking import MlflowTracker, default_store
@@ -49,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         """Trials, and the wall-clock and CPU seconds of a search that keeps all it writes in a folder."""
         tuned = TuneOptions(options.sampler, 0, Budget(trials=options.trials, whole=True), folder / "studies")
         started, spent = time.perf_counter(), time.process_time()
-        with ReplayEvaluator(table, template, problem) as evaluator:
-            result = run_study(template, evaluator, tuned, make_tracker)
+        with Evaluator(ReplayEngine(table, template), problem) as evaluator:
+            result = run_study(evaluator, tuned, make_tracker)
         assert not result.not_tracked, result.not_tracked
         return len(result.trials), time.perf_counter() - started, time.process_time() - spent
 
@@ -64,8 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         first = time.perf_counter()
         with_few = TuneOptions("random", 0, Budget(trials=1), Path(root, "first"))
-        with ReplayEvaluator(table, template, problem) as evaluator:
-            run_study(template, evaluator, with_few, tracker)
+        with Evaluator(ReplayEngine(table, template), problem) as evaluator:
+            run_study(evaluator, with_few, tracker)
         once = time.perf_counter() - first
         for number in range(options.rounds):
             for name, make in (("without", lambda info, run_id: NoTracker()), ("with", tracker)):

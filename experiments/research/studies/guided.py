@@ -22,7 +22,8 @@ from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.compare.held_out import FOLDER, HeldOutModels
 from tilescout.experiments.compare.processes import cores, each
-from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.studies.folders import STORE
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.tables.shipped import largest_table, template_of
@@ -85,9 +86,9 @@ def study(models: HeldOutModels, name: str, trials: int) -> Convergence:
 
 
 def _search(table: Table, template: KernelTemplate, problem: Problem, model: CostModel, budget: Budget) -> StudyResult:
-    with TemporaryDirectory() as folder, ReplayEvaluator(table, template, problem) as evaluator:
+    with TemporaryDirectory() as folder, Evaluator(ReplayEngine(table, template), problem) as evaluator:
         options = TuneOptions("guided", 0, budget, Path(folder), settings={"model": model})
-        return run_study(template, evaluator, options)
+        return run_study(evaluator, options)
 
 
 def main() -> None:

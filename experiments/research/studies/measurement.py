@@ -38,7 +38,9 @@ from rich.progress import track
 from tilescout.experiments.research.shared import compile_all, load_all, log_study, spread_of
 from tilescout.experiments.research.studies.race_table import finalists
 from tilescout.search.build.loading import Launch
-from tilescout.search.engines.live import LiveEvaluator, make_job
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.jobs import make_job
+from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import VERSION, ProtocolOptions, block_launches
@@ -248,13 +250,13 @@ def study_tunings(worker: Worker, problem: Problem, store: Path, count: int, ask
     races: list[Race] = []
     with TemporaryDirectory() as studies:
         for seed in range(count):
-            with LiveEvaluator(TEMPLATE, problem, store, device) as evaluator:
-                result = run_study(TEMPLATE, evaluator, replace(asked, seed=seed, studies=Path(studies)))
+            with LocalEngine(TEMPLATE, store, [device]) as engine, Evaluator(engine, problem) as evaluator:
+                result = run_study(evaluator, replace(asked, seed=seed, studies=Path(studies)))
             assert result.race is not None
             results.append(result)
             races.append(result.race)
         answers = [race.answer for race in races]
-        with LiveEvaluator(TEMPLATE, problem, store, device) as evaluator:
+        with LocalEngine(TEMPLATE, store, [device]) as engine, Evaluator(engine, problem) as evaluator:
             default = evaluator.space.index(TEMPLATE.default(problem, evaluator.device))
             runners = list(dict.fromkeys([*answers, default]))
             logs = np.log(evaluator.race(runners, *FINAL, count))

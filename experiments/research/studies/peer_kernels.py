@@ -25,7 +25,7 @@ from tilescout.search.build.artifacts import Artifact, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.build.loading import Launch, load_launch, load_runtime_libraries
 from tilescout.search.engines.engine import Engine
-from tilescout.search.engines.live import EngineEvaluator
+from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.machine import CudaMachine
 from tilescout.search.measure.measurement import Measurement
@@ -191,11 +191,11 @@ def compare(engine: Engine, problem: str, theirs: Choices, store: Path, trials: 
         return MlflowTracker(uri, root, info, run_id)
 
     template = engine.template
-    with EngineEvaluator(engine, GemmProblem.parse(problem)) as evaluator:
+    with Evaluator(engine, GemmProblem.parse(problem)) as evaluator:
         space = evaluator.space
         first = listed(template, space) + listed_splits(template, space)
         options = TuneOptions("tpe", 0, Budget(min(len(first) + trials, len(space))), studies(store), first=first)
-        result = run_study(template, evaluator, options, make_tracker)
+        result = run_study(evaluator, options, make_tracker)
         assert result.best is not None
         default = space.index(template.default(space.problem, space.device))
         named = {"ours": result.best.index, "their default": default}

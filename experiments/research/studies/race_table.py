@@ -17,7 +17,8 @@ import numpy as np
 
 from tilescout.search.build.artifacts import Artifact, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
-from tilescout.search.engines.live import LiveOptions, make_job
+from tilescout.search.engines.engine import LiveOptions
+from tilescout.search.engines.jobs import make_job
 from tilescout.search.measure.process import MeasuringProcess
 from tilescout.search.measure.protocol import VERSION, ProtocolOptions
 from tilescout.search.measure.race import RaceOptions, run_race

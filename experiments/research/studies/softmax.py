@@ -23,7 +23,8 @@ import numpy as np
 from tilescout.search.build.artifacts import Artifact, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.build.loading import Launch, load_launch
-from tilescout.search.engines.live import EngineEvaluator, make_job
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.jobs import make_job
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.interval import mean_interval
@@ -110,8 +111,8 @@ def tune(texts: Sequence[str], trials: int, store: Path, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     with LocalEngine(TEMPLATE, artifacts(store)) as engine:
         for problem in map(RowwiseProblem.parse, texts):
-            with EngineEvaluator(engine, problem) as evaluator:
-                result = run_study(TEMPLATE, evaluator, TuneOptions("tpe", 0, Budget(trials), studies(store)))
+            with Evaluator(engine, problem) as evaluator:
+                result = run_study(evaluator, TuneOptions("tpe", 0, Budget(trials), studies(store)))
             (out / file_of(problem)).write_text(json.dumps(result.to_dict(), indent=2) + "\n")
             print(f"{problem!s:>17}  {len(result.trials)} trials in {result.seconds:.1f} s", flush=True)
 

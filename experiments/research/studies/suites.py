@@ -25,7 +25,8 @@ from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.compare.held_out import FOLDER, HeldOutModels
 from tilescout.experiments.compare.processes import cores, each
-from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.others import OtherTrials
 from tilescout.search.studies.folders import STORE
@@ -87,13 +88,14 @@ def search(
     seed: int,
 ) -> tuple[NDArray[np.float64], OtherTrials | None]:
     """The regret after each trial of a replayed search, of shape [trials], and what it found."""
-    with ReplayEvaluator(table, template, problem) as evaluator:
+    engine = ReplayEngine(table, template)
+    with Evaluator(engine, problem) as evaluator:
         sampler = make_sampler("guided", evaluator.space, seed, model=model, others=lambda: others)
         study = optuna.create_study(sampler=sampler)
         tried: list[int] = []
         budget = Budget(min(trials, len(evaluator.space)), whole=True)
         run(study, evaluator, budget, evaluator.library_us(), lambda trial: tried.append(trial.index))
-        times = table.times_us[evaluator.rows]
+        times = table.times_us[engine.recording(problem).rows]
         slowest = times[np.isfinite(times)].max()  # what is known before anything was timed
         best = np.minimum.accumulate(np.minimum(times[tried], slowest))
         return best / times.min() - 1, OtherTrials.of_study(study, evaluator.space)

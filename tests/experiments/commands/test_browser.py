@@ -16,10 +16,12 @@ import pytest
 pytest.importorskip("playwright", reason="needs playwright: `make setup` installs it")
 from playwright.sync_api import Page, expect, sync_playwright
 
-from tilescout.search.engines.sources import make_evaluator
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.studies.folders import studies
 from tilescout.search.studies.places import read_study
 from tilescout.search.studies.records import StudyInfo, StudyResult
+from tilescout.search.tables.shipped import default_table
 from tilescout.search.tracking import MlflowTracker, default_store
 from tilescout.search.tracking.page import to_html
 from tilescout.search.tuning.loop import Budget
@@ -51,9 +53,9 @@ def study(
 
     template = find_template("gemm_sm90")
     problem = template.parse("4096x14336x4096:bf16")
-    with make_evaluator(template, problem, "replay", None, store) as evaluator:
+    with Evaluator(ReplayEngine(default_table(template, problem), template), problem) as evaluator:
         options = TuneOptions("random", 0, Budget(trials=200), studies(store))
-        result = run_study(template, evaluator, options, make_tracker)
+        result = run_study(evaluator, options, make_tracker)
     assert not result.not_tracked
     return store, result, trackers[0]
 

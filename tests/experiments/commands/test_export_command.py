@@ -31,14 +31,16 @@ from pathlib import Path
 import numpy as np
 import plain_gemm
 from tilescout.search.build.compilers import CompileOptions
-from tilescout.search.engines.live import LiveEvaluator, LiveOptions
+from tilescout.search.engines.engine import LiveOptions
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.gemm import GemmProblem
 
-class Raced(LiveEvaluator):
+class Raced(Evaluator):
     # Everything is real but for the outcome of the race: a test can't depend on how fast this machine is.
     def race(self, indices, rounds, pairs, seed):
         return RATIO[self.space.problem] * np.random.default_rng(seed).uniform(0.999, 1.001, (rounds, len(indices)))
@@ -51,8 +53,8 @@ if __name__ == "__main__":
     race = RaceOptions(looks=1, look=8)
     options = TuneOptions("random", 0, Budget(trials=1), store / "studies", race=race)
     for problem in RATIO:
-        with Raced(plain_gemm.TEMPLATE, problem, store / "artifacts", "cpu", plain_gemm.HOST, live) as evaluator:
-            run_study(plain_gemm.TEMPLATE, evaluator, options)
+        with LocalEngine(plain_gemm.TEMPLATE, store / "artifacts", ["cpu"], plain_gemm.HOST, live) as engine:
+            run_study(Raced(engine, problem), options)
 """
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

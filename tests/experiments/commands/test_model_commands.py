@@ -12,7 +12,8 @@ from mlflow import MlflowClient
 
 from tilescout.costmodel.features import space_features
 from tilescout.costmodel.persistence import load_model
-from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.tables.table import Table
 from tilescout.search.tracking.models import EXPERIMENT
 from tilescout.spaces.devices import DEVICES
@@ -152,7 +153,7 @@ def test_a_search_takes_the_model_that_is_named_and_shows_its_trials(
     assert len(trials) == len(runs) - 1 == json.loads(target.read_text())["trials"] <= 12
     # Tried is what that model, and not the shipped one, expects to be fastest.
     recorded, template = Table.read(table), find_template("gemm_sm90")
-    with ReplayEvaluator(recorded, template, PROBLEMS[0]) as evaluator:
+    with Evaluator(ReplayEngine(recorded, template), PROBLEMS[0]) as evaluator:
         space = evaluator.space
     expected, _ = load_model(model)
     fastest = int(expected.predict(space_features(space, template)).mean.argmin())

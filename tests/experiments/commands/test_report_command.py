@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from tilescout.costmodel.estimator import Expected
-from tilescout.search.engines.evaluator import Provenance
-from tilescout.search.engines.sources import make_evaluator
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.measure.measurement import Measurement, Status, Timing
+from tilescout.search.measure.provenance import Provenance
 from tilescout.search.measure.race import Estimate, Race
 from tilescout.search.studies.folders import studies
 from tilescout.search.studies.places import read_study
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
+from tilescout.search.tables.shipped import default_table
 from tilescout.search.tracking.page import to_html
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
@@ -110,8 +112,9 @@ def test_a_race_gives_the_verdict() -> None:
 
 def test_a_study_is_read_back_as_it_was_found(tmp_path: Path) -> None:
     template = find_template("gemm_sm90")
-    with make_evaluator(template, template.parse(PROBLEM), "replay", None, tmp_path) as evaluator:
-        found = run_study(template, evaluator, TuneOptions("guided", 0, Budget(trials=12), studies(tmp_path)))
+    problem = template.parse(PROBLEM)
+    with Evaluator(ReplayEngine(default_table(template, problem), template), problem) as evaluator:
+        found = run_study(evaluator, TuneOptions("guided", 0, Budget(trials=12), studies(tmp_path)))
     (journal,) = Path(studies(tmp_path)).glob("*.journal")
     read = read_study(str(journal), studies(tmp_path))
     numbered = [replace(trial, index=trial.number) for trial in found.trials]
@@ -126,9 +129,10 @@ def test_the_command_writes_the_page_and_takes_a_model(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     template = find_template("gemm_sm90")
-    with make_evaluator(template, template.parse(PROBLEM), "replay", None, tmp_path) as evaluator:
+    problem = template.parse(PROBLEM)
+    with Evaluator(ReplayEngine(default_table(template, problem), template), problem) as evaluator:
         options = TuneOptions("random", 0, Budget(trials=10), studies(Path(".tilescout")))
-        name = run_study(template, evaluator, options).info.name
+        name = run_study(evaluator, options).info.name
     run("report", name)
     page = Path(f"{name}.html").read_text(encoding="utf-8")
     assert "plot-predicted" not in page

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.tables.shipped import shipped_tables, template_of
 from tilescout.search.tables.table import Table
 from tilescout.spaces.templates import find_template
@@ -108,5 +109,5 @@ def test_a_table_of_a_space_that_has_changed_is_replayed_as_it_was(monkeypatch: 
     template = template_of(table)
     problem = table.problems[0]
     assert template.parse(str(problem)) == problem
-    with ReplayEvaluator(table, template, problem) as evaluator:
+    with Evaluator(ReplayEngine(table, template), problem) as evaluator:
         assert len(evaluator.space) == len(table.rows(problem))

@@ -18,7 +18,8 @@ from tilescout.experiments.compare import guided
 from tilescout.experiments.compare.contenders import parse_contender
 from tilescout.experiments.compare.held_out import HeldOutModels
 from tilescout.experiments.compare.kernel_tuner import listed
-from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.replay import ReplayEngine
+from tilescout.search.tables.recorded_space import RecordedSpace
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import SamplerError
@@ -46,8 +47,7 @@ def play(table: Table) -> Play:
     def play(name: str, trials: int, seed: int) -> list[int]:
         contender = parse_contender(name)
         contender.check()
-        with ReplayEvaluator(table, template_of(table), PROBLEM) as evaluator:
-            return list(contender.play(evaluator, table.card.baselines[PROBLEM].default, trials, seed))
+        return list(contender.play(ReplayEngine(table, template_of(table)), PROBLEM, trials, seed))
 
     return play
 
@@ -66,11 +66,11 @@ def test_options_reach_kernel_tuner(play: Play) -> None:
 
 
 def test_kernel_tuner_has_to_find_out_what_fails(play: Play, table: Table) -> None:
-    with ReplayEvaluator(table, template_of(table), PROBLEM) as evaluator:
-        failed = {i for i in range(len(evaluator.space)) if not table.measurement(int(evaluator.rows[i])).ok}
+    recording = RecordedSpace.of(table, template_of(table), PROBLEM)
+    failed = {i for i in range(len(recording.space)) if not recording.measurement(i).ok}
     assert failed
-    tried = play("kernel_tuner.random_sample", len(evaluator.space), 0)
-    assert len(tried) == len(evaluator.space)
+    tried = play("kernel_tuner.random_sample", len(recording.space), 0)
+    assert len(tried) == len(recording.space)
     assert failed <= set(tried)
 
 

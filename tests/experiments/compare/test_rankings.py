@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tilescout.experiments.compare.contenders import parse_contender
 from tilescout.experiments.compare.quack import ranking
 from tilescout.experiments.compare.rankings import find_ranking, places
-from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.tables.shipped import shipped_tables, template_of
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import DEVICES
@@ -71,15 +71,16 @@ def test_quack_lists_44_different_configurations() -> None:
 
 def test_a_file_is_a_ranking_and_its_top_is_measured_in_order(tmp_path: Path) -> None:
     table = Table.read(shipped_tables()[0])
-    evaluator = ReplayEvaluator(table, template_of(table), PROBLEM)
+    engine = ReplayEngine(table, template_of(table))
+    space = engine.space(PROBLEM)
     wanted = [7, 3, 3, 900, 12]
     path = tmp_path / "list.json"
-    path.write_text(json.dumps([dict(evaluator.space[index]) for index in wanted]))
+    path.write_text(json.dumps([dict(space[index]) for index in wanted]))
     for top, expected in ((":top=3", [7, 3, 900]), ("", [7, 3, 900, 12])):
         contender = parse_contender(f"ranking.{path}{top}")
         contender.check()
-        assert list(contender.play(evaluator, table.card.baselines[PROBLEM].default, 100, seed=0)) == expected
-    assert list(contender.play(evaluator, table.card.baselines[PROBLEM].default, 2, seed=5)) == [7, 3]
+        assert list(contender.play(engine, PROBLEM, 100, seed=0)) == expected
+    assert list(contender.play(engine, PROBLEM, 2, seed=5)) == [7, 3]
 
 
 @pytest.mark.parametrize(

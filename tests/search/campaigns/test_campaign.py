@@ -19,7 +19,7 @@ from tilescout.search.campaigns.collect import collect, journal_path
 from tilescout.search.campaigns.plan import Plan, make_plan
 from tilescout.search.engines.engine import LiveOptions, Task, failed_future
 from tilescout.search.engines.local import LocalEngine
-from tilescout.search.engines.replay_engine import ReplayEngine
+from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import RaceOptions

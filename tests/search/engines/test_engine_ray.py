@@ -18,7 +18,7 @@ from tilescout.search.campaigns.campaign import CampaignOptions, Progress
 from tilescout.search.campaigns.collect import collect, journal_path
 from tilescout.search.campaigns.plan import make_plan
 from tilescout.search.engines.engine import LiveOptions, Task
-from tilescout.search.engines.live import EngineEvaluator
+from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.ray import RayEngine, RayOptions
 from tilescout.search.engines.ray_worker import save_library
 from tilescout.search.measure.measurement import Measurement, Status
@@ -146,10 +146,10 @@ def test_a_campaign_whose_actor_is_killed_midway_loses_nothing_and_records_nothi
 
 
 def test_a_search_can_not_tell_it_from_a_local_one(engine: RayEngine, tmp_path: Path) -> None:
-    with EngineEvaluator(engine, PROBLEM) as evaluator:
+    with Evaluator(engine, PROBLEM) as evaluator:
         wanted = [evaluator.space.index(configuration("nothing", repeats)) for repeats in (1, 2, 4)]
         evaluator.space = evaluator.space.subset(wanted)
-        result = run_study(engine.template, evaluator, TuneOptions("random", 0, Budget(trials=3), tmp_path))
+        result = run_study(evaluator, TuneOptions("random", 0, Budget(trials=3), tmp_path))
     assert [trial.measurement.ok for trial in result.trials].count(True) >= 1
     assert result.race is not None
     assert result.info.provenance.description == "measured on CPU of a Ray cluster"

@@ -2,40 +2,53 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tilescout.search.build.compilers import CompileOptions
-from tilescout.search.engines.evaluator import evaluate
-from tilescout.search.engines.live import LiveEvaluator, LiveOptions
+from tilescout.search.engines.engine import LiveOptions
+from tilescout.search.engines.evaluator import Evaluator, evaluate
+from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import VERSION, ProtocolOptions
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
+from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.errors import DeviceError, ProblemError, SpaceError, StoreError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.templates import KernelTemplate
 
 PROBLEM = GemmProblem(64, 64, 64)
 OPTIONS = LiveOptions(CompileOptions(processes=2, timeout=4), ProtocolOptions(heating_us=1000.0), timeout=8)
 
-Open = Callable[..., LiveEvaluator]
+Open = Callable[..., AbstractContextManager[Evaluator]]
+
+
+@contextmanager
+def opened(template: KernelTemplate, problem: GemmProblem, *arguments: Any) -> Iterator[Evaluator]:
+    """An evaluator of an engine of its own; the arguments are those of the engine."""
+    with LocalEngine(template, *arguments) as engine, Evaluator(engine, problem) as evaluator:
+        yield evaluator
 
 
 @pytest.fixture
 def open_live(plain_gemm: ModuleType, tmp_path: Path) -> Open:
     """A function: an evaluator of the plain GEMM on the host, to be closed by its user."""
 
-    def open_live(**changes: object) -> LiveEvaluator:
-        arguments = {"gpu": "cpu", "device": plain_gemm.HOST, "store": tmp_path / "store", "options": OPTIONS}
-        return LiveEvaluator(plain_gemm.TEMPLATE, PROBLEM, **{**arguments, **changes})
+    def open_live(
+        store: Path = tmp_path / "store", device: Device | None = plain_gemm.HOST, options: LiveOptions = OPTIONS
+    ) -> AbstractContextManager[Evaluator]:
+        return opened(plain_gemm.TEMPLATE, PROBLEM, store, ["cpu"], device, options)
 
     return open_live
 
 
-def index(evaluator: LiveEvaluator, fault: str = "nothing", repeats: int = 1) -> int:
+def index(evaluator: Evaluator, fault: str = "nothing", repeats: int = 1) -> int:
     return evaluator.space.index({"fault": fault, "repeats": repeats})
 
 
@@ -74,12 +87,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def live(plain_gemm: ModuleType, store: Path) -> Iterator[LiveEvaluator]:
-    with LiveEvaluator(plain_gemm.TEMPLATE, PROBLEM, store, "cpu", plain_gemm.HOST, OPTIONS) as evaluator:
+def live(plain_gemm: ModuleType, store: Path) -> Iterator[Evaluator]:
+    with opened(plain_gemm.TEMPLATE, PROBLEM, store, ["cpu"], plain_gemm.HOST, OPTIONS) as evaluator:
         yield evaluator
 
 
-def test_it_says_where_its_measurements_come_from(live: LiveEvaluator, plain_gemm: ModuleType) -> None:
+def test_it_says_where_its_measurements_come_from(live: Evaluator, plain_gemm: ModuleType) -> None:
     assert live.device == plain_gemm.HOST
     assert live.space.problem == PROBLEM
     assert live.provenance.kind == "live"
@@ -90,7 +103,7 @@ def test_it_says_where_its_measurements_come_from(live: LiveEvaluator, plain_gem
 
 
 def test_as_many_as_the_capacity_are_in_flight_and_each_comes_back_once(
-    live: LiveEvaluator, monkeypatch: pytest.MonkeyPatch
+    live: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert live.capacity == OPTIONS.compile.processes + 2
     submit, wait = live.submit, live.wait
@@ -121,11 +134,11 @@ def test_as_many_as_the_capacity_are_in_flight_and_each_comes_back_once(
 
 
 def test_what_the_store_holds_is_not_compiled_again(
-    live: LiveEvaluator, store: Path, children: Callable[[], set[int]]
+    live: Evaluator, store: Path, children: Callable[[], set[int]]
 ) -> None:
     [(_, first)] = evaluate(live, [index(live)])
     before = children()
-    with LiveEvaluator(live.template, PROBLEM, store, "cpu", live.device, OPTIONS) as again:
+    with opened(live.template, PROBLEM, store, ["cpu"], live.device, OPTIONS) as again:
         [(_, second)] = evaluate(again, [index(again)])
         assert len(children() - before) == 2  # the measuring process and its spare, and no compiler
 
@@ -134,12 +147,12 @@ def test_what_the_store_holds_is_not_compiled_again(
     assert second.compile_seconds == first.compile_seconds  # what it cost when it was made
 
 
-def test_a_search_that_meets_failures_ends_with_the_best_of_the_rest(live: LiveEvaluator, tmp_path: Path) -> None:
+def test_a_search_that_meets_failures_ends_with_the_best_of_the_rest(live: Evaluator, tmp_path: Path) -> None:
     faults = ("nothing", "corner", "exception", "compiler_refuses")
     live.space = live.space.subset([index(live, fault, repeats) for fault in faults for repeats in (1, 4)])
 
     options = TuneOptions("random", seed=0, budget=Budget(trials=7), studies=tmp_path)
-    result = run_study(live.template, live, options)
+    result = run_study(live, options)
 
     assert len(result.trials) == len({trial.index for trial in result.trials}) == 7
     assert result.default is not None
@@ -214,18 +227,23 @@ def test_closing_ends_what_hangs_at_once(open_live: Open, children: Callable[[],
 def test_what_can_not_work_is_refused_at_once_and_nothing_is_left_running(
     open_live: Open, changes: dict[str, object], error: type[Exception], reason: str
 ) -> None:
-    with pytest.raises(error, match=reason):
-        open_live(**changes)
+    with pytest.raises(error, match=reason), open_live(**changes):
+        pass
 
 
 @pytest.mark.usefixtures("no_child_is_left")
 def test_a_problem_or_device_that_is_not_the_templates_is_refused(plain_gemm: ModuleType, tmp_path: Path) -> None:
-    from tilescout.spaces.devices import find_device
-
-    with pytest.raises(ProblemError, match="computes in bf16"):
-        LiveEvaluator(plain_gemm.TEMPLATE, GemmProblem(8, 8, 8, dtype="fp16"), tmp_path, "cpu", plain_gemm.HOST)
-    with pytest.raises(SpaceError, match="builds for host, sm_90a, not for sm_100a"):
-        LiveEvaluator(plain_gemm.TEMPLATE, PROBLEM, tmp_path, "cpu", find_device("b200"))
+    template, odd, other = plain_gemm.TEMPLATE, GemmProblem(8, 8, 8, dtype="fp16"), find_device("b200")
+    with (
+        pytest.raises(ProblemError, match="computes in bf16"),
+        opened(template, odd, tmp_path, ["cpu"], plain_gemm.HOST),
+    ):
+        pass
+    with (
+        pytest.raises(SpaceError, match="builds for host, sm_90a, not for sm_100a"),
+        opened(template, PROBLEM, tmp_path, ["cpu"], other),
+    ):
+        pass
 
 
 @pytest.mark.usefixtures("no_child_is_left")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tilescout.search.engines.evaluator import Evaluator
-from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.constraints import Constraint
@@ -38,8 +38,9 @@ def replayed(evaluator: Evaluator) -> dict[str, str]:
 
 def test_a_replay_returns_exactly_what_was_recorded(invented_table: Table, invented_rows: list[Row]) -> None:
     for problem in invented_table.problems:
-        with ReplayEvaluator(invented_table, TEMPLATE, problem) as evaluator:
-            assert evaluator.dropped == 0
+        engine = ReplayEngine(invented_table, TEMPLATE)
+        with Evaluator(engine, problem) as evaluator:
+            assert engine.recording(problem).dropped == 0
             assert evaluator.space.problem == problem
             assert replayed(evaluator) == recorded(invented_rows, problem)
 
@@ -48,7 +49,7 @@ def test_the_order_of_knobs_and_values_does_not_matter(
     invented_table: Table, invented_rows: list[Row], alter_template: Alter
 ) -> None:
     knobs = tuple(replace(knob, values=knob.values[::-1]) for knob in TEMPLATE.knobs[::-1])
-    with ReplayEvaluator(invented_table, alter_template(knobs=knobs), PROBLEM) as evaluator:
+    with Evaluator(ReplayEngine(invented_table, alter_template(knobs=knobs)), PROBLEM) as evaluator:
         got = {frozenset(text.split()): outcome for text, outcome in replayed(evaluator).items()}
     assert got == {frozenset(text.split()): outcome for text, outcome in recorded(invented_rows, PROBLEM).items()}
 
@@ -57,7 +58,7 @@ def test_values_that_the_template_gained_since_do_not_matter(
     invented_table: Table, invented_rows: list[Row], alter_template: Alter
 ) -> None:
     knobs = tuple(replace(knob, values=(1, *knob.values)) if knob.name == "stages" else knob for knob in TEMPLATE.knobs)
-    with ReplayEvaluator(invented_table, alter_template(knobs=knobs), PROBLEM) as evaluator:
+    with Evaluator(ReplayEngine(invented_table, alter_template(knobs=knobs)), PROBLEM) as evaluator:
         assert replayed(evaluator) == recorded(invented_rows, PROBLEM)
 
 
@@ -67,9 +68,10 @@ def test_configurations_that_became_illegal_are_dropped_and_counted(
     rule = Constraint("shallow", "for this test", ("stages",), lambda columns, problem, device: columns["stages"] <= 3)
     narrowed = alter_template(constraints=(*TEMPLATE.constraints, rule))
     kept = [row for row in invented_rows if int(row[0]["stages"]) <= 3]
-    with ReplayEvaluator(invented_table, narrowed, PROBLEM) as evaluator:
+    engine = ReplayEngine(invented_table, narrowed)
+    with Evaluator(engine, PROBLEM) as evaluator:
         assert replayed(evaluator) == recorded(kept, PROBLEM)
-        assert evaluator.dropped == 200 - len(evaluator.space) > 0
+        assert engine.recording(PROBLEM).dropped == 200 - len(evaluator.space) > 0
 
 
 def test_a_table_with_nothing_legal_left_is_refused(
@@ -86,25 +88,25 @@ def test_a_table_with_nothing_legal_left_is_refused(
         lambda columns, problem, device: np.all([columns[n] == v for n, v in zip(names, only, strict=True)], axis=0),
     )
     with pytest.raises(TableError, match="none of its 200 configurations for 16x4096x4096:bf16 is legal in gemm_sm90"):
-        ReplayEvaluator(invented_table, alter_template(constraints=(rule,)), PROBLEM)
+        Evaluator(ReplayEngine(invented_table, alter_template(constraints=(rule,))), PROBLEM)
 
 
 def test_a_problem_that_was_not_recorded_is_refused_with_those_that_were(invented_table: Table) -> None:
     with pytest.raises(
         TableError, match=r"nothing of 64x64x64:bf16, only 4096x4096x4096:bf16, 16x4096x4096:bf16, 512x"
     ):
-        ReplayEvaluator(invented_table, TEMPLATE, GemmProblem(64, 64, 64))
+        Evaluator(ReplayEngine(invented_table, TEMPLATE), GemmProblem(64, 64, 64))
 
 
 def test_a_table_of_another_space_is_refused(invented_table: Table, alter_template: Alter) -> None:
     with pytest.raises(TableError, match="of the space gemm_sm90, not of conv"):
-        ReplayEvaluator(invented_table, alter_template(name="conv"), PROBLEM)
+        Evaluator(ReplayEngine(invented_table, alter_template(name="conv")), PROBLEM)
 
 
 def test_a_table_of_an_unknown_device_is_refused(invented_table: Table, invented_rows: list[Row]) -> None:
     table = write_table(invented_table.path, replace(invented_table.card, device="h300"), invented_rows)
     with pytest.raises(TableError, match="recorded on an unknown device 'h300', known are h100"):
-        ReplayEvaluator(table, TEMPLATE, PROBLEM)
+        Evaluator(ReplayEngine(table, TEMPLATE), PROBLEM)
 
 
 def test_a_problem_that_the_template_can_no_longer_compute_is_refused(
@@ -114,11 +116,11 @@ def test_a_problem_that_the_template_can_no_longer_compute_is_refused(
     card = replace(invented_table.card, baselines={odd: invented_table.card.baselines[PROBLEM]})
     table = write_table(invented_table.path, card, [(invented_rows[0][0], odd, invented_rows[0][2])])
     with pytest.raises(ProblemError, match="not a multiple of 8"):
-        ReplayEvaluator(table, TEMPLATE, odd)
+        Evaluator(ReplayEngine(table, TEMPLATE), odd)
 
 
 def test_one_configuration_at_a_time(invented_table: Table) -> None:
-    with ReplayEvaluator(invented_table, TEMPLATE, PROBLEM) as evaluator:
+    with Evaluator(ReplayEngine(invented_table, TEMPLATE), PROBLEM) as evaluator:
         assert evaluator.capacity == 1
         with pytest.raises(RuntimeError, match="nothing to wait for"):
             evaluator.wait()
@@ -129,12 +131,15 @@ def test_one_configuration_at_a_time(invented_table: Table) -> None:
         with pytest.raises(RuntimeError, match="one configuration at a time"):
             evaluator.submit(1)
         evaluator.close()
-        evaluator.submit(1)
-        assert [index for index, _ in evaluator.wait()] == [1]
+        with pytest.raises(RuntimeError, match="was closed"):
+            evaluator.submit(1)
+    with Evaluator(evaluator.engine, PROBLEM) as again:
+        again.submit(1)
+        assert [index for index, _ in again.wait()] == [1]
 
 
 def test_people_are_told_that_no_gpu_was_used(invented_table: Table) -> None:
-    provenance = ReplayEvaluator(invented_table, TEMPLATE, PROBLEM).provenance
+    provenance = Evaluator(ReplayEngine(invented_table, TEMPLATE), PROBLEM).provenance
     assert provenance.kind == "replay"
     assert provenance.description == (
         "replayed from invented.parquet, recorded on NVIDIA H200 on 2026-11-21; no GPU was used"
@@ -145,11 +150,11 @@ def test_people_are_told_that_no_gpu_was_used(invented_table: Table) -> None:
 
 
 def test_people_are_told_that_the_kernel_has_changed(invented_table: Table, alter_template: Alter) -> None:
-    provenance = ReplayEvaluator(invented_table, alter_template(source_hash="another"), PROBLEM).provenance
+    provenance = Evaluator(ReplayEngine(invented_table, alter_template(source_hash="another")), PROBLEM).provenance
     assert provenance.description.endswith("; the source of gemm_sm90 has changed since")
 
 
 def test_device_and_library_are_those_of_the_card(invented_table: Table) -> None:
-    evaluator = ReplayEvaluator(invented_table, TEMPLATE, PROBLEM)
+    evaluator = Evaluator(ReplayEngine(invented_table, TEMPLATE), PROBLEM)
     assert evaluator.device.name == "h200"
     assert evaluator.library_us() == 9.5

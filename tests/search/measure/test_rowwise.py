@@ -7,8 +7,9 @@ from types import ModuleType
 import pytest
 
 from tilescout.search.build.compilers import CompileOptions
-from tilescout.search.engines.evaluator import evaluate
-from tilescout.search.engines.live import LiveEvaluator, LiveOptions
+from tilescout.search.engines.engine import LiveOptions
+from tilescout.search.engines.evaluator import Evaluator, evaluate
+from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import RaceOptions
@@ -22,20 +23,23 @@ OPTIONS = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=10
 
 
 @pytest.fixture(scope="module")
-def live(rows_on_host: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveEvaluator]:
+def live(rows_on_host: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
     store = tmp_path_factory.mktemp("rows")
     template, problem = rows_on_host.HostSoftmax(), RowwiseProblem(64, 256)
-    with LiveEvaluator(template, problem, store, "cpu", rows_on_host.HOST, OPTIONS) as evaluator:
+    with (
+        LocalEngine(template, store, ["cpu"], rows_on_host.HOST, OPTIONS) as engine,
+        Evaluator(engine, problem) as evaluator,
+    ):
         yield evaluator
 
 
 @pytest.fixture(scope="module")
-def outcomes(live: LiveEvaluator) -> dict[str, Measurement]:
+def outcomes(live: Evaluator) -> dict[str, Measurement]:
     found = dict(evaluate(live, range(len(live.space))))
     return {str(live.space[index]["fault"]): outcome for index, outcome in found.items()}
 
 
-def test_a_right_softmax_is_timed_against_a_copy(live: LiveEvaluator, outcomes: dict[str, Measurement]) -> None:
+def test_a_right_softmax_is_timed_against_a_copy(live: Evaluator, outcomes: dict[str, Measurement]) -> None:
     right = outcomes["nothing"]
 
     assert live.library == COPY
@@ -60,11 +64,11 @@ def test_a_wrong_softmax_is_found_out(outcomes: dict[str, Measurement], fault: s
 
 
 def test_a_search_says_what_share_of_the_bandwidth_it_found(
-    live: LiveEvaluator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    live: Evaluator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(DEVICES, "host", live.device)
     options = TuneOptions("random", 0, Budget(trials=1), tmp_path, race=RaceOptions(looks=1, look=2))
-    result = run_study(live.template, live, options).to_dict()
+    result = run_study(live, options).to_dict()
 
     best = result["best"]
     assert best["bandwidth_fraction"] == best["speedup_over_library"]

@@ -20,7 +20,7 @@ import pytest
 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
 from tilescout.search.build.compilers import build
-from tilescout.search.engines.engine import make_job
+from tilescout.search.engines.jobs import make_job
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.process import MeasuringProcess, WorkerLostError
 from tilescout.search.measure.protocol import ProtocolOptions

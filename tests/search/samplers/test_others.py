@@ -4,11 +4,11 @@ import numpy as np
 import optuna
 import pytest
 
-from tilescout.search.engines.replay import ReplayEvaluator
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import distributions
 from tilescout.search.samplers.guided import GuidedSampler
 from tilescout.search.samplers.others import MOST, OtherTrials, nearest, points_of
+from tilescout.search.tables.recorded_space import RecordedSpace
 from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import problem_sample, problem_space
@@ -44,8 +44,8 @@ def known(table: Table) -> list[OtherTrials]:
 
 def proposals(table: Table, count: int, **settings: object) -> np.ndarray:
     """Recorded times in µs of the first configurations that a search tries, infinite where it was not timed."""
-    with ReplayEvaluator(table, TEMPLATE, SEARCHED) as evaluator:
-        space, times = evaluator.space, table.times_us[evaluator.rows]
+    recording = RecordedSpace.of(table, TEMPLATE, SEARCHED)
+    space, times = recording.space, table.times_us[recording.rows]
     study = optuna.create_study(sampler=make_sampler("guided", space, 0, **settings))
     tried = []
     for _ in range(count):

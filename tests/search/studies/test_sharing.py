@@ -18,7 +18,8 @@ import pytest
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
-from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.samplers.base import distributions
 from tilescout.search.studies.database import Database
@@ -42,13 +43,12 @@ SPACE = TEMPLATE.space(PROBLEM, find_device("h200"))
 QUICK = SharingOptions(beat=0.4, patience=8)
 
 
-class Overlapping(ReplayEvaluator):
+class Overlapping(Evaluator):
     """Has three configurations in flight, and takes a while for each."""
 
-    capacity = 3
-
     def __init__(self, table: Table) -> None:
-        super().__init__(table, TEMPLATE, PROBLEM)
+        super().__init__(ReplayEngine(table, TEMPLATE), PROBLEM)
+        self.capacity = 3
         self.submitted: list[int] = []
 
     def submit(self, index: int, incumbent: float | None = None) -> None:
@@ -67,7 +67,7 @@ def search_together(storage: str, mlflow: str, trials: int, on_trial: Callable[[
     """
     options = TuneOptions("exhaustive", 0, Budget(trials=trials), storage, resume=True, sharing=QUICK)
     with Overlapping(default_table(TEMPLATE, PROBLEM)) as evaluator:
-        return run_study(TEMPLATE, evaluator, options, partial(MlflowTracker, mlflow, None), on_trial)
+        return run_study(evaluator, options, partial(MlflowTracker, mlflow, None), on_trial)
 
 
 VICTIM = """

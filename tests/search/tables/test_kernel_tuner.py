@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.measure.measurement import Status
 from tilescout.search.tables.kernel_tuner import cache_of, key_of, read_cache, restored, stored
 from tilescout.search.tables.recorded_template import RecordedTemplate
@@ -163,7 +164,7 @@ def test_an_unknown_kernel_is_replayed_from_its_table_alone(imported: Callable[.
     template = RecordedTemplate(table)
     problem = template.parse("4096x4096")
     assert problem == table.problems[0] == NamedProblem("4096x4096")
-    with ReplayEvaluator(table, template, problem) as evaluator:
+    with Evaluator(ReplayEngine(table, template), problem) as evaluator:
         space = evaluator.space
         assert len(space) == len(ENTRIES)
         assert [knob.values for knob in space.knobs] == list(table.card.knobs.values())
@@ -175,7 +176,7 @@ def test_an_unknown_kernel_is_replayed_from_its_table_alone(imported: Callable[.
             assert (found, measurement) == (index, table.measurement(row if row is not None else -1))
         assert template.default(problem, evaluator.device) in space
     with pytest.raises(TableError, match="it holds nothing of 1x1"):
-        ReplayEvaluator(table, template, NamedProblem("1x1"))
+        Evaluator(ReplayEngine(table, template), NamedProblem("1x1"))
     with pytest.raises(BuildError, match="there is no kernel to build"):
         template.build(space[0], "", "", Path())
 

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilescout.search.engines.evaluator import Provenance
 from tilescout.search.measure.measurement import Measurement, Status, Timing
+from tilescout.search.measure.provenance import Provenance
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking import MlflowTracker, TrackingError, default_store, front_page, serve
 from tilescout.search.tracking.description import describe

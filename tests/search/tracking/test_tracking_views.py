@@ -10,8 +10,8 @@ from mlflow.entities import Run
 
 from tilescout.costmodel.estimator import Expected
 from tilescout.costmodel.persistence import shipped_model
-from tilescout.search.engines.evaluator import Dataset, Provenance
 from tilescout.search.measure.measurement import Measurement, Status, Timing
+from tilescout.search.measure.provenance import Dataset, Provenance
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking import MlflowTracker
 from tilescout.search.tracking.database import DatabaseRuns

@@ -12,8 +12,10 @@ import pytest
 from numpy.typing import NDArray
 from optuna.trial import TrialState
 
-from tilescout.search.engines.evaluator import CannotMeasureError
-from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.engine import CannotMeasureError
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.replay import ReplayEngine
+from tilescout.search.measure import race
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.measure.protocol import ProtocolOptions, is_pruned
 from tilescout.search.measure.race import Race, run_race
@@ -24,7 +26,6 @@ from tilescout.search.studies.records import StudyResult
 from tilescout.search.studies.trials import finished_trials
 from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.table import Table, write_table
-from tilescout.search.tuning import study as tuning
 from tilescout.search.tuning.loop import Budget, run
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import DEVICES
@@ -59,13 +60,15 @@ def table(tmp_path_factory: pytest.TempPathFactory, invented_card: TableCard) ->
     return write_table(path, card, rows)
 
 
-class PruningEvaluator(ReplayEvaluator):
+class PruningEvaluator(Evaluator):
     """Answers from a table, prunes by the protocol's rule, and races with a little noise."""
 
     measures_anew = True
 
     def __init__(self, table: Table) -> None:
-        super().__init__(table, TEMPLATE, PROBLEM)
+        engine = ReplayEngine(table, TEMPLATE)
+        super().__init__(engine, PROBLEM)
+        self.recording = engine.recording(PROBLEM)
         self.asked: list[tuple[int, float | None]] = []
         self.raced: list[list[int]] = []
         self.noise = 0.001
@@ -83,8 +86,7 @@ class PruningEvaluator(ReplayEvaluator):
         return [(index, measurement)]
 
     def ratio(self, index: int) -> float:
-        [(_, measurement)] = [ReplayEvaluator.submit(self, index), ReplayEvaluator.wait(self)][1]
-        return measurement.time_us / LIBRARY_US
+        return self.recording.measurement(index).time_us / LIBRARY_US
 
     def race(self, indices: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
         self.raced.append(list(indices))
@@ -104,7 +106,7 @@ def search(table: Table, tmp_path: Path) -> Search:
     ) -> tuple[StudyResult, PruningEvaluator]:
         with PruningEvaluator(table) as evaluator:
             options = TuneOptions(sampler, seed, Budget(trials=trials, whole=True), tmp_path / folder, resume)
-            return run_study(TEMPLATE, evaluator, options), evaluator
+            return run_study(evaluator, options), evaluator
 
     return search
 
@@ -245,7 +247,7 @@ def test_what_a_race_makes_of_its_rounds_is_not_the_gpus_time(search: Search, mo
         time.sleep(0.5)
         return run_race(*arguments)
 
-    monkeypatch.setattr(tuning, "run_race", slow)
+    monkeypatch.setattr(race, "run_race", slow)
     result, _ = search("random")
 
     assert result.race is not None

@@ -9,7 +9,9 @@ import pytest
 
 from tilescout.search.build.artifacts import Artifact, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
-from tilescout.search.engines.live import LiveEvaluator, LiveOptions
+from tilescout.search.engines.engine import LiveOptions
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.studies.records import StudyResult
@@ -41,8 +43,11 @@ def search(tmp_path: Path) -> Callable[..., StudyResult]:
         options = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0))
         race = RaceOptions(looks=1, look=3)
         budget = TuneOptions("random", seed=0, budget=Budget(trials=3), studies=tmp_path / "studies", race=race)
-        with LiveEvaluator(template, problem, tmp_path / "artifacts", gpu, device, options) as evaluator:
-            return run_study(template, evaluator, budget)
+        with (
+            LocalEngine(template, tmp_path / "artifacts", [gpu], device, options) as engine,
+            Evaluator(engine, problem) as evaluator,
+        ):
+            return run_study(evaluator, budget)
 
     return search
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from tilescout.costmodel.posterior import Observed
-from tilescout.search.engines.evaluator import Evaluator
-from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.samplers.guided import GuidedSampler
 from tilescout.search.studies.records import StudyInfo, StudyResult
 from tilescout.search.tables.shipped import default_table
@@ -18,6 +17,7 @@ from tilescout.search.tuning.suite import tune_suite
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import find_template
 
 TEMPLATE = find_template("gemm_sm90")
@@ -34,10 +34,7 @@ def search(
 ) -> list[StudyResult]:
     options = TuneOptions(sampler, 0, Budget(**budget), studies, resume)  # type: ignore[arg-type]
 
-    def make_evaluator(problem: Problem, gpu: int) -> Evaluator:
-        return ReplayEvaluator(table, TEMPLATE, problem)
-
-    return tune_suite(TEMPLATE, PROBLEMS, make_evaluator, gpus, options, slice=5)
+    return tune_suite(ReplayEngine(table, TEMPLATE, gpus), PROBLEMS, options, slice=5)
 
 
 def indices(results: list[StudyResult]) -> list[list[int]]:
@@ -99,14 +96,15 @@ def test_a_resumed_suite_goes_on_where_it_ended(table: Table, tmp_path: Path) ->
 
 
 def test_an_error_in_one_search_is_raised_once_the_others_are_done(table: Table, tmp_path: Path) -> None:
-    def make_evaluator(problem: Problem, gpu: int) -> Evaluator:
-        if problem == PROBLEMS[1]:
-            raise StoreError("no room")
-        return ReplayEvaluator(table, TEMPLATE, problem)
+    class NoRoom(ReplayEngine):
+        def space(self, problem: Problem) -> SearchSpace:
+            if problem == PROBLEMS[1]:
+                raise StoreError("no room")
+            return super().space(problem)
 
     options = TuneOptions("random", 0, Budget(trials=20), tmp_path)
     with pytest.raises(StoreError, match="no room"):
-        tune_suite(TEMPLATE, PROBLEMS, make_evaluator, 1, options, slice=5)
+        tune_suite(NoRoom(table, TEMPLATE), PROBLEMS, options, slice=5)
     assert len(list(tmp_path.glob("*.journal"))) == 2
 
 
@@ -123,10 +121,7 @@ def test_mlflow_has_one_run_of_the_suite_with_a_child_for_each_study(table: Tabl
             def make_tracker(about: StudyInfo, run_id: str | None) -> MlflowTracker:
                 return MlflowTracker(uri, None, about, run_id, suite=suite.run_id)
 
-            def make_evaluator(problem: Problem, gpu: int) -> Evaluator:
-                return ReplayEvaluator(table, TEMPLATE, problem)
-
-            suite.finish(tune_suite(TEMPLATE, PROBLEMS, make_evaluator, 1, options, make_tracker, slice=2))
+            suite.finish(tune_suite(ReplayEngine(table, TEMPLATE), PROBLEMS, options, make_tracker, slice=2))
         return suite.run_id
 
     parent = run(resume=False, trials=6)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tilescout.search.engines.evaluator import Evaluator
-from tilescout.search.engines.replay import ReplayEvaluator
+from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.samplers import SAMPLERS
 from tilescout.search.studies.records import StudyResult, TrialRecord
@@ -33,8 +33,8 @@ def search(
     table: Table, studies: Path, sampler: str = "random", seed: int = 0, resume: bool = False, **budget: float
 ) -> StudyResult:
     options = TuneOptions(sampler, seed, Budget(**budget, whole=True), studies, resume)  # type: ignore[arg-type]
-    with ReplayEvaluator(table, TEMPLATE, PROBLEM) as evaluator:
-        return run_study(TEMPLATE, evaluator, options)
+    with Evaluator(ReplayEngine(table, TEMPLATE), PROBLEM) as evaluator:
+        return run_study(evaluator, options)
 
 
 def indices(trials: Sequence[TrialRecord]) -> list[int]:
@@ -75,8 +75,8 @@ def test_the_best_is_the_fastest_right_one(table: Table, tmp_path: Path) -> None
 def test_an_exhaustive_search_ends_with_the_space_and_finds_its_best(tmp_path: Path) -> None:
     problem = GemmProblem(16, 4096, 4096, dtype="e4m3")  # the fewest recorded
     table = default_table(TEMPLATE, problem)
-    with ReplayEvaluator(table, TEMPLATE, problem) as evaluator:
-        result = run_study(TEMPLATE, evaluator, TuneOptions("exhaustive", 0, Budget(whole=True), tmp_path))
+    with Evaluator(ReplayEngine(table, TEMPLATE), problem) as evaluator:
+        result = run_study(evaluator, TuneOptions("exhaustive", 0, Budget(whole=True), tmp_path))
     times = table.times_us[table.rows(problem)]
     assert len(result.trials) == len(times)
     assert result.best is not None
@@ -127,13 +127,12 @@ def test_an_unknown_sampler_is_refused_before_anything_is_written(table: Table, 
 FAILURES = [status for status in Status if status not in (Status.OK, Status.PRUNED, Status.INTERRUPTED)]
 
 
-class FlakyEvaluator(ReplayEvaluator):
+class FlakyEvaluator(Evaluator):
     """Every third configuration fails, each in another way, three may be in flight, and the last comes back first."""
 
-    capacity = 3
-
     def __init__(self, table: Table) -> None:
-        super().__init__(table, TEMPLATE, PROBLEM)
+        super().__init__(ReplayEngine(table, TEMPLATE), PROBLEM)
+        self.capacity = 3
         self.waiting: list[int] = []
         self.failures = itertools.cycle(status for status in FAILURES)
         self.submitted = 0
@@ -154,7 +153,7 @@ class FlakyEvaluator(ReplayEvaluator):
 @pytest.mark.parametrize("sampler", list(SAMPLERS))
 def test_failed_configurations_are_trials_and_the_search_goes_on(table: Table, tmp_path: Path, sampler: str) -> None:
     evaluator: Evaluator = FlakyEvaluator(table)
-    result = run_study(TEMPLATE, evaluator, TuneOptions(sampler, 0, Budget(trials=30, whole=True), tmp_path))
+    result = run_study(evaluator, TuneOptions(sampler, 0, Budget(trials=30, whole=True), tmp_path))
     failed = [trial for trial in result.trials if trial.measurement.failed]
     assert len(result.trials) == 30
     assert len(failed) == 10
@@ -166,11 +165,11 @@ def test_failed_configurations_are_trials_and_the_search_goes_on(table: Table, t
 
 
 def test_what_is_to_be_tried_first_comes_right_after_the_default_and_once(table: Table, tmp_path: Path) -> None:
-    with ReplayEvaluator(table, TEMPLATE, PROBLEM) as evaluator:
+    with Evaluator(ReplayEngine(table, TEMPLATE), PROBLEM) as evaluator:
         default = evaluator.space.index(TEMPLATE.default(PROBLEM, evaluator.device))
         first = [7, default, 3, 7, 11]
         options = TuneOptions("random", 0, Budget(trials=6), tmp_path, first=first)
-        result = run_study(TEMPLATE, evaluator, options)
-        resumed = run_study(TEMPLATE, evaluator, replace(options, budget=Budget(trials=8), resume=True))
+        result = run_study(evaluator, options)
+        resumed = run_study(evaluator, replace(options, budget=Budget(trials=8), resume=True))
     assert indices(result.trials)[:4] == [default, 7, 3, 11]
     assert len(set(indices(resumed.trials))) == len(resumed.trials) == 8

@@ -1,0 +1,92 @@
+"""Between engines and measuring processes: jobs, batches of them, and what GPUs are called."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tilescout.search.build.artifacts import Artifact
+from tilescout.search.engines.engine import Task
+from tilescout.search.measure.measurement import Measurement
+from tilescout.search.measure.process import MeasuringProcess
+from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.worker import Job
+from tilescout.spaces.devices import Device, find_device
+from tilescout.spaces.errors import DeviceError
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.workloads import find_workload
+
+
+def make_job(
+    template: KernelTemplate,
+    configuration: Configuration,
+    artifact: Artifact,
+    problem: Problem,
+    library_us: float,
+    options: ProtocolOptions,
+) -> Job:
+    """The job, for a measuring process, of measuring a compiled configuration on a problem in full."""
+    verified = (problem, find_workload(template.workload).edge_problem(problem))
+    return Job(
+        library=str(artifact.path),
+        sha256=artifact.sha256,
+        function=artifact.function,
+        workload=template.workload,
+        problem=str(problem),
+        blocks_per_cluster=template.blocks_per_cluster(configuration),
+        library_us=library_us,
+        options=options,
+        scratch_bytes=max(template.scratch_bytes(configuration, each) for each in verified),
+    )
+
+
+def job_of(template: KernelTemplate, task: Task, options: ProtocolOptions) -> Job:
+    """The job, for a measuring process, that a task is."""
+    job = make_job(template, task.configuration, task.artifact, task.problem, task.library_us, options)
+    known = task.incumbent is not None and np.isfinite(task.incumbent)
+    return replace(job, incumbent=task.incumbent) if known else job
+
+
+def complete(measured: Measurement, artifact: Artifact) -> Measurement:
+    """A measurement with what is known from compiling."""
+    return replace(measured, resources=artifact.resources, compile_seconds=artifact.compile_seconds)
+
+
+def measure_batch(process: MeasuringProcess, jobs: Sequence[Job], prunable: Sequence[bool]) -> list[Measurement]:
+    """Measure jobs of one problem one after the other; `prunable` says whose incumbent the earlier ones may lower."""
+    measured, best = [], np.inf
+    for job, may_prune in zip(jobs, prunable, strict=True):
+        if may_prune and best < (job.incumbent or np.inf):
+            job = replace(job, incumbent=best)
+        outcome = process.measure(job)
+        if outcome.timing is not None:
+            best = min(best, outcome.timing.ratio)
+        measured.append(outcome)
+    return measured
+
+
+def device_of(product: str, given: Device | None = None) -> Device:
+    """The device that a driver's name for a GPU means; `given` overrules it."""
+    return given or find_device(product)
+
+
+def describe_gpus(names: Sequence[str]) -> str:
+    """The name that all GPUs have.
+
+    Raises
+    ------
+    DeviceError
+        If they are not alike, or there is none.
+    """
+    kinds = sorted(set(names))
+    if len(kinds) != 1:
+        found = ", ".join(f"{names.count(kind)} {kind}" for kind in kinds) or "none"
+        raise DeviceError(f"a search or campaign needs GPUs of one kind, found {found}")
+    return kinds[0]
+
+
+def at_work(product: str, gpus: int, where: str = "") -> str:
+    """Where measurements come from, in a line."""
+    return f"measured on {f'{gpus} ' if gpus > 1 else ''}{product}{where}"

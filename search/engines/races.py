@@ -1,0 +1,86 @@
+"""Compile configurations and race them on one GPU."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilescout.search.build.artifacts import Artifact
+from tilescout.search.engines.engine import CannotMeasureError, Engine, Task
+from tilescout.search.measure.measurement import Measurement
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.space import SearchSpace
+
+
+class Racetrack:
+    """A GPU on which configurations of one problem race; each is compiled once.
+
+    Parameters
+    ----------
+    engine
+        Compiles and measures.
+    gpu
+        The number of the GPU.
+    problem
+        The problem.
+    library_us
+        The library's steady time on it, in µs.
+    configurations
+        What races, by numbers in this sequence.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        gpu: int,
+        problem: Problem,
+        library_us: float,
+        configurations: Sequence[Configuration] | SearchSpace,
+    ) -> None:
+        self._engine, self._gpu, self._problem, self._library_us = engine, gpu, problem, library_us
+        self._configurations = configurations
+        self._artifacts: dict[int, Artifact] = {}
+
+    def measure(self, racing: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
+        """Measure configurations once more, in interleaved rounds: a `tilescout.search.measure.race.Measure`.
+
+        Parameters
+        ----------
+        racing
+            Their numbers; all were right when they were measured.
+        rounds, pairs
+            Rounds, and pairs of a kernel and the library in each.
+        seed
+            Of the order in the rounds.
+
+        Returns
+        -------
+        array
+            Ratios to the library, of shape [rounds, racing].
+
+        Raises
+        ------
+        CannotMeasureError
+            If the engine can't measure anew, a configuration does not compile any more, or one of the kernels took the
+            measuring process down.
+        """
+        self._compile(racing)
+        tasks = [
+            Task(self._configurations[number], self._artifacts[number], self._problem, self._library_us)
+            for number in racing
+        ]
+        return self._engine.race(self._gpu, tasks, rounds, pairs, seed).result()
+
+    def _compile(self, numbers: Sequence[int]) -> None:
+        signature = self._problem.signature
+        compiling = {
+            number: self._engine.compile(self._configurations[number], signature)
+            for number in numbers
+            if number not in self._artifacts
+        }
+        for number, future in compiling.items():
+            built = future.result()
+            if isinstance(built, Measurement):
+                raise CannotMeasureError(f"a candidate of the race does not compile any more: {built.error}")
+            self._artifacts[number] = built

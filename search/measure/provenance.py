@@ -1,0 +1,49 @@
+"""Where measurements come from: a GPU that measures, or the recorded table that stands in for one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A table that answers in the place of a GPU, as a tracker lists it.
+
+    Attributes
+    ----------
+    name, path
+        Name and place of its file.
+    sha256
+        Checksum of the file.
+    rows
+        Number of its rows.
+    columns
+        Types of its columns, as Arrow calls them.
+    """
+
+    name: str
+    path: str
+    sha256: str
+    rows: int
+    columns: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where measurements come from, for people who read them later.
+
+    Attributes
+    ----------
+    kind
+        ``live`` or ``replay``.
+    description
+        One line: the GPU that measures, or the table that stands in for it.
+    versions
+        Versions of what matters: driver, torch, compiler, protocol, ...
+    table
+        The table that is replayed; None where something is measured.
+    """
+
+    kind: str
+    description: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+    table: Dataset | None = None
