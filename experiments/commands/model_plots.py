@@ -53,16 +53,12 @@ def _draw(name: str, predicted: Sequence[tuple[Sample, Prediction]], folder: Pat
 
 
 def _log(uri: str, result: Mapping[str, Any], plots: Sequence[Path]) -> None:
-    from tilescout.search.tracking.store import artifact_folder, manners, open_client, translated
+    from tilescout.search.tracking.store import artifact_folder, find_experiment, manners, open_client, translated
 
-    name = "tilescout/cost model evaluation"
     with manners():
         client = open_client(uri)
         with translated(uri):
-            found = client.get_experiment_by_name(name)
-            folder = artifact_folder(uri)
-            location = folder.as_uri() if folder is not None else None
-            experiment = found.experiment_id if found else client.create_experiment(name, location)
+            experiment = find_experiment(client, "tilescout/cost model evaluation", artifact_folder(uri))
             run = client.create_run(experiment, run_name=result["table"]).info.run_id
             for left_out in (key for key in result if key.endswith("_left_out")):
                 for model, figures in result[left_out].items():

@@ -77,15 +77,13 @@ def log_comparison(
         If the store can't be opened or written.
     """
     from tilescout.search.tracking.fields import PARENT_TAG
-    from tilescout.search.tracking.store import artifact_folder, manners, open_client, translated
+    from tilescout.search.tracking.store import artifact_folder, find_experiment, manners, open_client, translated
 
     with manners():
         client = open_client(uri)
         with translated(uri):
             root = artifacts or artifact_folder(uri)
-            found = client.get_experiment_by_name(EXPERIMENT)
-            location = root.absolute().as_uri() if root else None
-            experiment = found.experiment_id if found else client.create_experiment(EXPERIMENT, location)
+            experiment = find_experiment(client, EXPERIMENT, root)
             parent = client.create_run(experiment, run_name=about["name"], tags={"mlflow.source.name": "tilescout"})
             for name, value in about.items():
                 client.log_param(parent.info.run_id, name, value[:6000])

@@ -122,15 +122,13 @@ def record_or_show(
 
 def log_study(uri: str, name: str, result: Mapping[str, Any]) -> None:
     """Log a study's figures to MLflow: a run with a metric for every number, the figures as a file, and a plot."""
-    from tilescout.search.tracking.store import manners
+    from tilescout.search.tracking.store import find_experiment, manners
 
     with manners():
         import mlflow
 
         client = mlflow.MlflowClient(uri)
-        experiment = f"tilescout/{name}"
-        found = client.get_experiment_by_name(experiment)
-        run = client.create_run(found.experiment_id if found else client.create_experiment(experiment), run_name=name)
+        run = client.create_run(find_experiment(client, f"tilescout/{name}", None), run_name=name)
         for key, value in _numbers("", result):
             client.log_metric(run.info.run_id, key, value)
         client.log_dict(run.info.run_id, dict(result), "result.json")

@@ -1,6 +1,6 @@
 """Every use of optuna that its documentation does not promise, in one place, for the versions that it was tested on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -11,8 +11,8 @@ from optuna.trial import FrozenTrial
 
 from tilescout.spaces.errors import StoreError
 
-TESTED = ((5,), (6,))
-"""The first version that this was tested on, and the first that it was not; ``pyproject.toml`` has the same bounds."""
+TESTED = ">=5,<6"
+"""The versions that this was tested on, as ``pyproject.toml`` has them; any other is refused."""
 
 OPERATION = "op_code"
 """The key that every record of optuna's journals has, and begins with."""
@@ -59,19 +59,8 @@ def cached(storage: RDBStorage) -> BaseStorage:
 
 @cache
 def _check_version() -> None:
-    check_range("optuna", version("optuna"), TESTED)
+    from packaging.specifiers import SpecifierSet
 
-
-def check_range(package: str, installed: str, tested: Sequence[Sequence[int]]) -> None:
-    """Refuse a package of a version that what is private in it was not tested on.
-
-    Raises
-    ------
-    StoreError
-        If `installed` is before the first of `tested`, or not before the second.
-    """
-    low, high = map(tuple, tested)
-    found = tuple(int(part) for part in installed.split(".")[:3] if part.isdecimal())
-    if not low <= found < high:
-        bounds = f"{'.'.join(map(str, low))} to before {'.'.join(map(str, high))}"
-        raise StoreError(f"{package} {installed} is installed, and this tilescout was tested on {bounds}: install one")
+    installed = version("optuna")
+    if not SpecifierSet(TESTED).contains(installed, prereleases=True):
+        raise StoreError(f"optuna {installed} is installed, and tested is {TESTED}: install one of these")

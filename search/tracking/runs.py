@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking import fields
-from tilescout.search.tracking.database import ChildRun, DatabaseRuns
 from tilescout.search.tracking.datasets import dataset_input
 from tilescout.search.tracking.description import describe, opening
 from tilescout.search.tracking.fields import Progress, milliseconds
+from tilescout.search.tracking.mlflow_hooks import ChildRun, DatabaseRuns
 from tilescout.search.tracking.models import find_or_log
 from tilescout.search.tracking.store import find_experiment
 from tilescout.search.tracking.views import trial_rows

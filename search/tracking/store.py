@@ -9,6 +9,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
+from tilescout.search.tracking.mlflow_hooks import make_sqlite_store
 from tilescout.spaces.errors import StoreError, one_line
 
 if TYPE_CHECKING:
@@ -173,11 +174,8 @@ def _create_sqlite(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _check_sqlite(made)
-        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-
         with translated(f"{_SQLITE}{path}"):
-            store = SqlAlchemyStore(f"{_SQLITE}{made}", _artifacts_beside(path).as_uri())  # type: ignore[no-untyped-call]
-            store.engine.dispose()
+            make_sqlite_store(f"{_SQLITE}{made}", _artifacts_beside(path))
         with suppress(FileExistsError):  # another process was faster
             os.link(made, path)
     except OSError as error:

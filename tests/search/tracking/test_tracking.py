@@ -20,7 +20,7 @@ from tilescout.search.measure.measurement import Measurement, Resources, Status,
 from tilescout.search.measure.provenance import Provenance
 from tilescout.search.measure.race import Estimate, Race
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
-from tilescout.search.tracking.database import DatabaseRuns
+from tilescout.search.tracking.mlflow_hooks import DatabaseRuns
 from tilescout.search.tracking.tracker import MlflowTracker
 from tilescout.search.tracking.writer import TrackingError
 from tilescout.spaces.errors import StoreError

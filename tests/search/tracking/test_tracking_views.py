@@ -14,7 +14,7 @@ from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.measure.provenance import Dataset, Provenance
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking import MlflowTracker
-from tilescout.search.tracking.database import DatabaseRuns
+from tilescout.search.tracking.mlflow_hooks import DatabaseRuns
 from tilescout.search.tracking.views import failures, gpu_account, heat_map, importance
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration

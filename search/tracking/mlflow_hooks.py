@@ -1,21 +1,45 @@
-"""Runs that are written to a database store in one transaction, as many as there are to write.
+"""Every use of MLflow that its documentation does not promise, in one place, for the versions that it was tested on.
 
-A trial's run is complete when it is written: through MLflow's client that takes four calls and eight transactions, most
-of their time spent on reading back what was just written. Where the store is a database that this process opens itself,
+There are two: runs are written to a database in one transaction, as many as there are to write, and a SQLite store is
+made in a file of another name. With any other version, or other tables, the same is done by MLflow's client, slower.
+
+A trial's run is complete when it is written. By MLflow's client that takes four calls and eight transactions, most of
+their time spent on reading back what was just written. Where the store is a database that this process opens itself,
 the same rows go in at once: MLflow's own tables, over MLflow's own session.
 """
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
 from itertools import chain
 from math import isfinite
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from sqlalchemy import Connection
+
+_LOG = logging.getLogger(__name__)
+
+TESTED = ">=3.17,<4"
+"""The versions that this was tested on, as ``pyproject.toml`` has them."""
+
+COLUMNS = {
+    "runs": {
+        *("run_uuid", "name", "source_type", "source_name", "entry_point_name", "user_id", "status", "start_time"),
+        *("end_time", "deleted_time", "source_version", "lifecycle_stage", "artifact_uri", "experiment_id"),
+    },
+    "tags": {"run_uuid", "key", "value"},
+    "params": {"run_uuid", "key", "value"},
+    "metrics": {"run_uuid", "key", "value", "timestamp", "step", "is_nan"},
+    "latest_metrics": {"run_uuid", "key", "value", "timestamp", "step", "is_nan"},
+}
+"""The tables that are written, and the columns that they had in the versions that this was tested on."""
 
 _PLAIN = re.compile(r"[/\w.\- ]{1,250}")  # the keys that MLflow takes
 _LONGEST = 500  # characters of a parameter's value
@@ -70,7 +94,13 @@ class DatabaseRuns:
 
     @classmethod
     def of(cls, client: "MlflowClient", parent: str, experiment: str) -> Self | None:
-        """The writer for children of `parent`; None where the client's store is no database that it opens itself."""
+        """The writer for children of `parent`.
+
+        None where the client's store is no database that it opens itself, or where this MLflow was not tested: its
+        client writes them then.
+        """
+        if not is_tested():
+            return None
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
         store = client._tracking_client.store
@@ -148,6 +178,44 @@ class DatabaseRuns:
             "artifact_uri": f"{self._location.rstrip('/')}/{run_id}/artifacts",
             "experiment_id": int(self._experiment),
         }
+
+
+@cache
+def is_tested() -> bool:
+    """Whether the installed MLflow is a version that this was tested on, with the tables that it had."""
+    from mlflow.store.tracking.dbmodels import models
+    from packaging.specifiers import SpecifierSet
+
+    installed = version("mlflow")
+    tables = {
+        kind.__tablename__: {column.name for column in kind.__table__.columns}
+        for kind in (models.SqlRun, models.SqlTag, models.SqlParam, models.SqlMetric, models.SqlLatestMetric)
+    }
+    if SpecifierSet(TESTED).contains(installed, prereleases=True) and tables == COLUMNS:
+        return True
+    _LOG.info(
+        "MLflow %s is not one that this tilescout was tested on (%s): runs are written by its client, slower",
+        installed,
+        TESTED,
+    )
+    return False
+
+
+def make_sqlite_store(uri: str, artifacts: Path) -> None:
+    """Make a store in the new SQLite file at `uri` and let go of it; files of its default experiment go to `artifacts`.
+
+    With an MLflow that was not tested its client makes the store, whose default experiment, which we do not use, then
+    keeps its files where MLflow does.
+    """
+    if not is_tested():
+        from mlflow import MlflowClient
+
+        MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
+        return
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    store = SqlAlchemyStore(uri, artifacts.as_uri())  # type: ignore[no-untyped-call]
+    store.engine.dispose()
 
 
 def _insert(connection: "Connection", table: Any, rows: Sequence[Mapping[str, Any]]) -> None:
