@@ -3,11 +3,13 @@
 import hashlib
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from reprlib import repr as short
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, cast
 
 from tilescout.spaces.constraints import Columns, Constraint
@@ -17,7 +19,7 @@ from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.plugins import SPACES, Registry, load, registered
 from tilescout.spaces.problems import P
 from tilescout.spaces.space import SearchSpace
-from tilescout.spaces.workloads import Workload, find_workload
+from tilescout.spaces.workloads import Workload, load_workload
 
 if TYPE_CHECKING:
     from tilescout.spaces.tiling import Tiling
@@ -101,7 +103,7 @@ class KernelTemplate(ABC, Generic[P]):
         ProblemError
             If the text is malformed or the problem impossible.
         """
-        return cast("Workload[P]", find_workload(self.workload)).problem.parse(text)
+        return cast("Workload[P]", load_workload(self.workload)).problem.parse(text)
 
     def device(self, name: str) -> Device:
         """The device of this name that kernels were measured on.
@@ -176,12 +178,21 @@ def template_names() -> list[str]:
     return [*_BUILT_IN, *other_spaces().usable]
 
 
-def find_template(name: str) -> KernelTemplate:
-    """The template of this name.
+Named = Mapping[str, KernelTemplate]
+"""Templates that a person named, see `load_templates`: what is read from files may be of their spaces too."""
+
+NONE_NAMED: Named = MappingProxyType({})
+
+
+def load_template(text: str) -> KernelTemplate:
+    """The template that a person asks for.
+
+    ``module:attribute`` imports the module, which runs its code: pass what somebody typed or wrote into a program,
+    never what was read from a file, a database or a server. For that there is `find_template`.
 
     Parameters
     ----------
-    name
+    text
         One of `template_names`, or the class or object of any template as ``module:attribute``.
 
     Raises
@@ -189,13 +200,47 @@ def find_template(name: str) -> KernelTemplate:
     SpaceError
         If there is none, or it can't be loaded.
     """
+    return _load(text) if ":" in text else find_template(text)
+
+
+def load_templates(texts: Iterable[str]) -> Named:
+    """The templates that a person asks for, each by the text that asks for it and by its own name.
+
+    Raises
+    ------
+    SpaceError
+        If one can't be loaded; see `load_template`.
+    """
+    loaded = {text: load_template(text) for text in texts}
+    return {template.name: template for template in loaded.values()} | loaded
+
+
+def find_template(name: str, named: Named = NONE_NAMED) -> KernelTemplate:
+    """The template of this name, which may come from a file, a database or a server.
+
+    Nothing is imported but tilescout and what installed packages register.
+
+    Parameters
+    ----------
+    name
+        One of `template_names`, or of `named`.
+    named
+        Templates that a person named; they come first.
+
+    Raises
+    ------
+    SpaceError
+        If there is none, or it can't be loaded.
+    """
+    if name in named:
+        return named[name]
     if name in _BUILT_IN:
         return _load(_BUILT_IN[name])
-    if ":" in name:
-        return _load(name)
     registered = other_spaces()
     if name in registered.refused:
         raise SpaceError(registered.refused[name])
+    if ":" in name:
+        raise SpaceError(f"space {short(name)} is code in a module of its own: it is not imported unless you name it")
     if name not in registered.usable:
         raise SpaceError(f"unknown space {name!r}, known are {', '.join(template_names())}, or any as module:Class")
     found = registered.usable[name]

@@ -64,9 +64,16 @@ class Workload(ABC, Generic[P]):
         """A small problem of the same signature that no tile divides."""
 
 
+BUILT_IN = ("tilescout.spaces.gemm:Gemm", "tilescout.spaces.rowwise:Softmax")
+"""The workloads that come with tilescout, by the names under which templates and files know them."""
+
+
 @cache
-def find_workload(path: str) -> Workload:
+def load_workload(path: str) -> Workload:
     """The workload of a class given as ``module:Class``.
+
+    This imports the module, which runs its code: pass what a template says, or one of `BUILT_IN`, never what was read
+    from a file.
 
     Raises
     ------

@@ -23,7 +23,7 @@ from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStor
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.templates import load_template
 
 
 @click.command(
@@ -56,7 +56,7 @@ def compile_sample(
     No GPU is needed. A kernel holds for every size of the problem's types, layouts and epilogue; which ones make sense
     depends on the sizes. A configuration that does not compile is recorded with its error.
     """
-    template, device = find_template(space), find_device(target)
+    template, device = load_template(space), find_device(target)
     parsed = template.parse(problem)
     configurations = chosen(template, template.space(parsed, device), settings, sample, seed)
     kernels = ArtifactStore(artifacts(store))

@@ -35,7 +35,7 @@ from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import problem_space
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.templates import KernelTemplate, find_template
+from tilescout.spaces.templates import KernelTemplate, load_template
 
 LEFT_OUT = ("problem", "family")
 
@@ -87,8 +87,8 @@ def evaluate_model(
     Medians over problems with bootstrapped 95 % intervals. Takes minutes: a model is trained anew for each, on all
     cores. The models are kept in the store, and a run that was interrupted goes on with those that are there.
     """
-    template = find_template(space)
-    recorded = Table.read(table) if table else largest_table(template)
+    template = load_template(space)
+    recorded = Table.read(table, {template.name: template}) if table else largest_table(template)
     recorded.check_space(template)
     options = BlendOptions(ForestOptions(trees=trees, seed=seed), RankingOptions(steps=steps, seed=seed))
     held_out = HeldOutModels(recorded.path.absolute(), store / "models" / FOLDER, options, built=binaries)

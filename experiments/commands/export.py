@@ -7,7 +7,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from tilescout.experiments.commands.options import examples, storage_option, store_option
+from tilescout.experiments.commands.options import examples, own_spaces_option, storage_option, store_option
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.export.collect import describe_left_out, make_bundle, read_outcomes
 from tilescout.search.export.decisions import Choice, Outcome
@@ -17,6 +17,7 @@ from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ExportError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.suite import find_suite
+from tilescout.spaces.templates import load_templates
 
 BUNDLE, LOOKUP = "bundle", "inductor-lookup-table"
 
@@ -51,18 +52,26 @@ BUNDLE, LOOKUP = "bundle", "inductor-lookup-table"
     show_default=True,
     help="A bundle of decisions and kernels, or a table that pins ATen where that was decided.",
 )
+@own_spaces_option
 @store_option
 @storage_option
 def export(
-    names: tuple[str, ...], suites: tuple[str, ...], out: Path, form: str, store: Path, storage: str | None
+    names: tuple[str, ...],
+    suites: tuple[str, ...],
+    out: Path,
+    form: str,
+    own_spaces: tuple[str, ...],
+    store: Path,
+    storage: str | None,
 ) -> None:
     """Write what searches decided, for models that torch.compile compiles.
 
     Our kernel is chosen for a problem only where the race that ended its search proved it as fast as the library's; all
     else is left as it was. Studies of which nothing can be exported are named, with the reason.
     """
+    named = load_templates(own_spaces)
     wanted = {problem for name in suites for problem in find_suite(name).parsed(GemmProblem.parse)}
-    decided, console = read_outcomes(names, studies(store, storage)), Console()
+    decided, console = read_outcomes(names, studies(store, storage), named), Console()
     outcomes = decided.outcomes
     if suites:
         outcomes = [outcome for outcome in outcomes if outcome.problem in wanted]
@@ -73,7 +82,7 @@ def export(
         left_out = f"can't be exported: {describe_left_out(decided.left_out)}"
         console.print(left_out, highlight=False, markup=False, soft_wrap=True)
     if form == BUNDLE:
-        bundle = make_bundle(outcomes, ArtifactStore(artifacts(store)), out)
+        bundle = make_bundle(outcomes, ArtifactStore(artifacts(store)), out, named)
         console.print(_shown(outcomes))
         console.print(
             f"{out}: {len(bundle.ours)} of {len(bundle.decisions)} problems to our kernels, {len(bundle.kernels)} "

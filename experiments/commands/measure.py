@@ -22,8 +22,8 @@ from tilescout.search.engines.evaluator import Evaluator, evaluate
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.engines.selection import require_gpu
 from tilescout.search.studies.folders import artifacts
-from tilescout.spaces.templates import find_template
-from tilescout.spaces.workloads import find_workload
+from tilescout.spaces.templates import load_template
+from tilescout.spaces.workloads import load_workload
 
 
 @click.command(
@@ -51,7 +51,7 @@ def measure(
     json_path: Path | None,
 ) -> None:
     """Verify and time the default configuration of SPACE, a changed one, or a sample, on the GPU."""
-    template = find_template(space)
+    template = load_template(space)
     parsed = template.parse(problem)
     template.check(parsed)
     require_gpu()
@@ -65,7 +65,7 @@ def measure(
         measured = dict(track(outcomes, "measure", total=len(pending), console=Console(stderr=True)))
         rows = [(evaluator.space[index], measured[index]) for index in pending]
         title = f"{space} {parsed}: {evaluator.provenance.description}"
-        library = find_workload(template.workload).library(parsed)
+        library = load_workload(template.workload).library(parsed)
         print_measurements(parsed, library, evaluator.library_us(), rows, title, Console())
         if json_path is not None:
             records = [{"configuration": dict(c), "measurement": m.to_dict()} for c, m in rows]

@@ -1,7 +1,8 @@
 """Options that several commands take, and what they mean."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -19,6 +20,13 @@ from tilescout.spaces.templates import KernelTemplate, template_names
 space_argument = click.argument(
     "space",
     shell_complete=lambda context, parameter, typed: [name for name in template_names() if name.startswith(typed)],
+)
+own_spaces_option = click.option(
+    "--space",
+    "own_spaces",
+    multiple=True,
+    metavar="MODULE:CLASS",
+    help="A space of your own that what is read may be of; its module is imported. Repeatable.",
 )
 store_option = click.option(
     "--store",
@@ -65,6 +73,15 @@ storage_option = click.option(
 json_option = click.option(
     "--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the result to this file too."
 )
+
+
+@contextmanager
+def told_of_own_spaces() -> Iterator[None]:
+    """A context in which the error that a space is unknown says which option names it."""
+    try:
+        yield
+    except SpaceError as error:
+        raise SpaceError(f"{error}; --space module:Class names a space of your own") from error
 
 
 def examples(*lines: str) -> str:

@@ -16,7 +16,7 @@ from tilescout.costmodel.roofline import Roofline
 from tilescout.experiments.commands.options import examples, json_option, problem_option, space_argument, target_option
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ModelError
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.templates import load_template
 
 MODELS = ("learned", "analytic")
 
@@ -43,7 +43,7 @@ def predict(
 
     The interval holds 95 % of the times, as far as leaving out each problem of the training could tell.
     """
-    template, device = find_template(space), find_device(target)
+    template, device = load_template(space), find_device(target)
     parsed = template.parse(problem)
     whole = template.space(parsed, device)
     model, origin = find_model(space, target, name, model_file)

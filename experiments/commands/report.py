@@ -4,8 +4,16 @@ from pathlib import Path
 
 import click
 
-from tilescout.experiments.commands.options import check_writable, examples, storage_option, store_option
+from tilescout.experiments.commands.options import (
+    check_writable,
+    examples,
+    own_spaces_option,
+    storage_option,
+    store_option,
+    told_of_own_spaces,
+)
 from tilescout.search.studies.folders import studies
+from tilescout.spaces.templates import load_templates
 
 
 @click.command(
@@ -20,9 +28,12 @@ from tilescout.search.studies.folders import studies
 @click.option(
     "--model", type=click.Path(path_type=Path), help="Show what this cost model predicts beside what was measured."
 )
+@own_spaces_option
 @store_option
 @storage_option
-def report(study: str, out: Path | None, model: Path | None, store: Path, storage: str | None) -> None:
+def report(
+    study: str, out: Path | None, model: Path | None, own_spaces: tuple[str, ...], store: Path, storage: str | None
+) -> None:
     """Write STUDY, the name of one in the store or a journal, as one HTML page.
 
     The page holds all that it shows, plots included, and loads nothing: it can be mailed around and printed. A study
@@ -36,10 +47,12 @@ def report(study: str, out: Path | None, model: Path | None, store: Path, storag
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     target = out if out is not None else Path(f"{Path(study.removesuffix('.journal')).name}.html")
     check_writable(target)
-    result = read_study(study, studies(store, storage))
+    named = load_templates(own_spaces)
+    result = read_study(study, studies(store, storage), named)
     if model is not None:
         from tilescout.search.studies.predicted import with_expected
 
-        result = with_expected(result, model)
+        with told_of_own_spaces():
+            result = with_expected(result, model, named)
     target.write_text(to_html(result), encoding="utf-8")
     click.echo(f"{target}: {len(result.trials)} trials, {target.stat().st_size / 1e3:.0f} kB", err=True)

@@ -6,41 +6,43 @@ import click
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.commands.options import examples
+from tilescout.experiments.commands.options import examples, own_spaces_option
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table, find_tables
 from tilescout.spaces.errors import SpaceError, TableError
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.templates import Named, find_template, load_templates
 
 
 @click.command(
     epilog=examples(
         "tilescout tables",
         "tilescout tables own.parquet recorded",
+        "tilescout tables own.parquet --space own_kernel:RmsNorm",
     )
 )
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
-def tables(paths: tuple[Path, ...]) -> None:
+@own_spaces_option
+def tables(paths: tuple[Path, ...], own_spaces: tuple[str, ...]) -> None:
     """List recorded tables: those that come with tilescout, or the files and folders in PATHS."""
     found = [file for path in paths for file in (find_tables([path]) if path.is_dir() else [path])]
-    console = Console()
+    console, named = Console(), load_templates(own_spaces)
     damaged = []
     for path in found if paths else shipped_tables():
         try:
-            _show(Table.read(path), console)
+            _show(Table.read(path, named), console, named)
         except TableError as error:
             damaged.append(str(error))
     if damaged:
         raise TableError("; ".join(damaged))
 
 
-def _show(table: Table, console: Console) -> None:
+def _show(table: Table, console: Console, named: Named) -> None:
     card = table.card
     console.print(f"[bold]{table.path}[/bold]", highlight=False, soft_wrap=True)
     versions = ", ".join(f"{name} {value}" for name, value in {"driver": card.driver, **card.versions}.items())
     console.print(
         f"{card.space} on {card.product}, recorded {card.recorded}, {versions}; "
-        f"protocol {card.protocol}{_staleness(table)}",
+        f"protocol {card.protocol}{_staleness(table, named)}",
         highlight=False,
         soft_wrap=True,
     )
@@ -64,9 +66,9 @@ def _show(table: Table, console: Console) -> None:
     console.print(grid)
 
 
-def _staleness(table: Table) -> str:
+def _staleness(table: Table, named: Named) -> str:
     try:
-        stale = table.stale_for(find_template(table.card.space))
+        stale = table.stale_for(find_template(table.card.space, named))
     except SpaceError:
         return "; this tilescout does not know the space"
     return "; the kernel's source has changed since" if stale else ""

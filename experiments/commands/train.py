@@ -18,7 +18,7 @@ from tilescout.experiments.commands.options import examples, seed_option, space_
 from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import samples_of
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.templates import load_template
 
 HANDFUL = 24
 """Random configurations a problem that the analytic model is calibrated with."""
@@ -63,8 +63,8 @@ def train(
     Writes SPACE-DEVICE.npz and analytic-DEVICE.json. `tilescout predict` and the sampler `guided` take the shipped
     ones unless told otherwise.
     """
-    template = find_template(space)
-    recorded = Table.read(table) if table else largest_table(template)
+    template = load_template(space)
+    recorded = Table.read(table, {template.name: template}) if table else largest_table(template)
     left_out = [template.parse(text) for text in without]
     samples = samples_of(recorded, template, left_out)
     console = Console()

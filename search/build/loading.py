@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilescout.search.build.artifacts import verify_library
 from tilescout.spaces.errors import ArtifactError
-from tilescout.spaces.workloads import Tensors, find_workload
+from tilescout.spaces.workloads import Tensors, load_workload
 
 if TYPE_CHECKING:
     import torch
@@ -115,4 +115,4 @@ def load_launch(
     load_runtime_libraries()
     verify_library(library, sha256)
     entry: Callable[..., None] = getattr(tvm_ffi.load_module(str(library)), function)
-    return LoadedKernel(entry, find_workload(workload).arguments, max_clusters, scratch_bytes)
+    return LoadedKernel(entry, load_workload(workload).arguments, max_clusters, scratch_bytes)

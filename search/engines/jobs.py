@@ -16,7 +16,7 @@ from tilescout.spaces.errors import DeviceError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate
-from tilescout.spaces.workloads import find_workload
+from tilescout.spaces.workloads import load_workload
 
 
 def make_job(
@@ -28,7 +28,7 @@ def make_job(
     options: ProtocolOptions,
 ) -> Job:
     """The job, for a measuring process, of measuring a compiled configuration on a problem in full."""
-    verified = (problem, find_workload(template.workload).edge_problem(problem))
+    verified = (problem, load_workload(template.workload).edge_problem(problem))
     return Job(
         library=str(artifact.path),
         sha256=artifact.sha256,

@@ -21,7 +21,7 @@ from tilescout.spaces.devices import Device
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate
-from tilescout.spaces.workloads import find_workload
+from tilescout.spaces.workloads import load_workload
 
 Result = TypeVar("Result")
 
@@ -80,7 +80,7 @@ class LocalEngine(Engine):
         self._pool = CompilePool(template, "", self.device.arch, artifacts, self.options.compile)
 
     def library(self, problem: Problem) -> str:
-        return find_workload(self.template.workload).library(problem)
+        return load_workload(self.template.workload).library(problem)
 
     def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | Measurement]":
         return self._pool.submit(configuration, signature)

@@ -35,7 +35,7 @@ from tilescout.spaces.errors import DeviceError, one_line
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate
-from tilescout.spaces.workloads import find_workload
+from tilescout.spaces.workloads import load_workload
 
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS = 3  # at a task whose machine is lost
@@ -142,7 +142,7 @@ class RayEngine(Engine):
         )
 
     def library(self, problem: Problem) -> str:
-        return find_workload(self.template.workload).library(problem)
+        return load_workload(self.template.workload).library(problem)
 
     def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | Measurement]":
         key = ArtifactKey.of(self.template, configuration, signature, self.device.arch)

@@ -66,7 +66,11 @@ def make_engine(
     if device == "replay":
         from tilescout.search.engines.replay import ReplayEngine
 
-        return ReplayEngine(Table.read(table) if table else default_table(template, problem), template, gpus or 1)
+        return ReplayEngine(
+            Table.read(table, {template.name: template}) if table else default_table(template, problem),
+            template,
+            gpus or 1,
+        )
     if table is not None:
         raise DeviceError(f"--table is for replaying, --device {device} measures: leave one of them out")
     require_gpu()

@@ -20,6 +20,8 @@ from tilescout.search.build.artifacts import verify_library
 from tilescout.search.export.decisions import Choice, Decision
 from tilescout.spaces.errors import MALFORMED, ArtifactError, BundleError, StoreError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.templates import NONE_NAMED, Named, find_template
+from tilescout.spaces.workloads import BUILT_IN
 
 KIND = "tilescout bundle"
 FORMAT = 1
@@ -103,6 +105,7 @@ def write_bundle(
     versions: Mapping[str, str],
     decisions: Sequence[Decision],
     kernels: Mapping[str, tuple[Kernel, Path]],
+    named: Named = NONE_NAMED,
 ) -> Bundle:
     """Write a bundle and read it back; it appears by a rename, complete.
 
@@ -114,6 +117,8 @@ def write_bundle(
         As in `Bundle`.
     kernels
         By digest: what is recorded of a kernel, and where its library lies now.
+    named
+        See `read_bundle`.
 
     Raises
     ------
@@ -151,16 +156,25 @@ def write_bundle(
         raise StoreError(f"can't write {path}: {error.strerror}") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return read_bundle(path)
+    return read_bundle(path, named)
 
 
-def read_bundle(path: Path) -> Bundle:
+def read_bundle(path: Path, named: Named = NONE_NAMED) -> Bundle:
     """Read a bundle, once all of it is found to be as it was written.
+
+    Parameters
+    ----------
+    path
+        The directory.
+    named
+        Templates whose kernels it may hold, beside those that tilescout and installed packages bring. Their workloads
+        are code: no other is run, whatever the bundle says.
 
     Raises
     ------
     BundleError
-        If there is none, or it is damaged, of another kind, of a newer format, or reaches outside its directory.
+        If there is none, or it is damaged, of another kind, of a newer format, reaches outside its directory, or holds
+        kernels of a workload that is neither tilescout's nor that of a known template.
     """
     index = _regular(path, INDEX)
     try:
@@ -192,6 +206,11 @@ def read_bundle(path: Path) -> Bundle:
             verify_library(_regular(path, kernel.file), kernel.sha256)
         except ArtifactError as error:
             raise BundleError(f"bundle {path} is damaged: {error}") from error
+        if not _is_known(kernel, named):
+            raise BundleError(
+                f"bundle {path} holds a kernel of {one_line(repr(kernel.workload), 80)}, which is code of neither "
+                "tilescout nor an installed package that registers its space: name the space of the kernel to load it"
+            )
     missing = [decision for decision in bundle.ours if decision.kernel not in bundle.kernels]
     if missing:
         raise BundleError(f"bundle {path} is damaged: it lacks the kernel of {missing[0].problem}")
@@ -216,6 +235,16 @@ def _kernel(record: Mapping[str, Any]) -> Kernel:
     if not all(isinstance(text, str) for text in texts) or type(kernel.blocks_per_cluster) is not int:
         raise TypeError(f"a kernel is {record}")
     return kernel
+
+
+def _is_known(kernel: Kernel, named: Named) -> bool:
+    """Whether a kernel's workload is one of ours, or that of the template that the bundle says it was built from."""
+    if kernel.workload in BUILT_IN:
+        return True
+    try:
+        return find_template(kernel.key["space"], named).workload == kernel.workload
+    except (*MALFORMED, TilescoutError):
+        return False
 
 
 def _regular(path: Path, name: str) -> Path:

@@ -14,8 +14,8 @@ from tilescout.search.export.decisions import Decision, Outcome, best_of, judge
 from tilescout.search.studies.places import result_of, study_store
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import MALFORMED, ExportError, ProblemError, SpaceError, StoreError, one_line
-from tilescout.spaces.templates import KernelTemplate, find_template, template_names
-from tilescout.spaces.workloads import find_workload
+from tilescout.spaces.templates import NONE_NAMED, KernelTemplate, Named, find_template, template_names
+from tilescout.spaces.workloads import load_workload
 
 COMPILER = "nvidia-cutlass-dsl"
 _RESULT = ".json"
@@ -37,7 +37,7 @@ class Decided:
     left_out: Mapping[str, str]
 
 
-def read_outcomes(names: Sequence[str], studies: Path | str) -> Decided:
+def read_outcomes(names: Sequence[str], studies: Path | str, named: Named = NONE_NAMED) -> Decided:
     """The decisions of studies that can be handed to TorchInductor.
 
     Parameters
@@ -47,6 +47,8 @@ def read_outcomes(names: Sequence[str], studies: Path | str) -> Decided:
         study there that ended.
     studies
         The folder of the studies' journals, or the URL of a database.
+    named
+        Templates that studies may be of, beside those that tilescout and installed packages bring.
 
     Raises
     ------
@@ -66,7 +68,7 @@ def read_outcomes(names: Sequence[str], studies: Path | str) -> Decided:
     for name, record in records.items():
         if record is not None:
             try:
-                found.append(_judge(record))
+                found.append(_judge(record, named))
             except ExportError as error:
                 left_out[name] = str(error)
     if left_out and not found:
@@ -97,7 +99,7 @@ def _read(name: str, studies: Path | str) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else {}
 
 
-def _judge(record: Mapping[str, Any]) -> Outcome:
+def _judge(record: Mapping[str, Any], named: Named) -> Outcome:
     """Decide by the result of a study.
 
     Raises
@@ -106,7 +108,7 @@ def _judge(record: Mapping[str, Any]) -> Outcome:
         If that can't be exported.
     """
     try:
-        template = _exportable(record["space"])
+        template = _exportable(record["space"], named)
         outcome = judge(record)
         reason = why_not(outcome, template)
     except SpaceError as error:
@@ -121,7 +123,7 @@ def _judge(record: Mapping[str, Any]) -> Outcome:
     return outcome
 
 
-def _exportable(space: str) -> KernelTemplate:
+def _exportable(space: str, named: Named) -> KernelTemplate:
     """The template of this name.
 
     Raises
@@ -129,10 +131,10 @@ def _exportable(space: str) -> KernelTemplate:
     ExportError
         If it is not known here, or TorchInductor can't be told to run its kernels.
     """
-    if space not in template_names():
-        raise ExportError(f"the space {one_line(repr(space), 80)} is not known here")
-    template = find_template(space)
-    if not find_workload(template.workload).inductor:
+    if space not in named and space not in template_names():
+        raise ExportError(f"the space {one_line(repr(space), 80)} is not known here: name it if it is your own")
+    template = find_template(space, named)
+    if not load_workload(template.workload).inductor:
         raise ExportError(f"{space} computes no matrix product, and TorchInductor is handed nothing else")
     return template
 
@@ -151,8 +153,19 @@ def why_not(outcome: Outcome, template: KernelTemplate) -> str:
     return ""
 
 
-def make_bundle(outcomes: Sequence[Outcome], store: ArtifactStore, out: Path) -> Bundle:
+def make_bundle(outcomes: Sequence[Outcome], store: ArtifactStore, out: Path, named: Named = NONE_NAMED) -> Bundle:
     """Write a bundle of what was decided; a kernel that the store lacks is compiled again.
+
+    Parameters
+    ----------
+    outcomes
+        What was decided.
+    store
+        Compiled kernels.
+    out
+        The directory to be.
+    named
+        Templates that studies may be of, beside those that tilescout and installed packages bring.
 
     Raises
     ------
@@ -173,14 +186,14 @@ def make_bundle(outcomes: Sequence[Outcome], store: ArtifactStore, out: Path) ->
     for outcome in outcomes:
         digest = ""
         if outcome.configuration is not None:
-            digest, kernel, library = _kernel(outcome, arch, store)
+            digest, kernel, library = _kernel(outcome, arch, store, named)
             kernels[digest] = (kernel, library)
         decisions.append(Decision(outcome.problem, outcome.choice, outcome.evidence, digest))
-    return write_bundle(out, arch, device, _versions(), decisions, kernels)
+    return write_bundle(out, arch, device, _versions(), decisions, kernels, named)
 
 
-def _kernel(outcome: Outcome, arch: str, store: ArtifactStore) -> tuple[str, Kernel, Path]:
-    template = find_template(outcome.space)
+def _kernel(outcome: Outcome, arch: str, store: ArtifactStore, named: Named) -> tuple[str, Kernel, Path]:
+    template = find_template(outcome.space, named)
     if reason := why_not(outcome, template):
         raise ExportError(f"study {outcome.evidence.study} {reason}")
     assert outcome.configuration is not None

@@ -25,6 +25,7 @@ from tilescout.search.export.bundle import Bundle, read_bundle
 from tilescout.search.export.graph import Report, replace_products
 from tilescout.search.export.kernels import register
 from tilescout.search.export.operator import define
+from tilescout.spaces.templates import load_templates
 
 if TYPE_CHECKING:
     from torch.fx import Graph
@@ -46,8 +47,15 @@ _SOURCES = (
 )
 
 
-def load(path: str | Path) -> Bundle:
+def load(path: str | Path, spaces: Sequence[str] = ()) -> Bundle:
     """Check a bundle, load its kernels, and define the operator that compiled code calls.
+
+    Parameters
+    ----------
+    path
+        The bundle.
+    spaces
+        Spaces of your own, as ``module:Class``, whose kernels it may hold: their modules are imported.
 
     Raises
     ------
@@ -55,8 +63,10 @@ def load(path: str | Path) -> Bundle:
         If the bundle is damaged, foreign or newer; nothing of it is used then.
     DeviceError
         If it is for another GPU than the current one.
+    SpaceError
+        If a space can't be loaded.
     """
-    bundle = read_bundle(Path(path))
+    bundle = read_bundle(Path(path), load_templates(spaces))
     define()
     register(bundle)
     return bundle
@@ -120,7 +130,7 @@ def _source_hash() -> bytes:
     return digest.digest()
 
 
-def graph_pass(path: str | Path, before: "Passes" = None) -> GraphPass:
+def graph_pass(path: str | Path, before: "Passes" = None, spaces: Sequence[str] = ()) -> GraphPass:
     """The pass for the option ``post_grad_custom_post_pass``.
 
     Parameters
@@ -129,31 +139,38 @@ def graph_pass(path: str | Path, before: "Passes" = None) -> GraphPass:
         The bundle.
     before
         A pass of yours that runs first, or several.
+    spaces
+        See `load`.
 
     Raises
     ------
-    BundleError, DeviceError
+    BundleError, DeviceError, SpaceError
         As `load` does.
     """
-    return GraphPass(load(path), before)
+    return GraphPass(load(path, spaces), before)
 
 
 @contextmanager
-def use(path: str | Path) -> "Iterator[GraphPass]":
+def use(path: str | Path, spaces: Sequence[str] = ()) -> "Iterator[GraphPass]":
     """Let what is compiled in this block, or by objects that ``torch.compile`` makes in it, use a bundle.
 
     ``torch.compile`` compiles when its object is first called, which may be after the block; the object therefore
     carries the pass along. A pass that was set before runs first.
 
+    Parameters
+    ----------
+    path, spaces
+        See `load`.
+
     Raises
     ------
-    BundleError, DeviceError
+    BundleError, DeviceError, SpaceError
         As `load` does.
     """
     import torch
     from torch._inductor import config
 
-    tuned = graph_pass(path, getattr(config, OPTION))
+    tuned = graph_pass(path, getattr(config, OPTION), spaces)
     wrapper = torch._TorchCompileInductorWrapper
     plain = wrapper.__init__
 

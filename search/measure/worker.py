@@ -26,7 +26,7 @@ from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import ProtocolOptions, is_doubtful, is_pruned
 from tilescout.search.measure.verification import WrongResultError
 from tilescout.spaces.errors import ArtifactError, one_line
-from tilescout.spaces.workloads import find_workload
+from tilescout.spaces.workloads import load_workload
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Worker:
         if self._bench is None or self._bench[0] != asked:
             self._bench = None  # frees the old operands before the new ones are made
             self.machine.release()
-            found = find_workload(workload)
+            found = load_workload(workload)
             made = Bench(self.machine, found, found.problem.parse(problem), options, library_us)
             self._bench = (asked, made)
         return self._bench[1]

@@ -19,6 +19,7 @@ from tilescout.search.studies.sharing import SharingOptions, SharingTuner, Tuner
 from tilescout.search.studies.study_store import StudyStore, latest, unused
 from tilescout.spaces.errors import StoreError, one_line
 from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.templates import NONE_NAMED, Named
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Table
@@ -90,9 +91,9 @@ class Database(StudyStore):
         with self.translated():
             return super().attributes(name)
 
-    def read(self, name: str) -> StudyResult:
+    def read(self, name: str, named: Named = NONE_NAMED) -> StudyResult:
         with self.translated():
-            return super().read(name)
+            return super().read(name, named)
 
     def open(self, base: str, resume: bool, sampler: BaseSampler) -> optuna.Study:
         """A new study that is named after `base`, or the newest of those, which other tuners may be at.

@@ -7,6 +7,7 @@ from tilescout.search.studies.database import Database
 from tilescout.search.studies.journal_folder import SUFFIX, JournalFolder
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.studies.study_store import StudyStore
+from tilescout.spaces.templates import NONE_NAMED, Named
 
 
 def study_store(place: Path | str) -> StudyStore:
@@ -28,7 +29,7 @@ def study_store(place: Path | str) -> StudyStore:
     return JournalFolder(Path(place))
 
 
-def read_study(name: str, place: Path | str) -> StudyResult:
+def read_study(name: str, place: Path | str, named: Named = NONE_NAMED) -> StudyResult:
     """The result of a study, as far as it has come; `name` may also be the path of a journal.
 
     Parameters
@@ -37,6 +38,8 @@ def read_study(name: str, place: Path | str) -> StudyResult:
         The study's name, or a file.
     place
         Where studies are kept: a folder, or the URL of a database.
+    named
+        See `StudyStore.read`.
 
     Raises
     ------
@@ -44,7 +47,7 @@ def read_study(name: str, place: Path | str) -> StudyResult:
         If there is no such study, or it is damaged or of a tilescout that did not say what a study is about.
     """
     store, name = _found(name, place)
-    return store.read(name)
+    return store.read(name, named)
 
 
 def result_of(name: str, place: Path | str) -> dict[str, Any] | None:

@@ -8,11 +8,20 @@ from tilescout.costmodel.features import space_features
 from tilescout.costmodel.persistence import load_model
 from tilescout.search.studies.records import StudyResult
 from tilescout.spaces.errors import ModelError
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.templates import NONE_NAMED, Named, find_template
 
 
-def with_expected(result: StudyResult, path: Path) -> StudyResult:
+def with_expected(result: StudyResult, path: Path, named: Named = NONE_NAMED) -> StudyResult:
     """The result with, of each trial, what the model in a file expects of them.
+
+    Parameters
+    ----------
+    result
+        The study.
+    path
+        The model.
+    named
+        Templates that the study may be of, see `StudyStore.read`.
 
     Raises
     ------
@@ -27,7 +36,7 @@ def with_expected(result: StudyResult, path: Path) -> StudyResult:
         raise ModelError(
             f"model {path} is of {card.space} on {card.device}, not of {info.space} on {info.device}: name another"
         )
-    template = find_template(info.space)
+    template = find_template(info.space, named)
     whole = template.space(info.problem, template.device(info.device))
     indices = [whole.index(trial.configuration) for trial in result.trials]
     if not indices:

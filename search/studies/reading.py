@@ -12,11 +12,11 @@ from tilescout.spaces.errors import ProblemError, SpaceError, StoreError, one_li
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.named import NamedProblem
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.templates import NONE_NAMED, Named, find_template
 
 
-def study_result(study: optuna.Study) -> StudyResult:
-    """The result of a study, as far as it has come.
+def study_result(study: optuna.Study, named: Named = NONE_NAMED) -> StudyResult:
+    """The result of a study, as far as it has come; see `StudyStore.read`.
 
     Seconds are those from its first trial to its last where no search of it has ended.
 
@@ -32,7 +32,7 @@ def study_result(study: optuna.Study) -> StudyResult:
             "`tilescout tune --resume` with its options adds that"
         )
     try:
-        info = StudyInfo.from_dict(described, _problem(described["space"], described["problem"]))
+        info = StudyInfo.from_dict(described, _problem(described["space"], described["problem"], named))
         trials = _trials(study, info)
         found: Mapping[str, Any] = study.user_attrs.get(RESULT) or {}
         took = trials[-1].finished - trials[0].started if trials else 0.0
@@ -48,10 +48,10 @@ def study_result(study: optuna.Study) -> StudyResult:
         raise StoreError(f"the study {study.study_name} is damaged ({one_line(error)}); search anew") from error
 
 
-def _problem(space: str, text: str) -> Problem:
+def _problem(space: str, text: str, named: Named) -> Problem:
     try:
-        return find_template(space).parse(text)
-    except (SpaceError, ProblemError):  # a kernel that is known from a table, or is not installed here
+        return find_template(space, named).parse(text)
+    except (SpaceError, ProblemError):  # a kernel that is known from a table, is not installed here, or was not named
         return NamedProblem.parse(text)
 
 

@@ -13,6 +13,7 @@ from tilescout.search.studies.records import StudyResult
 from tilescout.search.studies.sharing import SharingOptions, Tuner
 from tilescout.search.studies.trials import RESULT
 from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.templates import NONE_NAMED, Named
 
 
 class StudyStore(ABC):
@@ -110,15 +111,23 @@ class StudyStore(ABC):
         """
         return {name: self.result(name) for name in self.names()}
 
-    def read(self, name: str) -> StudyResult:
+    def read(self, name: str, named: Named = NONE_NAMED) -> StudyResult:
         """A study, as far as it has come.
+
+        Parameters
+        ----------
+        name
+            The study.
+        named
+            Templates that it may be of, beside those that tilescout and installed packages bring. The problem of a
+            study of any other space is known by its name only.
 
         Raises
         ------
         StoreError
             If there is no such study, or it is damaged or of a tilescout that did not say what a study is about.
         """
-        return study_result(self.load(name))
+        return study_result(self.load(name), named)
 
 
 def unused(names: Collection[str], name: str) -> str:

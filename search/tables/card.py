@@ -12,7 +12,7 @@ from tilescout.spaces.errors import ProblemError, TableError
 from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.named import NamedProblem
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import find_template, template_names
+from tilescout.spaces.templates import NONE_NAMED, Named, find_template, template_names
 
 FORMAT = 4
 _OLDEST = 2  # without pilot_seconds
@@ -102,8 +102,8 @@ class TableCard:
         return json.dumps(record, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> "TableCard":
-        """Read what `to_json` wrote.
+    def from_json(cls, text: str | bytes, named: Named = NONE_NAMED) -> "TableCard":
+        """Read what `to_json` wrote; `named` are templates that it may be of beside those that are known.
 
         Raises
         ------
@@ -134,7 +134,7 @@ class TableCard:
             versions={name: _take(versions, name, str) for name in versions},
             recorded=_day(_take(record, "recorded", str)),
             baselines={
-                _problem(name, record["space"]): _baseline(name, baseline, knobs)
+                _problem(name, record["space"], named): _baseline(name, baseline, knobs)
                 for name, baseline in _take(record, "baselines", dict).items()
             },
         )
@@ -166,10 +166,11 @@ def _day(text: str) -> date:
         raise _malformed("recorded", f"expected a day as YYYY-MM-DD, found {short(text)}") from error
 
 
-def _problem(name: str, space: str) -> Problem:
+def _problem(name: str, space: str, named: Named) -> Problem:
     """The problem of this name; of a space that no template is here for, names are all that is known."""
     try:
-        problem = find_template(space).parse(name) if space in template_names() else NamedProblem.parse(name)
+        known = space in named or space in template_names()
+        problem = find_template(space, named).parse(name) if known else NamedProblem.parse(name)
     except ProblemError as error:
         raise _malformed("baselines", str(error)) from error
     if str(problem) != name:

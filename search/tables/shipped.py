@@ -7,7 +7,7 @@ from tilescout.search.tables.recorded_template import RecordedTemplate
 from tilescout.search.tables.table import Table, find_tables
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import KernelTemplate, find_template, template_names
+from tilescout.spaces.templates import KernelTemplate, find_template, load_template, template_names
 
 
 def shipped_tables() -> list[Path]:
@@ -64,7 +64,9 @@ def template_of(table: Table) -> KernelTemplate:
 
 
 def named_template(space: str, table: Path | None) -> KernelTemplate:
-    """The template of this name; if a table is named, one that is known by that table only will do.
+    """The template that a person asks for; if a table is named, one that is known by that table only will do.
+
+    Pass what somebody typed or wrote into a program, never what was read from a file: see `load_template`.
 
     Raises
     ------
@@ -77,4 +79,4 @@ def named_template(space: str, table: Path | None) -> KernelTemplate:
         recorded = template_of(Table.read(table))
         if recorded.name == space:
             return recorded
-    return find_template(space)
+    return load_template(space)

@@ -31,7 +31,7 @@ from tilescout.search.tables.rows import (
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.templates import NONE_NAMED, KernelTemplate, Named
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,8 +103,16 @@ class Table:
         check_unique(np.column_stack([self._of_problem, self._codes]))
 
     @classmethod
-    def read(cls, path: Path) -> "Table":
+    def read(cls, path: Path, named: Named = NONE_NAMED) -> "Table":
         """Read a table and check it against its card.
+
+        Parameters
+        ----------
+        path
+            The Parquet file.
+        named
+            Templates that the table may be of, beside those that tilescout and installed packages bring. The problems
+            of a table of any other space are known by their names only.
 
         Raises
         ------
@@ -117,7 +125,7 @@ class Table:
         with _naming(path):
             _check_suffix(path)
             content = _read(path, "it does not exist; `tilescout tables` lists those that do")
-            card = TableCard.from_json(_read(card_path(path), f"its card {card_path(path).name} is missing"))
+            card = TableCard.from_json(_read(card_path(path), f"its card {card_path(path).name} is missing"), named)
             _check_content(card, content)
             try:
                 data = pq.ParquetFile(pa.BufferReader(content)).read()

@@ -1,5 +1,6 @@
 """Spaces of other packages, which are really installed: found, refused, broken."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,10 +8,17 @@ import pytest
 
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import SpaceError
-from tilescout.spaces.templates import find_template, other_spaces, template_names
+from tilescout.spaces.templates import find_template, load_template, load_templates, other_spaces, template_names
 
 H200 = find_device("h200")
 Install = Callable[..., None]
+
+TEMPLATE = """
+from tilescout.spaces.gemm_sm90.template import GemmSm90Template
+
+class Template(GemmSm90Template):
+    name = {name!r}
+"""
 
 
 def test_an_installed_space_is_found_by_its_name(install: Install) -> None:
@@ -42,7 +50,21 @@ def test_a_name_that_two_packages_claim_belongs_to_neither_and_both_are_reached_
     with pytest.raises(SpaceError, match=r"'twice' is registered by former-kernels 1\.0 and latter-kernels 1\.0: unin"):
         find_template("twice")
     for module in ("former_kernels", "latter_kernels"):
-        assert find_template(f"{module}:Template").name == "twice"
+        assert load_template(f"{module}:Template").name == "twice"
+
+
+def test_a_name_that_was_read_somewhere_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lying_about.py").write_text(TEMPLATE.format(name="found"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    with pytest.raises(SpaceError, match="is not imported unless you name it"):
+        find_template("lying_about:Template")
+    assert "lying_about" not in sys.modules
+
+    named = load_templates(["lying_about:Template"])
+    assert find_template("lying_about:Template", named) is find_template("found", named)
+    with pytest.raises(SpaceError, match="unknown space 'found'"):
+        find_template("found")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +104,7 @@ def test_a_broken_package_says_why_and_breaks_no_other(
 )
 def test_what_is_no_template_is_refused_by_its_path(name: str, reason: str) -> None:
     with pytest.raises(SpaceError, match=reason):
-        find_template(name)
+        load_template(name)
 
 
 def test_the_source_of_a_template_in_one_file_is_that_file(install: Install, tmp_path: Path) -> None:

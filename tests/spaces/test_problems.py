@@ -11,7 +11,7 @@ from tilescout.spaces.gemm import ACTIVATIONS, LAYOUTS, OUTPUTS, GemmProblem
 from tilescout.spaces.problems import DTYPES
 from tilescout.spaces.rowwise import RowwiseProblem
 from tilescout.spaces.templates import find_template, template_names
-from tilescout.spaces.workloads import find_workload
+from tilescout.spaces.workloads import load_workload
 
 LARGEST = 2**31 - 1
 sizes = st.integers(1, LARGEST)
@@ -161,6 +161,6 @@ def test_an_unknown_space_or_workload_is_refused_with_those_known() -> None:
     with pytest.raises(SpaceError, match="unknown space 'gem_sm90', known are gemm_sm90"):
         find_template("gem_sm90")
     with pytest.raises(SpaceError, match=r"no workload 'tilescout.spaces.gemm:Conv'.*: expected module:Class"):
-        find_workload("tilescout.spaces.gemm:Conv")
+        load_workload("tilescout.spaces.gemm:Conv")
     with pytest.raises(SpaceError, match="no workload 'gemm'"):
-        find_workload("gemm")
+        load_workload("gemm")

@@ -29,7 +29,7 @@ from tilescout.search.engines.ray import RayEngine, RayOptions, joined
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.studies.folders import STORE, artifacts
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.templates import load_template
 
 OPTIONS = replace(LiveOptions(), protocol=ProtocolOptions(prune=math.inf))  # as `tilescout collect` has it
 
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
 
-    template = find_template(arguments.space)
+    template = load_template(arguments.space)
     problems = suite_problems(template, arguments.suite, arguments.signature)
     measured = []
     with joined(arguments.cluster):

@@ -27,7 +27,7 @@ from tilescout.search.tables.shipped import default_table
 from tilescout.search.tracking import MlflowTracker, default_store
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import NoTracker, Tracker, TuneOptions, run_study
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.templates import load_template
 
 MakeTracker = Callable[[StudyInfo, str | None], Tracker]
 
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
-    template = find_template(options.space)
+    template = load_template(options.space)
     problem = template.parse(options.problem)
     table = default_table(template, problem)
 

@@ -31,7 +31,7 @@ from tilescout.search.tables.table import Table
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import KernelTemplate, find_template
+from tilescout.spaces.templates import KernelTemplate, load_template
 
 TRIALS = 60
 
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--store", type=Path, default=STORE, help="folder that keeps the models")
     parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
     arguments = parser.parse_args()
-    template = find_template(arguments.space)
+    template = load_template(arguments.space)
     table = Table.read(arguments.table) if arguments.table else largest_table(template)
     table.check_space(template)
     options = BlendOptions(ForestOptions(trees=arguments.trees), RankingOptions(steps=arguments.steps))

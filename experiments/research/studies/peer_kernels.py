@@ -41,7 +41,7 @@ from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.libraries.bare import without_init
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate, find_template
-from tilescout.spaces.workloads import find_workload
+from tilescout.spaces.workloads import load_workload
 
 QUACK_WARMUP_MS = 20.0  # a tenth of Quack's own: kernel follows kernel here, on a GPU that is warm
 PROBLEMS = ("4096x4096x4096:bf16", "16x4096x4096:bf16", "64x8192x8192:bf16", "256x4096x14336:bf16")
@@ -110,7 +110,7 @@ def choose(space: str, kernels: Mapping[str, Sequence[Kernel]]) -> dict[str, lis
     measure = time_as_quack if space == "quack_sm90" else time_as_inductor
     found = {}
     for text, built in kernels.items():
-        gemm, problem = find_workload(workload), GemmProblem.parse(text)
+        gemm, problem = load_workload(workload), GemmProblem.parse(text)
         (a, b), output = gemm.inputs(problem, generator), gemm.output(problem, machine.device)
         launches = [
             load_launch(

@@ -40,7 +40,7 @@ from tilescout.spaces.errors import BuildError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.rowwise import RowwiseProblem
 from tilescout.spaces.templates import find_template
-from tilescout.spaces.workloads import Tensors, find_workload
+from tilescout.spaces.workloads import Tensors, load_workload
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +50,7 @@ Compile = Callable[[RowwiseProblem, Configuration], Callable[[], Artifact | Meas
 
 DEVICE = DEVICES["h200"]  # the rules are those of every Hopper GPU
 TEMPLATE = find_template("softmax_sm90")
-WORKLOAD = find_workload(TEMPLATE.workload)
+WORKLOAD = load_workload(TEMPLATE.workload)
 ODD_PROBLEMS = (
     "1x1:bf16", "5x3:fp32", "389x24:bf16", "1000x1000:bf16", "77x1001:bf16", "129x8192:bf16", "33x8190:fp16",
     "300x2048:fp16", "64x50257:bf16", "3x131072:bf16", "19x65540:fp32", "100x4100:fp32", "211x1023:fp32",

@@ -34,7 +34,7 @@ from tilescout.search.tables.shipped import largest_table, template_of
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.loop import Budget, run
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import KernelTemplate, find_template
+from tilescout.spaces.templates import KernelTemplate, load_template
 
 TRIALS = 25
 SHOWN = (1, 2, 5, 10, 20)
@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("--store", type=Path, default=STORE, help="folder that keeps the models")
     parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
     arguments = parser.parse_args()
-    template = find_template(arguments.space)
+    template = load_template(arguments.space)
     table = Table.read(arguments.table) if arguments.table else largest_table(template)
     table.check_space(template)
     options = BlendOptions(ForestOptions(trees=arguments.trees), RankingOptions(steps=arguments.steps))

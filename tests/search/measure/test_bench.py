@@ -111,7 +111,7 @@ def timed(tmp_path_factory: pytest.TempPathFactory) -> Timed:
 @pytest.fixture
 def worker(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> Worker:
     for module in ("measure.worker", "build.loading"):
-        monkeypatch.setattr(f"tilescout.search.{module}.find_workload", lambda _: TimedGemm(timed))
+        monkeypatch.setattr(f"tilescout.search.{module}.load_workload", lambda _: TimedGemm(timed))
     worker = Worker("cpu")
     worker.machine = TimedMachine(timed)
     return worker

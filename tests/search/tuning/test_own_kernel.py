@@ -19,7 +19,7 @@ from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.rowwise import RowwiseProblem
-from tilescout.spaces.templates import KernelTemplate, find_template
+from tilescout.spaces.templates import KernelTemplate, load_template
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"
 H200 = find_device("h200")
@@ -32,7 +32,7 @@ def template(rows_on_host: ModuleType) -> Iterator[KernelTemplate]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(EXAMPLES))
         importlib.invalidate_caches()
-        yield find_template("own_kernel:RmsNorm")
+        yield load_template("own_kernel:RmsNorm")
 
 
 @pytest.fixture
