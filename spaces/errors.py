@@ -58,6 +58,13 @@ class StoreError(TilescoutError):
     """A store, study file or tracking server can't be opened or written."""
 
 
+class ResumableError(StoreError):
+    """A search could not store what came next; what it finished is stored, and it can be resumed.
+
+    The message ends with "go on", so that whoever shows it can add how.
+    """
+
+
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 """What reading a record of somebody else raises where it is not of the form that is expected."""
 

@@ -63,7 +63,7 @@ CIRCLES = {
 }
 """Modules that import one another."""
 
-ADVISED = {"search": 30}
+ADVISED = {"search": 22}
 """Options of the command line that the strings of a room name."""
 
 WHATS = {"spaces": 21, "costmodel": 15, "search": 76, "experiments": 39}

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from tilescout.experiments.commands.options import examples
-from tilescout.spaces.errors import TilescoutError, one_line
+from tilescout.spaces.errors import ResumableError, TilescoutError, one_line
 
 # The module and function of each command, imported when it is used: `tilescout --help` costs no torch. What that
 # says of each fits into a terminal of 80 columns.
@@ -84,6 +84,8 @@ def main() -> None:
         _fail(f"{error.format_message().rstrip('.')}; see `{path} --help`")
     except click.ClickException as error:
         _fail(error.format_message())
+    except ResumableError as error:
+        _fail(f"{error} with tune --resume")
     except TilescoutError as error:
         _fail(str(error))
     sys.exit(code if isinstance(code, int) else 0)

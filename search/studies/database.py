@@ -17,7 +17,7 @@ from tilescout.search.studies.optuna_hooks import cached
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.studies.sharing import SharingOptions, SharingTuner, Tuner
 from tilescout.search.studies.study_store import StudyStore, latest, unused
-from tilescout.spaces.errors import StoreError, one_line
+from tilescout.spaces.errors import ResumableError, StoreError, one_line
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import NONE_NAMED, Named
 
@@ -68,7 +68,7 @@ class Database(StudyStore):
     def join(
         self, base: str, resume: bool, sampler: BaseSampler, space: SearchSpace, sharing: SharingOptions
     ) -> Iterator[tuple[optuna.Study, Tuner]]:
-        with self.translated():
+        with self._translated(searching=True):
             study = self.open(base, resume, sampler)
             with SharingTuner(study, space, lambda: self.exclusive(study.study_name), sharing) as sharer:
                 yield study, sharer
@@ -77,22 +77,22 @@ class Database(StudyStore):
         self._locks  # noqa: B018
 
     def names(self) -> list[str]:
-        with self.translated():
+        with self._translated():
             return optuna.get_all_study_names(self._reading)
 
     def load(self, name: str) -> optuna.Study:
-        with self.translated():
+        with self._translated():
             try:
                 return optuna.load_study(study_name=name, storage=self._reading)
             except KeyError as error:
                 raise StoreError(f"there is no study {name} in {self.name}") from error
 
     def attributes(self, name: str) -> dict[str, Any]:
-        with self.translated():
+        with self._translated():
             return super().attributes(name)
 
     def read(self, name: str, named: Named = NONE_NAMED) -> StudyResult:
-        with self.translated():
+        with self._translated():
             return super().read(name, named)
 
     def open(self, base: str, resume: bool, sampler: BaseSampler) -> optuna.Study:
@@ -103,7 +103,7 @@ class Database(StudyStore):
         StoreError
             If the database fails.
         """
-        with self.translated():
+        with self._translated():
             while True:
                 names = optuna.get_all_study_names(self.storage)
                 name = latest(names, base) if resume else unused(names, base)
@@ -125,24 +125,24 @@ class Database(StudyStore):
         )
 
     @contextmanager
-    def translated(self) -> Iterator[None]:
-        """Turn any error of the database into a `StoreError`."""
+    def _translated(self, searching: bool = False) -> Iterator[None]:
+        """Turn any error of the database into a `StoreError`, a `ResumableError` while it is searched."""
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
             yield
         except (SQLAlchemyError, StorageInternalError) as error:
             cause = error.__cause__ if isinstance(error, StorageInternalError) and error.__cause__ else error
-            raise StoreError(
-                f"the database {self.name} failed ({one_line(str(cause), 200)}); what is finished is kept there, "
-                "tune --resume goes on with it"
-            ) from error
+            message = f"the database {self.name} failed ({one_line(str(cause), 200)})"
+            if searching:
+                raise ResumableError(f"{message}; what is finished is kept there, go on") from error
+            raise StoreError(message) from error
 
     @contextmanager
     def _usable(self) -> Iterator[None]:
         """Say in one line why a database can't be opened."""
         try:
-            with self.translated():
+            with self._translated():
                 yield
         except ImportError as error:
             raise StoreError(
@@ -190,7 +190,7 @@ class Database(StudyStore):
 
         table = self._locks
         mine = table.c.study == name
-        with self.translated(), self._writing.engine.connect() as connection:
+        with self._translated(searching=True), self._writing.engine.connect() as connection:
             if not connection.execute(sqlalchemy.select(table).where(mine)).first():
                 try:
                     connection.execute(table.insert().values(study=name))

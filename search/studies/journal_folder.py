@@ -16,7 +16,7 @@ from tilescout.search.studies.journal import BusyError, Journal, JournalForm, at
 from tilescout.search.studies.optuna_hooks import OPERATION
 from tilescout.search.studies.sharing import SharingOptions, SoleTuner, Tuner
 from tilescout.search.studies.study_store import StudyStore, latest, unused
-from tilescout.spaces.errors import MALFORMED, StoreError, one_line
+from tilescout.spaces.errors import MALFORMED, ResumableError, StoreError, one_line
 from tilescout.spaces.space import SearchSpace
 
 SUFFIX = ".journal"
@@ -100,8 +100,8 @@ def open_study(path: Path, sampler: BaseSampler) -> Iterator[optuna.Study]:
         journal = Journal(path, FORM, at_key("datetime_complete"))  # once a trial, when it ends: 5 ms
     except BusyError as error:
         raise StoreError(
-            f"another process is searching the study {path}: wait for it, start a new study without --resume, or "
-            "share one between tuners in a database, with --storage"
+            f"another process is searching the study {path}: wait for it, start a new study, or share one between "
+            "tuners in a database"
         ) from error
     with journal:
         try:
@@ -151,7 +151,7 @@ class _Writing(BaseJournalBackend):
         try:
             self._journal.append(logs)
         except StoreError as error:
-            raise StoreError(f"{error}; what is finished is in it, make room and go on with tune --resume") from error
+            raise ResumableError(f"{error}; what is finished is in it, make room and go on") from error
 
 
 class _Reading(BaseJournalBackend):
@@ -168,8 +168,8 @@ class _Reading(BaseJournalBackend):
 
 
 def _damaged(what: object, error: Exception) -> StoreError:
-    return StoreError(f"the study {what} is damaged ({one_line(repr(error), 200)}); start a new one without --resume")
+    return StoreError(f"the study {what} is damaged ({one_line(repr(error), 200)}); start a new one")
 
 
 def _unwritable(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"can't write the study {path}: {error.strerror}; choose another folder with --store")
+    return StoreError(f"can't write the study {path}: {error.strerror}; choose another folder")

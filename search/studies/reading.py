@@ -28,8 +28,8 @@ def study_result(study: optuna.Study, named: Named = NONE_NAMED) -> StudyResult:
     described = study.user_attrs.get(INFO)
     if described is None:
         raise StoreError(
-            f"study {study.study_name} does not say what it is about: an older tilescout made it; "
-            "`tilescout tune --resume` with its options adds that"
+            f"study {study.study_name} does not say what it is about: an older tilescout made it; resume its search to "
+            "add that"
         )
     try:
         info = StudyInfo.from_dict(described, _problem(described["space"], described["problem"], named))

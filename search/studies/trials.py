@@ -113,10 +113,7 @@ def trial_record(frozen: FrozenTrial, space: SearchSpace) -> TrialRecord | None:
     except MALFORMED as error:
         raise _damaged(frozen.number, error) from error
     if index < 0:
-        raise StoreError(
-            f"trial {frozen.number} holds a configuration that the space no longer has; "
-            "start a new study without --resume"
-        )
+        raise StoreError(f"trial {frozen.number} holds a configuration that the space no longer has; start a new study")
     return as_record(frozen, index, space[index], measurement)
 
 

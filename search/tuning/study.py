@@ -261,7 +261,7 @@ def _about(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, opt
     elif stored["space_hash"] != template.source_hash:
         raise StoreError(
             f"study {study.study_name} searched another version of {template.name}: its kernels are not today's; "
-            "start a new study without --resume"
+            "start a new study"
         )
     info = StudyInfo(
         name=study.study_name,

@@ -122,7 +122,7 @@ def test_damage_before_the_end_is_refused_with_a_clear_line(tmp_path: Path, spac
 
 def test_a_folder_that_can_not_be_made_is_refused_with_a_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="--store"), opened(tmp_path / "file" / "study.journal"):
+    with pytest.raises(StoreError, match="choose another folder"), opened(tmp_path / "file" / "study.journal"):
         pass
 
 
