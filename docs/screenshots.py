@@ -23,8 +23,7 @@ from mlflow import MlflowClient
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from tilescout.search.tracking import default_store
-from tilescout.search.tracking.fields import PARENT_TAG, STUDY_TAG, UI_MODE
+from tilescout.search.tracking import PARENT_TAG, STUDY_TAG, UI_MODE, default_store
 
 OUT = Path(__file__).parent / "images"
 COMMAND = str(Path(sys.executable).with_name("tilescout"))

@@ -1,9 +1,78 @@
-"""MLflow: live logging of a search, and the UI on what was logged. MLflow itself is imported when it is used."""
+"""MLflow: live logging of a search, reports of what was logged, and the UI on it.
 
-from tilescout.search.tracking.server import front_page, serve
-from tilescout.search.tracking.store import default_store
-from tilescout.search.tracking.suite import SuiteInfo, SuiteRun
-from tilescout.search.tracking.tracker import MlflowTracker
-from tilescout.search.tracking.writer import TrackingError
+Everything public is named here; a module is imported when one of its names is first used, and MLflow itself only when
+something is logged or read::
 
-__all__ = ["MlflowTracker", "SuiteInfo", "SuiteRun", "TrackingError", "default_store", "front_page", "serve"]
+    from tilescout.search.tracking import MlflowTracker, default_store, log_experiment
+"""
+
+from typing import TYPE_CHECKING
+
+from tilescout.spaces.lazy import public_names
+
+if TYPE_CHECKING:
+    from tilescout.search.tracking.experiment import log_experiment
+    from tilescout.search.tracking.fields import PARENT_TAG, STUDY_TAG, TRIAL_TAG, UI_MODE
+    from tilescout.search.tracking.models import log_model
+    from tilescout.search.tracking.page import to_html
+    from tilescout.search.tracking.server import front_page, serve
+    from tilescout.search.tracking.store import (
+        artifact_folder,
+        default_store,
+        find_experiment,
+        manners,
+        open_client,
+        translated,
+    )
+    from tilescout.search.tracking.suite import SuiteInfo, SuiteRun, suite_metrics
+    from tilescout.search.tracking.tracker import MlflowTracker
+    from tilescout.search.tracking.writer import TrackingError
+
+__all__ = [
+    "PARENT_TAG",
+    "STUDY_TAG",
+    "TRIAL_TAG",
+    "UI_MODE",
+    "MlflowTracker",
+    "SuiteInfo",
+    "SuiteRun",
+    "TrackingError",
+    "artifact_folder",
+    "default_store",
+    "find_experiment",
+    "front_page",
+    "log_experiment",
+    "log_model",
+    "manners",
+    "open_client",
+    "serve",
+    "suite_metrics",
+    "to_html",
+    "translated",
+]
+
+__getattr__, __dir__ = public_names(
+    __name__,
+    {
+        "log_experiment": "experiment",
+        "PARENT_TAG": "fields",
+        "STUDY_TAG": "fields",
+        "TRIAL_TAG": "fields",
+        "UI_MODE": "fields",
+        "log_model": "models",
+        "to_html": "page",
+        "front_page": "server",
+        "serve": "server",
+        "artifact_folder": "store",
+        "default_store": "store",
+        "find_experiment": "store",
+        "manners": "store",
+        "open_client": "store",
+        "translated": "store",
+        "SuiteInfo": "suite",
+        "SuiteRun": "suite",
+        "suite_metrics": "suite",
+        "MlflowTracker": "tracker",
+        "TrackingError": "writer",
+    },
+)
