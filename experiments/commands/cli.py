@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from tilescout.experiments.commands.options import examples
 from tilescout.spaces.errors import ResumableError, TilescoutError, one_line
@@ -71,14 +72,22 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line; an error is one line on standard error and exit code 2."""
+    """Run the command line of the process."""
+    run_command(cli)
+
+
+def run_command(command: click.Command) -> None:
+    """Run a command with the arguments of the process, and exit; an error is one line on standard error and code 2."""
     sys.path.append(str(Path.cwd()))  # where a space of your own, module:Class, may lie; measuring processes look there
     try:
         with _logged():
-            code = cli.main(standalone_mode=False)
+            code = command.main(standalone_mode=False)
     except (KeyboardInterrupt, click.Abort):
         print("tilescout: interrupted; what is finished is kept, and tune --resume goes on with it", file=sys.stderr)
         sys.exit(130)
+    except NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        sys.exit(0)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "tilescout"
         _fail(f"{error.format_message().rstrip('.')}; see `{path} --help`")

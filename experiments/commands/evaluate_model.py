@@ -28,7 +28,15 @@ from tilescout.costmodel.evaluation import (
 from tilescout.costmodel.forest import ForestModel, ForestOptions
 from tilescout.costmodel.heuristics import PRECISIONS, is_installed, matches, suggest
 from tilescout.costmodel.ranking import RankingModel, RankingOptions
-from tilescout.experiments.commands.options import examples, json_option, seed_option, space_argument, store_option
+from tilescout.experiments.commands.options import (
+    examples,
+    json_option,
+    seed_option,
+    space_argument,
+    steps_option,
+    store_option,
+    trees_option,
+)
 from tilescout.experiments.compare.held_out import FOLDER, HeldOutModels
 from tilescout.experiments.compare.processes import cores, processes_option
 from tilescout.search.tables.shipped import largest_table
@@ -56,12 +64,8 @@ LEFT_OUT = ("problem", "family")
     help="Learn with and without the resources of each kernel's binary, on the rows that have them; "
     "`tilescout table add-binaries` adds them to a table.",
 )
-@click.option(
-    "--trees", type=click.IntRange(min=1), default=ForestOptions.trees, show_default=True, help="Trees of the forest."
-)
-@click.option(
-    "--steps", type=click.IntRange(min=1), default=RankingOptions.steps, show_default=True, help="Of the networks' fit."
-)
+@trees_option
+@steps_option
 @seed_option
 @processes_option
 @json_option

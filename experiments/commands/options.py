@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 import numpy as np
 
+from tilescout.costmodel.forest import ForestOptions
+from tilescout.costmodel.ranking import RankingOptions
 from tilescout.search.studies.folders import STORE
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError, StoreError
@@ -63,6 +65,16 @@ gpus_option = click.option(
 )
 signature_option = click.option(
     "--signature", help="Types, layout and epilogue in place of the suite's: its sizes alone count."
+)
+trees_option = click.option(
+    "--trees", type=click.IntRange(min=1), default=ForestOptions.trees, show_default=True, help="Trees of the forest."
+)
+steps_option = click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    default=RankingOptions.steps,
+    show_default=True,
+    help="Steps of the fit of the networks.",
 )
 storage_option = click.option(
     "--storage",

@@ -14,7 +14,14 @@ from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.persistence import ModelCard, save_model
 from tilescout.costmodel.ranking import RankingOptions
-from tilescout.experiments.commands.options import examples, seed_option, space_argument, store_option
+from tilescout.experiments.commands.options import (
+    examples,
+    seed_option,
+    space_argument,
+    steps_option,
+    store_option,
+    trees_option,
+)
 from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import samples_of
@@ -35,12 +42,8 @@ HANDFUL = 24
     "--table", type=click.Path(path_type=Path), help="Table to learn from. [default: the largest shipped one]"
 )
 @click.option("--without", multiple=True, metavar="PROBLEM", help="Leave this problem out; repeatable.")
-@click.option(
-    "--trees", type=click.IntRange(min=1), default=ForestOptions.trees, show_default=True, help="Trees of the forest."
-)
-@click.option(
-    "--steps", type=click.IntRange(min=1), default=RankingOptions.steps, show_default=True, help="Of the networks' fit."
-)
+@trees_option
+@steps_option
 @seed_option
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder to write to. [default: models in the store]"

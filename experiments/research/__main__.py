@@ -1,48 +1,61 @@
-"""Run a study or a benchmark of a checkout by its name; without a name, list them."""
+"""The command line of the studies and benchmarks; without a name it lists them."""
 
 import importlib
-import sys
+import pkgutil
+from collections.abc import Iterable
 
-_STUDIES, _BENCHMARKS = "tilescout.experiments.research.studies", "tilescout.experiments.research.benchmarks"
-_TABLES = "recorded tables"
+import click
 
-RUNS = {
-    "defaults": (_STUDIES, "How good the defaults of gemm_sm90 are, and how they were found.", _TABLES),
-    "guided": (_STUDIES, "How soon a guided search finds the best of a recorded table.", _TABLES),
-    "suites": (_STUDIES, "What a search gains from the trials of a suite's other problems.", _TABLES),
-    "knob-worth": (_STUDIES, "What each knob of a space is worth.", _TABLES),
-    "nvgemm-ranking": (_STUDIES, "What ranking costs of TorchInductor's NVGEMM candidates.", "data of peer-kernels"),
-    "measurement": (_STUDIES, "What the measuring protocol costs, its spread, and what it prunes.", "a GPU"),
-    "race-designs": (_STUDIES, "How many rounds a race should run between two looks.", "a GPU, or its data"),
-    "race-table": (_STUDIES, "Race the best rows of a table anew.", "a GPU"),
-    "reference": (_STUDIES, "What a kernel's time should be divided by.", "a GPU, or its data"),
-    "settling": (_STUDIES, "How long a device must be busy before its times count.", "a GPU"),
-    "timelines": (_STUDIES, "The time of every block of a measurement.", "a GPU, or its data"),
-    "inductor-model": (_STUDIES, "A Llama-style block, compiled in six ways, beside each other.", "a GPU"),
-    "peer-kernels": (_STUDIES, "Tune other people's kernels, and compare with their libraries' choices.", "a GPU"),
-    "softmax": (_STUDIES, "Check and tune the softmax, and set it beside torch's.", "a GPU"),
-    "campaign-scaling": (_BENCHMARKS, "How fast a campaign is on 1, 2, 4, ... GPUs.", "GPUs, Ray"),
-    "cluster-overhead": (_BENCHMARKS, "What a trial costs beyond its kernel, by engine.", "a GPU, Ray"),
-    "launch-overhead": (_BENCHMARKS, "What a call of our operator costs the host.", "a GPU"),
-    "logging-overhead": (_BENCHMARKS, "What logging to MLflow adds to a search.", _TABLES),
-    "proposal-time": (_BENCHMARKS, "How long a proposal takes.", "nothing"),
-}
-"""Name to the package of its module, one line, and what it needs."""
+from tilescout.experiments.commands.cli import run_command
+from tilescout.experiments.research import benchmarks, studies
+from tilescout.experiments.research.runner import Study
+
+KINDS = {"Studies": studies, "Benchmarks": benchmarks}
+
+
+class _Studies(click.Group):
+    """The studies, each found by the name of its module."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return [name for package in KINDS.values() for name in _names(package.__path__)]
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        for package in KINDS.values():
+            if name in _names(package.__path__):
+                module = importlib.import_module(f"{package.__name__}.{name.replace('-', '_')}")
+                command: Study = module.main
+                return command
+        return None
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        for kind, package in KINDS.items():
+            with formatter.section(kind):
+                commands = {name: self.get_command(context, name) for name in _names(package.__path__)}
+                formatter.write_dl(
+                    [
+                        (name, f"{command.get_short_help_str(limit=200)} Needs {command.needs}.")
+                        for name, command in commands.items()
+                        if isinstance(command, Study)
+                    ]
+                )
+
+
+def _names(folder: Iterable[str]) -> list[str]:
+    return [module.name.replace("_", "-") for module in pkgutil.iter_modules(folder)]
+
+
+@click.group(cls=_Studies, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+def cli() -> None:
+    """Run a study or a benchmark that the results were made with.
+
+    Each writes its result with the date, the command, the machine and the versions (--out), logs it to MLflow
+    (--mlflow), and some print the figures of a file again (--again).
+    """
 
 
 def main() -> None:
-    """Run what the command line names."""
-    _, *words = sys.argv
-    if not words or words[0] in ("-h", "--help"):
-        for name, (_, line, needs) in RUNS.items():
-            print(f"{name:16}  {line} Needs {needs}.")
-        return
-    name, *rest = words
-    if name not in RUNS:
-        sys.exit(f"there is no study or benchmark {name!r}: choose from {', '.join(RUNS)}")
-    module = importlib.import_module(f"{RUNS[name][0]}.{name.replace('-', '_')}")
-    sys.argv = [f"python -m tilescout.experiments.research {name}", *rest]
-    module.main()
+    """Run the command line."""
+    run_command(cli)
 
 
 if __name__ == "__main__":

@@ -6,18 +6,18 @@ Measures one compiled configuration again and again, by itself and in batches, a
 less what the measuring process spent on it. ``--template MODULE:ATTRIBUTE --gpu cpu`` takes kernels of the host.
 """
 
-import argparse
 import importlib
-import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+import click
 from rich.console import Console
 from rich.table import Table as Grid
 
+from tilescout.experiments.research.runner import Run, study
 from tilescout.search.build.artifacts import Artifact
 from tilescout.search.engines.engine import Engine, LiveOptions, Task
 from tilescout.search.engines.local import LocalEngine
@@ -59,38 +59,37 @@ def overhead(name: str, engine: Engine, problem: Problem, trials: int, batch: in
         return Overhead(name, beyond(trials, 1), beyond(max(1, trials // batch), batch))
 
 
-def main() -> None:
-    """Command line of the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--template", default="tilescout.spaces.gemm_sm90:TEMPLATE", help="MODULE:ATTRIBUTE")
-    parser.add_argument("--problem", default="512x512x512:bf16")
-    parser.add_argument("--gpu", default="cuda", help="cuda, or cpu for kernels of the host")
-    parser.add_argument("--cluster", default="auto")
-    parser.add_argument("--trials", type=int, default=200)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
-
-    module, attribute = arguments.template.split(":")
+@study("a GPU or a host, the extra ray")
+@click.option(
+    "--template",
+    "named",
+    default="tilescout.spaces.gemm_sm90:TEMPLATE",
+    show_default=True,
+    metavar="MODULE:ATTRIBUTE",
+    help="The template whose default is measured.",
+)
+@click.option("--problem", default="512x512x512:bf16", show_default=True, help="The problem of a trial.")
+@click.option("--device", default="cuda", show_default=True, metavar="cuda|cpu", help="cpu for kernels of the host.")
+@click.option("--cluster", default="auto", show_default=True, metavar="auto|ADDRESS", help="The Ray cluster.")
+@click.option("--trials", default=200, show_default=True, help="Trials of each engine.")
+@click.option("--batch", default=16, show_default=True, help="Trials of a batch.")
+def main(run: Run, named: str, problem: str, device: str, cluster: str, trials: int, batch: int) -> None:
+    """Measure the same configuration with both engines, and print what a trial costs."""
+    module, attribute = named.split(":")
     found = importlib.import_module(module)
     template: KernelTemplate = getattr(found, attribute)
-    device: Device | None = getattr(found, "HOST", None) if arguments.gpu == "cpu" else None
-    problem = template.parse(arguments.problem)
+    host: Device | None = getattr(found, "HOST", None) if device == "cpu" else None
+    parsed = template.parse(problem)
     with TemporaryDirectory() as folder:
         store = Path(folder)
-        local = LocalEngine(template, store, [arguments.gpu], device, OPTIONS)
-        rows = [overhead("local", local, problem, arguments.trials, arguments.batch)]
-        ray = RayEngine(template, store, RayOptions(arguments.cluster, 1, arguments.gpu), device, OPTIONS)
-        rows.append(overhead("ray", ray, problem, arguments.trials, arguments.batch))
-    grid = Grid(title=f"ms a trial beyond measuring it, {problem} on {arguments.gpu}")
-    for heading in ("engine", "one at a time", f"batches of {arguments.batch}"):
+        local = LocalEngine(template, store, [device], host, OPTIONS)
+        rows = [overhead("local", local, parsed, trials, batch)]
+        ray = RayEngine(template, store, RayOptions(cluster, 1, device), host, OPTIONS)
+        rows.append(overhead("ray", ray, parsed, trials, batch))
+    grid = Grid(title=f"ms a trial beyond measuring it, {parsed} on {device}")
+    for heading in ("engine", "one at a time", f"batches of {batch}"):
         grid.add_column(heading)
     for row in rows:
         grid.add_row(row.engine, f"{row.single_ms:.2f}", f"{row.batch_ms:.2f}")
     Console().print(grid)
-    if arguments.out is not None:
-        arguments.out.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    run.keep([asdict(row) for row in rows])

@@ -7,17 +7,17 @@ to our kernels; then the same calls, replayed from CUDA graphs. With ``out=`` a 
 as `tilescout.search.export.calls` binds it; the others allocate their results.
 """
 
-import argparse
-import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.table import Table
 
+from tilescout.experiments.research.runner import GPU, Run, study
 from tilescout.search.export.calls import bind
 from tilescout.search.export.inductor import load
 from tilescout.search.export.kernels import name_of
@@ -58,28 +58,26 @@ def graph_us(call: Callable[[], Any], calls: int, replays: int) -> float:
     return median(times)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bundle", type=Path, required=True)
-    parser.add_argument("--burst", type=int, default=100, help="calls in a burst; the queue of a GPU holds about 1000")
-    parser.add_argument("--bursts", type=int, default=200)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args(arguments)
+@study(GPU)
+@click.option("--bundle", type=click.Path(path_type=Path), required=True, help="What `tilescout export` wrote.")
+@click.option("--burst", default=100, show_default=True, help="Calls of a burst; the queue of a GPU holds about 1000.")
+@click.option("--bursts", default=200, show_default=True, help="Bursts of each way to call.")
+def main(run: Run, bundle: Path, burst: int, bursts: int) -> None:
+    """Time each way to call, and print the times."""
     import torch
 
     if not torch.cuda.is_available():
         raise DeviceError("no CUDA GPU here: this measures on one")
-    bundle = load(options.bundle)
+    loaded = load(bundle)
     plain = [
         decision.problem
-        for decision in bundle.ours
+        for decision in loaded.ours
         if decision.problem.batch == 1 and decision.problem.signature in DTYPES
     ]
     if not plain:
-        raise BundleError(f"bundle {bundle.path} gives no plain product to our kernels")
+        raise BundleError(f"bundle {loaded.path} gives no plain product to our kernels")
     problem = min(plain, key=lambda problem: problem.flops)
-    dtype, name = getattr(torch, problem.element.torch_name), name_of(bundle, problem)
+    dtype, name = getattr(torch, problem.element.torch_name), name_of(loaded, problem)
     a = torch.randn(1, problem.m, problem.k, device="cuda", dtype=dtype)
     b = torch.randn(1, problem.n, problem.k, device="cuda", dtype=dtype)
     flat, turned = a[0], b[0].t()
@@ -98,15 +96,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         table.add_column(heading, justify="left" if not heading else "right")
     with torch.no_grad():
         for call in calls.values():
-            host_us(call, options.burst, 3)
+            host_us(call, burst, 3)
         for title, call in calls.items():
-            times = host_us(call, options.burst, options.bursts), graph_us(call, options.burst, options.bursts)
+            times = host_us(call, burst, bursts), graph_us(call, burst, bursts)
             record[title] = dict(zip(("host_us", "graph_us"), times, strict=True))
             table.add_row(title, *(f"{value:.2f}" for value in times))
     Console(width=100).print(table)
-    if options.out is not None:
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    run.keep(record)

@@ -8,18 +8,18 @@ what logging adds. The fastest of the rounds counts, for what else the machine d
 rounds' differences is told beside it.
 """
 
-import argparse
-import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import click
 from rich.console import Console
 
+from tilescout.experiments.research.runner import TABLES, Run, study
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.studies.records import StudyInfo
@@ -32,25 +32,23 @@ from tilescout.spaces.templates import load_template
 MakeTracker = Callable[[StudyInfo, str | None], Tracker]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--space", default="gemm_sm90")
-    parser.add_argument("--problem", default="4096x4096x4096:bf16")
-    parser.add_argument("--sampler", default="tpe")
-    parser.add_argument("--trials", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args(arguments)
-    template = load_template(options.space)
-    problem = template.parse(options.problem)
-    table = default_table(template, problem)
+@study(TABLES)
+@click.option("--space", default="gemm_sm90", show_default=True, help="The space to search.")
+@click.option("--problem", default="4096x4096x4096:bf16", show_default=True, help="The problem to search.")
+@click.option("--sampler", default="tpe", show_default=True, help="The strategy of the searches.")
+@click.option("--trials", default=1000, show_default=True, help="Trials of a search.")
+@click.option("--rounds", default=3, show_default=True, help="Searches with and without MLflow.")
+def main(run: Run, space: str, problem: str, sampler: str, trials: int, rounds: int) -> None:
+    """Search with and without MLflow in turns, and print what logging adds."""
+    template = load_template(space)
+    parsed = template.parse(problem)
+    table = default_table(template, parsed)
 
     def search(folder: Path, make_tracker: MakeTracker) -> tuple[int, float, float]:
         """Trials, and the wall-clock and CPU seconds of a search that keeps all it writes in a folder."""
-        tuned = TuneOptions(options.sampler, 0, Budget(trials=options.trials, whole=True), folder / "studies")
+        tuned = TuneOptions(sampler, 0, Budget(trials=trials, whole=True), folder / "studies")
         started, spent = time.perf_counter(), time.process_time()
-        with Evaluator(ReplayEngine(table, template), problem) as evaluator:
+        with Evaluator(ReplayEngine(table, template), parsed) as evaluator:
             result = run_study(evaluator, tuned, make_tracker)
         assert not result.not_tracked, result.not_tracked
         return len(result.trials), time.perf_counter() - started, time.process_time() - spent
@@ -65,19 +63,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         first = time.perf_counter()
         with_few = TuneOptions("random", 0, Budget(trials=1), Path(root, "first"))
-        with Evaluator(ReplayEngine(table, template), problem) as evaluator:
+        with Evaluator(ReplayEngine(table, template), parsed) as evaluator:
             run_study(evaluator, with_few, tracker)
         once = time.perf_counter() - first
-        for number in range(options.rounds):
+        for number in range(rounds):
             for name, make in (("without", lambda info, run_id: NoTracker()), ("with", tracker)):
-                trials, wall, cpu = search(Path(root, f"{name}-{number}"), make)
+                done, wall, cpu = search(Path(root, f"{name}-{number}"), make)
                 seconds[name].append((wall, cpu))
     record: dict[str, Any] = {
-        "space": options.space,
-        "problem": options.problem,
-        "sampler": options.sampler,
-        "trials": trials,
-        "rounds": options.rounds,
+        "space": space,
+        "problem": problem,
+        "sampler": sampler,
+        "trials": done,
+        "rounds": rounds,
         "cores": os.cpu_count(),
         "load": os.getloadavg()[1],
         "seconds_in_all": time.perf_counter() - started,
@@ -86,10 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     console = Console(width=110)
     for at, kind in enumerate(("wall", "cpu")):
-        rounds = [(a[at], b[at]) for a, b in zip(seconds["without"], seconds["with"], strict=True)]
-        without, logged = (min(each) for each in zip(*rounds, strict=True))
-        added = (logged - without) / trials * 1e3
-        middle = median(b - a for a, b in rounds) / trials * 1e3
+        pairs = [(a[at], b[at]) for a, b in zip(seconds["without"], seconds["with"], strict=True)]
+        without, logged = (min(each) for each in zip(*pairs, strict=True))
+        added = (logged - without) / done * 1e3
+        middle = median(b - a for a, b in pairs) / done * 1e3
         record[kind] = {"without": without, "with": logged, "added_ms_a_trial": added, "median_ms_a_trial": middle}
         console.print(
             f"{kind:4}: {without:.2f} s without, {logged:.2f} s with: {added:.2f} ms a trial more "
@@ -97,13 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             highlight=False,
         )
     console.print(
-        f"{trials} trials of {options.sampler}, the fastest of {options.rounds} rounds; {record['cores']} cores, "
+        f"{done} trials of {sampler}, the fastest of {rounds} rounds; {record['cores']} cores, "
         f"load {record['load']:.1f}; the first use (MLflow's import, a new store, a summary) took {once:.1f} s once",
         highlight=False,
     )
-    if options.out is not None:
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    run.keep(record)

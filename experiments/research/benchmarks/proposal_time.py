@@ -1,16 +1,14 @@
 """How long the guided search takes to propose a configuration, and how long the features of a space take.
 
-    python -m tilescout.experiments.research proposal-time --json proposal.json
+    python -m tilescout.experiments.research proposal-time --out proposal.json
 
 No GPU is used: searches are told what the shipped model expects, with noise. What is printed is time of one processor
 core, which other work on the machine hardly lengthens.
 """
 
-import argparse
-import json
 import time
-from pathlib import Path
 
+import click
 import numpy as np
 import optuna
 from numpy.typing import NDArray
@@ -18,13 +16,14 @@ from optuna.distributions import BaseDistribution
 from threadpoolctl import threadpool_limits
 
 from tilescout.costmodel.features import space_features
+from tilescout.experiments.research.runner import Run, study
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import distributions
 from tilescout.search.samplers.guided import GuidedSampler
 from tilescout.search.samplers.others import OtherTrials
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.space import SearchSpace
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.templates import load_template
 
 PROBLEMS = ("4096x4096x4096:bf16", "2048x8192x4096:bf16", "8192x2048x4096:bf16", "4096x2048x8192:bf16")
 """The first is searched; of the others some trials are known."""
@@ -62,20 +61,18 @@ def propose(spaces: list[SearchSpace], sampler: str, together: bool, trials: int
     return np.array(seconds)
 
 
-def main() -> None:
-    """Command line of the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=120, help="of each search")
-    parser.add_argument("--configurations", type=int, default=50_000, help="a random part of the space")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+@study("no GPU")
+@click.option("--trials", default=120, show_default=True, help="Trials of each search.")
+@click.option("--configurations", default=50_000, show_default=True, help="Size of the random part of the space.")
+def main(run: Run, trials: int, configurations: int) -> None:
+    """Time the proposals of three searches, and print the times."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     threadpool_limits(1)
-    template, device = find_template("gemm_sm90"), find_device("h200")
+    template, device = load_template("gemm_sm90"), find_device("h200")
     spaces = []
     for problem in PROBLEMS:
         whole = template.space(template.parse(problem), device)
-        spaces.append(whole.subset(whole.sample(min(arguments.configurations, len(whole)), np.random.default_rng(0))))
+        spaces.append(whole.subset(whole.sample(min(configurations, len(whole)), np.random.default_rng(0))))
     started = time.process_time()
     space_features(spaces[0], template)
     features = time.process_time() - started
@@ -83,13 +80,8 @@ def main() -> None:
     print(f"{len(spaces[0]):,} configurations; their features: {features:.2f} s")
     for sampler, together in (("guided", False), ("guided", True), ("guided-cold", False)):
         name = f"{sampler}, with 300 trials of 3 other problems" if together else sampler
-        first, *rest = 1e3 * propose(spaces, sampler, together, arguments.trials)
+        first, *rest = 1e3 * propose(spaces, sampler, together, trials)
         middle, high, most = np.quantile(rest, [0.5, 0.95, 1])
         result[name] = {"first_ms": first, "median_ms": middle, "p95_ms": high, "max_ms": most}
         print(f"{name}: first proposal {first:.0f} ms, then median {middle:.1f}, 95 % {high:.1f}, most {most:.1f} ms")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    run.keep(result)

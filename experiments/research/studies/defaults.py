@@ -7,17 +7,18 @@ best of the picked is run. Then the rates of the estimate that chooses among the
 without a sixth of the problems at a time, and judged on those. A pruned row counts with its pilot.
 """
 
-import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
+import click
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table as Grid
 
+from tilescout.experiments.commands.options import seed_option
+from tilescout.experiments.research.runner import TABLES, Run, study
 from tilescout.search.tables.table import Table
 from tilescout.spaces.constraints import Columns
 from tilescout.spaces.devices import Device, find_device
@@ -98,34 +99,31 @@ def fit(losses: Losses, picked: Integers, among: Integers, steps: int, generator
     return best
 
 
-def main() -> None:
-    """Command line of the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tables", type=Path, nargs="+")
-    parser.add_argument("--count", type=int, default=20, help="configurations to pick (%(default)s)")
-    parser.add_argument("--steps", type=int, default=300, help="sets of rates to try (%(default)s)")
-    parser.add_argument("--folds", type=int, default=6, help="parts of the problems to leave out in turn (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the search and of the parts (%(default)s)")
-    parser.add_argument("--out", type=Path, help="JSON file to write too")
-    arguments = parser.parse_args()
-
-    losses = read([Table.read(path) for path in arguments.tables])
-    generator = np.random.default_rng(arguments.seed)
+@study(TABLES)
+@click.argument("tables", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option("--count", default=20, show_default=True, help="Configurations to pick.")
+@click.option("--steps", default=300, show_default=True, help="Sets of rates to try.")
+@click.option("--folds", default=6, show_default=True, help="Parts of the problems to leave out in turn.")
+@seed_option
+def main(run: Run, tables: tuple[Path, ...], count: int, steps: int, folds: int, seed: int) -> None:
+    """Print how good the shipped defaults are, and ones that are picked and fitted anew."""
+    losses = read([Table.read(path) for path in tables])
+    generator = np.random.default_rng(seed)
     order = generator.permutation(len(losses.problems))
     held_out: dict[str, float] = {}
-    for fold in range(arguments.folds):
-        left = order[fold :: arguments.folds]
+    for fold in range(folds):
+        left = order[fold::folds]
         others = np.setdiff1d(order, left)
-        picked = pick(losses, arguments.count, others)
-        rates = fit(losses, picked, others, arguments.steps, generator)
+        picked = pick(losses, count, others)
+        rates = fit(losses, picked, others, steps, generator)
         held_out |= {str(losses.problems[at]): losses.chosen(picked, at, rates) for at in left}
     codes = np.stack([losses.columns[knob.name] for knob in KNOBS], axis=1).tolist()
     shipped: dict[str, float] = {}
     for at, problem in enumerate(losses.problems):
         default = TEMPLATE.default(problem, losses.devices[at])
         shipped[str(problem)] = float(losses.logs[codes.index([str(default[k.name]) for k in KNOBS]), at])
-    picked = pick(losses, arguments.count, order)
-    rates = fit(losses, picked, order, arguments.steps, generator)
+    picked = pick(losses, count, order)
+    rates = fit(losses, picked, order, steps, generator)
 
     grid = Grid(title="time over the best recorded", title_justify="left")
     for heading in ("problem", "the default", "chosen without the problem"):
@@ -139,13 +137,9 @@ def main() -> None:
     for at in picked:
         console.print("picked:", ", ".join(f"{knob.name} {losses.columns[knob.name][at]}" for knob in KNOBS))
     console.print("fitted:", {name: round(float(value), 3) for name, value in asdict(rates).items()})
-    if arguments.out is not None:
-        record = {
+    run.keep(
+        {
             name: {"default": float(np.exp(loss)), "held_out": float(np.exp(held_out[name]))}
             for name, loss in shipped.items()
         }
-        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    )

@@ -7,24 +7,24 @@ configuration first. Its seed settles nothing: with a model nothing in a guided 
 models are kept in the store, where `tilescout evaluate-model` has put them already if it was run.
 """
 
-import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import click
 import numpy as np
 
 from tilescout.costmodel.blend import BlendOptions
 from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
+from tilescout.experiments.commands.options import space_argument, steps_option, store_option, trees_option
 from tilescout.experiments.compare.held_out import FOLDER, HeldOutModels
-from tilescout.experiments.compare.processes import cores, each
+from tilescout.experiments.compare.processes import cores, each, processes_option
+from tilescout.experiments.research.runner import TABLES, Run, study
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
-from tilescout.search.studies.folders import STORE
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.tables.shipped import largest_table, template_of
 from tilescout.search.tables.table import Table
@@ -62,7 +62,7 @@ class Convergence:
     exhaustive_gpu_seconds: float
 
 
-def study(models: HeldOutModels, name: str, trials: int) -> Convergence:
+def converge(models: HeldOutModels, name: str, trials: int) -> Convergence:
     """The guided search of the problem of this name by a model that was trained without it."""
     table = Table.read(models.table)
     template = template_of(table)
@@ -91,32 +91,6 @@ def _search(table: Table, template: KernelTemplate, problem: Problem, model: Cos
         return run_study(evaluator, options)
 
 
-def main() -> None:
-    """Command line of the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("space")
-    parser.add_argument("--table", type=Path, help="the largest shipped one by default")
-    parser.add_argument("--trials", type=int, default=TRIALS, help="most measurements of a search")
-    parser.add_argument("--trees", type=int, default=ForestOptions.trees, help="trees of a model's forest")
-    parser.add_argument("--steps", type=int, default=RankingOptions.steps, help="steps of its networks' fit")
-    parser.add_argument("--processes", type=int, default=cores(), help="one a core by default")
-    parser.add_argument("--store", type=Path, default=STORE, help="folder that keeps the models")
-    parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
-    arguments = parser.parse_args()
-    template = load_template(arguments.space)
-    table = Table.read(arguments.table) if arguments.table else largest_table(template)
-    table.check_space(template)
-    options = BlendOptions(ForestOptions(trees=arguments.trees), RankingOptions(steps=arguments.steps))
-    models = HeldOutModels(table.path.absolute(), arguments.store / "models" / FOLDER, options)
-    names = [str(problem) for problem in table.problems]
-    searches = [(models, name, arguments.trials) for name in names]
-    found: list[Convergence] = []
-    for one in each(study, searches, arguments.processes, "train and search"):
-        found = sorted([*found, one], key=lambda one: names.index(one.problem))
-        arguments.out.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
-    print_found(found, arguments.trials)
-
-
 def print_found(found: Sequence[Convergence], trials: int) -> None:
     """Print a line a problem, and how many measurements it took in the median and at the 90th percentile."""
     print(f"{'problem':>24} {'within 1 %':>10} {'stopped':>8} {'regret':>7} {'GPU s':>7} {'all, s':>7}")
@@ -129,5 +103,29 @@ def print_found(found: Sequence[Convergence], trials: int) -> None:
     print(f"within 1 %: median {np.median(counts):g}, 90th percentile {np.quantile(counts, 0.9):g} measurements")
 
 
-if __name__ == "__main__":
-    main()
+@study(TABLES, out_required=True)
+@space_argument
+@click.option(
+    "--table", type=click.Path(path_type=Path), help="The table to search. [default: the largest shipped one]"
+)
+@click.option("--trials", default=TRIALS, show_default=True, help="Most measurements of a search.")
+@trees_option
+@steps_option
+@processes_option
+@store_option
+def main(
+    run: Run, space: str, table: Path | None, trials: int, trees: int, steps: int, processes: int | None, store: Path
+) -> None:
+    """Search every problem of the table, and print how soon each was good."""
+    template = load_template(space)
+    recorded = Table.read(table) if table else largest_table(template)
+    recorded.check_space(template)
+    options = BlendOptions(ForestOptions(trees=trees), RankingOptions(steps=steps))
+    models = HeldOutModels(recorded.path.absolute(), store / "models" / FOLDER, options)
+    names = [str(problem) for problem in recorded.problems]
+    searches = [(models, name, trials) for name in names]
+    found: list[Convergence] = []
+    for one in each(converge, searches, processes or cores(), "train and search"):
+        found = sorted([*found, one], key=lambda one: names.index(one.problem))
+        run.keep([asdict(one) for one in found])
+    print_found(found, trials)

@@ -11,8 +11,6 @@ What is compared is the ratio to TorchInductor's default in the same round. All 
 compared with the same block in fp32.
 """
 
-import argparse
-import json
 import random
 import time
 import traceback
@@ -23,10 +21,12 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import click
 from rich.console import Console
 from rich.table import Table
 
 from tilescout.experiments.research.llama_block import BlockSizes, make_block
+from tilescout.experiments.research.runner import GPU, Run, study
 from tilescout.search.export.bundle import read_bundle
 from tilescout.search.export.graph import Report
 from tilescout.search.export.inductor import GraphPass, use
@@ -37,7 +37,7 @@ from tilescout.spaces.problems import DTYPES
 if TYPE_CHECKING:
     import torch
 
-Run = Callable[[], "torch.Tensor"]
+Call = Callable[[], "torch.Tensor"]
 
 OURS, OURS_GRAPHS, DEFAULT = "ours", "ours, CUDA graphs", "default"
 _AUTOTUNE = {"max_autotune": True, "max_autotune_gemm_backends": "ATEN,TRITON"}
@@ -87,6 +87,17 @@ class Way:
     missing: str = ""
 
 
+@dataclass(frozen=True)
+class Options:
+    """The options of the command; see their help."""
+
+    bundle: Path
+    dtype: str
+    ways: Sequence[str]
+    rounds: int
+    calls: int
+
+
 def nvgemm_missing(device: str = "cuda") -> str:
     """Why TorchInductor's NVGEMM backend can't be used on a device; empty if it can."""
     import torch
@@ -103,7 +114,7 @@ def nvgemm_missing(device: str = "cuda") -> str:
         return one_line(error, 80)
 
 
-def compile_way(name: str, block: "torch.nn.Module", x: "torch.Tensor", bundle: Path) -> tuple[Way, Run | None]:
+def compile_way(name: str, block: "torch.nn.Module", x: "torch.Tensor", bundle: Path) -> tuple[Way, Call | None]:
     """Compile the block in one way, with an empty cache."""
     import torch
     from torch._inductor.utils import fresh_cache
@@ -131,7 +142,7 @@ def _counts(report: Report) -> tuple[int, int, dict[str, Any]]:
     return report.replaced.total(), total, {name: dict(counts) for name, counts in kinds.items()}
 
 
-def time_in_turns(runs: Mapping[str, Run], rounds: int, calls: int, seed: int) -> dict[str, list[float]]:
+def time_in_turns(runs: Mapping[str, Call], rounds: int, calls: int, seed: int) -> dict[str, list[float]]:
     """Times of one call in µs, [rounds] a run; the runs take turns, in random order within a round."""
     import torch
 
@@ -153,7 +164,7 @@ def time_in_turns(runs: Mapping[str, Run], rounds: int, calls: int, seed: int) -
     return times
 
 
-def _in_graph(run: Run) -> Run:
+def _in_graph(run: Call) -> Call:
     import torch
 
     stream = torch.cuda.Stream()
@@ -172,7 +183,7 @@ def _in_graph(run: Run) -> Run:
     return replay
 
 
-def measure(rows: int, options: argparse.Namespace) -> dict[str, Way]:
+def measure(rows: int, options: Options) -> dict[str, Way]:
     """Compile the block in every way for so many rows, check the results and time them."""
     import torch
 
@@ -190,7 +201,7 @@ def measure(rows: int, options: argparse.Namespace) -> dict[str, Way]:
             return float((result.float() - expected).norm() / expected.norm())
 
         ways = {"eager": Way(error=error(block(x)))}
-        runs: dict[str, Run] = {"eager": lambda: block(x)}
+        runs: dict[str, Call] = {"eager": lambda: block(x)}
         for name in options.ways:
             try:
                 ways[name], run = compile_way(name, block, x, options.bundle)
@@ -250,37 +261,48 @@ def _shown_ratio(ratio: tuple[float, float, float] | None) -> str:
     return "" if ratio is None else "{:.4f} ({:.4f}-{:.4f})".format(*ratio)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bundle", type=Path, required=True)
-    parser.add_argument("--rows", type=int, action="append", help="rows of the input, repeatable (default 4096)")
-    parser.add_argument("--dtype", choices=[name for name, dtype in DTYPES.items() if dtype.bytes == 2], default="bf16")
-    parser.add_argument("--ways", nargs="*", choices=list(WAYS), default=list(WAYS))
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--calls", type=int, default=10, help="calls that are timed as one")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args(arguments)
+@study(GPU)
+@click.option("--bundle", type=click.Path(path_type=Path), required=True, help="What `tilescout export` wrote.")
+@click.option("--rows", multiple=True, default=[4096], show_default=True, help="Rows of the input; repeatable.")
+@click.option(
+    "--dtype",
+    type=click.Choice([name for name, dtype in DTYPES.items() if dtype.bytes == 2]),
+    default="bf16",
+    show_default=True,
+    help="Of weights and input.",
+)
+@click.option(
+    "--way",
+    "ways",
+    type=click.Choice(list(WAYS)),
+    multiple=True,
+    default=list(WAYS),
+    help="A way to compile; repeatable. [default: all]",
+)
+@click.option("--rounds", default=40, show_default=True, help="How often each way takes its turn.")
+@click.option("--calls", default=10, show_default=True, help="Calls that are timed as one.")
+def main(run: Run, rows: tuple[int, ...], **asked: Any) -> None:
+    """Compile, check and time the block, for every number of rows."""
     import torch
 
     if not torch.cuda.is_available():
         raise DeviceError("no CUDA GPU here: this measures on one")
+    options = Options(**asked)
     torch._dynamo.config.recompile_limit = 64  # a block is compiled in six ways for each number of rows
     warm = torch.compile(lambda x: x + 1)  # what the first compilation in a process starts is no way's cost
     warm(torch.ones(8, device="cuda"))
     console, results = Console(width=140), {}
-    for rows in options.rows or [4096]:
-        results[rows] = measure(rows, options)
-        show(rows, results[rows], console)
-        if options.out is not None:  # after every number of rows: what is finished is kept
-            write(options, results)
+    for count in rows:
+        results[count] = measure(count, options)
+        show(count, results[count], console)
+        run.keep(recorded(options, results))
 
 
-def write(options: argparse.Namespace, results: Mapping[int, Mapping[str, Way]]) -> None:
-    """Write what was measured as JSON."""
+def recorded(options: Options, results: Mapping[int, Mapping[str, Way]]) -> dict[str, Any]:
+    """Results by rows and way, and what they are results of, as JSON."""
     import torch
 
-    record = {
+    return {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "bundle": read_bundle(options.bundle).digest,
@@ -290,8 +312,3 @@ def write(options: argparse.Namespace, results: Mapping[int, Mapping[str, Way]])
         "calls": options.calls,
         "rows": {rows: {name: asdict(way) for name, way in ways.items()} for rows, ways in results.items()},
     }
-    options.out.write_text(json.dumps(record, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -7,15 +7,15 @@ For every knob and value: how much slower than the table's best the best configu
 its place on a problem if leaving it at the value that does best over all problems costs more than 1 % there.
 """
 
-import argparse
-import json
 from pathlib import Path
 
+import click
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table as Grid
 
+from tilescout.experiments.research.runner import TABLES, Run, study
 from tilescout.search.tables.table import Table
 
 ENOUGH = 0.01
@@ -37,23 +37,20 @@ def losses(table: Table, name: str) -> NDArray[np.float64]:
     return found
 
 
-def main() -> None:
-    """Command line of the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", type=Path)
-    parser.add_argument("--out", type=Path, help="JSON file to write too")
-    arguments = parser.parse_args()
-
-    table = Table.read(arguments.table)
+@study(TABLES)
+@click.argument("table", type=click.Path(path_type=Path))
+def main(run: Run, table: Path) -> None:
+    """Print what leaving each knob at one value costs, and write it."""
+    recorded = Table.read(table)
     grid = Grid(title="problems on which the best single value of a knob costs more than 1 %", title_justify="left")
     for heading in ("knob", "best single value", "problems", "largest loss", "where"):
         grid.add_column(heading)
     record: dict[str, object] = {}
-    for name, values in table.card.knobs.items():
-        lost = losses(table, name)
+    for name, values in recorded.card.knobs.items():
+        lost = losses(recorded, name)
         # Of values that some problem can't have, a large loss stands for the infinite one.
         single = int(np.log1p(np.minimum(lost, 1e3)).mean(axis=0).argmin())
-        costs = {str(problem): float(loss) for problem, loss in zip(table.problems, lost[:, single], strict=True)}
+        costs = {str(problem): float(loss) for problem, loss in zip(recorded.problems, lost[:, single], strict=True)}
         earning = [problem for problem, loss in costs.items() if loss > ENOUGH]
         worst = max(costs, key=lambda problem: costs[problem])
         grid.add_row(name, str(values[single]), str(len(earning)), f"{costs[worst]:.1%}", worst)
@@ -62,9 +59,4 @@ def main() -> None:
             "loss": {problem: loss if np.isfinite(loss) else None for problem, loss in costs.items()},
         }
     Console().print(grid)
-    if arguments.out is not None:
-        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    run.keep(record)

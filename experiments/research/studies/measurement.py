@@ -19,8 +19,6 @@ On this machine's GPU, with configurations of ``gemm_sm90`` and their compiled k
 Results go to ``--out`` as JSON, and to MLflow with plots if ``--mlflow`` names a store.
 """
 
-import argparse
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -32,11 +30,22 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import click
 import numpy as np
 from rich.progress import track
 
-from tilescout.experiments.research.shared import compile_all, load_all, log_study, spread_of
-from tilescout.experiments.research.studies.race_table import finalists
+from tilescout.experiments.commands.options import seed_option, store_option
+from tilescout.experiments.research.figures import draw_spread, spread_of
+from tilescout.experiments.research.kernels import (
+    BLOCK_US,
+    HEATING_US,
+    PAUSE_SECONDS,
+    compile_all,
+    finalists,
+    heat,
+    load_all,
+)
+from tilescout.experiments.research.runner import GPU, Run, device_option, study
 from tilescout.search.build.loading import Launch
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.jobs import make_job
@@ -46,33 +55,22 @@ from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import VERSION, ProtocolOptions, block_launches
 from tilescout.search.measure.race import Race
 from tilescout.search.measure.worker import Job, Worker
-from tilescout.search.studies.folders import STORE, artifacts
+from tilescout.search.studies.folders import artifacts
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.templates import load_template
 
 PROBLEMS = ("1024x1024x1024", "2048x2048x2048", "4096x4096x4096", "8192x8192x8192", "16x4096x4096", "64x8192x8192")
-TEMPLATE = find_template("gemm_sm90")
+TEMPLATE = load_template("gemm_sm90")
 OPTIONS = ProtocolOptions()
 FIXED_LAUNCHES = 20
 RACED = 20
 FINAL = (20, 5)  # rounds, and pairs in each, that tell the answers of the tunings apart
-HEATING_US = 2_000_000.0  # before the rounds: a card that has idled takes a second or two to reach its power cap
 PAUSED = f"{VERSION} with pauses"
-PAUSE_SECONDS = 0.03  # at most
-USUAL_BLOCK_US = 200.0  # of the usual protocols, where one launch is too short to be timed
-
-
-def heat(bench: Bench, heating_us: float) -> None:
-    """Have the library run for so long."""
-    launches = block_launches(bench.library_us, USUAL_BLOCK_US, OPTIONS)
-    library = bench.make_block(bench.run_library, launches)
-    heating = [library] * (1 + math.ceil(heating_us / (bench.library_us * launches)))
-    bench.machine.times_us(heating, lost=1.0)
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ class Usual:
 
     def time_us(self, bench: Bench, launch: Launch) -> float:
         """The median time of the replays that count."""
-        launches = block_launches(bench.library_us, USUAL_BLOCK_US, OPTIONS)
+        launches = block_launches(bench.library_us, BLOCK_US, OPTIONS)
         if self.heating_us:
             heat(bench, self.heating_us)
         kernel = bench.make_block(launch, launches)
@@ -287,65 +285,81 @@ def study_tunings(worker: Worker, problem: Problem, store: Path, count: int, ask
     }
 
 
-def main() -> None:
-    """Command line of the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problem", action="append", help=f"repeatable; without it: {', '.join(PROBLEMS)}")
-    parser.add_argument("--sample", type=int, default=500, help="random configurations")
-    parser.add_argument("--table", type=Path, help="table whose best configurations are re-measured, not the sample's")
-    parser.add_argument("--good", type=int, default=20, help="configurations that are re-measured")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--usual", action=argparse.BooleanOptionalAction, default=True, help="the usual ones beside it")
-    parser.add_argument("--tunings", type=int, default=0, help="whole searches a problem")
-    parser.add_argument("--sampler", default="tpe", help="strategy of each")
-    parser.add_argument("--model", type=Path, help="cost model of guided; without it: the shipped one")
-    parser.add_argument("--trials", type=int, default=64, help="trials of each at most")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--store", type=Path, default=artifacts(STORE))
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--mlflow", help="MLflow store to log to")
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
+@dataclass(frozen=True)
+class Asked:
+    """The options of the command that concern each problem; see their help."""
 
-    worker = Worker(arguments.device)
-    device = find_device(worker.machine.name)
-    table = Table.read(arguments.table) if arguments.table else None
-    result: dict[str, Any] = {"device": worker.machine.name, "protocol": VERSION, "problems": {}}
-    for text in arguments.problem or PROBLEMS:
-        problem = TEMPLATE.parse(text)
-        space = TEMPLATE.space(problem, device)
-        drawn = space.sample(arguments.sample, np.random.default_rng(arguments.seed)).tolist()
-        sample = [TEMPLATE.default(problem, device), *(space[index] for index in drawn)]
-        best = finalists(table, problem, arguments.good)[: arguments.good] if table else []
-        built = compile_all(TEMPLATE, problem, device.arch, list(dict.fromkeys([*sample, *best])), arguments.store)
-        worker = Worker(arguments.device)  # which has verified nothing yet
-        library_us = worker.bench(TEMPLATE.workload, str(problem), OPTIONS, None).library_us
-        jobs = {
-            configuration: make_job(TEMPLATE, configuration, artifact, problem, library_us, OPTIONS)
-            for configuration, artifact in built
-        }
-        drawn_jobs = [jobs[configuration] for configuration in dict.fromkeys(sample) if configuration in jobs]
-        pruning = study_pruning(worker, drawn_jobs)
-        if table:
-            good = [jobs[configuration] for configuration in best if configuration in jobs]
-        else:
-            ratios = [trial["ratio"] or math.inf for trial in pruning["trials"]]
-            good = [drawn_jobs[at] for at in np.argsort(ratios)[: arguments.good]]
-        for job in good:
-            worker.measure(job)  # loads those that did not run yet
-        spread = study_spread(worker, good, arguments.rounds, arguments.seed, arguments.usual)
-        figures: dict[str, Any] = {"library_us": library_us, "pruning": pruning, "spread": spread}
-        _print(str(problem), pruning, spread)
-        if arguments.tunings:
-            settings = {} if arguments.model is None else {"model": arguments.model}
-            budget = Budget(trials=arguments.trials)
-            asked = TuneOptions(arguments.sampler, arguments.seed, budget, arguments.store, settings=settings)
-            figures["tunings"] = study_tunings(worker, problem, arguments.store, arguments.tunings, asked)
-            _print_tunings(figures["tunings"], pruning)
-        result["problems"][str(problem)] = figures
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
-    if arguments.mlflow:
-        log_study(arguments.mlflow, "measurement", result)
+    sample: int
+    table: Path | None
+    good: int
+    rounds: int
+    usual: bool
+    tunings: int
+    sampler: str
+    model: Path | None
+    trials: int
+    seed: int
+    store: Path
+    device: str
+
+
+def study_problem(problem: Problem, asked: Asked) -> dict[str, Any]:
+    """Measure pruning and spread on a problem, and whole searches if asked; the figures, which are printed too."""
+    worker = Worker(asked.device)  # which has verified nothing yet
+    device, kernels = find_device(worker.machine.name), artifacts(asked.store)
+    space = TEMPLATE.space(problem, device)
+    drawn = space.sample(asked.sample, np.random.default_rng(asked.seed)).tolist()
+    sample = [TEMPLATE.default(problem, device), *(space[index] for index in drawn)]
+    best = finalists(Table.read(asked.table), problem, asked.good)[: asked.good] if asked.table else []
+    built = compile_all(TEMPLATE, problem, device.arch, list(dict.fromkeys([*sample, *best])), kernels)
+    library_us = worker.bench(TEMPLATE.workload, str(problem), OPTIONS, None).library_us
+    jobs = {
+        configuration: make_job(TEMPLATE, configuration, artifact, problem, library_us, OPTIONS)
+        for configuration, artifact in built
+    }
+    drawn_jobs = [jobs[configuration] for configuration in dict.fromkeys(sample) if configuration in jobs]
+    pruning = study_pruning(worker, drawn_jobs)
+    if asked.table:
+        good = [jobs[configuration] for configuration in best if configuration in jobs]
+    else:
+        ratios = [trial["ratio"] or math.inf for trial in pruning["trials"]]
+        good = [drawn_jobs[at] for at in np.argsort(ratios)[: asked.good]]
+    for job in good:
+        worker.measure(job)  # loads those that did not run yet
+    spread = study_spread(worker, good, asked.rounds, asked.seed, asked.usual)
+    figures: dict[str, Any] = {"library_us": library_us, "pruning": pruning, "spread": spread}
+    _print(str(problem), pruning, spread)
+    if asked.tunings:
+        settings = {} if asked.model is None else {"model": asked.model}
+        options = TuneOptions(asked.sampler, asked.seed, Budget(asked.trials), asked.store, settings=settings)
+        figures["tunings"] = study_tunings(worker, problem, kernels, asked.tunings, options)
+        _print_tunings(figures["tunings"], pruning)
+    return figures
+
+
+@study(GPU, out_required=True, draw=draw_spread)
+@click.option("--problem", "problems", multiple=True, default=PROBLEMS, show_default=True, help="Repeatable.")
+@click.option("--sample", default=500, show_default=True, help="Random configurations.")
+@click.option(
+    "--table", type=click.Path(path_type=Path), help="Measure the best of this table again, not those of the sample."
+)
+@click.option("--good", default=20, show_default=True, help="Configurations that are measured again.")
+@click.option("--rounds", default=10, show_default=True, help="How often they are measured again.")
+@click.option("--usual/--no-usual", default=True, show_default=True, help="Measure by the usual protocols too.")
+@click.option("--tunings", default=0, show_default=True, help="Whole searches a problem.")
+@click.option("--sampler", default="tpe", show_default=True, help="Strategy of each of them.")
+@click.option("--model", type=click.Path(path_type=Path), help="Cost model of guided. [default: the shipped one]")
+@click.option("--trials", default=64, show_default=True, help="Most trials of each of them.")
+@seed_option
+@store_option
+@device_option
+def main(run: Run, problems: tuple[str, ...], **options: Any) -> None:
+    """Study the protocol on every problem."""
+    asked = Asked(**options)
+    result: dict[str, Any] = {"device": Worker(asked.device).machine.name, "protocol": VERSION, "problems": {}}
+    for problem in map(TEMPLATE.parse, problems):
+        result["problems"][str(problem)] = study_problem(problem, asked)
+        run.keep(result)
 
 
 def _print(problem: str, pruning: dict[str, Any], spread: dict[str, Any]) -> None:
@@ -379,7 +393,3 @@ def _print_tunings(tunings: dict[str, Any], pruning: dict[str, Any]) -> None:
         f"{FIXED_LAUNCHES} launches each, without a race: {tunings['fixed_each']:.2f}; the "
         f"{pruning['configurations']} random configurations so: {random:.2f}, {random / each:.1f} times as much"
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -7,21 +7,22 @@ slower than the fastest operator the fastest is that TorchInductor would have ti
 and the fastest of those that the ranker keeps.
 """
 
-import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table as Grid
 
+from tilescout.experiments.research.records import Record
+from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.studies.peer_kernels import listed
 from tilescout.search.export.candidates import OPERATORS, learned_ranker
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.templates import load_template
 
 DEVICE = "h200"
 TIMED = 10  # nvgemm_max_profiling_configs of torch 2.14 and 2.15
@@ -30,7 +31,7 @@ KEPT = (1, 2, 4)
 
 def predicted(problem: GemmProblem) -> NDArray[np.float64]:
     """The log times that our model predicts for the operators, in CUTLASS's order: [operators]."""
-    template = find_template(OPERATORS)
+    template = load_template(OPERATORS)
     space = template.space(problem, find_device(DEVICE))
     depth = 128 // problem.element.bytes
     candidates = [{**space[index], "tile_k": depth} for index in listed(template, space)]
@@ -53,21 +54,18 @@ def losses(times: Sequence[float], predictions: NDArray[np.float64], timed: int,
     return [float(time / measured.min() - 1) for time in fastest]
 
 
-def main() -> None:
-    """Command line of the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("times", type=Path, help="what peer_kernels wrote")
-    arguments = parser.parse_args()
-
+@study("the file that peer-kernels wrote")
+@click.argument("times", type=click.Path(path_type=Path))
+def main(run: Run, times: Path) -> None:
+    """Print what the candidates that are timed lose on each problem of TIMES, a file of `peer-kernels`."""
     grid = Grid(title="slower than the fastest operator", title_justify="left")
     for heading in ("problem", "µs", f"TorchInductor's {TIMED}", *(f"our {count}" for count in KEPT)):
         grid.add_column(heading, justify="right")
-    recorded = json.loads(arguments.times.read_text())["chosen by, in ms"][OPERATORS]
-    for problem, times in recorded.items():
-        lost = losses(times, predicted(GemmProblem.parse(problem)), TIMED, KEPT)
-        grid.add_row(problem, f"{min(times) * 1e3:.1f}", *(f"{loss:.1%}" for loss in lost))
+    recorded = Record.read(times).result["chosen by, in ms"][OPERATORS]
+    result = {}
+    for problem, measured in recorded.items():
+        lost = losses(measured, predicted(GemmProblem.parse(problem)), TIMED, KEPT)
+        result[problem] = lost
+        grid.add_row(problem, f"{min(measured) * 1e3:.1f}", *(f"{loss:.1%}" for loss in lost))
     Console().print(grid)
-
-
-if __name__ == "__main__":
-    main()
+    run.keep(result)

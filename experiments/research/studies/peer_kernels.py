@@ -10,8 +10,6 @@ with the race at its end. Last our answer, our best without a split of k, the li
 against each other and cuBLAS in interleaved rounds.
 """
 
-import argparse
-import json
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -20,7 +18,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import click
+
+from tilescout.experiments.commands.options import store_option
 from tilescout.experiments.compare.rankings import ranked
+from tilescout.experiments.research.runner import Run, study
 from tilescout.search.build.artifacts import Artifact, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.build.loading import Launch, load_launch, load_runtime_libraries
@@ -31,16 +33,17 @@ from tilescout.search.measure.machine import CudaMachine
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.protocol import VERSION
 from tilescout.search.measure.race import RaceOptions, run_race
-from tilescout.search.studies.folders import STORE, artifacts, studies
+from tilescout.search.studies.folders import artifacts, studies
 from tilescout.search.studies.records import StudyInfo
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import BuildError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.libraries.bare import without_init
 from tilescout.spaces.space import SearchSpace
-from tilescout.spaces.templates import KernelTemplate, find_template
+from tilescout.spaces.templates import KernelTemplate, load_template
 from tilescout.spaces.workloads import load_workload
 
 QUACK_WARMUP_MS = 20.0  # a tenth of Quack's own: kernel follows kernel here, on a GPU that is warm
@@ -104,7 +107,7 @@ def choose(space: str, kernels: Mapping[str, Sequence[Kernel]]) -> dict[str, lis
     """Times, in ms, of compiled configurations of each problem."""
     import torch
 
-    machine, workload = CudaMachine(0), find_template(space).workload
+    machine, workload = CudaMachine(0), load_template(space).workload
     load_runtime_libraries()
     generator = torch.Generator(machine.device).manual_seed(0)
     measure = time_as_quack if space == "quack_sm90" else time_as_inductor
@@ -151,7 +154,7 @@ def choices_of(
     failed = [str(c) for c, kernel in outcomes.items() if not isinstance(kernel, Artifact)]
     print(f"{template.name}: {len(outcomes)} listed, do not compile: {failed}", flush=True)
     if failed:
-        raise SystemExit("peer_kernels: what a library lists must compile")
+        raise BuildError(f"{template.name}: {len(failed)} of the configurations that its library lists do not compile")
     kernels = {
         text: [kernel_of(template, GemmProblem.parse(text), each, outcomes[each]) for each in row]
         for text, row in candidates.items()
@@ -217,36 +220,34 @@ def compare(engine: Engine, problem: str, theirs: Choices, store: Path, trials: 
     }
 
 
-def main() -> None:
-    """Command line of the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--space", action="append", choices=SPACES, help="repeatable; without it: both")
-    parser.add_argument("--problem", action="append", help=f"repeatable; without it: {', '.join(PROBLEMS)}")
-    parser.add_argument("--trials", type=int, default=84, help="of a search, after all of theirs")
-    parser.add_argument("--store", type=Path, default=STORE, help="folder of compiled kernels, studies and MLflow")
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
-    spaces = arguments.space or SPACES
-    problems = [str(GemmProblem.parse(text)) for text in arguments.problem or PROBLEMS]
-
+@study("an H200, and the extras quack and operators", out_required=True)
+@click.option(
+    "--space", "spaces", type=click.Choice(SPACES), multiple=True, default=SPACES, show_default=True, help="Repeatable."
+)
+@click.option("--problem", "problems", multiple=True, default=PROBLEMS, show_default=True, help="Repeatable.")
+@click.option("--trials", default=84, show_default=True, help="Trials of a search, after all of theirs.")
+@store_option
+def main(run: Run, spaces: tuple[str, ...], problems: tuple[str, ...], trials: int, store: Path) -> None:
+    """Let the libraries choose, tune, and race the choices, on every problem."""
+    named = [str(GemmProblem.parse(text)) for text in problems]
     started = time.monotonic()
     report: dict[str, Any] = {"protocol": VERSION}
-    kernels = ArtifactStore(artifacts(arguments.store))
-    signature, arch = GemmProblem.parse(problems[0]).signature, find_device("h200").arch
+    kernels = ArtifactStore(artifacts(store))
+    signature, arch = GemmProblem.parse(named[0]).signature, find_device("h200").arch
     theirs, times = {}, {}
     for name in spaces:
-        template = find_template(name)
+        template = load_template(name)
         with CompilePool(template, signature, arch, kernels, CompileOptions()) as pool:
-            theirs[name], times[name] = choices_of(template, pool, problems)
+            theirs[name], times[name] = choices_of(template, pool, named)
         print(f"{name}: chosen after {time.monotonic() - started:.0f} s", flush=True)
     report["chosen by, in ms"] = times
     report["problems"] = {}
     for name in spaces:
-        with LocalEngine(find_template(name), artifacts(arguments.store)) as engine:
-            for problem in problems:
-                outcome = compare(engine, problem, theirs[name][problem], arguments.store, arguments.trials)
+        with LocalEngine(load_template(name), artifacts(store)) as engine:
+            for problem in named:
+                outcome = compare(engine, problem, theirs[name][problem], store, trials)
                 report["problems"].setdefault(problem, {})[name] = outcome
-                arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+                run.keep(report)
                 if outcome["not tracked"]:
                     print(outcome["not tracked"], flush=True)
                 speeds = ", ".join(
@@ -255,7 +256,3 @@ def main() -> None:
                 )
                 seconds = time.monotonic() - started
                 print(f"{seconds:4.0f} s {problem:>20} {name:<18} {outcome['winner']} wins: {speeds}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -9,17 +9,28 @@ the best eight and the default, as a search hands them over. For each design it 
 how far its answers are behind the best in the race, by the mean of everything recorded.
 """
 
-import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.experiments.research.shared import record_or_show, set_up
-from tilescout.experiments.research.studies.measurement import HEATING_US, heat
+from tilescout.experiments.commands.options import seed_option, store_option
+from tilescout.experiments.research.kernels import HEATING_US, heat, set_up
+from tilescout.experiments.research.runner import (
+    GPU_OR_RECORD,
+    Run,
+    device_option,
+    each_problem,
+    problems_option,
+    study,
+    table_argument,
+)
 from tilescout.search.measure.race import RaceOptions, run_race
 from tilescout.search.measure.worker import Worker
+from tilescout.search.studies.folders import artifacts
 from tilescout.search.tables.table import Table
 from tilescout.spaces.problems import Problem
 
@@ -85,23 +96,25 @@ def replay(logs: Floats, design: RaceOptions, races: int, seed: int) -> dict[str
     }
 
 
-def record(worker: Worker, table: Table, problem: Problem, asked: argparse.Namespace) -> dict[str, Any]:
-    """The ratios of finalists in heats of one queue each."""
-    bench, launches = set_up(worker, table, problem, asked.good, asked.store)
+def record(
+    device: str, table: Table, problem: Problem, good: int, heats: int, rounds: int, seed: int, kernels: Path
+) -> dict[str, Any]:
+    """Measure the ratios of finalists in heats of one queue each."""
+    bench, launches = set_up(Worker(device), table, problem, good, kernels)
     heat(bench, HEATING_US)
     for launch in launches:
         bench.verify(launch, edge=True)
         bench.time(launch, incumbent=None)  # from which is learnt what the library's times are worth
-    heats = [bench.race(launches, asked.rounds, 1, asked.seed + number) for number in range(asked.heats)]
-    return {"library_us": bench.library_us, "ratios": np.round(heats, 6).tolist()}
+    raced = [bench.race(launches, rounds, 1, seed + number) for number in range(heats)]
+    return {"library_us": bench.library_us, "ratios": np.round(raced, 6).tolist()}
 
 
-def show(problem: str, found: dict[str, Any], asked: argparse.Namespace) -> None:
+def show(problem: str, found: dict[str, Any], races: int, seed: int) -> None:
     """Print the figures of every design."""
     logs = np.log(np.array(found["ratios"]))
     print(f"{problem}: {logs.shape[2]} kernels, {logs.shape[0]} heats of {logs.shape[1]} rounds")
     for name, design in DESIGNS.items():
-        figures = replay(logs, design, asked.races, asked.seed)
+        figures = replay(logs, design, races, seed)
         print(
             f"  {name:26s} {figures['pairs']:5.0f} pairs, {figures['behind']:.3%} behind the best, "
             f"{figures['behind_most']:.2%} at most, slower than the default {figures['slower_than_the_default']:.1%}",
@@ -109,15 +122,32 @@ def show(problem: str, found: dict[str, Any], asked: argparse.Namespace) -> None
         )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Command line of the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--good", type=int, default=12, help="configurations, and the default")
-    parser.add_argument("--heats", type=int, default=12)
-    parser.add_argument("--rounds", type=int, default=60, help="of a heat")
-    parser.add_argument("--races", type=int, default=200, help="of each design")
-    record_or_show(parser, record, show, arguments)
+@study(GPU_OR_RECORD, again=True)
+@table_argument
+@problems_option
+@click.option("--good", default=12, show_default=True, help="The fastest configurations of the table that race.")
+@click.option("--heats", default=12, show_default=True, help="Queues of rounds to record.")
+@click.option("--rounds", default=60, show_default=True, help="Rounds of a heat.")
+@click.option("--races", default=200, show_default=True, help="Races of each design to replay.")
+@seed_option
+@store_option
+@device_option
+def main(
+    run: Run,
+    table: Path | None,
+    problems: tuple[str, ...],
+    good: int,
+    heats: int,
+    rounds: int,
+    races: int,
+    seed: int,
+    store: Path,
+    device: str,
+) -> None:
+    """Record races of each problem, or read them, and print how the designs do on them."""
 
+    def measure(recorded: Table, problem: Problem) -> dict[str, Any]:
+        return record(device, recorded, problem, good, heats, rounds, seed, artifacts(store))
 
-if __name__ == "__main__":
-    main()
+    for name, found in each_problem(run, table, problems, measure):
+        show(name, found, races, seed)

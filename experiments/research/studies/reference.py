@@ -14,19 +14,27 @@ kernels and library settle, pair by pair, is printed too. All block times and th
 FILE`` prints the figures of such a file anew, without a GPU.
 """
 
-import argparse
-import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.experiments.research.shared import compile_all, load_all, spread_of
-from tilescout.experiments.research.studies.race_table import finalists
+from tilescout.experiments.commands.options import seed_option, store_option
+from tilescout.experiments.research.figures import spread_of
+from tilescout.experiments.research.kernels import compile_all, finalists, load_all
+from tilescout.experiments.research.runner import (
+    GPU_OR_RECORD,
+    Run,
+    device_option,
+    problems_option,
+    study,
+    table_argument,
+)
 from tilescout.search.build.loading import Launch
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.interval import mean_interval
@@ -34,11 +42,11 @@ from tilescout.search.measure.machine import Block
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.reference import Reference
 from tilescout.search.measure.worker import Worker
-from tilescout.search.studies.folders import STORE, artifacts
+from tilescout.search.studies.folders import artifacts
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.templates import load_template
 
 _FORGET = 1 / 16  # as the protocol's mean of the last measurements
 
@@ -58,15 +66,25 @@ def copy_block(bench: Bench) -> Block:
     return bench.machine.block([lambda number=number: copy(number) for number in range(bench.launches)])  # type: ignore[misc]
 
 
-def raw_blocks(
-    bench: Bench, launches: Sequence[Launch], rounds: int, pairs: int, seed: int, as_searched: bool
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Measuring:
+    """The extent of the measurements, and whether each kernel is prepared anew for each; see the command's options."""
+
+    good: int
+    rounds: int
+    pairs: int
+    seed: int
+    as_searched: bool
+
+
+def raw_blocks(bench: Bench, launches: Sequence[Launch], measuring: Measuring) -> dict[str, Any]:
     """Times of single blocks in µs: by round, by configuration, and one after another; and the clocks."""
+    rounds, pairs = measuring.rounds, measuring.pairs
     machine = bench.machine
     library, copy = bench.make_block(bench.run_library), copy_block(bench)
     blocks = [bench.make_block(launch) for launch in launches]
     machine.times_us([*blocks, library, copy], lost=1.0)
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(measuring.seed)
     shape = (rounds, len(blocks))
     raw: dict[str, Any] = {"beside": np.empty((*shape, 2 * pairs + 1)), "with_copy": np.empty((*shape, 2 * pairs + 1))}
     raw |= {"order": np.empty(shape, int), "seconds": np.empty(shape), "clocks": []}
@@ -74,7 +92,7 @@ def raw_blocks(
     for turn in range(rounds):
         for place, kernel in enumerate(generator.permutation(len(blocks))):
             block = blocks[kernel]
-            if as_searched:
+            if measuring.as_searched:
                 bench.verify(launches[kernel], edge=True)
                 block = bench.make_block(launches[kernel])
                 machine.times_us([block, library], lost=1.0)
@@ -139,22 +157,25 @@ def divided(raw: dict[str, Any], block_us: float) -> dict[str, NDArray[np.float6
     }
 
 
-def study(table: Table, problem: Problem, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Every set-up of a problem: figures, and raw times."""
-    template = find_template(table.card.space)
-    worker = Worker(arguments.device)
+def record(
+    worker: Worker,
+    table: Table,
+    problem: Problem,
+    kernels: Path,
+    setups: Sequence[ProtocolOptions],
+    measuring: Measuring,
+) -> dict[str, Any]:
+    """Measure a problem in every set-up, by its name: the library's time, and raw times."""
+    template = load_template(table.card.space)
     arch = find_device(worker.machine.name).arch
-    built = compile_all(template, problem, arch, finalists(table, problem, arguments.good), arguments.store)
+    built = compile_all(template, problem, arch, finalists(table, problem, measuring.good), kernels)
     results: dict[str, Any] = {}
-    for cold in arguments.cold_l2:
-        for block_us in arguments.block_us:
-            options = replace(ProtocolOptions(), block_us=block_us, cold_l2=cold)
-            bench = worker.bench(template.workload, str(problem), options, None)
-            launches = load_all(worker, bench, template, built)
-            raw = raw_blocks(bench, launches, arguments.rounds, arguments.pairs, arguments.seed, arguments.as_searched)
-            listed = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in raw.items()}
-            setup = {"library_us": bench.library_us, "launches": bench.launches, "raw": listed}
-            results[f"blocks of {block_us:g} us, inputs of {cold:g} L2"] = setup
+    for options in setups:
+        bench = worker.bench(template.workload, str(problem), options, None)
+        raw = raw_blocks(bench, load_all(worker, bench, template, built), measuring)
+        listed = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in raw.items()}
+        setup = {"library_us": bench.library_us, "launches": bench.launches, "raw": listed}
+        results[f"blocks of {options.block_us:g} us, inputs of {options.cold_l2:g} L2"] = setup
     return results
 
 
@@ -168,8 +189,8 @@ def settling(raw: dict[str, Any]) -> dict[str, list[float]]:
     return found
 
 
-def report(result: dict[str, Any]) -> None:
-    """Work out and print the figures of every set-up, and keep them beside its raw times."""
+def add_figures(result: dict[str, Any]) -> None:
+    """Work out the figures of every set-up, put them beside its raw times, and print them."""
     for problem, setups in result.items():
         for name, setup in setups.items():
             values = divided(setup["raw"], setup["library_us"] * setup["launches"])
@@ -181,34 +202,49 @@ def report(result: dict[str, Any]) -> None:
                 print(f"  {by} settling: {' '.join(f'{place:.3f}' for place in places[:12])}", flush=True)
 
 
-def main(texts: Sequence[str] | None = None) -> None:
-    """Command line of the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", type=Path, nargs="?")
-    parser.add_argument("--problem", action="append", default=[])
-    parser.add_argument("--again", type=Path, help="a file of earlier block times, instead of a table and problems")
-    parser.add_argument("--good", type=int, default=8, help="configurations, the default among them")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--pairs", type=int, default=12, help="pairs of blocks in a measurement")
-    parser.add_argument("--as-searched", action="store_true", help="verify a kernel and make its block anew each time")
-    parser.add_argument("--block-us", type=float, nargs="+", default=[300.0, 1200.0])
-    parser.add_argument("--cold-l2", type=float, nargs="+", default=[4.0, 16.0])
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--store", type=Path, default=artifacts(STORE))
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args(texts)
-    if arguments.again:
-        result = json.loads(arguments.again.read_text())
-    elif arguments.table and arguments.problem:
-        table = Table.read(arguments.table)
-        problems = [table.problem(text) for text in arguments.problem]
-        result = {str(problem): study(table, problem, arguments) for problem in problems}
+@study(GPU_OR_RECORD, again=True)
+@table_argument
+@problems_option
+@click.option("--good", default=8, show_default=True, help="Configurations to measure, the default among them.")
+@click.option("--rounds", default=10, show_default=True, help="Measurements of each configuration.")
+@click.option("--pairs", default=12, show_default=True, help="Pairs of blocks in a measurement.")
+@click.option("--as-searched", is_flag=True, help="Verify a kernel and make its block anew before each measurement.")
+@click.option("--block-us", multiple=True, default=[300.0, 1200.0], show_default=True, help="Length of a block.")
+@click.option(
+    "--cold-l2",
+    multiple=True,
+    default=[4.0, 16.0],
+    show_default=True,
+    help="Input sets, in sizes of the L2.",
+)
+@seed_option
+@store_option
+@device_option
+def main(
+    run: Run,
+    table: Path | None,
+    problems: tuple[str, ...],
+    good: int,
+    rounds: int,
+    pairs: int,
+    as_searched: bool,
+    block_us: tuple[float, ...],
+    cold_l2: tuple[float, ...],
+    seed: int,
+    store: Path,
+    device: str,
+) -> None:
+    """Measure the problems in every set-up, or read them, and print the figures."""
+    if run.record is not None:
+        result = run.record.result
+    elif table is not None and problems:
+        recorded, measuring = Table.read(table), Measuring(good, rounds, pairs, seed, as_searched)
+        setups = [replace(ProtocolOptions(), block_us=block, cold_l2=cold) for cold in cold_l2 for block in block_us]
+        result = {
+            name: record(Worker(device), recorded, recorded.problem(name), artifacts(store), setups, measuring)
+            for name in problems
+        }
     else:
-        parser.error("name a table and a --problem, or a file with --again")
-    report(result)
-    arguments.out.write_text(json.dumps(result) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+        raise click.UsageError("name a table and a --problem, or a file with --again")
+    add_figures(result)
+    run.keep(result)

@@ -8,29 +8,29 @@ and timed in rounds of random order, as in a search, and how much they spread is
 pairs each, are compared with a race of the same.
 """
 
-import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.experiments.research.shared import compile_all, load_all, spread_of
-from tilescout.experiments.research.studies.measurement import HEATING_US, heat
-from tilescout.experiments.research.studies.race_table import finalists
+from tilescout.experiments.commands.options import seed_option, store_option
+from tilescout.experiments.research.figures import spread_of
+from tilescout.experiments.research.kernels import HEATING_US, compile_all, finalists, heat, load_all
+from tilescout.experiments.research.runner import GPU, Run, device_option, problems_option, study
 from tilescout.search.build.loading import Launch
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.worker import Worker
-from tilescout.search.studies.folders import STORE, artifacts
+from tilescout.search.studies.folders import artifacts
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.templates import load_template
 
 SLOWER = (1.2, 1.6)  # times the best: given up after two pairs, and not pruned
 HOPELESS = 0.5  # a best known ratio that none of them comes near
@@ -57,27 +57,38 @@ def verified_and_timed(
     return ratios
 
 
-def study(worker: Worker, table: Table, problem: Problem, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The figures of a problem for every length."""
-    template = find_template(table.card.space)
+def record(
+    worker: Worker,
+    table: Table,
+    problem: Problem,
+    kernels: Path,
+    *,
+    lengths_us: Sequence[float],
+    good: int,
+    rounds: int,
+    few: int,
+    seed: int,
+) -> dict[str, Any]:
+    """Measure a problem with every length of settling; figures and raw ratios by length."""
+    template = load_template(table.card.space)
     arch = find_device(worker.machine.name).arch
-    fast = finalists(table, problem, arguments.good)
-    chosen = [*fast, *slower(table, problem, arguments.good)]
-    built = compile_all(template, problem, arch, chosen, arguments.store)  # all: the table has their times
+    fast = finalists(table, problem, good)
+    chosen = [*fast, *slower(table, problem, good)]
+    built = compile_all(template, problem, arch, chosen, kernels)  # all: the table has their times
     figures: dict[str, Any] = {}
     library_us: float | None = None
-    for settling_us in arguments.settling_us:
+    for settling_us in lengths_us:
         options = replace(ProtocolOptions(), settling_us=settling_us)
         bench = worker.bench(template.workload, str(problem), options, library_us)
         library_us = bench.library_us
         launches = load_all(worker, bench, template, built)
-        good, others = launches[: len(fast)], launches[len(fast) :]
+        best, others = launches[: len(fast)], launches[len(fast) :]
         heat(bench, HEATING_US)
-        rounds = verified_and_timed(bench, good, arguments.rounds, arguments.seed, incumbent=None)
-        few = verified_and_timed(bench, others, arguments.few, arguments.seed, incumbent=HOPELESS)
-        raced = np.exp(np.log(bench.race(others, rounds=4, pairs=4, seed=arguments.seed)).mean(axis=0))
-        figure = {"spread": spread_of(rounds)["spread"], "few_pairs_over_race": float(np.median(few / raced))}
-        raw = {"rounds": rounds.tolist(), "few": few.tolist(), "raced": raced.tolist()}
+        ratios = verified_and_timed(bench, best, rounds, seed, incumbent=None)
+        quick = verified_and_timed(bench, others, few, seed, incumbent=HOPELESS)
+        raced = np.exp(np.log(bench.race(others, rounds=4, pairs=4, seed=seed)).mean(axis=0))
+        figure = {"spread": spread_of(ratios)["spread"], "few_pairs_over_race": float(np.median(quick / raced))}
+        raw = {"rounds": ratios.tolist(), "few": quick.tolist(), "raced": raced.tolist()}
         figures[f"{settling_us:g} us"] = figure | raw
         print(
             f"{problem}, {settling_us:g} us: spread of good ones {figure['spread']:.2%}, "
@@ -87,27 +98,37 @@ def study(worker: Worker, table: Table, problem: Problem, arguments: argparse.Na
     return figures
 
 
-def main() -> None:
-    """Command line of the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", type=Path)
-    parser.add_argument("--problem", action="append", required=True)
-    parser.add_argument("--settling-us", type=float, nargs="+", default=[0.0, 1000.0, 3000.0])
-    parser.add_argument("--good", type=int, default=8, help="configurations of either kind")
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--few", type=int, default=3, help="measurements of each that is slower")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--store", type=Path, default=artifacts(STORE))
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
-    worker, table = Worker(arguments.device), Table.read(arguments.table)
-    result = {}
-    for text in arguments.problem:
-        problem = table.problem(text)
-        result[text] = study(worker, table, problem, arguments)
-        arguments.out.write_text(json.dumps(result) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+@study(GPU, out_required=True)
+@click.argument("table", type=click.Path(path_type=Path))
+@problems_option
+@click.option(
+    "--settling-us", multiple=True, default=[0.0, 1000.0, 3000.0], show_default=True, help="Length to try; repeatable."
+)
+@click.option("--good", default=8, show_default=True, help="Configurations of either kind.")
+@click.option("--rounds", default=8, show_default=True, help="Measurements of each fast configuration.")
+@click.option("--few", default=3, show_default=True, help="Measurements of each slower one.")
+@seed_option
+@store_option
+@device_option
+def main(
+    run: Run,
+    table: Path,
+    problems: tuple[str, ...],
+    settling_us: tuple[float, ...],
+    good: int,
+    rounds: int,
+    few: int,
+    seed: int,
+    store: Path,
+    device: str,
+) -> None:
+    """Measure the problems with every length of settling."""
+    if not problems:
+        raise click.UsageError("name a --problem of the table")
+    worker, recorded, result = Worker(device), Table.read(table), {}
+    for name in problems:
+        result[name] = record(
+            worker, recorded, recorded.problem(name), artifacts(store),
+            lengths_us=settling_us, good=good, rounds=rounds, few=few, seed=seed,
+        )  # fmt: skip
+        run.keep(result)

@@ -10,7 +10,6 @@ configuration, the one in FOLDER, ``torch.softmax``, and the same compiled by
 ``torch.compile`` without and with autotuning, in interleaved rounds, relative to a copy of the same bytes beside each.
 """
 
-import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,8 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import numpy as np
 
+from tilescout.experiments.commands.options import seed_option, store_option
+from tilescout.experiments.research.runner import GPU, Run, study
 from tilescout.search.build.artifacts import Artifact, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.build.loading import Launch, load_launch
@@ -32,14 +34,14 @@ from tilescout.search.measure.machine import Machine, make_machine
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.process import MeasuringProcess
 from tilescout.search.measure.protocol import VERSION, ProtocolOptions
-from tilescout.search.studies.folders import STORE, artifacts, studies
+from tilescout.search.studies.folders import artifacts, studies
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import BuildError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.rowwise import RowwiseProblem
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.templates import load_template
 from tilescout.spaces.workloads import Tensors, load_workload
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ Compile = Callable[[RowwiseProblem, Configuration], Callable[[], Artifact | Meas
 """Starts compiling a configuration for a problem; what comes back waits for it."""
 
 DEVICE = DEVICES["h200"]  # the rules are those of every Hopper GPU
-TEMPLATE = find_template("softmax_sm90")
+TEMPLATE = load_template("softmax_sm90")
 WORKLOAD = load_workload(TEMPLATE.workload)
 ODD_PROBLEMS = (
     "1x1:bf16", "5x3:fp32", "389x24:bf16", "1000x1000:bf16", "77x1001:bf16", "129x8192:bf16", "33x8190:fp16",
@@ -122,8 +124,8 @@ def file_of(problem: RowwiseProblem) -> str:
     return f"{str(problem).replace(':', '-')}.json"
 
 
-def peers(texts: Sequence[str], tuned: Path | None, store: Path, out: Path) -> dict[str, Any]:
-    """Time everything on every problem, over the copy's, with 95 % intervals; `out` is written after each."""
+def peers(texts: Sequence[str], tuned: Path | None, store: Path, run: Run) -> None:
+    """Time everything on every problem, over the copy's, with 95 % intervals; the result is kept after each."""
     machine = make_machine("cuda")
     result: dict[str, Any] = {"device": machine.name, "versions": machine.versions(), "protocol": VERSION}
     result |= {"rounds": ROUNDS, "pairs": PAIRS, "problems": {}}
@@ -138,10 +140,9 @@ def peers(texts: Sequence[str], tuned: Path | None, store: Path, out: Path) -> d
         record = side_by_side(machine, problem, launches)
         record["configurations"] = {name: dict(each) for name, each in chosen[problem].items()}
         result["problems"][str(problem)] = record
-        out.write_text(json.dumps(result, indent=1) + "\n")
+        run.keep(result)
         shares = "  ".join(f"{name} {found['value']:.4f}" for name, found in record["bandwidth_fraction"].items())
         print(f"{problem!s:>17}  copy {record['copy_us']:7.2f} us  {shares}", flush=True)
-    return result
 
 
 def side_by_side(machine: Machine, problem: RowwiseProblem, ours: Mapping[str, Launch]) -> dict[str, Any]:
@@ -213,27 +214,22 @@ def share(ratios: Any) -> dict[str, float]:
     return {"value": 1 / ratio, "low": 1 / high, "high": 1 / low}
 
 
-def main() -> None:
-    """Command line of the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("check", "tune", "peers"))
-    parser.add_argument("problem", nargs="*", help="of tune and peers")
-    parser.add_argument("--sample", type=int, default=8, help="random configurations of a problem, of check")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--trials", type=int, default=48, help="of a search")
-    parser.add_argument("--tuned", type=Path, help="folder of what tune wrote")
-    parser.add_argument("--store", type=Path, default=STORE, help="folder of compiled kernels and studies")
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
-
-    if arguments.part == "check":
-        result = check(arguments.sample, arguments.seed, artifacts(arguments.store))
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
-    elif arguments.part == "tune":
-        tune(arguments.problem, arguments.trials, arguments.store, arguments.out)
+@study(GPU, out_required=True)
+@click.argument("part", type=click.Choice(["check", "tune", "peers"]))
+@click.argument("problems", nargs=-1)
+@click.option("--sample", default=8, show_default=True, help="Random configurations of a problem that are checked.")
+@click.option("--trials", default=48, show_default=True, help="Trials of a search.")
+@click.option("--tuned", type=click.Path(path_type=Path), help="The folder that `tune` wrote, for `peers`.")
+@seed_option
+@store_option
+def main(
+    run: Run, part: str, problems: tuple[str, ...], sample: int, trials: int, tuned: Path | None, seed: int, store: Path
+) -> None:
+    """Check, tune, or compare with others."""
+    assert run.out is not None
+    if part == "tune":
+        tune(problems, trials, store, run.out)
+    elif part == "peers":
+        peers(problems, tuned, artifacts(store), run)
     else:
-        peers(arguments.problem, arguments.tuned, artifacts(arguments.store), arguments.out)
-
-
-if __name__ == "__main__":
-    main()
+        run.keep(check(sample, seed, artifacts(store)))

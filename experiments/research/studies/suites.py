@@ -8,12 +8,11 @@ with the trials of those before it. The model was trained without the problem's 
 none, and one is learned from the trials. The orders run on all cores.
 """
 
-import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import click
 import numpy as np
 import optuna
 from numpy.typing import NDArray
@@ -23,13 +22,14 @@ from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.evaluation import family_of, median_interval
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
+from tilescout.experiments.commands.options import space_argument, steps_option, store_option, trees_option
 from tilescout.experiments.compare.held_out import FOLDER, HeldOutModels
-from tilescout.experiments.compare.processes import cores, each
+from tilescout.experiments.compare.processes import cores, each, processes_option
+from tilescout.experiments.research.runner import TABLES, Run, study
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.others import OtherTrials
-from tilescout.search.studies.folders import STORE
 from tilescout.search.tables.shipped import largest_table, template_of
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.loop import Budget, run
@@ -61,7 +61,7 @@ class Gain:
     together: list[float]
 
 
-def study(models: HeldOutModels, cold: bool, trials: int, seed: int) -> list[Gain]:
+def gains_of(models: HeldOutModels, cold: bool, trials: int, seed: int) -> list[Gain]:
     """Search the problems of the table in the random order of this seed; see the module."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     table = Table.read(models.table)
@@ -107,36 +107,6 @@ def family_beside(table: Table, problem: Problem) -> tuple[str, ...]:
     return tuple(name for name in names if family_of(name) == family_of(str(problem)))
 
 
-def main() -> None:
-    """Command line of the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("space")
-    parser.add_argument("--table", type=Path, help="the largest shipped one by default")
-    parser.add_argument("--cold", action="store_true", help="without a model")
-    parser.add_argument("--orders", type=int, default=5, help="random orders of the problems")
-    parser.add_argument("--trials", type=int, default=TRIALS, help="of each search")
-    parser.add_argument("--trees", type=int, default=ForestOptions.trees, help="trees of a model's forest")
-    parser.add_argument("--steps", type=int, default=RankingOptions.steps, help="steps of its networks' fit")
-    parser.add_argument("--processes", type=int, default=cores(), help="one a core by default")
-    parser.add_argument("--store", type=Path, default=STORE, help="folder that keeps the models")
-    parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
-    arguments = parser.parse_args()
-    template = load_template(arguments.space)
-    table = Table.read(arguments.table) if arguments.table else largest_table(template)
-    table.check_space(template)
-    options = BlendOptions(ForestOptions(trees=arguments.trees), RankingOptions(steps=arguments.steps))
-    models = HeldOutModels(table.path.absolute(), arguments.store / "models" / FOLDER, options)
-    if not arguments.cold:
-        families = dict.fromkeys(family_beside(table, problem) for problem in table.problems)
-        models.train(list(families), arguments.processes)
-    orders = [(models, arguments.cold, arguments.trials, seed) for seed in range(arguments.orders)]
-    gains: list[Gain] = []
-    for found in each(study, orders, arguments.processes, "search"):
-        gains += found
-        arguments.out.write_text(json.dumps([asdict(gain) for gain in gains], indent=1) + "\n")
-    print_gains([gain for gain in gains if gain.before], arguments.trials)
-
-
 def print_gains(gains: Sequence[Gain], trials: int) -> None:
     """Print the regret of searches after some trials: medians and their 95 % intervals, and means."""
     print(f"{len(gains)} searches; regret alone -> with the trials of the problems before, median [95 %] and mean")
@@ -149,5 +119,42 @@ def print_gains(gains: Sequence[Gain], trials: int) -> None:
         print(f"after {count:3}: {cells[0]} -> {cells[1]}")
 
 
-if __name__ == "__main__":
-    main()
+@study(TABLES, out_required=True)
+@space_argument
+@click.option(
+    "--table", type=click.Path(path_type=Path), help="The table to search. [default: the largest shipped one]"
+)
+@click.option("--cold", is_flag=True, help="Search without a trained model.")
+@click.option("--orders", default=5, show_default=True, help="Random orders of the problems.")
+@click.option("--trials", default=TRIALS, show_default=True, help="Trials of each search.")
+@trees_option
+@steps_option
+@processes_option
+@store_option
+def main(
+    run: Run,
+    space: str,
+    table: Path | None,
+    cold: bool,
+    orders: int,
+    trials: int,
+    trees: int,
+    steps: int,
+    processes: int | None,
+    store: Path,
+) -> None:
+    """Search the problems of the table in random orders, alone and together, and print the regrets."""
+    template = load_template(space)
+    recorded = Table.read(table) if table else largest_table(template)
+    recorded.check_space(template)
+    options = BlendOptions(ForestOptions(trees=trees), RankingOptions(steps=steps))
+    models = HeldOutModels(recorded.path.absolute(), store / "models" / FOLDER, options)
+    if not cold:
+        families = dict.fromkeys(family_beside(recorded, problem) for problem in recorded.problems)
+        models.train(list(families), processes or cores())
+    searches = [(models, cold, trials, seed) for seed in range(orders)]
+    gains: list[Gain] = []
+    for found in each(gains_of, searches, processes or cores(), "search"):
+        gains += found
+        run.keep([asdict(gain) for gain in gains])
+    print_gains([gain for gain in gains if gain.before], trials)

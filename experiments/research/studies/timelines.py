@@ -17,18 +17,29 @@ manner:
 ``--again FILE`` prints the figures of such a file anew, without a GPU.
 """
 
-import argparse
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.experiments.research.shared import record_or_show, set_up, spread_of
-from tilescout.experiments.research.studies.measurement import HEATING_US, PAUSE_SECONDS, heat
+from tilescout.experiments.commands.options import seed_option, store_option
+from tilescout.experiments.research.figures import spread_of
+from tilescout.experiments.research.kernels import HEATING_US, PAUSE_SECONDS, heat, set_up
+from tilescout.experiments.research.runner import (
+    GPU_OR_RECORD,
+    Run,
+    device_option,
+    each_problem,
+    problems_option,
+    study,
+    table_argument,
+)
 from tilescout.search.build.loading import Launch
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.interval import mean_interval
@@ -36,6 +47,7 @@ from tilescout.search.measure.machine import Block, Machine, Queued
 from tilescout.search.measure.protocol import ProtocolOptions, settling_pairs
 from tilescout.search.measure.reference import Reference
 from tilescout.search.measure.worker import Worker
+from tilescout.search.studies.folders import artifacts
 from tilescout.search.tables.table import Table
 from tilescout.spaces.problems import Problem
 
@@ -204,32 +216,42 @@ def show(problem: str, manner: str, found: dict[str, Any]) -> None:
         )
 
 
-def study(worker: Worker, table: Table, problem: Problem, asked: argparse.Namespace) -> dict[str, Any]:
+def record_manners(
+    device: str, table: Table, problem: Problem, good: int, rounds: int, seed: int, kernels: Path
+) -> dict[str, Any]:
     """The records of a problem, by manner."""
-    bench, launches = set_up(worker, table, problem, asked.good, asked.store)
+    worker = Worker(device)
+    bench, launches = set_up(worker, table, problem, good, kernels)
     for launch in launches:
         bench.verify(launch, edge=True)
     recorder = Recorder(worker.machine)
     made = {"launches": bench.launches, "library_us": bench.library_us}
-    return {
-        manner: made | {"records": record(bench, recorder, launches, manner, asked.rounds, asked.seed)}
-        for manner in MANNERS
-    }
+    return {manner: made | {"records": record(bench, recorder, launches, manner, rounds, seed)} for manner in MANNERS}
 
 
-def show_all(problem: str, manners: dict[str, Any], asked: argparse.Namespace) -> None:
-    """Print the figures of every manner."""
-    for manner, found in manners.items():
-        show(problem, manner, found)
+@study(GPU_OR_RECORD, again=True)
+@table_argument
+@problems_option
+@click.option("--good", default=20, show_default=True, help="The fastest configurations of the table to measure.")
+@click.option("--rounds", default=10, show_default=True, help="Measurements of each configuration in each manner.")
+@seed_option
+@store_option
+@device_option
+def main(
+    run: Run,
+    table: Path | None,
+    problems: tuple[str, ...],
+    good: int,
+    rounds: int,
+    seed: int,
+    store: Path,
+    device: str,
+) -> None:
+    """Record the blocks of each problem, or read them, and print the figures of every manner."""
 
+    def measure(recorded: Table, problem: Problem) -> dict[str, Any]:
+        return record_manners(device, recorded, problem, good, rounds, seed, artifacts(store))
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Command line of the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--good", type=int, default=20, help="configurations")
-    parser.add_argument("--rounds", type=int, default=10)
-    record_or_show(parser, study, show_all, arguments)
-
-
-if __name__ == "__main__":
-    main()
+    for name, manners in each_problem(run, table, problems, measure):
+        for manner, found in manners.items():
+            show(name, manner, found)

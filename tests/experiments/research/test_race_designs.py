@@ -2,13 +2,14 @@
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tilescout.experiments.research.studies.race_designs import DESIGNS, Recorded, main, replay
+from tilescout.experiments.research.studies.race_designs import DESIGNS, Recorded, replay
 from tilescout.search.measure.race import RaceOptions
 
 HEATS, ROUNDS = 6, 60
@@ -49,21 +50,23 @@ def test_short_rounds_decide_with_fewer_pairs_than_long_ones() -> None:
     assert short["behind"] < 0.001
 
 
-def test_figures_are_printed_anew_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_are_printed_anew_from_a_file(
+    study: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "races.json.gz"
     found = {"ratios": np.exp(heats(0.002)).tolist()}
     path.write_bytes(gzip.compress(json.dumps({"problems": {"8x8x8:bf16": found}}).encode()))
 
-    main(["--again", str(path), "--races", "5"])
+    study("race-designs", "--again", str(path), "--races", "5")
 
     first, *rest = capsys.readouterr().out.splitlines()
     assert first == "8x8x8:bf16: 10 kernels, 6 heats of 60 rounds"
     assert [line.split(",")[0].strip() for line in rest] == [name.split(",")[0] for name in DESIGNS]
 
 
-def test_without_a_table_or_a_file_it_says_what_it_wants(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main([])
+def test_without_a_table_or_a_file_it_says_what_it_wants(
+    study: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    study("race-designs", code=2)
 
-    assert stopped.value.code == 2
     assert "--again" in capsys.readouterr().err

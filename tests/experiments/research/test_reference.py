@@ -1,13 +1,14 @@
 """The script that tells what a kernel's time is to be divided by, on block times of known drift."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tilescout.experiments.research.studies.reference import main
+from tilescout.experiments.research.records import Record
 
 ROUNDS, KERNELS, PAIRS = 8, 4, 10
 LIBRARY_US = 300.0
@@ -32,14 +33,14 @@ def drifting(throttled: bool) -> dict[str, Any]:
 
 @pytest.mark.parametrize("throttled", [True, False])
 def test_figures_are_worked_out_anew_from_a_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], throttled: bool
+    study: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str], throttled: bool
 ) -> None:
     before, after = tmp_path / "raw.json", tmp_path / "figures.json"
     before.write_text(json.dumps(drifting(throttled)))
 
-    main(["--again", str(before), "--out", str(after)])
+    study("reference", "--again", str(before), "--out", str(after))
 
-    figures = json.loads(after.read_text())["8x8x8:bf16"]["a set-up"]["spread"]
+    figures = Record.read(after).result["8x8x8:bf16"]["a set-up"]["spread"]
     spread = {by: each["spread"] for by, each in figures.items()}
     assert spread["nothing"] > 0.01
     assert spread["library beside it"] < spread["nothing"] / 2
@@ -47,7 +48,8 @@ def test_figures_are_worked_out_anew_from_a_file(
     assert "the protocol, told" in capsys.readouterr().out
 
 
-def test_without_a_table_or_a_file_it_says_what_it_wants(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--out", str(tmp_path / "out.json")])
+def test_without_a_table_or_a_file_it_says_what_it_wants(
+    study: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study("reference", "--out", str(tmp_path / "out.json"), code=2)
     assert "--again" in capsys.readouterr().err

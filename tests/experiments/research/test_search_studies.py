@@ -1,7 +1,5 @@
 """The scripts that study the guided search, on a small part of the shipped table."""
 
-import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import numpy as np
 import pytest
 
 from tilescout.costmodel.persistence import load_model
-from tilescout.experiments.research.studies import guided, suites
+from tilescout.experiments.research.records import Record
 from tilescout.search.tables.table import Table
 from tilescout.spaces.gemm import GemmProblem
 
@@ -30,16 +28,15 @@ def kept(folder: Path) -> list[tuple[str, ...]]:
 
 
 def test_the_guided_study_says_when_a_search_was_good_and_when_it_stopped(
-    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    study: Callable[..., None], table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "guided.json"
-    arguments = ["guided", "gemm_sm90", "--table", str(table.path), "--trials", "20", *QUICKLY]
-    monkeypatch.setattr(sys, "argv", [*arguments, "--store", str(tmp_path), "--out", str(out)])
-    guided.main()
+    arguments = ["gemm_sm90", "--table", str(table.path), "--trials", "20", *QUICKLY]
+    study("guided", *arguments, "--store", str(tmp_path), "--out", str(out))
     names = list(map(str, PROBLEMS))
     others = [tuple(name for name in names if name != left_out) for left_out in names]
     assert kept(tmp_path) == sorted(others)  # never trained on what is searched
-    found = json.loads(out.read_text())
+    found = Record.read(out).result
     assert [one["problem"] for one in found] == list(map(str, PROBLEMS))
     for one, problem in zip(found, PROBLEMS, strict=True):
         costs = np.asarray(table.data["gpu_seconds"])[table.rows(problem)]
@@ -53,15 +50,14 @@ def test_the_guided_study_says_when_a_search_was_good_and_when_it_stopped(
 
 
 def test_the_suite_study_searches_alone_and_with_the_trials_before(
-    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    study: Callable[..., None], table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "suite.json"
-    arguments = ["suites", "gemm_sm90", "--orders", "1", "--trials", "12", "--table", str(table.path), *QUICKLY]
-    monkeypatch.setattr(sys, "argv", [*arguments, "--store", str(tmp_path), "--out", str(out)])
-    suites.main()
+    arguments = ["gemm_sm90", "--orders", "1", "--trials", "12", "--table", str(table.path), *QUICKLY]
+    study("suites", *arguments, "--store", str(tmp_path), "--out", str(out))
     names = tuple(map(str, PROBLEMS))
     assert kept(tmp_path) == sorted([names[:2], names[2:]])  # never the family of what is searched
-    first, *others = json.loads(out.read_text())
+    first, *others = Record.read(out).result
     assert first["before"] == 0
     assert first["alone"] == first["together"]
     assert [gain["before"] for gain in others] == [1, 2]

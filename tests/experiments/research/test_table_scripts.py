@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from tilescout.experiments.research.kernels import finalists
 from tilescout.experiments.research.studies import defaults, nvgemm_ranking
 from tilescout.experiments.research.studies.knob_worth import losses
-from tilescout.experiments.research.studies.race_table import finalists
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.gemm import GemmProblem

@@ -2,13 +2,14 @@
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tilescout.experiments.research.studies.timelines import Recorder, divided, follows, main, settling
+from tilescout.experiments.research.studies.timelines import Recorder, divided, follows, settling
 from tilescout.search.measure.machine import HostMachine
 
 ROUNDS, KERNELS, PAIRS, SKIPPED = 12, 4, 12, 2
@@ -60,12 +61,14 @@ def test_what_settles_is_shown_pair_by_pair() -> None:
     assert ratios == pytest.approx(np.ones(9), rel=0.002)
 
 
-def test_figures_are_printed_anew_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_are_printed_anew_from_a_file(
+    study: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = {"launches": 1, "library_us": LIBRARY_US, "records": records(drift=0.01, noise=0.001)}
     path = tmp_path / "timelines.json.gz"
     path.write_bytes(gzip.compress(json.dumps({"problems": {"8x8x8:bf16": {"dense": found}}}).encode()))
 
-    main(["--again", str(path)])
+    study("timelines", "--again", str(path))
 
     printed = capsys.readouterr().out
     assert "8x8x8:bf16, dense: spread by neighbours 0." in printed
@@ -90,9 +93,9 @@ def test_every_block_of_a_queue_is_kept_also_those_that_do_not_count() -> None:
     assert len(queue["times_us"]) == 5
 
 
-def test_without_a_table_or_a_file_it_says_what_it_wants(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main([])
+def test_without_a_table_or_a_file_it_says_what_it_wants(
+    study: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    study("timelines", code=2)
 
-    assert stopped.value.code == 2
     assert "--again" in capsys.readouterr().err

@@ -1,0 +1,69 @@
+"""Kernels of a table's configurations, compiled and loaded, and the bench of a problem that they run on."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tilescout.search.build.artifacts import Artifact, ArtifactStore
+from tilescout.search.build.compilers import CompileOptions, CompilePool
+from tilescout.search.build.loading import Launch
+from tilescout.search.engines.jobs import make_job
+from tilescout.search.measure.bench import Bench
+from tilescout.search.measure.protocol import ProtocolOptions, block_launches
+from tilescout.search.measure.worker import Worker
+from tilescout.search.tables.table import Table
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import KernelTemplate, load_template
+
+HEATING_US = 2_000_000.0  # a card that has idled takes a second or two to reach its power cap
+PAUSE_SECONDS = 0.03  # the longest pause between two measurements, as a search has them where it waits for compilers
+BLOCK_US = 200.0  # of the library, where one launch is too short to be timed
+
+
+def finalists(table: Table, problem: Problem, count: int) -> list[Configuration]:
+    """The fastest configurations of a problem, and last its default."""
+    rows = table.rows(problem)
+    fastest = [table.configuration(int(row)) for row in rows[np.argsort(table.times_us[rows])[:count]]]
+    default = table.card.baselines[problem].default
+    return [*(configuration for configuration in fastest if configuration != default), default]
+
+
+def compile_all(
+    template: KernelTemplate, problem: Problem, arch: str, configurations: Sequence[Configuration], store: Path
+) -> list[tuple[Configuration, Artifact]]:
+    """Compile configurations on all cores; those that do not compile are left out."""
+    with CompilePool(template, problem.signature, arch, ArtifactStore(store), CompileOptions()) as pool:
+        pending = [(configuration, pool.submit(configuration)) for configuration in configurations]
+        built = [(configuration, future.result()) for configuration, future in pending]
+    return [(configuration, artifact) for configuration, artifact in built if isinstance(artifact, Artifact)]
+
+
+def load_all(
+    worker: Worker, bench: Bench, template: KernelTemplate, built: Sequence[tuple[Configuration, Artifact]]
+) -> list[Launch]:
+    """Load compiled configurations into this process, to be run on a bench."""
+    return [
+        worker.load(make_job(template, configuration, artifact, bench.problem, bench.library_us, bench.options))
+        for configuration, artifact in built
+    ]
+
+
+def set_up(worker: Worker, table: Table, problem: Problem, good: int, store: Path) -> tuple[Bench, list[Launch]]:
+    """A problem's bench, and its best recorded configurations and the default, compiled and loaded, to be run on it."""
+    template = load_template(table.card.space)
+    arch = find_device(worker.machine.name).arch
+    built = compile_all(template, problem, arch, finalists(table, problem, good), store)
+    bench = worker.bench(template.workload, str(problem), ProtocolOptions(), None)
+    return bench, load_all(worker, bench, template, built)
+
+
+def heat(bench: Bench, heating_us: float) -> None:
+    """Run the library for so long."""
+    launches = block_launches(bench.library_us, BLOCK_US, ProtocolOptions())
+    library = bench.make_block(bench.run_library, launches)
+    heating = [library] * (1 + math.ceil(heating_us / (bench.library_us * launches)))
+    bench.machine.times_us(heating, lost=1.0)
