@@ -86,10 +86,12 @@ def defined_in(name: str, module: str) -> str:
 
 
 def summary(name: str, module: str) -> str:
-    """The first sentence of the docstring of a class or function; empty for anything else."""
-    for node in tree_of(module).body:
+    """The first paragraph of the docstring of a class or function, or of its module; empty for anything else."""
+    tree = tree_of(module)
+    for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
-            first = (ast.get_docstring(node) or "").partition("\n\n")[0]
+            own = ast.get_docstring(node) or ""
+            first = (ast.get_docstring(tree) or "" if own.startswith("See the module") else own).partition("\n\n")[0]
             return " ".join(first.split())
     return ""
 
