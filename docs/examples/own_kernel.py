@@ -6,11 +6,7 @@ tilescout tune own_kernel:RmsNorm --problem 8192x4096:bf16
 import cuda.bindings.driver as cuda
 from cutlass import Constexpr, Float32, cute
 
-from tilescout.spaces.building import compile_object, row_major
-from tilescout.spaces.constraints import Constraint
-from tilescout.spaces.knobs import Configuration, Knob
-from tilescout.spaces.rowwise import Rowwise, RowwiseProblem
-from tilescout.spaces.templates import Built, KernelTemplate
+from tilescout import spaces
 
 
 @cute.jit
@@ -33,26 +29,29 @@ def normalise(x: cute.Tensor, y: cute.Tensor, warps: Constexpr, vector: Constexp
             target[None, part].store((source[None, part].load().to(Float32) * scale).to(y.element_type))
 
 
-class Rms(Rowwise):
+class Rms(spaces.Rowwise):
     def reference(self, problem, inputs):
         x = inputs[0].float()
         return x * (x.square().mean(1, keepdim=True) + 1e-6).rsqrt()
 
 
-class RmsNorm(KernelTemplate):
+class RmsNorm(spaces.KernelTemplate):
     name, workload, archs = "rms_norm", f"{__name__}:Rms", ("sm_90a",)
-    knobs = Knob("warps", (1, 2, 4, 8, 16), "rows a block"), Knob("vector", (1, 2, 4, 8), "elements of an access")
+    knobs = (
+        spaces.Knob("warps", (1, 2, 4, 8, 16), "rows a block"),
+        spaces.Knob("vector", (1, 2, 4, 8), "elements of an access"),
+    )
     constraints = (
-        Constraint("aligned", "accesses divide a row, and have at most 16 bytes", ("vector",),
-                   lambda columns, problem, device: (problem.columns % columns["vector"] == 0)
-                   & (columns["vector"] * problem.element.bytes <= 16)),
+        spaces.Constraint("aligned", "accesses divide a row, and have at most 16 bytes", ("vector",),
+                          lambda columns, problem, device: (problem.columns % columns["vector"] == 0)
+                          & (columns["vector"] * problem.element.bytes <= 16)),
     )  # fmt: skip
 
     def default(self, problem, device):
-        return Configuration.of({"warps": 4, "vector": 1})
+        return spaces.Configuration.of({"warps": 4, "vector": 1})
 
     def build(self, configuration, signature, arch, path):
-        element, vector = RowwiseProblem.small(signature).element, configuration["vector"]
-        matrices = row_major(element, vector), row_major(element, vector)
-        compile_object(launch, (*matrices, configuration["warps"], vector), path, self.name)
-        return Built(self.name, shared_memory=0)
+        element, vector = spaces.RowwiseProblem.small(signature).element, configuration["vector"]
+        matrices = spaces.row_major(element, vector), spaces.row_major(element, vector)
+        spaces.compile_object(launch, (*matrices, configuration["warps"], vector), path, self.name)
+        return spaces.Built(self.name, shared_memory=0)
