@@ -10,7 +10,7 @@ from typing import Any
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.selection import check_device, make_engine
 from tilescout.search.measure.race import RaceOptions
-from tilescout.search.samplers import check_sampler
+from tilescout.search.samplers import AnySampler, check_sampler, make_sampler
 from tilescout.search.studies.folders import STORE, artifacts, studies
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tables.shipped import named_template
@@ -32,7 +32,7 @@ def tune(
     space: str | KernelTemplate[P],
     problem: str | P,
     *,
-    sampler: str = DEFAULT_SAMPLER,
+    sampler: AnySampler = DEFAULT_SAMPLER,
     seed: int = 0,
     budget: Budget | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -63,7 +63,9 @@ def tune(
     problem
         What to compute, for example ``"4096x4096x4096:bf16"``.
     sampler, seed
-        The strategy, a name in `tilescout.search.samplers.SAMPLERS`, and the seed of all that is random in it.
+        The strategy and the seed of all that is random in it. The sampler is text such as ``"tpe"``,
+        ``"lfbo:copies=5"`` or ``"my_module:MySampler"``, or a class, or an object, of optuna's too; see
+        `tilescout.search.samplers.make_sampler`. An object that has a seed keeps it.
     budget
         When to stop; None means 64 trials.
     settings
@@ -137,8 +139,13 @@ def tune(
         _LOG.info("%s", evaluator.provenance.description)
         if first is not None:
             options = replace(options, first=first(template, evaluator.space))
-        if sampler == "guided" and evaluator.provenance.kind == "replay":
-            _warn_of_hindsight(template, evaluator, options.settings.get("model"))
+        if evaluator.provenance.kind == "replay":
+            made = make_sampler(sampler, evaluator.space, seed, **options.settings)
+            if made.hindsight:
+                _LOG.warning(
+                    "the cost model was trained on measurements of this very problem: what it finds here says nothing "
+                    "of how well it searches; a model that was trained without the problem makes a fair test"
+                )
         bar = stack.enter_context(StudyProgress(budget.trials)) if progress else None
 
         def show(trial: TrialRecord) -> None:
@@ -156,15 +163,3 @@ def _tracker_maker(mlflow: str | bool, store: Path) -> Callable[[StudyInfo, str 
 
     uri, root = default_store(store) if mlflow is True else (mlflow, None)
     return lambda info, run_id: MlflowTracker(uri, root, info, run_id)
-
-
-def _warn_of_hindsight(template: KernelTemplate, evaluator: Evaluator, model: object) -> None:
-    """Say so if the model was trained on what is replayed."""
-    from tilescout.costmodel.persistence import load_model, shipped_model
-
-    path = model if model is not None else shipped_model(template.name, evaluator.device.name)
-    if isinstance(path, str | Path) and str(evaluator.space.problem) in load_model(Path(path))[1].problems:
-        _LOG.warning(
-            "the cost model was trained on measurements of this very problem: what it finds here says nothing of how "
-            "well it searches; `tilescout train --without` and --model make a fair test"
-        )

@@ -256,11 +256,6 @@ def flags_in(text: str) -> list[str]:
     return re.findall(r"(?<![\w-])--[a-z][\w-]*", text)
 
 
-def folder_of(path: Path) -> str:
-    """The room of a file, and the folder in it."""
-    return "/".join(path.relative_to(ROOT).parts[:-1][:2])
-
-
 def too_many(found: Mapping[str, Sequence[str]], allowed: Mapping[str, int]) -> str:
     """What there is more of than is allowed, by its key."""
     more = {key: places for key, places in found.items() if len(places) > allowed.get(key, 0)}
@@ -293,7 +288,7 @@ def test_no_modules_import_one_another():
 def test_search_holds_rooms_of_few_modules_and_nothing_loose():
     loose = {path.name for path in (ROOT / "search").glob("*.py")}
     assert loose <= {"__init__.py", "api.py"}
-    counts = Counter(folder_of(path) for path in paths_of("search") if path.name != "__init__.py")
+    counts = Counter(path.parent for path in paths_of("search") if path.name != "__init__.py")
     assert not {folder: count for folder, count in counts.items() if count > MOST_MODULES}
 
 

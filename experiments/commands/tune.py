@@ -56,8 +56,8 @@ _LOG = logging.getLogger(__name__)
     "--sampler",
     default=DEFAULT_SAMPLER,
     show_default=True,
-    metavar="NAME",
-    help=f"One of {', '.join(SAMPLERS)}.",
+    metavar="NAME[:OPTION=VALUE...]",
+    help=f"One of {', '.join(SAMPLERS)}, or your own as module:Class; options behind it, as in lfbo:copies=5.",
     shell_complete=lambda context, parameter, typed: [name for name in SAMPLERS if name.startswith(typed)],
 )
 @click.option("--model", type=click.Path(path_type=Path), help="Cost model of guided. [default: the shipped one]")

@@ -14,7 +14,7 @@ from rich.table import Table as Grid
 from tilescout.experiments.commands.options import suite_problems
 from tilescout.search.api import DEFAULT_TRIALS
 from tilescout.search.engines.selection import check_device, make_engine
-from tilescout.search.samplers import check_sampler
+from tilescout.search.samplers import make_sampler
 from tilescout.search.studies.folders import artifacts
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tables.shipped import named_template
@@ -60,7 +60,7 @@ def tune_together(asked: Together, options: TuneOptions, mlflow_uri: str | None,
     from tilescout.search.tracking import MlflowTracker, SuiteInfo, SuiteRun, default_store
 
     check_device(asked.device)
-    check_sampler(options.sampler)
+    sampler = make_sampler(options.sampler).label
     template = named_template(asked.space, asked.table)
     problems = suite_problems(template, asked.suite, asked.signature)
     budget = options.budget
@@ -81,7 +81,7 @@ def tune_together(asked: Together, options: TuneOptions, mlflow_uri: str | None,
         )
         _LOG.info("%s", engine.provenance.description)
         about = SuiteInfo(
-            asked.suite, template.name, engine.device.name, options.sampler, options.seed, len(problems),
+            asked.suite, template.name, engine.device.name, sampler, options.seed, len(problems),
             engine.provenance.description,
         )  # fmt: skip
         run = stack.enter_context(SuiteRun(uri, root, about, options.resume))

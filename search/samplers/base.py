@@ -1,18 +1,19 @@
-"""What every strategy shares: it proposes legal configurations, and none twice."""
+"""The base of every sampler: it proposes legal configurations, and none twice."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseSampler
+from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from tilescout.costmodel.estimator import Expected
-from tilescout.search.samplers.options import Option
+from tilescout.search.samplers.options import Option, OptionValue, read_options
 from tilescout.search.studies.ledger import CLAIM, Ledger, distributions, seen
 from tilescout.search.studies.optuna_hooks import all_trials, queued_parameters
 from tilescout.spaces.errors import SamplerError
@@ -46,42 +47,98 @@ class SpaceSampler(BaseSampler, ABC):
     Parameters
     ----------
     space
-        The configurations to search.
+        The configurations to search; without one it is an ordinary optuna sampler of its kind.
     seed
         Seed of all randomness; drawn from the operating system if None.
+    given
+        Values of the options that the class declares, as numbers or as text.
 
     Attributes
     ----------
+    name
+        What the sampler is called, on the command line too; the name of the class unless it says otherwise.
+    summary
+        What it does, in a line; the first line of the class's docstring unless it says otherwise.
+    options
+        What can be set, see `Option`.
+    deterministic
+        Whether the seed changes nothing, at least with the cost model that it uses.
+    uses_model
+        Whether it takes a cost model as the setting ``model``.
+    learns_from_others
+        Whether it takes trials of other problems as the setting ``others``; see `tilescout.search.samplers.others`.
+    several_objectives
+        Whether studies of several objectives can be searched.
+    seed
+        The seed; None if it was drawn from the operating system.
+    option
+        The value of each option.
     knobs
         What to ask a study for; empty without a space.
     variable_knobs
         Those of them that have more than one value.
-    options
-        What can be given to strategies of this kind by name.
 
     Raises
     ------
     SamplerError
-        If the seed is negative.
+        If the seed is negative, an option is unknown or its value is not allowed.
     """
 
-    options: tuple[Option, ...] = ()
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    options: ClassVar[tuple[Option, ...]] = ()
+    deterministic: ClassVar[bool] = False
+    uses_model: ClassVar[bool] = False
+    learns_from_others: ClassVar[bool] = False
+    several_objectives: ClassVar[bool] = False
+
     model_file: Path | None = None  #: the file of the cost model that it goes by, if it goes by one
     hindsight: bool = False  #: whether that model was trained on the problem of the space
 
-    def __init__(self, space: SearchSpace | None = None, seed: int | None = None) -> None:
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        cls.name = vars(cls).get("name", cls.__name__)
+        cls.summary = vars(cls).get("summary", (cls.__doc__ or "").strip().partition("\n")[0])
+
+    def __init__(self, space: SearchSpace | None = None, seed: int | None = None, **given: OptionValue | str) -> None:
+        self.option = read_options(self.name, self.options, given)
+        self._begin(space, seed)
+
+    def _begin(self, space: SearchSpace | None, seed: int | None) -> None:
+        """Take a space and a seed, and forget all that was remembered of others."""
         if seed is not None and seed < 0:
             raise SamplerError(f"a seed can't be {seed}, allowed are 0, 1, 2, ...")
         self._space = space
+        self.seed = seed
         self.knobs: dict[str, BaseDistribution] = dict(distributions(space)) if space is not None else {}
         self.variable_knobs = {name: knob for name, knob in self.knobs.items() if not knob.single()}
         self._entropy = np.random.SeedSequence(seed).entropy
         self._ordinary = self.ordinary(_word(np.random.SeedSequence(self._entropy)))
         self._reading: tuple[optuna.storages.BaseStorage, int, Ledger] | None = None
 
-    @abstractmethod
+    def over(self, space: SearchSpace | None, seed: int | None = None) -> Self:
+        """A sampler like this one, over a space.
+
+        Parameters
+        ----------
+        space
+            The configurations to search.
+        seed
+            Its seed; None keeps the one that this sampler has.
+        """
+        twin = copy.copy(self)
+        twin._begin(space, self.seed if seed is None else seed)
+        return twin
+
+    @property
+    def label(self) -> str:
+        """The name with those options that differ from their defaults, as the command line takes it."""
+        changed = [each for each in self.options if self.option[each.name] != each.default]
+        return ":".join([self.name, *(f"{each.name}={self.option[each.name]}" for each in changed)])
+
     def ordinary(self, seed: int) -> BaseSampler:
-        """The optuna sampler of this kind for parameters that are not knobs."""
+        """The optuna sampler for parameters that are not knobs: random, unless a class says otherwise."""
+        return RandomSampler(seed=seed)
 
     @abstractmethod
     def propose(self, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
@@ -109,7 +166,7 @@ class SpaceSampler(BaseSampler, ABC):
         return None
 
     def expected(self, index: int) -> Expected | None:
-        """What is expected of a configuration before anything is measured; most strategies expect nothing."""
+        """The time that is expected of a configuration before anything is measured; most samplers expect none."""
         return None
 
     @property

@@ -14,29 +14,30 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from tilescout.search.samplers.base import SpaceSampler
+from tilescout.search.samplers.options import Option
 from tilescout.spaces.space import Indices, SearchSpace
 
 if TYPE_CHECKING:
     from optuna._gp.acqf import BaseAcquisitionFunc
-
-STARTUP = 10
-"""Trials that must be timed or pruned before a process is fitted; up to then configurations are random."""
-
-LARGEST_FIT = 256
-"""Most trials that a process is fitted to: fitting takes time by the cube of their number."""
-
-CANDIDATES = 2048
-"""Random free configurations from the best of which a climb starts; with 512 the best after 64 trials was 3.0 % above
-the optimum, against 1.2 %."""
 
 
 class GPSampler(SpaceSampler):
     """The configuration of largest expected improvement under a Gaussian process over codes.
 
     The process sees logarithms where all values are positive, as times are. A failed configuration counts as bad as
-    the worst that ran. Of more than `LARGEST_FIT` trials it sees the better half of that number and an even spread of
-    the others.
+    the worst that ran. Of more trials than ``largest`` it sees the better half of that number and an even spread of
+    the others: fitting takes time by the cube of their number. With 512 candidates instead of 2048 the best after 64
+    trials was 3.0 % above the optimum, against 1.2 %.
     """
+
+    name = "gp"
+    summary = "Gaussian process and expected improvement: the fewest trials, at tenths of a second each"
+    options = (
+        Option("startup", 10, 1, 10_000, "timed or pruned trials before a process is fitted; until then it is random"),
+        Option("candidates", 2048, 1, 10**6, "random free configurations from the best of which a climb starts"),
+        Option("largest", 256, 2, 10_000, "trials that a process is fitted to at most"),
+    )
+    several_objectives = True
 
     def ordinary(self, seed: int) -> BaseSampler:
         return OrdinaryGPSampler(seed=seed)
@@ -46,15 +47,16 @@ class GPSampler(SpaceSampler):
 
         seed = self.seed_of(trial)
         completed = [*self.trials(study, TrialState.COMPLETE), *self.trials(study, TrialState.PRUNED)]
-        if len(completed) < STARTUP:
+        if len(completed) < self.option["startup"]:
             return int(np.random.default_rng(seed).choice(free))
         running = self.trials(study, TrialState.RUNNING)
         knobs = self.variable_knobs
         settled = {_key(other, knobs) for other in (*completed, *running)}
         failed = [other for other in self.trials(study, TrialState.FAIL) if _key(other, knobs) not in settled]
-        observed = _observations(completed, failed, study.directions)
+        observed = _observations(completed, failed, study.directions, int(self.option["largest"]))
         with torch.device("cpu"), _one_thread():  # whatever the caller's default device is
-            chosen = _GPAmong(self.space, free, seed)._sample_relative_impl(study, observed, running, knobs)
+            gaussian = _GPAmong(self.space, free, seed, int(self.option["candidates"]))
+            chosen = gaussian._sample_relative_impl(study, observed, running, knobs)
         return int(self.space.find([chosen.get(name, 0) for name in self.knobs]))
 
 
@@ -65,10 +67,11 @@ class _GPAmong(OrdinaryGPSampler):
     GEMM times 7.7 % above the optimum after 64 trials, against 1.2 % (medians of 36 searches).
     """
 
-    def __init__(self, space: SearchSpace, free: Indices, seed: int) -> None:
+    def __init__(self, space: SearchSpace, free: Indices, seed: int, candidates: int) -> None:
         super().__init__(seed=seed)
         self._within = space
         self._free = free
+        self._candidates = candidates
         self._generator = np.random.default_rng(seed)
 
     def _optimize_acqf(
@@ -77,7 +80,7 @@ class _GPAmong(OrdinaryGPSampler):
         shape = np.array(self._within.shape)
         # Scaled as optuna does it: every code in the middle of its cell, and no knob of one value.
         points: NDArray[np.float64] = ((self._within.codes + 0.5) / shape)[:, shape > 1]
-        pool = self._generator.choice(self._free, min(CANDIDATES, len(self._free)), replace=False)
+        pool = self._generator.choice(self._free, min(self._candidates, len(self._free)), replace=False)
         best, worth = int(pool[0]), -np.inf
         while len(pool):
             values = acqf.eval_acqf_no_grad(points[pool])
@@ -107,7 +110,10 @@ def _key(trial: FrozenTrial, knobs: Iterable[str]) -> tuple[Any, ...]:
 
 
 def _observations(
-    completed: Sequence[FrozenTrial], failed: Sequence[FrozenTrial], directions: Sequence[StudyDirection]
+    completed: Sequence[FrozenTrial],
+    failed: Sequence[FrozenTrial],
+    directions: Sequence[StudyDirection],
+    largest: int,
 ) -> list[FrozenTrial]:
     """Copies of the trials, in the order of their values, with the values that a process is fitted to."""
     values = np.array([trial.values for trial in completed])
@@ -117,13 +123,13 @@ def _observations(
     worst = (values * towards_worse).max(axis=0) * towards_worse
     values = np.concatenate([values, np.broadcast_to(worst, (len(failed), len(worst)))])
     order = np.argsort((values * towards_worse).sum(axis=1), kind="stable")
-    return [_with_values((*completed, *failed)[row], values[row]) for row in order[_thinned(len(order))]]
+    return [_with_values((*completed, *failed)[row], values[row]) for row in order[_thinned(len(order), largest)]]
 
 
-def _thinned(length: int) -> NDArray[np.int64]:
+def _thinned(length: int, largest: int) -> NDArray[np.int64]:
     """Which of `length` ordered trials to fit to: the first ones and an even spread of the others."""
-    first = min(length, LARGEST_FIT // 2)
-    others = min(length, LARGEST_FIT) - first
+    first = min(length, largest // 2)
+    others = min(length, largest) - first
     return np.concatenate([np.arange(first), np.linspace(first, length - 1, others).round().astype(np.int64)])
 
 

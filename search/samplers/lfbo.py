@@ -7,32 +7,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import optuna
 from numpy.typing import NDArray
-from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from tilescout.search.samplers.base import SpaceSampler
-from tilescout.search.samplers.options import Option, OptionValue, read_options
-from tilescout.spaces.space import Indices, SearchSpace
+from tilescout.search.samplers.options import Option
+from tilescout.spaces.space import Indices
 
 if TYPE_CHECKING:
     from sklearn.ensemble import RandomForestClassifier
 
 PLAN = "tilescout:lfbo"
 """The system attribute of the first trial of a generation that holds the generation's plan."""
-
-OPTIONS = (
-    Option("initial", 30, 1, 10_000, "random configurations that are tried first; Helion's full effort takes 100"),
-    Option("copies", 2, 1, 100, "searches that start from the best of them and advance together; at full effort 5"),
-    Option("generations", 20, 1, 10_000, "times that a search advances at most"),
-    Option("neighbours", 300, 1, 100_000, "changed configurations that are drawn around where a search stands"),
-    Option("selected", 0.1, 0.001, 1.0, "share of them that the classifier picks to be tried"),
-    Option("radius", 2, 1, 100, "steps that one knob may move, and how many others may move one step"),
-    Option("quantile", 0.1, 0.001, 0.999, "share of the timed configurations that the classifier learns as good"),
-    Option("patience", 1, 0, 100, "generations without improvement that a search survives"),
-    Option("improvement", 0.001, 0.0, 1.0, "relative gain below which a generation has not improved"),
-    Option("penalty", 1.0, 0.0, 100.0, "how much a pick is worth less for being like those picked before it"),
-)
 
 
 @dataclass(frozen=True)
@@ -47,7 +33,7 @@ class _Copy:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What a generation tries. Without copies it is a random population, from which copies will start."""
+    """The configurations that a generation tries. Without copies it is a random population, from which they start."""
 
     population: tuple[int, ...]
     copies: tuple[_Copy, ...] = ()
@@ -81,28 +67,23 @@ class LFBOSampler(SpaceSampler):
     configurations stand in.
 
     A generation is planned when the first of its trials is asked for, from what is known then.
-
-    Parameters
-    ----------
-    space, seed
-        See `SpaceSampler`.
-    given
-        Values of `OPTIONS`.
-
-    Raises
-    ------
-    SamplerError
-        If the seed is negative, or an option unknown or out of range.
     """
 
-    options = OPTIONS
-
-    def __init__(self, space: SearchSpace | None = None, seed: int | None = None, **given: OptionValue | str) -> None:
-        super().__init__(space, seed)
-        self._option = read_options("lfbo", OPTIONS, given)
-
-    def ordinary(self, seed: int) -> BaseSampler:
-        return RandomSampler(seed=seed)
+    name = "lfbo"
+    summary = "pattern search whose neighbours a random forest picks, in batches, as Helion's autotuner does"
+    options = (
+        Option("initial", 30, 1, 10_000, "random configurations that are tried first; Helion's full effort takes 100"),
+        Option("copies", 2, 1, 100, "searches that start from the best of them and advance together; at full effort 5"),
+        Option("generations", 20, 1, 10_000, "times that a search advances at most"),
+        Option("neighbours", 300, 1, 100_000, "changed configurations that are drawn around where a search stands"),
+        Option("selected", 0.1, 0.001, 1.0, "share of them that the classifier picks to be tried"),
+        Option("radius", 2, 1, 100, "steps that one knob may move, and how many others may move one step"),
+        Option("quantile", 0.1, 0.001, 0.999, "share of the timed configurations that the classifier learns as good"),
+        Option("patience", 1, 0, 100, "generations without improvement that a search survives"),
+        Option("improvement", 0.001, 0.0, 1.0, "relative gain below which a generation has not improved"),
+        Option("penalty", 1.0, 0.0, 100.0, "how much a pick is worth less for being like those picked before it"),
+    )
+    several_objectives = True
 
     def propose(self, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
         available = set(free.tolist())
@@ -128,7 +109,7 @@ class LFBOSampler(SpaceSampler):
                 copies.append(_Copy(copy.at, batch, copy.patience, copy.generations))
         if copies:
             return _Plan((), tuple(copies))
-        size = min(int(self._option["initial"]), len(free))
+        size = min(int(self.option["initial"]), len(free))
         return _Plan(tuple(rng.choice(free, size, replace=False).tolist()))
 
     def _outcomes(self, study: optuna.Study) -> tuple[Indices, NDArray[np.float64]]:
@@ -144,7 +125,7 @@ class LFBOSampler(SpaceSampler):
 
     def _advance(self, plan: _Plan | None, known: Mapping[int, float]) -> Sequence[_Copy]:
         """The copies that go on, where they stand now."""
-        option = self._option
+        option = self.option
         if plan is None:
             return []
         if not plan.copies:
@@ -171,7 +152,7 @@ class LFBOSampler(SpaceSampler):
         finite = np.isfinite(values)
         if not finite.any():
             return None
-        threshold = np.quantile(values[finite], self._option["quantile"])
+        threshold = np.quantile(values[finite], self.option["quantile"])
         good = values <= threshold
         if good.all():
             return None
@@ -187,10 +168,10 @@ class LFBOSampler(SpaceSampler):
 
     def _around(self, at: int, free: Indices, rng: np.random.Generator) -> Indices:
         """Free configurations around one: drawn neighbours, or the nearest where those are too few."""
-        count = int(self._option["neighbours"])
+        count = int(self.option["neighbours"])
         found = self.space.find(self._moved(self.space.codes[at].astype(np.int64), count, rng))
         found = np.intersect1d(found, free)
-        if len(found) < min(count * self._option["selected"], len(free)):
+        if len(found) < min(count * self.option["selected"], len(free)):
             distance = np.abs(self.space.features[free] - self.space.features[at]).sum(axis=1)
             nearest = free[np.argsort(distance, kind="stable")[:count]]
             found = np.union1d(found, nearest)
@@ -198,7 +179,7 @@ class LFBOSampler(SpaceSampler):
 
     def _moved(self, codes: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """`count` changes of a configuration, as codes [count, knobs]; illegal and equal ones are among them."""
-        radius = int(self._option["radius"])
+        radius = int(self.option["radius"])
         shape = np.array(self.space.shape)
         # A knob's turn: the first moves up to `radius` steps, and of the others so many as are drawn move one step.
         turn = np.argsort(np.argsort(np.where(shape > 1, rng.random((count, len(shape))), 2.0), axis=1), axis=1)
@@ -215,7 +196,7 @@ class LFBOSampler(SpaceSampler):
         self, candidates: Indices, forest: "RandomForestClassifier | None", rng: np.random.Generator
     ) -> tuple[int, ...]:
         """The share of the candidates to try: likely good ones, each unlike those picked before it."""
-        count = min(max(round(len(candidates) * self._option["selected"]), 1), len(candidates))
+        count = min(max(round(len(candidates) * self.option["selected"]), 1), len(candidates))
         if forest is None:
             return tuple(rng.choice(candidates, count, replace=False).tolist())
         codes = self.space.codes[candidates]
@@ -224,7 +205,7 @@ class LFBOSampler(SpaceSampler):
         likeness = np.zeros(len(candidates))  # to those picked: shares of the trees in which two have the same leaf
         picked: list[int] = []
         for _ in range(count):
-            adjusted = worth - self._option["penalty"] * likeness / max(len(picked), 1)
+            adjusted = worth - self.option["penalty"] * likeness / max(len(picked), 1)
             adjusted[picked] = -np.inf
             picked.append(int(adjusted.argmax()))
             likeness += (leaves == leaves[picked[-1]]).mean(axis=1)

@@ -31,7 +31,7 @@ cube of their number."""
 
 @dataclass(frozen=True, eq=False)
 class OtherTrials:
-    """What was measured of a problem, for the search of another one.
+    """The measurements of a problem, for the search of another one.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class OtherTrials:
 
     @cached_property
     def features(self) -> Features:
-        """What a cost model sees of the configurations."""
+        """The features of the configurations, as a cost model sees them."""
         return features_of(self.space)
 
     @cached_property
@@ -101,7 +101,7 @@ class OtherTrials:
 
 
 def features_of(space: SearchSpace) -> Features:
-    """What a cost model sees of a space: the features of its template or, if there is none, the knobs."""
+    """The features of a space as a cost model sees them: those of its template or, if there is none, the knobs."""
     try:
         return space_features(space, find_template(space.name))
     except SpaceError:

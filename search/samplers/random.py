@@ -2,8 +2,6 @@
 
 import numpy as np
 import optuna
-from optuna.samplers import BaseSampler
-from optuna.samplers import RandomSampler as OrdinaryRandomSampler
 from optuna.trial import FrozenTrial
 
 from tilescout.search.samplers.base import SpaceSampler
@@ -13,8 +11,9 @@ from tilescout.spaces.space import Indices
 class RandomSampler(SpaceSampler):
     """Any configuration that was not tried, each as likely."""
 
-    def ordinary(self, seed: int) -> BaseSampler:
-        return OrdinaryRandomSampler(seed=seed)
+    name = "random"
+    summary = "configurations at random, each as likely"
+    several_objectives = True
 
     def propose(self, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
         return int(np.random.default_rng(self.seed_of(trial)).choice(free))

@@ -13,7 +13,7 @@ import optuna
 from tilescout.search.engines.engine import CannotMeasureError
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.measure.race import RaceOptions, race_fastest
-from tilescout.search.samplers import make_sampler
+from tilescout.search.samplers import AnySampler, make_sampler
 from tilescout.search.samplers.base import SpaceSampler, distributions
 from tilescout.search.studies.optuna_hooks import all_trials
 from tilescout.search.studies.places import study_store
@@ -65,7 +65,7 @@ class TuneOptions:
     Attributes
     ----------
     sampler, seed
-        The strategy and its seed.
+        The strategy and its seed; see `make_sampler`. An object that has a seed keeps it.
     budget
         When to stop.
     studies
@@ -84,7 +84,7 @@ class TuneOptions:
         How tuners of one study keep track of each other.
     """
 
-    sampler: str
+    sampler: AnySampler
     seed: int
     budget: Budget
     studies: Path | str
@@ -180,9 +180,9 @@ def run_study(
     started = time.monotonic()
     template, space = evaluator.template, evaluator.space
     sampler = make_sampler(options.sampler, space, options.seed, **options.settings)
-    base = (
-        f"{template.name}-{str(space.problem).replace(':', '-')}-{_place(evaluator)}-{options.sampler}-s{options.seed}"
-    )
+    options = replace(options, seed=options.seed if sampler.seed is None else sampler.seed)
+    parts = (template.name, space.problem, _place(evaluator), sampler.label, f"s{options.seed}")
+    base = "-".join(map(str, parts)).replace(":", "-")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with ExitStack() as stack:
         study, tuner = stack.enter_context(
@@ -269,7 +269,7 @@ def _about(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, opt
         space_hash=stored["space_hash"],
         problem=space.problem,
         device=evaluator.device.name,
-        sampler=options.sampler,
+        sampler=sampler.label,
         seed=options.seed,
         provenance=evaluator.provenance,
         default=default,

@@ -10,7 +10,7 @@ import optuna
 
 from tilescout.search.engines.engine import Engine
 from tilescout.search.engines.evaluator import Evaluator
-from tilescout.search.samplers import LEARN_FROM_OTHERS
+from tilescout.search.samplers import find_sampler
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.others import OtherTrials
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
@@ -18,6 +18,7 @@ from tilescout.search.studies.trials import finished_trials
 from tilescout.search.tuning.loop import Budget, run
 from tilescout.search.tuning.study import NoTracker, Tracker, TuneOptions, run_study
 from tilescout.search.tuning.turns import Claim, Turn, Turns
+from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.problems import Problem
 
 SLICE = 16
@@ -63,6 +64,9 @@ def tune_suite(
     StoreError, SamplerError, DeviceError
         What ended one of the searches, once the others are done.
     """
+    if not isinstance(options.sampler, str | type):
+        raise SamplerError("the searches of a suite need a sampler each: give a name or a class, not an object")
+    learns = find_sampler(options.sampler).learns_from_others
     turns = Turns(len(problems), engine.gpus, options.budget, slice)
     lock = threading.Lock()
     known: dict[int, OtherTrials] = {}  # by the problem's number, as of its last turn
@@ -77,7 +81,7 @@ def tune_suite(
 
         part = _Part(turns, number, known)
         asked = options
-        if options.sampler in LEARN_FROM_OTHERS:
+        if learns:
             asked = replace(options, settings={**options.settings, "others": others})
         try:
             part.begin()

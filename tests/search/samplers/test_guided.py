@@ -9,7 +9,8 @@ from tilescout.costmodel.estimator import CostModel, Prediction
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import distributions
 from tilescout.search.samplers.coordinates import coordinates
-from tilescout.search.samplers.guided import GuidedOptions, GuidedSampler
+from tilescout.search.samplers.guided import GuidedSampler
+from tilescout.search.samplers.guided.history import history_of
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import ModelError, SamplerError
 from tilescout.spaces.gemm import GemmProblem
@@ -61,8 +62,7 @@ def truth_of(space: SearchSpace, seed: int = 0) -> np.ndarray:
 
 
 def study_of(space: SearchSpace, model: CostModel | None, **options: float) -> optuna.Study:
-    sampler = make_sampler("guided", space, 0, model=model, tuning=GuidedOptions(**options))  # type: ignore[arg-type]
-    return optuna.create_study(sampler=sampler)
+    return optuna.create_study(sampler=make_sampler("guided", space, 0, options, model=model))
 
 
 def ask(study: optuna.Study, space: SearchSpace) -> tuple[optuna.Trial, int]:
@@ -189,10 +189,10 @@ def test_pruned_and_failed_trials_are_learned_from(model: CostModel | None) -> N
         else:
             study.tell(trial, state=TrialState.FAIL)
     sampler = sampler_of(study)
-    seen = sampler._seen(study)
-    assert (len(seen.failed), seen.pruned.sum()) == (4, 4)
-    mean, _ = sampler._posterior(seen, np.arange(len(SPACE)))
-    fresh, _ = sampler._posterior(sampler._seen(_without(study, SPACE, truth, model)), np.arange(len(SPACE)))
+    history = history_of(study, SPACE)
+    assert (len(history.failed), history.pruned.sum()) == (4, 4)
+    mean, _ = sampler.posterior(study).at(np.arange(len(SPACE)))
+    fresh, _ = sampler.posterior(_without(study, SPACE, truth, model)).at(np.arange(len(SPACE)))
     assert mean[told].mean() > fresh[told].mean()
 
 
@@ -214,7 +214,7 @@ def test_in_a_large_space_the_neighbours_of_the_best_are_looked_at() -> None:
 def test_settings_that_a_strategy_does_not_take_are_refused() -> None:
     with pytest.raises(SamplerError, match="sampler random takes no 'model', only a seed"):
         make_sampler("random", SPACE, 0, model=None)
-    with pytest.raises(SamplerError, match="sampler guided takes no 'luck', only model, tuning, others"):
+    with pytest.raises(SamplerError, match="sampler guided takes no 'luck', only model, others"):
         make_sampler("guided", SPACE, 0, luck=1)
 
 

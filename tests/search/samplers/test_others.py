@@ -114,7 +114,7 @@ def test_what_a_model_got_wrong_on_others_corrects_it(known: list[OtherTrials]) 
     whole = TEMPLATE.space(SEARCHED, H200)
     space = whole.subset(whole.sample(1000, np.random.default_rng(1)))
     alone = GuidedSampler(space, 0)
-    model = alone.model
+    model = alone.about.prior.model
     assert model is not None
     # On another problem, configurations of one schedule took twice as long as the model had expected.
     place = TEMPLATE.space(GemmProblem(4096, 8192, 4096), H200)
@@ -126,7 +126,7 @@ def test_what_a_model_got_wrong_on_others_corrects_it(known: list[OtherTrials]) 
     told = GuidedSampler(space, 0, others=lambda: [truth])
     everything = np.arange(len(space))
     study = optuna.create_study(sampler=told)
-    (before, _), (after, _) = (s._posterior(s._seen(study), everything) for s in (alone, told))
+    (before, _), (after, _) = (sampler.posterior(study).at(everything) for sampler in (alone, told))
     change = after - before
     here = space.columns["schedule"] == "pingpong"
     assert change[here].mean() - change[~here].mean() > 0.1
@@ -137,7 +137,7 @@ def test_trials_that_arrive_meanwhile_count_at_once(known: list[OtherTrials]) ->
     arrived: list[OtherTrials] = []
     sampler = GuidedSampler(space, 0, others=lambda: arrived)
     study = optuna.create_study(sampler=sampler)
-    before, _ = sampler._posterior(sampler._seen(study), np.arange(len(space)))
+    before, _ = sampler.posterior(study).at(np.arange(len(space)))
     arrived.extend(known)
-    after, _ = sampler._posterior(sampler._seen(study), np.arange(len(space)))
+    after, _ = sampler.posterior(study).at(np.arange(len(space)))
     assert not np.allclose(before, after)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import distributions
-from tilescout.search.samplers.lfbo import OPTIONS, PLAN, LFBOSampler
+from tilescout.search.samplers.lfbo import PLAN, LFBOSampler
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.gemm import GemmProblem
@@ -184,7 +184,10 @@ def test_unknown_and_impossible_options_are_refused(options: dict[str, float | s
 def test_options_are_read_from_text_too() -> None:
     sampler = make_sampler("lfbo", SPACE, 0, {"copies": "4", "quantile": "0.25"})
     assert isinstance(sampler, LFBOSampler)
-    assert sampler._option == {option.name: option.default for option in OPTIONS} | {"copies": 4, "quantile": 0.25}
+    assert sampler.option == {option.name: option.default for option in LFBOSampler.options} | {
+        "copies": 4,
+        "quantile": 0.25,
+    }
 
 
 def test_a_strategy_without_options_takes_none() -> None:

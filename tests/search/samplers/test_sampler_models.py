@@ -106,7 +106,8 @@ def test_tpe_chooses_among_those_of_its_draws_that_are_free() -> None:
     search(study, 12, bowl)
     free = study.sampler.free(study)[::3]  # two of three draws are refused
     chosen = [
-        tpe._TPEAmong(BOWL, free, seed).sample_relative(study, study.trials[-1], dict(KNOBS)) for seed in range(60)
+        tpe._TPEAmong(BOWL, free, seed, candidates=24).sample_relative(study, study.trials[-1], dict(KNOBS))
+        for seed in range(60)
     ]
     found = BOWL.find([[codes[name] for name in KNOBS] for codes in chosen])
     assert np.isin(found, free).mean() > 0.9
@@ -119,17 +120,16 @@ def test_gp_keeps_away_from_where_configurations_fail() -> None:
     assert broken[asked[-12:]].mean() < 0.25
 
 
-def test_gp_goes_on_with_more_trials_than_it_fits_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gp, "LARGEST_FIT", 12)
-    asked = search(study_of("gp"), 30, lambda index: None if index % 9 == 0 else bowl(index))
+def test_gp_goes_on_with_more_trials_than_it_fits_to() -> None:
+    asked = search(study_of("gp:largest=12"), 30, lambda index: None if index % 9 == 0 else bowl(index))
     assert np.median(TIMES[asked[12:]]) < np.median(TIMES[asked[:12]])
 
 
 @given(length=st.integers(1, 2000))
 def test_gp_fits_to_the_best_and_an_even_spread_of_the_others(length: int) -> None:
-    chosen = gp._thinned(length)
-    best = gp.LARGEST_FIT // 2
-    assert len(chosen) == min(length, gp.LARGEST_FIT)
+    chosen = gp._thinned(length, 256)
+    best = 128
+    assert len(chosen) == min(length, 256)
     assert (np.diff(chosen) > 0).all()
     assert list(chosen[:best]) == list(range(min(length, best)))
     assert chosen[-1] == length - 1
@@ -153,7 +153,7 @@ def test_gp_sees_logarithms_of_times_and_failures_as_the_worst(
     direction: StudyDirection, values: Sequence[float], expected: Sequence[float]
 ) -> None:
     completed = [trial_of(value) for value in values]
-    observed = gp._observations(completed, [trial_of()], [direction])
+    observed = gp._observations(completed, [trial_of()], [direction], 256)
     assert [trial.value for trial in observed] == pytest.approx(list(expected))
     assert [trial.value for trial in completed] == values, "the study's own trials were changed"
 
@@ -165,7 +165,7 @@ def test_gp_does_not_hold_an_interruption_against_a_configuration_that_is_tried_
     interrupted, broken = search(study, 2, lambda index: None)
     again = {name: int(code) for name, code in zip(KNOBS, BOWL.codes[interrupted], strict=True)}
     study.enqueue_trial(again)
-    search(study, gp.STARTUP, bowl)
+    search(study, int(study.sampler.option["startup"]), bowl)
     failed: list[FrozenTrial] = []
     observations = gp._observations
 

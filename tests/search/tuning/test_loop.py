@@ -200,7 +200,7 @@ def test_models_start_after_so_many_timed_or_pruned_trials_and_learn_from_both(
     result, _ = search(sampler)
 
     counted = np.cumsum([not trial.measurement.failed for trial in result.trials])
-    startup = tpe.STARTUP if module is tpe else gp.STARTUP
+    startup = make_sampler(sampler).option["startup"]
     first = int(np.flatnonzero(counted >= startup)[0]) + 1
     assert fitted_at[0] == first
     assert any(trial.measurement.status is Status.PRUNED for trial in result.trials[:first])

@@ -6,7 +6,7 @@ import pytest
 
 from tilescout.costmodel.posterior import Observed
 from tilescout.search.engines.replay import ReplayEngine
-from tilescout.search.samplers.guided import GuidedSampler
+from tilescout.search.samplers.guided.prior import Prior
 from tilescout.search.studies.records import StudyInfo, StudyResult
 from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table
@@ -71,15 +71,15 @@ def test_a_guided_search_of_a_suite_has_the_trials_of_the_other_problems(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[Problem, set[Problem]] = {}
-    elsewhere = GuidedSampler._elsewhere
+    elsewhere = Prior.elsewhere
 
-    def noted(sampler: GuidedSampler) -> Observed | None:
-        assert sampler._others is not None
-        others = {other.space.problem for other in sampler._others()}
-        asked.setdefault(sampler.space.problem, set()).update(others)
-        return elsewhere(sampler)
+    def noted(prior: Prior) -> Observed | None:
+        assert prior.others is not None
+        others = {other.space.problem for other in prior.others()}
+        asked.setdefault(prior.space.problem, set()).update(others)
+        return elsewhere(prior)
 
-    monkeypatch.setattr(GuidedSampler, "_elsewhere", noted)
+    monkeypatch.setattr(Prior, "elsewhere", noted)
     search(table, tmp_path, "guided", trials=40)
     for problem in PROBLEMS[1:]:
         assert asked[problem]

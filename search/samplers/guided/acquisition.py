@@ -1,0 +1,60 @@
+"""The acquisition function: which configurations are looked at for a proposal, and which of them is taken."""
+
+import numpy as np
+
+from tilescout.costmodel.arrays import Floats
+from tilescout.costmodel.estimator import Prediction
+from tilescout.costmodel.posterior import expected_improvement
+from tilescout.search.samplers.guided.history import History
+from tilescout.search.samplers.guided.options import GuidedOptions
+from tilescout.spaces.space import Indices, SearchSpace
+
+
+def candidates_among(
+    free: Indices,
+    space: SearchSpace,
+    history: History,
+    prior: Prediction | None,
+    options: GuidedOptions,
+    rng: np.random.Generator,
+) -> Indices:
+    """The free configurations to look at: all of few, else the most hopeful and the neighbours of the best trials.
+
+    Without a prior none is more hopeful than another, and they are drawn at random.
+    """
+    if len(free) <= 2 * options.candidates:
+        return free
+    if prior is not None:
+        hopeful = prior.mean[free] - prior.spread[free]
+        kept = free[np.argpartition(hopeful, options.candidates)[: options.candidates]]
+    else:
+        kept = rng.choice(free, options.candidates, replace=False)
+    order = np.argsort(history.values, kind="stable")[: options.tops]
+    codes, ones = space.codes[free], np.ones(len(space.knobs), dtype=np.uint8)
+    differing = [(codes != space.codes[index]).view(np.uint8) @ ones for index in history.settled[order]]
+    return np.unique(np.concatenate([kept, *(free[count <= options.radius] for count in differing)]))
+
+
+def incumbent(history: History, prior: Prediction | None) -> float | None:
+    """The value to improve on: the best so far or, before any is known, the best that is expected of those in flight.
+
+    Without it proposals that are made before anything is known would all lie together. None if there is neither.
+    """
+    if history.best is None and prior is not None and len(history.running):
+        return float(prior.mean[history.running].min())
+    return history.best
+
+
+def most_promising(mean: Floats, std: Floats, best: float | None) -> int:
+    """The position of the largest expected improvement on `best`; of the smallest mean, if there is none to improve on.
+
+    Parameters
+    ----------
+    mean, std
+        Of each candidate's value, of shape [candidates].
+    best
+        The incumbent's value.
+    """
+    if best is None:
+        return int(mean.argmin())
+    return int(expected_improvement(mean, std, best).argmax())

@@ -1,0 +1,90 @@
+"""The trials of a study as a Gaussian process sees them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from tilescout.costmodel.arrays import Floats
+from tilescout.search.studies.ledger import distributions
+from tilescout.spaces.space import Indices, SearchSpace
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """A study's trials, as indices of its space.
+
+    Attributes
+    ----------
+    settled
+        Timed and pruned trials, in the order of their numbers.
+    values
+        A number to minimise for each of them, of the same shape: the natural logarithm of the time in µs if
+        `are_times`, else the value or, of several objectives, the mean of the ranks.
+    pruned
+        Which of them were pruned, of the same shape.
+    failed, running
+        Failed trials and trials in flight that are not settled, too; in the order of the space.
+    best
+        The smallest value of a trial that was not pruned; None without one.
+    are_times
+        Whether the study minimises one positive value.
+    """
+
+    settled: Indices
+    values: Floats
+    pruned: NDArray[np.bool_]
+    failed: Indices
+    running: Indices
+    best: float | None
+    are_times: bool
+
+
+def history_of(study: optuna.Study, space: SearchSpace, but: int | None = None) -> History:
+    """The history of a study, without the trial of number `but`.
+
+    Trials that do not have all knobs, or have a combination of them that is not legal, say nothing.
+    """
+    names = list(distributions(space))
+    trials = [trial for trial in study.get_trials(deepcopy=False) if all(name in trial.params for name in names)]
+    codes = np.array([[trial.params[name] for name in names] for trial in trials], dtype=np.int64)
+    at = np.asarray(space.find(codes.reshape(-1, len(names))), dtype=np.int64)
+    legal = [(trial, index) for trial, index in zip(trials, at.tolist(), strict=True) if index >= 0]
+
+    def in_state(*states: TrialState) -> list[tuple[FrozenTrial, int]]:
+        return [(trial, index) for trial, index in legal if trial.state in states]
+
+    finished = [each for each in in_state(TrialState.COMPLETE, TrialState.PRUNED) if each[0].values is not None]
+    values, are_times = _losses([trial for trial, _ in finished], study.directions)
+    finite = np.isfinite(values)
+    settled = np.array([index for _, index in finished], dtype=np.int64)[finite]
+    pruned = np.array([trial.state is TrialState.PRUNED for trial, _ in finished], dtype=np.bool_)[finite]
+    values = values[finite]
+    exact = values[~pruned]
+    running = [index for trial, index in in_state(TrialState.RUNNING) if trial.number != but]
+    return History(
+        settled=settled,
+        values=values,
+        pruned=pruned,
+        failed=np.setdiff1d(np.array([index for _, index in in_state(TrialState.FAIL)], dtype=np.int64), settled),
+        running=np.setdiff1d(np.array(running, dtype=np.int64), settled),
+        best=float(exact.min()) if len(exact) else None,
+        are_times=are_times,
+    )
+
+
+def _losses(trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection]) -> tuple[Floats, bool]:
+    """A number to minimise for each trial, and whether it is a log time."""
+    values = np.array([trial.values for trial in trials], dtype=np.float64).reshape(len(trials), len(directions))
+    if len(directions) == 1 and directions[0] == StudyDirection.MINIMIZE and (values > 0).all():
+        return np.log(values[:, 0]), True
+    signs = np.array([1.0 if direction == StudyDirection.MINIMIZE else -1.0 for direction in directions])
+    if len(directions) == 1:
+        return signs[0] * values[:, 0], False
+    # Of several objectives, the mean of the ranks.
+    ranks = np.argsort(np.argsort(signs * values, axis=0, kind="stable"), axis=0, kind="stable")
+    return np.asarray(ranks.mean(axis=1), dtype=np.float64), False

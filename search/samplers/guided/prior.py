@@ -1,0 +1,127 @@
+"""The prior: log times that are expected of the configurations of a space before any of them is measured."""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, reduce
+from pathlib import Path
+
+import numpy as np
+
+from tilescout.costmodel.estimator import CostModel, Prediction
+from tilescout.costmodel.forest import ForestModel, ForestOptions
+from tilescout.costmodel.persistence import ModelCard, load_model, shipped_model
+from tilescout.costmodel.posterior import Observed
+from tilescout.search.samplers.guided.options import GuidedOptions
+from tilescout.search.samplers.others import OtherTrials, features_of, nearest
+from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.templates import find_template
+
+SHIPPED = "shipped"
+"""Take the model that comes with the package for the space and device, if there is one."""
+
+
+class Prior:
+    """The log times that a cost model expects of a space, and how wrong it was on other problems.
+
+    Nothing is read or predicted before it is asked for, and nothing twice.
+
+    Parameters
+    ----------
+    space
+        The configurations.
+    given
+        The cost model: `SHIPPED`, a fitted model, the file of one, or None for none.
+    others
+        Called for what is known by then of other problems with the same knobs; None if there are none.
+    options
+        How the search goes about it.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        given: CostModel | Path | str | None,
+        others: Callable[[], Sequence[OtherTrials]] | None,
+        options: GuidedOptions,
+    ) -> None:
+        self.space = space
+        self.others = others
+        self._given = given
+        self._options = options
+        self._learned: tuple[int, Prediction] | None = None
+        self._predicted: dict[int, tuple[OtherTrials, Prediction]] = {}
+
+    @property
+    def file(self) -> Path | None:
+        """The file of the model; None without a model, or if it came from no file."""
+        if self._given is None or isinstance(self._given, CostModel):
+            return None
+        if self._given == SHIPPED:
+            return shipped_model(self.space.name, self.space.device.name)
+        return Path(self._given)
+
+    @property
+    def hindsight(self) -> bool:
+        """Whether the model was trained on the problem of the space."""
+        return self._loaded is not None and str(self.space.problem) in self._loaded[1].problems
+
+    @cached_property
+    def model(self) -> CostModel | None:
+        """The cost model; None without one.
+
+        Raises
+        ------
+        ModelError
+            If it can't be read.
+        SpaceError
+            If one was given for a space that has no template.
+        """
+        if self._given is None:
+            return None
+        if self._given != SHIPPED:
+            find_template(self.space.name)
+        if isinstance(self._given, CostModel):
+            return self._given
+        return self._loaded[0] if self._loaded is not None else None
+
+    @cached_property
+    def of_model(self) -> Prediction | None:
+        """The model's expectation of every configuration; None without a model.
+
+        Raises
+        ------
+        ModelError
+            If the model is not one of the space's template.
+        """
+        return None if self.model is None else self.model.predict(features_of(self.space))
+
+    def now(self) -> Prediction | None:
+        """The expectation of the model or of one that is learned from other problems; None if there is neither."""
+        if self.of_model is not None or self.others is None:
+            return self.of_model
+        others = self.others()
+        known = sum(int((~other.pruned).sum()) for other in others)
+        if known < self._options.enough:
+            return None
+        if self._learned is None or known >= 2 * self._learned[0]:  # not after every trial: it takes seconds
+            options = ForestOptions(trees=self._options.trees)
+            model = ForestModel(options).fit([other.sample() for other in others])
+            self._learned = known, model.predict(features_of(self.space))
+        return self._learned[1]
+
+    def elsewhere(self) -> Observed | None:
+        """How wrong the model was on other problems; None if nothing is known of that."""
+        if self.model is None or self.others is None or not (others := self.others()):
+            return None
+        parts = []
+        for number, other in enumerate(nearest(others, self.space.problem), start=1):
+            if id(other) not in self._predicted:
+                self._predicted[id(other)] = other, self.model.predict(other.features)
+            expected = self._predicted[id(other)][1]
+            noise = np.where(other.pruned, self._options.pilot_noise, self._options.noise)
+            problem = np.full(len(other), number)
+            parts.append(Observed(other.points, other.log_time - expected.mean, expected.spread, noise, problem))
+        return reduce(Observed.and_, parts)
+
+    @cached_property
+    def _loaded(self) -> tuple[CostModel, ModelCard] | None:
+        return load_model(self.file) if self.file is not None else None

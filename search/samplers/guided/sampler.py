@@ -1,0 +1,216 @@
+"""Samplers that start from what a cost model knows and learn from every measurement."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.trial import FrozenTrial
+
+from tilescout.costmodel.arrays import Floats
+from tilescout.costmodel.estimator import CostModel, Expected, Prediction
+from tilescout.costmodel.posterior import Kernel, expected_improvement
+from tilescout.search.samplers.base import SpaceSampler
+from tilescout.search.samplers.coordinates import coordinates
+from tilescout.search.samplers.guided.acquisition import candidates_among, incumbent, most_promising
+from tilescout.search.samplers.guided.history import History, history_of
+from tilescout.search.samplers.guided.options import GuidedOptions
+from tilescout.search.samplers.guided.posterior import Corrected, Posterior, Uninformed, fitted_to, kernel_of
+from tilescout.search.samplers.guided.prior import SHIPPED, Prior
+from tilescout.search.samplers.guided.stopping import may_stop, reason_to_stop
+from tilescout.search.samplers.options import OptionValue, options_of
+from tilescout.search.samplers.others import OtherTrials, points_of
+from tilescout.spaces.space import Indices, SearchSpace
+
+
+class GuidedSampler(SpaceSampler):
+    """The configuration of largest expected improvement under a cost model that every measurement corrects.
+
+    A Gaussian process models the error of the model's log times (`tilescout.costmodel.posterior`); without a model it
+    models the log times themselves. A pruned trial counts with its pilot's uncertainty, a failed one as slow, and
+    trials in flight as what is expected of them, so that proposals made at the same time differ.
+
+    Trials of other problems, as of a suite that is tuned together, correct the model too, the more the more similar the
+    problem. Without a model, one is learned from them.
+
+    Of values that are no times (not all positive, maximised, or of several objectives) it sees standardised ranks or
+    values, and no prior.
+
+    The parts are modules of their own: `prior`, `posterior`, `acquisition` and `stopping`.
+
+    Parameters
+    ----------
+    space, seed
+        See `SpaceSampler`.
+    model
+        The prior: a fitted cost model of the template that is named like the space, or the file of one; None for a
+        search without; by default the one that comes with the package, where there is one.
+    others
+        Called before every proposal for what is known by then of other problems with the same knobs; see
+        `tilescout.search.samplers.others`.
+    given
+        Values of the options, see `GuidedOptions`.
+    """
+
+    name = "guided"
+    summary = "what the shipped cost model expects, corrected by every measurement; stops by itself"
+    options = options_of(GuidedOptions)
+    deterministic = True
+    uses_model = True
+    learns_from_others = True
+    several_objectives = True
+
+    def __init__(
+        self,
+        space: SearchSpace | None = None,
+        seed: int | None = None,
+        model: CostModel | Path | str | None = SHIPPED,
+        others: Callable[[], Sequence[OtherTrials]] | None = None,
+        **given: OptionValue | str,
+    ) -> None:
+        self._model = model
+        self._others = others
+        super().__init__(space, seed, **given)
+        self.tuning = GuidedOptions(**dict[str, Any](self.option))
+
+    def _begin(self, space: SearchSpace | None, seed: int | None) -> None:
+        super()._begin(space, seed)
+        self._about: _About | None = None
+        self._kernels: dict[tuple[float, ...], Kernel] = {}  # the last that was fitted
+
+    @property
+    def about(self) -> "_About":
+        """The space, and what is known of it before anything is measured."""
+        if self._about is None:
+            self._about = _About(self.space, Prior(self.space, self._model, self._others, self.tuning))
+        return self._about
+
+    @property
+    def prior(self) -> Prediction | None:
+        """The cost model's expectation of every configuration of the space; None without a model.
+
+        Raises
+        ------
+        ModelError
+            If the model can't be read, or is not one of the space's template.
+        SpaceError
+            If one was given for a space that has no template.
+        """
+        return self.about.prior.of_model
+
+    @property
+    def model_file(self) -> Path | None:  # type: ignore[override]
+        """The file of the model; None without a model, or if it came from no file."""
+        return self.about.prior.file if self._space is not None else None
+
+    @property
+    def hindsight(self) -> bool:  # type: ignore[override]
+        """Whether the model was trained on the problem of the space."""
+        return self._space is not None and self.about.prior.hindsight
+
+    def expected(self, index: int) -> Expected | None:
+        return Expected.of(self.prior, index) if self.prior is not None else None
+
+    def propose(self, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
+        rng = np.random.default_rng(self.seed_of(trial))
+        known = self._known(study, but=trial.number)
+        if known.prior is None and len(known.history.settled) < self.tuning.startup:
+            return int(rng.choice(free))
+        candidates, mean, std = self._foreseen(known, free, rng)
+        return int(candidates[most_promising(mean, std, incumbent(known.history, known.prior))])
+
+    def done(self, study: optuna.Study) -> str | None:
+        known, free = self._known(study), self.free(study)
+        if not len(free) or not may_stop(known.history, known.prior is not None, self.tuning):
+            return None
+        assert known.history.best is not None
+        _, mean, std = self._foreseen(known, free, np.random.default_rng(len(known.history.settled)))
+        return reason_to_stop(mean, std, known.history.best, self.tuning)
+
+    def gain(self, study: optuna.Study) -> float | None:
+        """The largest expected improvement, as a share of the time: what the next proposal is chosen by."""
+        known, free = self._known(study), self.free(study)
+        history = known.history
+        if history.best is None or not history.are_times:
+            return None
+        if not len(free):
+            return 0.0
+        if known.prior is None and len(history.settled) < 2 * self.tuning.startup:
+            return None
+        _, mean, std = self._foreseen(known, free, np.random.default_rng(len(history.settled)))
+        return float(expected_improvement(mean, std, history.best).max())
+
+    def posterior(self, study: optuna.Study) -> Posterior:
+        """The distribution of configurations' values after the study's trials; without a prior one trial is needed."""
+        return self._posterior(self._known(study))
+
+    def _known(self, study: optuna.Study, but: int | None = None) -> "_Known":
+        history = history_of(study, self.space, but)
+        return _Known(history, self.about.prior.now() if history.are_times else None)
+
+    def _foreseen(self, known: "_Known", free: Indices, rng: np.random.Generator) -> tuple[Indices, Floats, Floats]:
+        """The candidates, and the mean and standard deviation of their values."""
+        candidates = candidates_among(free, self.space, known.history, known.prior, self.tuning, rng)
+        return candidates, *self._posterior(known).at(candidates)
+
+    def _posterior(self, known: "_Known") -> Posterior:
+        about, history = self.about, known.history
+        if known.prior is not None:
+            return Corrected(about.points_among_all, history, known.prior, about.prior.elsewhere(), self.tuning)
+        return Uninformed(about.points, history, self._kernel(history), self.tuning)
+
+    def _kernel(self, history: History) -> Kernel:
+        """The kernel of the first trials, as many as there were when it was due: the same after a resumption."""
+        due = fitted_to(len(history.values), self.tuning)
+        settled, values = history.settled[:due], history.values[:due]
+        key = (*values.tolist(), *map(float, settled))
+        if key not in self._kernels:
+            self._kernels = {key: kernel_of(self.about.points[settled], values)}
+        return self._kernels[key]
+
+
+class ColdSampler(GuidedSampler):
+    """`GuidedSampler` without a cost model."""
+
+    name = "guided-cold"
+    summary = "the same without a cost model: for spaces and devices that nothing is known of"
+    deterministic = False
+    uses_model = False
+
+    def __init__(
+        self,
+        space: SearchSpace | None = None,
+        seed: int | None = None,
+        others: Callable[[], Sequence[OtherTrials]] | None = None,
+        **given: OptionValue | str,
+    ) -> None:
+        super().__init__(space, seed, model=None, others=others, **given)
+
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """The history that a proposal follows from, and the prior where its values are times."""
+
+    history: History
+    prior: Prediction | None
+
+
+@dataclass(eq=False)
+class _About:
+    """A space as a guided search sees it."""
+
+    space: SearchSpace
+    prior: Prior
+
+    @cached_property
+    def points(self) -> Floats:
+        """Where the configurations lie, of shape [configurations, coordinates]."""
+        return coordinates(self.space)
+
+    @cached_property
+    def points_among_all(self) -> Floats:
+        """Where they lie among those of other problems, of shape [configurations, coordinates]."""
+        return points_of(self.space)

@@ -1,0 +1,68 @@
+"""Any sampler of optuna's, kept to the configurations that are legal and were not tried."""
+
+import copy
+import inspect
+from typing import ClassVar
+
+import optuna
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial
+
+from tilescout.search.samplers.base import SpaceSampler
+from tilescout.spaces.space import Indices, SearchSpace
+
+
+class OrdinarySampler(SpaceSampler):
+    """An optuna sampler whose proposals are moved to the nearest free configuration.
+
+    Optuna samplers know neither constraints nor what was tried: they would propose configurations that can't be built,
+    and some again and again. Samplers that choose among legal configurations find faster ones, see
+    `tilescout.search.samplers.tpe`.
+
+    Attributes
+    ----------
+    kind
+        The optuna sampler's class. One is made for every proposal, with a seed of its own, so that a resumed study goes
+        on as it would have.
+    """
+
+    kind: ClassVar[type[BaseSampler]]
+
+    def ordinary(self, seed: int) -> BaseSampler:
+        takes_seed = "seed" in inspect.signature(self.kind).parameters
+        return self.kind(seed=seed) if takes_seed else self.kind()  # type: ignore[call-arg]
+
+    def propose(self, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
+        return self._nearest(self.ordinary(self.seed_of(trial)), study, trial, free)
+
+    def _nearest(self, sampler: BaseSampler, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
+        inferred = sampler.infer_relative_search_space(study, trial)
+        relative = {name: found for name, found in inferred.items() if self.variable_knobs.get(name) == found}
+        chosen = sampler.sample_relative(study, trial, relative)
+        for name in self.variable_knobs.keys() - chosen.keys():
+            chosen[name] = sampler.sample_independent(study, trial, name, self.variable_knobs[name])
+        return self.space.nearest([chosen.get(name, 0) for name in self.knobs], free)
+
+
+class GivenSampler(OrdinarySampler):
+    """An optuna sampler that somebody made; it keeps its own random state, which no seed settles."""
+
+    def __init__(self, sampler: BaseSampler, space: SearchSpace | None = None, seed: int | None = None) -> None:
+        self._given = sampler
+        super().__init__(space, seed)
+
+    @property
+    def label(self) -> str:
+        return type(self._given).__name__
+
+    def ordinary(self, seed: int) -> BaseSampler:
+        return copy.deepcopy(self._given)
+
+    def propose(self, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
+        return self._nearest(self._ordinary, study, trial, free)
+
+
+def among_legal(kind: type[BaseSampler]) -> type[SpaceSampler]:
+    """The class of samplers over legal configurations that an optuna sampler's class stands for."""
+    summary = (kind.__doc__ or "").strip().partition("\n")[0]
+    return type(kind.__name__, (OrdinarySampler,), {"name": kind.__name__, "summary": summary, "kind": kind})
