@@ -21,7 +21,7 @@ from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import TableError
-from tilescout.spaces.templates import KernelTemplate, load_template
+from tilescout.spaces.templates import KernelTemplate, find_template
 
 
 @click.group(
@@ -92,7 +92,7 @@ def add_binaries(path: Path, out: Path, store: Path) -> None:
     row whose kernel is not in the store keeps what it has.
     """
     recorded = Table.read(path)
-    written = read_binaries(recorded, load_template(recorded.card.space), ArtifactStore(artifacts(store)), out)
+    written = read_binaries(recorded, find_template(recorded.card.space), ArtifactStore(artifacts(store)), out)
     known = written.data.num_rows - written.data["instructions"].null_count
     Console().print(
         f"{out}: {known:,} of {len(written):,} rows have the number of instructions of their kernel",

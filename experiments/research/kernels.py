@@ -17,7 +17,7 @@ from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import KernelTemplate, load_template
+from tilescout.spaces.templates import KernelTemplate, find_template
 
 HEATING_US = 2_000_000.0  # a card that has idled takes a second or two to reach its power cap
 PAUSE_SECONDS = 0.03  # the longest pause between two measurements, as a search has them where it waits for compilers
@@ -54,7 +54,7 @@ def load_all(
 
 def set_up(worker: Worker, table: Table, problem: Problem, good: int, store: Path) -> tuple[Bench, list[Launch]]:
     """A problem's bench, and its best recorded configurations and the default, compiled and loaded, to be run on it."""
-    template = load_template(table.card.space)
+    template = find_template(table.card.space)
     arch = find_device(worker.machine.name).arch
     built = compile_all(template, problem, arch, finalists(table, problem, good), store)
     bench = worker.bench(template.workload, str(problem), ProtocolOptions(), None)

@@ -23,7 +23,7 @@ from tilescout.search.samplers.guided import GuidedSampler
 from tilescout.search.samplers.others import OtherTrials
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.space import SearchSpace
-from tilescout.spaces.templates import load_template
+from tilescout.spaces.templates import find_template
 
 PROBLEMS = ("4096x4096x4096:bf16", "2048x8192x4096:bf16", "8192x2048x4096:bf16", "4096x2048x8192:bf16")
 """The first is searched; of the others some trials are known."""
@@ -68,7 +68,7 @@ def main(run: Run, trials: int, configurations: int) -> None:
     """Time the proposals of three searches, and print the times."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     threadpool_limits(1)
-    template, device = load_template("gemm_sm90"), find_device("h200")
+    template, device = find_template("gemm_sm90"), find_device("h200")
     spaces = []
     for problem in PROBLEMS:
         whole = template.space(template.parse(problem), device)

@@ -62,10 +62,10 @@ from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import load_template
+from tilescout.spaces.templates import find_template
 
 PROBLEMS = ("1024x1024x1024", "2048x2048x2048", "4096x4096x4096", "8192x8192x8192", "16x4096x4096", "64x8192x8192")
-TEMPLATE = load_template("gemm_sm90")
+TEMPLATE = find_template("gemm_sm90")
 OPTIONS = ProtocolOptions()
 FIXED_LAUNCHES = 20
 RACED = 20

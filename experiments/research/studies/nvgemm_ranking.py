@@ -22,7 +22,7 @@ from tilescout.experiments.research.studies.peer_kernels import listed
 from tilescout.search.export.candidates import OPERATORS, learned_ranker
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.templates import load_template
+from tilescout.spaces.templates import find_template
 
 DEVICE = "h200"
 TIMED = 10  # nvgemm_max_profiling_configs of torch 2.14 and 2.15
@@ -31,7 +31,7 @@ KEPT = (1, 2, 4)
 
 def predicted(problem: GemmProblem) -> NDArray[np.float64]:
     """The log times that our model predicts for the operators, in CUTLASS's order: [operators]."""
-    template = load_template(OPERATORS)
+    template = find_template(OPERATORS)
     space = template.space(problem, find_device(DEVICE))
     depth = 128 // problem.element.bytes
     candidates = [{**space[index], "tile_k": depth} for index in listed(template, space)]

@@ -43,7 +43,7 @@ from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.libraries.bare import without_init
 from tilescout.spaces.space import SearchSpace
-from tilescout.spaces.templates import KernelTemplate, load_template
+from tilescout.spaces.templates import KernelTemplate, find_template
 from tilescout.spaces.workloads import load_workload
 
 QUACK_WARMUP_MS = 20.0  # a tenth of Quack's own: kernel follows kernel here, on a GPU that is warm
@@ -107,7 +107,7 @@ def choose(space: str, kernels: Mapping[str, Sequence[Kernel]]) -> dict[str, lis
     """Times, in ms, of compiled configurations of each problem."""
     import torch
 
-    machine, workload = CudaMachine(0), load_template(space).workload
+    machine, workload = CudaMachine(0), find_template(space).workload
     load_runtime_libraries()
     generator = torch.Generator(machine.device).manual_seed(0)
     measure = time_as_quack if space == "quack_sm90" else time_as_inductor
@@ -236,14 +236,14 @@ def main(run: Run, spaces: tuple[str, ...], problems: tuple[str, ...], trials: i
     signature, arch = GemmProblem.parse(named[0]).signature, find_device("h200").arch
     theirs, times = {}, {}
     for name in spaces:
-        template = load_template(name)
+        template = find_template(name)
         with CompilePool(template, signature, arch, kernels, CompileOptions()) as pool:
             theirs[name], times[name] = choices_of(template, pool, named)
         print(f"{name}: chosen after {time.monotonic() - started:.0f} s", flush=True)
     report["chosen by, in ms"] = times
     report["problems"] = {}
     for name in spaces:
-        with LocalEngine(load_template(name), artifacts(store)) as engine:
+        with LocalEngine(find_template(name), artifacts(store)) as engine:
             for problem in named:
                 outcome = compare(engine, problem, theirs[name][problem], store, trials)
                 report["problems"].setdefault(problem, {})[name] = outcome

@@ -30,7 +30,7 @@ from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import KernelTemplate, load_template
+from tilescout.spaces.templates import KernelTemplate, find_template
 
 OPTIONS = ProtocolOptions()
 
@@ -78,7 +78,7 @@ def race_problem(
 def main(run: Run, table: Path, count: int, store: Path, device: str) -> None:
     """Race the best rows of every problem, and print the winners."""
     recorded = Table.read(table)
-    template = load_template(recorded.card.space)
+    template = find_template(recorded.card.space)
     signature = recorded.problems[0].signature
     result: dict[str, Any] = {"protocol": VERSION, "library": recorded.card.library, "problems": {}}
     with MeasuringProcess(device, LiveOptions().timeout) as process:

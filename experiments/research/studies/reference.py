@@ -46,7 +46,7 @@ from tilescout.search.studies.folders import artifacts
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import load_template
+from tilescout.spaces.templates import find_template
 
 _FORGET = 1 / 16  # as the protocol's mean of the last measurements
 
@@ -166,7 +166,7 @@ def record(
     measuring: Measuring,
 ) -> dict[str, Any]:
     """Measure a problem in every set-up, by its name: the library's time, and raw times."""
-    template = load_template(table.card.space)
+    template = find_template(table.card.space)
     arch = find_device(worker.machine.name).arch
     built = compile_all(template, problem, arch, finalists(table, problem, measuring.good), kernels)
     results: dict[str, Any] = {}

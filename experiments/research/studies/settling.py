@@ -30,7 +30,7 @@ from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import load_template
+from tilescout.spaces.templates import find_template
 
 SLOWER = (1.2, 1.6)  # times the best: given up after two pairs, and not pruned
 HOPELESS = 0.5  # a best known ratio that none of them comes near
@@ -70,7 +70,7 @@ def record(
     seed: int,
 ) -> dict[str, Any]:
     """Measure a problem with every length of settling; figures and raw ratios by length."""
-    template = load_template(table.card.space)
+    template = find_template(table.card.space)
     arch = find_device(worker.machine.name).arch
     fast = finalists(table, problem, good)
     chosen = [*fast, *slower(table, problem, good)]
