@@ -22,9 +22,10 @@ from tilescout.experiments.compare.play import (
     run_all,
     runs_of,
 )
-from tilescout.experiments.compare.processes import cores, processes_option
+from tilescout.experiments.compare.processes import processes_option
 from tilescout.experiments.compare.report import log_comparison, print_comparison, write_comparison
 from tilescout.experiments.compare.result import compare as compare_traces
+from tilescout.search.build.cores import available_cores
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import TableError
@@ -97,7 +98,7 @@ def compare(
     runs = runs_of(contenders, cases, trials, seeds)
     fixed = [contender.name for contender in contenders if contender.deterministic]
     played = list(dict.fromkeys(played_for(run, fixed) for run in runs))
-    workers = processes or cores()
+    workers = processes or available_cores()
     for contender in contenders:
         for table in dict.fromkeys(case.table for case in cases):
             contender.prepare(Path(table), [case.problem for case in cases if case.table == table], workers)

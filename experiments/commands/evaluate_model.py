@@ -38,7 +38,8 @@ from tilescout.experiments.commands.options import (
     trees_option,
 )
 from tilescout.experiments.compare.held_out import FOLDER, HeldOutModels
-from tilescout.experiments.compare.processes import cores, processes_option
+from tilescout.experiments.compare.processes import processes_option
+from tilescout.search.build.cores import available_cores
 from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import problem_space
@@ -101,7 +102,7 @@ def evaluate_model(
     divisions = {what: [s.problem if what == "problem" else family_of(s.problem) for s in samples] for what in LEFT_OUT}
     groups = [group for labels in divisions.values() for group in _groups(samples, labels)]
     for models in kinds:
-        models.train(groups, processes or cores())
+        models.train(groups, processes or available_cores())
     console = Console()
     result: dict[str, Any] = {"table": recorded.path.name, "rows": len(recorded), "device": recorded.card.device}
     drawn: dict[str, list[tuple[Sample, Prediction]]] = {}

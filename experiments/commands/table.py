@@ -13,7 +13,7 @@ from rich.console import Console
 from tilescout.experiments.commands.options import check_writable, examples, store_option
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, verify_library
 from tilescout.search.build.binaries import instruction_count
-from tilescout.search.measure.measurement import Resources
+from tilescout.search.build.resources import Resources
 from tilescout.search.studies.folders import artifacts
 from tilescout.search.tables.card import FORMAT
 from tilescout.search.tables.kernel_tuner import cache_of, read_cache

@@ -18,11 +18,6 @@ processes_option = click.option(
 )
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def each(
     function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]], processes: int, title: str
 ) -> Iterator[Result]:

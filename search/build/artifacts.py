@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from tilescout.search.measure.measurement import Resources
+from tilescout.search.build.resources import Resources
 from tilescout.spaces.errors import ArtifactError, StoreError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import KernelTemplate
@@ -96,6 +96,30 @@ class Artifact:
     def ok(self) -> bool:
         """Whether there is a kernel."""
         return not self.error
+
+    @property
+    def outcome(self) -> "Artifact | CompileFailure":
+        """The artifact itself, or the failure that it is the record of."""
+        return self if self.ok else CompileFailure(self.error, self.compile_seconds)
+
+
+@dataclass(frozen=True)
+class CompileFailure:
+    """Why a configuration has no kernel.
+
+    Attributes
+    ----------
+    error
+        What the compiler or the linker said, or what became of it, in one line.
+    compile_seconds
+        Seconds of one core that were spent.
+    timed_out
+        Whether the compiler did not finish in time, so that nothing is known of the configuration.
+    """
+
+    error: str
+    compile_seconds: float = 0.0
+    timed_out: bool = False
 
 
 def verify_library(path: Path, sha256: str) -> None:

@@ -8,18 +8,19 @@ import subprocess
 import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
 
 from pebble import ProcessExpired, ProcessPool
 
-from tilescout.search.build.artifacts import LIBRARY, Artifact, ArtifactKey, ArtifactStore
+from tilescout.search.build.artifacts import LIBRARY, Artifact, ArtifactKey, ArtifactStore, CompileFailure
 from tilescout.search.build.binaries import find_cuobjdump, instruction_count, resource_usage
 from tilescout.search.build.closing import Closing
+from tilescout.search.build.cores import available_cores
 from tilescout.search.build.loading import runtime_libraries
-from tilescout.search.measure.measurement import Measurement, Resources, Status
+from tilescout.search.build.resources import Resources
 from tilescout.spaces.errors import BuildError, StoreError, one_line
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import Built, KernelTemplate
@@ -32,12 +33,12 @@ class CompileOptions:
     Attributes
     ----------
     processes
-        Compilers that run at the same time.
+        Compilers that run at the same time; by default one for each core that this process may use.
     timeout
         Seconds after which a compiler is killed. A kernel takes about 0.5 s, a process's first one 3 s.
     """
 
-    processes: int = os.cpu_count() or 1
+    processes: int = field(default_factory=available_cores)
     timeout: float = 120.0
 
 
@@ -145,9 +146,9 @@ class CompilePool(Closing):
     ) -> None:
         self.template, self.signature, self.arch, self.store, self.options = template, signature, arch, store, options
         self._pool: ProcessPool | None = None
-        self._compiling: dict[str, Future[Artifact | Measurement]] = {}
+        self._compiling: dict[str, Future[Artifact | CompileFailure]] = {}
 
-    def submit(self, configuration: Configuration, signature: str | None = None) -> "Future[Artifact | Measurement]":
+    def submit(self, configuration: Configuration, signature: str | None = None) -> "Future[Artifact | CompileFailure]":
         """Compile a configuration unless the store has it, or it is being compiled.
 
         Parameters
@@ -160,15 +161,15 @@ class CompilePool(Closing):
         Returns
         -------
         Future
-            The artifact, or the failed measurement that says why there is none. It raises only for faults that are
+            The artifact, or why there is none. It raises only for faults that are
             not the configuration's, such as a store that can't be written.
         """
-        result: Future[Artifact | Measurement] = Future()
+        result: Future[Artifact | CompileFailure] = Future()
         key = ArtifactKey.of(self.template, configuration, signature or self.signature, self.arch)
         if (compiling := self._compiling.get(key.digest)) is not None:
             return compiling
         if (stored := self.store.find(key)) is not None:
-            result.set_result(outcome(stored))
+            result.set_result(stored.outcome)
             return result
         self._compiling[key.digest] = result
         submitted = time.perf_counter()
@@ -181,7 +182,7 @@ class CompilePool(Closing):
                 return
             error = task.exception()
             if error is None:
-                result.set_result(outcome(task.result()))
+                result.set_result(task.result().outcome)
             elif (failure := self._failure(error, time.perf_counter() - submitted)) is not None:
                 result.set_result(failure)
             else:
@@ -202,18 +203,18 @@ class CompilePool(Closing):
             )
         return self._pool
 
-    def _failure(self, error: BaseException, waited: float) -> Measurement | None:
+    def _failure(self, error: BaseException, waited: float) -> CompileFailure | None:
         # A process that is gone can't tell how long it worked; what waited for a free one includes the queue.
         seconds = min(waited, self.options.timeout)
         if isinstance(error, FutureTimeout):
             message = f"the compiler did not finish in {self.options.timeout:g} s and was killed"
-            return Measurement(Status.COMPILE_TIMEOUT, message, compile_seconds=seconds)
+            return CompileFailure(message, seconds, timed_out=True)
         if isinstance(error, ProcessExpired):
             message = f"the compiler died with exit code {error.exitcode}"
-            return Measurement(Status.COMPILE_ERROR, message, compile_seconds=seconds)
+            return CompileFailure(message, seconds)
         if isinstance(error, MemoryError):
             message = f"not enough memory to compile ({one_line(error)}); it is not recorded and can be tried again"
-            return Measurement(Status.COMPILE_ERROR, message, compile_seconds=seconds)
+            return CompileFailure(message, seconds)
         return None
 
     def close(self) -> None:
@@ -222,13 +223,6 @@ class CompilePool(Closing):
             self._pool.stop()
             self._pool.join()
             self._pool = None
-
-
-def outcome(artifact: Artifact) -> Artifact | Measurement:
-    """The artifact, or the failed measurement that the record of one that does not compile stands for."""
-    if artifact.ok:
-        return artifact
-    return Measurement(Status.COMPILE_ERROR, artifact.error, compile_seconds=artifact.compile_seconds)
 
 
 _NICENESS = 10  # a process that measures must not wait for a core: times for which the device waited don't count

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tilescout.search.build.artifacts import Artifact
+from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.campaigns.plan import Plan
 from tilescout.search.campaigns.records import Final, Record, check_header, header, read_records
 from tilescout.search.engines.engine import CannotMeasureError, Engine, Task
@@ -225,14 +225,16 @@ class Campaign:
         """Have the loop act on a future when it is settled; what acting raises ends the campaign."""
         future.add_done_callback(lambda settled: self._events.put(partial(act, settled)))
 
-    def _compiled(self, number: int, works: Sequence[_Work], future: "Future[Artifact | Measurement]") -> list[Record]:
+    def _compiled(
+        self, number: int, works: Sequence[_Work], future: "Future[Artifact | CompileFailure]"
+    ) -> list[Record]:
         self._compiling -= 1
         built = future.result()
         if isinstance(built, Artifact):
             for work in works:
                 work.ready.append((number, built))
             return []
-        return [self._keep(work, number, built) for work in works]
+        return [self._keep(work, number, Measurement.of_failure(built)) for work in works]
 
     def _keep(self, work: _Work, number: int, outcome: Measurement) -> Record:
         self.rows[work.number, number] = outcome

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.search.build.artifacts import Artifact
+from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.build.closing import Closing
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.measure.measurement import Measurement
@@ -147,7 +147,7 @@ class Engine(Closing):
         """What the library's kernel is called through."""
 
     @abstractmethod
-    def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | Measurement]":
+    def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
         """Compile a configuration for the problems of a signature, unless the artifact store has it."""
 
     @abstractmethod

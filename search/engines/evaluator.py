@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.search.build.artifacts import Artifact
+from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.build.closing import Closing
 from tilescout.search.engines.engine import Engine, Task
 from tilescout.search.engines.races import Racetrack
@@ -169,9 +169,9 @@ class Evaluator(Closing):
 
         return heard
 
-    def _take(self, index: int, prunable: bool, compiled: Artifact | Measurement) -> None:
-        if isinstance(compiled, Measurement):
-            self._done.put((index, compiled))
+    def _take(self, index: int, prunable: bool, compiled: Artifact | CompileFailure) -> None:
+        if isinstance(compiled, CompileFailure):
+            self._done.put((index, Measurement.of_failure(compiled)))
             return
         with self._lock:
             self._compiled.append((index, prunable, compiled))

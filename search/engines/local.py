@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.search.build.artifacts import Artifact, ArtifactStore
+from tilescout.search.build.artifacts import Artifact, ArtifactStore, CompileFailure
 from tilescout.search.build.compilers import CompilePool
 from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task
 from tilescout.search.engines.jobs import at_work, complete, describe_gpus, device_of, job_of, measure_batch
@@ -82,7 +82,7 @@ class LocalEngine(Engine):
     def library(self, problem: Problem) -> str:
         return load_workload(self.template.workload).library(problem)
 
-    def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | Measurement]":
+    def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
         return self._pool.submit(configuration, signature)
 
     def prepare(self, gpu: int, problem: Problem) -> "Future[float]":

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.search.build.artifacts import Artifact
+from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.engines.engine import CannotMeasureError, Engine, Task
-from tilescout.search.measure.measurement import Measurement
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
@@ -81,6 +80,6 @@ class Racetrack:
         }
         for number, future in compiling.items():
             built = future.result()
-            if isinstance(built, Measurement):
+            if isinstance(built, CompileFailure):
                 raise CannotMeasureError(f"a candidate of the race does not compile any more: {built.error}")
             self._artifacts[number] = built

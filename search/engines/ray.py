@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, verify_library
-from tilescout.search.build.compilers import outcome
+from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, CompileFailure, verify_library
 from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task
 from tilescout.search.engines.jobs import at_work, complete, describe_gpus, device_of, job_of
 from tilescout.search.engines.ray_worker import (
@@ -112,7 +111,7 @@ class RayEngine(Engine):
         self._closing = False
         self._session = token_hex(8)
         self._shipped: dict[str, Any] = {}  # references to libraries in Ray's object store, by checksum
-        self._compiling: dict[str, Future[Artifact | Measurement]] = {}
+        self._compiling: dict[str, Future[Artifact | CompileFailure]] = {}
         self._lock = threading.Lock()
         self._compile = ray.remote(compile_task).options(num_cpus=1, max_retries=0)
         self._lanes: list[_Lane] = []
@@ -144,14 +143,14 @@ class RayEngine(Engine):
     def library(self, problem: Problem) -> str:
         return load_workload(self.template.workload).library(problem)
 
-    def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | Measurement]":
+    def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
         key = ArtifactKey.of(self.template, configuration, signature, self.device.arch)
         with self._lock:
             if (compiling := self._compiling.get(key.digest)) is not None:
                 return compiling
             if (stored := self._store.find(key)) is not None:
-                result: Future[Artifact | Measurement] = Future()
-                result.set_result(outcome(stored))
+                result: Future[Artifact | CompileFailure] = Future()
+                result.set_result(stored.outcome)
                 return result
             result = self._compile_threads.submit(self._compile_remotely, key)
             self._compiling[key.digest] = result
@@ -238,7 +237,7 @@ class RayEngine(Engine):
             self._shipped[artifact.sha256] = self._ray.put(artifact.path.read_bytes())
         return {task.artifact.sha256: self._shipped[task.artifact.sha256] for task in tasks}
 
-    def _compile_remotely(self, key: ArtifactKey) -> Artifact | Measurement:
+    def _compile_remotely(self, key: ArtifactKey) -> Artifact | CompileFailure:
         timeout = self.options.compile.timeout
         fault = ""
         for _ in range(_ATTEMPTS):
@@ -253,9 +252,9 @@ class RayEngine(Engine):
                 self._ray.cancel(task, force=True)
                 fault = one_line(error)
                 continue
-            return built if isinstance(built, Measurement) else self._keep(key, built)
+            return built if isinstance(built, CompileFailure) else self._keep(key, built)
         message = f"{_ATTEMPTS} machines were lost while they compiled it ({fault}); it can be tried again"
-        return Measurement(Status.COMPILE_ERROR, message)
+        return CompileFailure(message)
 
     def _keep(self, key: ArtifactKey, shipped: Shipped) -> Artifact:
         """Put an artifact that was made elsewhere into the store of this process."""

@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
+from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, CompileFailure
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.engines.engine import CannotMeasureError
 from tilescout.search.engines.jobs import measure_batch
-from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.process import MeasuringProcess, WorkerLostError
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.worker import Job
@@ -44,7 +43,7 @@ def session_folder(session: str) -> Path:
     return folder
 
 
-def compile_task(template: KernelTemplate, key: ArtifactKey, timeout: float, session: str) -> Shipped | Measurement:
+def compile_task(template: KernelTemplate, key: ArtifactKey, timeout: float, session: str) -> Shipped | CompileFailure:
     """Compile one configuration in this worker's compiler process.
 
     Raises
@@ -57,7 +56,7 @@ def compile_task(template: KernelTemplate, key: ArtifactKey, timeout: float, ses
         what = "nvidia-cutlass-dsl" if here.source_hash == key.source_hash else f"source of {key.space}"
         raise BuildError(f"{gethostname()} of the Ray cluster has another {what}: install the same on all its machines")
     built = _pool(template, key.arch, timeout, session).submit(key.configuration, key.signature).result()
-    if isinstance(built, Measurement):
+    if isinstance(built, CompileFailure):
         return built
     library = built.path.read_bytes()
     shutil.rmtree(built.path.parent, ignore_errors=True)

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.search.build.artifacts import Artifact
+from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.engines.engine import CannotMeasureError, Engine, Task, failed_future
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.provenance import Provenance
@@ -90,7 +90,7 @@ class ReplayEngine(Engine):
     def library(self, problem: Problem) -> str:
         return self.table.card.library
 
-    def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | Measurement]":
+    def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
         return _settled(Artifact(self.table.path, "", "", None, 0.0))  # what compiling found is with each measurement
 
     def prepare(self, gpu: int, problem: Problem) -> "Future[float]":

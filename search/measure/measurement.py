@@ -4,6 +4,9 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
+from tilescout.search.build.artifacts import CompileFailure
+from tilescout.search.build.resources import Resources
+
 
 class Status(StrEnum):
     """How the trial of a configuration ended."""
@@ -18,28 +21,6 @@ class Status(StrEnum):
     CRASH = "crash"  #: it took the measuring process down
     TIMEOUT = "timeout"  #: it did not finish in time
     INTERRUPTED = "interrupted"  #: the search ended before the trial did
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What a compiled kernel occupies, read from its binary.
-
-    Attributes
-    ----------
-    registers
-        Registers a thread at launch.
-    spill_bytes
-        Stack frame plus local memory a thread, in bytes; nonzero means that registers spilled.
-    shared_memory
-        Bytes of shared memory a block.
-    instructions
-        Machine instructions of the kernel; None where they were not counted.
-    """
-
-    registers: int
-    spill_bytes: int
-    shared_memory: int
-    instructions: int | None = None
 
 
 @dataclass(frozen=True)
@@ -162,6 +143,12 @@ class Measurement:
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready mapping that `from_dict` reads back."""
         return asdict(self)
+
+    @classmethod
+    def of_failure(cls, failure: CompileFailure) -> "Measurement":
+        """The outcome of a configuration that has no kernel."""
+        status = Status.COMPILE_TIMEOUT if failure.timed_out else Status.COMPILE_ERROR
+        return cls(status, failure.error, compile_seconds=failure.compile_seconds)
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> "Measurement":

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.search.measure.measurement import Clocks, Measurement, Resources, Status, Timing
+from tilescout.search.build.resources import Resources
+from tilescout.search.measure.measurement import Clocks, Measurement, Status, Timing
 from tilescout.search.tables.card import TableCard
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.knobs import Value

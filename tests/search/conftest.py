@@ -19,7 +19,8 @@ import pytest
 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool, build
-from tilescout.search.measure.measurement import Clocks, Measurement, Resources, Status, Timing
+from tilescout.search.build.resources import Resources
+from tilescout.search.measure.measurement import Clocks, Measurement, Status, Timing
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.worker import Job
 from tilescout.search.tables.card import Baseline, TableCard

@@ -12,12 +12,12 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from tilescout.search.build.artifacts import Artifact, ArtifactStore
+from tilescout.search.build.artifacts import Artifact, ArtifactStore, CompileFailure
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.jobs import complete, make_job
 from tilescout.search.engines.local import LocalEngine
-from tilescout.search.measure.measurement import Measurement, Status
+from tilescout.search.measure.measurement import Status
 from tilescout.search.measure.process import MeasuringProcess
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.worker import Job
@@ -155,7 +155,7 @@ def compile_all(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[
 
     def compile_all(configurations: list[Configuration], signature: str) -> dict[Configuration, Artifact]:
         with CompilePool(TEMPLATE, signature, H200.arch, store, CompileOptions()) as pool:
-            futures: dict[Configuration, Future[Artifact | Measurement]] = {}
+            futures: dict[Configuration, Future[Artifact | CompileFailure]] = {}
             for configuration in configurations:
                 futures[configuration] = pool.submit(configuration)
             outcomes = {configuration: future.result() for configuration, future in futures.items()}

@@ -10,10 +10,9 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from tilescout.search.build.artifacts import Artifact, ArtifactStore
+from tilescout.search.build.artifacts import Artifact, ArtifactStore, CompileFailure
 from tilescout.search.build.binaries import device_code
 from tilescout.search.build.compilers import CompileOptions, CompilePool
-from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration, Value
@@ -31,7 +30,7 @@ BASE: Mapping[str, Value] = {
     "split_k": 1, "cluster_m": 1, "cluster_n": 1, "stages": 3, "swizzle": 1, "raster": "m",
 }  # fmt: skip
 
-Outcome = Artifact | Measurement
+Outcome = Artifact | CompileFailure
 Submit = Callable[..., "Future[Outcome]"]
 
 pytestmark = pytest.mark.slow
@@ -142,8 +141,8 @@ def test_beyond_the_registers_it_spills_or_does_not_compile(submit: Submit, chan
 
     outcome = submit(configuration).result()
 
-    if isinstance(outcome, Measurement):
-        assert outcome.status is Status.COMPILE_ERROR
+    if isinstance(outcome, CompileFailure):
+        assert not outcome.timed_out
         assert "Insufficient registers" in outcome.error
     else:
         assert outcome.resources is not None
@@ -176,8 +175,8 @@ def test_rows_that_the_warp_groups_do_not_divide_do_not_compile(submit: Submit, 
 
     outcome = submit(configuration).result()
 
-    assert isinstance(outcome, Measurement)
-    assert outcome.status is Status.COMPILE_ERROR
+    assert isinstance(outcome, CompileFailure)
+    assert not outcome.timed_out
     assert outcome.error
 
 

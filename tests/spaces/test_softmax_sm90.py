@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilescout.search.build.artifacts import Artifact, ArtifactStore
+from tilescout.search.build.artifacts import Artifact, ArtifactStore, CompileFailure
 from tilescout.search.build.compilers import CompileOptions, CompilePool
-from tilescout.search.measure.measurement import Measurement
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.knobs import Configuration, Value
@@ -98,7 +97,7 @@ KERNELS = {
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, "Future[Artifact | Measurement]"]]:
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, "Future[Artifact | CompileFailure]"]]:
     """`KERNELS`, being compiled."""
     store, options = ArtifactStore(tmp_path_factory.mktemp("store")), CompileOptions(processes=1)
     with CompilePool(TEMPLATE, "bf16", H200.arch, store, options) as pool:
@@ -111,7 +110,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, "Fu
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KERNELS)
 def test_it_compiles_within_its_registers_and_shared_memory(
-    compiled: dict[str, "Future[Artifact | Measurement]"], name: str
+    compiled: dict[str, "Future[Artifact | CompileFailure]"], name: str
 ) -> None:
     built = compiled[name].result()
 

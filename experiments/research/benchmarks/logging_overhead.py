@@ -20,6 +20,7 @@ import click
 from rich.console import Console
 
 from tilescout.experiments.research.runner import TABLES, Run, study
+from tilescout.search.build.cores import available_cores
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.studies.records import StudyInfo
@@ -76,7 +77,7 @@ def main(run: Run, space: str, problem: str, sampler: str, trials: int, rounds: 
         "sampler": sampler,
         "trials": done,
         "rounds": rounds,
-        "cores": os.cpu_count(),
+        "cores": available_cores(),
         "load": os.getloadavg()[1],
         "seconds_in_all": time.perf_counter() - started,
         "first_use_seconds": once,

@@ -21,8 +21,9 @@ from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.commands.options import space_argument, steps_option, store_option, trees_option
 from tilescout.experiments.compare.held_out import FOLDER, HeldOutModels
-from tilescout.experiments.compare.processes import cores, each, processes_option
+from tilescout.experiments.compare.processes import each, processes_option
 from tilescout.experiments.research.runner import TABLES, Run, study
+from tilescout.search.build.cores import available_cores
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.studies.records import StudyResult
@@ -125,7 +126,7 @@ def main(
     names = [str(problem) for problem in recorded.problems]
     searches = [(models, name, trials) for name in names]
     found: list[Convergence] = []
-    for one in each(converge, searches, processes or cores(), "train and search"):
+    for one in each(converge, searches, processes or available_cores(), "train and search"):
         found = sorted([*found, one], key=lambda one: names.index(one.problem))
         run.keep([asdict(one) for one in found])
     print_found(found, trials)

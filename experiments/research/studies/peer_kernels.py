@@ -23,14 +23,13 @@ import click
 from tilescout.experiments.commands.options import store_option
 from tilescout.experiments.compare.rankings import ranked
 from tilescout.experiments.research.runner import Run, study
-from tilescout.search.build.artifacts import Artifact, ArtifactStore
+from tilescout.search.build.artifacts import Artifact, ArtifactStore, CompileFailure
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.build.loading import Launch, load_launch, load_runtime_libraries
 from tilescout.search.engines.engine import Engine
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.machine import CudaMachine
-from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.protocol import VERSION
 from tilescout.search.measure.race import RaceOptions, run_race
 from tilescout.search.studies.folders import artifacts, studies
@@ -171,7 +170,7 @@ def choices_of(
 
 
 def kernel_of(
-    template: KernelTemplate, problem: GemmProblem, configuration: Configuration, built: Artifact | Measurement
+    template: KernelTemplate, problem: GemmProblem, configuration: Configuration, built: Artifact | CompileFailure
 ) -> Kernel:
     """What another process needs to launch a compiled configuration on a problem."""
     assert isinstance(built, Artifact)

@@ -22,7 +22,7 @@ import numpy as np
 
 from tilescout.experiments.commands.options import seed_option, store_option
 from tilescout.experiments.research.runner import GPU, Run, study
-from tilescout.search.build.artifacts import Artifact, ArtifactStore
+from tilescout.search.build.artifacts import Artifact, ArtifactStore, CompileFailure
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.build.loading import Launch, load_launch
 from tilescout.search.engines.evaluator import Evaluator
@@ -47,7 +47,7 @@ from tilescout.spaces.workloads import Tensors, load_workload
 if TYPE_CHECKING:
     import torch
 
-Compile = Callable[[RowwiseProblem, Configuration], Callable[[], Artifact | Measurement]]
+Compile = Callable[[RowwiseProblem, Configuration], Callable[[], Artifact | CompileFailure]]
 """Starts compiling a configuration for a problem; what comes back waits for it."""
 
 DEVICE = DEVICES["h200"]  # the rules are those of every Hopper GPU
@@ -68,7 +68,7 @@ def compilers(store: Path) -> Iterator[Compile]:
     pools: dict[str, CompilePool] = {}
     kept = ArtifactStore(store)
 
-    def submit(problem: RowwiseProblem, configuration: Configuration) -> Callable[[], Artifact | Measurement]:
+    def submit(problem: RowwiseProblem, configuration: Configuration) -> Callable[[], Artifact | CompileFailure]:
         name = problem.signature
         if name not in pools:
             pools[name] = CompilePool(TEMPLATE, name, DEVICE.arch, kept, CompileOptions())
@@ -95,9 +95,11 @@ def check(sample: int, seed: int, store: Path) -> dict[str, Any]:
         for problem, kernels in waiting:
             library_us = process.prepare(TEMPLATE.workload, str(problem), options)
             for configuration, built in kernels:
-                outcome = built()
-                if isinstance(outcome, Artifact):
-                    job = make_job(TEMPLATE, configuration, outcome, problem, library_us, options)
+                artifact = built()
+                if isinstance(artifact, CompileFailure):
+                    outcome = Measurement.of_failure(artifact)
+                else:
+                    job = make_job(TEMPLATE, configuration, artifact, problem, library_us, options)
                     outcome = process.measure(replace(job, incumbent=UNBEATEN))
                 tried += 1
                 errors.append(outcome.relative_error or 0.0)
@@ -172,9 +174,9 @@ def configurations(text: str, tuned: Path | None) -> dict[str, Configuration]:
     return found
 
 
-def loaded(machine: Machine, configuration: Configuration, built: Artifact | Measurement) -> Launch:
+def loaded(machine: Machine, configuration: Configuration, built: Artifact | CompileFailure) -> Launch:
     """The launch of a compiled configuration."""
-    if isinstance(built, Measurement):
+    if isinstance(built, CompileFailure):
         raise BuildError(f"{configuration} does not compile: {built.error}")
     clusters = machine.max_clusters(TEMPLATE.blocks_per_cluster(configuration))
     return load_launch(built.path, built.sha256, built.function, TEMPLATE.workload, clusters)

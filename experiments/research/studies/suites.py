@@ -24,8 +24,9 @@ from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.commands.options import space_argument, steps_option, store_option, trees_option
 from tilescout.experiments.compare.held_out import FOLDER, HeldOutModels
-from tilescout.experiments.compare.processes import cores, each, processes_option
+from tilescout.experiments.compare.processes import each, processes_option
 from tilescout.experiments.research.runner import TABLES, Run, study
+from tilescout.search.build.cores import available_cores
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.samplers import make_sampler
@@ -151,10 +152,10 @@ def main(
     models = HeldOutModels(recorded.path.absolute(), store / "models" / FOLDER, options)
     if not cold:
         families = dict.fromkeys(family_beside(recorded, problem) for problem in recorded.problems)
-        models.train(list(families), processes or cores())
+        models.train(list(families), processes or available_cores())
     searches = [(models, cold, trials, seed) for seed in range(orders)]
     gains: list[Gain] = []
-    for found in each(gains_of, searches, processes or cores(), "search"):
+    for found in each(gains_of, searches, processes or available_cores(), "search"):
         gains += found
         run.keep([asdict(gain) for gain in gains])
     print_gains([gain for gain in gains if gain.before], trials)

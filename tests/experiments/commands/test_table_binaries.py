@@ -10,7 +10,7 @@ import pytest
 from tilescout.costmodel.features import BINARY_PREFIX
 from tilescout.experiments.commands.table import read_binaries
 from tilescout.search.build.artifacts import LIBRARY, Artifact, ArtifactKey, ArtifactStore
-from tilescout.search.measure.measurement import Resources
+from tilescout.search.build.resources import Resources
 from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table, write_table
 from tilescout.search.tables.training import problem_space, samples_of

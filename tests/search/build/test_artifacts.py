@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, verify_library
-from tilescout.search.measure.measurement import Resources
+from tilescout.search.build.resources import Resources
 from tilescout.spaces.errors import ArtifactError, StoreError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import find_template

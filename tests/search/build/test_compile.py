@@ -11,9 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, verify_library
+from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, CompileFailure, verify_library
 from tilescout.search.build.compilers import CompileOptions, CompilePool, build
-from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.spaces.errors import BuildError, StoreError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import find_template
@@ -69,8 +68,8 @@ def test_what_does_not_compile_is_recorded_with_its_reason_and_stops_no_other(
         refused, made = (pool.submit(plain(fault)) for fault in ("compiler_refuses", "nothing"))
         failure, artifact = refused.result(), made.result()
 
-    assert isinstance(failure, Measurement)
-    assert failure.status is Status.COMPILE_ERROR
+    assert isinstance(failure, CompileFailure)
+    assert not failure.timed_out
     assert "COMPILER_REFUSES" in failure.error
     assert failure.compile_seconds > 0
     assert "\n" not in failure.error
@@ -108,11 +107,9 @@ def test_compilers_that_hang_or_die_are_killed_and_replaced_and_their_siblings_u
         hung, dead = hangs.result(), dies.result()
 
     assert all(isinstance(outcome, Artifact) for outcome in outcomes)
-    assert hung == Measurement(
-        Status.COMPILE_TIMEOUT, "the compiler did not finish in 3 s and was killed", compile_seconds=3.0
-    )
-    assert isinstance(dead, Measurement)
-    assert dead.status is Status.COMPILE_ERROR
+    assert hung == CompileFailure("the compiler did not finish in 3 s and was killed", 3.0, timed_out=True)
+    assert isinstance(dead, CompileFailure)
+    assert not dead.timed_out
     assert dead.error == f"the compiler died with exit code {-signal.SIGABRT}"
     assert 0 < dead.compile_seconds <= 3
     assert children() == before

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from tilescout.search.build.artifacts import Artifact
+from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.campaigns.campaign import CampaignOptions, Progress
 from tilescout.search.campaigns.collect import collect, journal_path
@@ -21,7 +21,7 @@ from tilescout.search.engines.engine import LiveOptions, Task
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.ray import RayEngine, RayOptions
 from tilescout.search.engines.ray_worker import save_library
-from tilescout.search.measure.measurement import Measurement, Status
+from tilescout.search.measure.measurement import Status
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.studies.journal import Journal
@@ -89,8 +89,8 @@ def test_what_compilers_and_kernels_do_becomes_a_measurement(engine: RayEngine) 
     built = {fault: engine.compile(configuration(fault), "bf16").result() for fault in faults}
     for fault in ("compiler_refuses", "compiler_aborts"):
         outcome = built.pop(fault)
-        assert isinstance(outcome, Measurement)
-        assert outcome.status is Status.COMPILE_ERROR
+        assert isinstance(outcome, CompileFailure)
+        assert not outcome.timed_out
     library_us = engine.prepare(0, PROBLEM).result()
     tasks = []
     for fault in ("nothing", "abort", "nothing"):

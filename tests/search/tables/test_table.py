@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilescout.search.measure.measurement import Clocks, Measurement, Resources, Status, Timing
+from tilescout.search.build.resources import Resources
+from tilescout.search.measure.measurement import Clocks, Measurement, Status, Timing
 from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table, find_tables, write_table

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from tilescout.search.measure.measurement import Measurement, Resources, Status, Timing
+from tilescout.search.build.resources import Resources
+from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.measure.provenance import Provenance
 from tilescout.search.measure.race import Estimate, Race
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
