@@ -17,7 +17,7 @@ from optuna.samplers import RandomSampler
 
 from tilescout.experiments.commands.options import changed_default
 from tilescout.search.export.bundle import read_bundle
-from tilescout.search.export.collect import read_outcomes
+from tilescout.search.export.from_studies import read_outcomes
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.samplers.base import distributions
 from tilescout.search.studies.journal_folder import JournalFolder, open_study

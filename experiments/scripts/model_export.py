@@ -15,7 +15,7 @@ from typing import Any
 from tilescout.experiments.commands.from_model import record
 from tilescout.search import Budget, StudyResult, tune
 from tilescout.search.build.artifacts import ArtifactStore
-from tilescout.search.export.collect import make_bundle, read_outcomes
+from tilescout.search.export.from_studies import make_bundle, read_outcomes
 from tilescout.search.studies.folders import STORE, artifacts, studies
 from tilescout.search.tracking.experiment import log_experiment
 from tilescout.spaces.errors import TableError

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilescout.search.export.bundle import Bundle, read_bundle
-from tilescout.search.export.graph import Report, replace_products
-from tilescout.search.export.kernels import register
-from tilescout.search.export.operator import define
+from tilescout.search.export.graph_rewrite import Report, replace_products
+from tilescout.search.export.loaded_kernels import register
+from tilescout.search.export.torch_operator import define
 from tilescout.spaces.templates import load_templates
 
 if TYPE_CHECKING:
@@ -36,14 +36,14 @@ OPTION = "post_grad_custom_post_pass"  # of torch._inductor.config
 
 # The files of this package that decide what a graph becomes: a change in them must not find old compiled code.
 _SOURCES = (
-    "calls.py",
     "decisions.py",
     "epilogues.py",
-    "graph.py",
+    "generated_calls.py",
+    "graph_rewrite.py",
     "inductor.py",
-    "kernels.py",
-    "lowering.py",
-    "operator.py",
+    "inductor_lowering.py",
+    "loaded_kernels.py",
+    "torch_operator.py",
 )
 
 

@@ -4,7 +4,7 @@
 
 Times how long calls take to return, in bursts that the GPU's queue holds, on the smallest product that a bundle gives
 to our kernels; then the same calls, replayed from CUDA graphs. With ``out=`` a call is as generated code has it, ours
-as `tilescout.search.export.calls` binds it; the others allocate their results.
+as `tilescout.search.export.generated_calls` binds it; the others allocate their results.
 """
 
 import time
@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tilescout.experiments.research.runner import GPU, Run, study
-from tilescout.search.export.calls import bind
+from tilescout.search.export.generated_calls import bind
 from tilescout.search.export.inductor import load
-from tilescout.search.export.kernels import name_of
+from tilescout.search.export.loaded_kernels import name_of
 from tilescout.spaces.errors import BundleError, DeviceError
 from tilescout.spaces.problems import DTYPES
 

@@ -28,7 +28,7 @@ from rich.table import Table
 from tilescout.experiments.research.llama_block import BlockSizes, make_block
 from tilescout.experiments.research.runner import GPU, Run, study
 from tilescout.search.export.bundle import read_bundle
-from tilescout.search.export.graph import Report
+from tilescout.search.export.graph_rewrite import Report
 from tilescout.search.export.inductor import GraphPass, use
 from tilescout.search.measure.interval import mean_interval
 from tilescout.spaces.errors import DeviceError, one_line

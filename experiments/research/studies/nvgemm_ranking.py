@@ -19,7 +19,7 @@ from rich.table import Table as Grid
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.studies.peer_kernels import listed
-from tilescout.search.export.candidates import OPERATORS, learned_ranker
+from tilescout.search.export.nvgemm_model import OPERATORS, learned_ranker
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template

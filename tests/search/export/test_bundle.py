@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tilescout.search.build.artifacts import ArtifactStore
-from tilescout.search.export import collect
+from tilescout.search.export import from_studies
 from tilescout.search.export.bundle import INDEX, KERNELS, Bundle, read_bundle
 from tilescout.search.export.decisions import Choice, Evidence, Outcome
 from tilescout.spaces.devices import find_device
@@ -175,5 +175,5 @@ def test_a_kernel_that_needs_memory_of_its_own_is_not_exported(tmp_path: Path) -
     evidence = Evidence("study-7", "faster than the library")
     outcome = Outcome(problem, template.name, template.source_hash, "h200", Choice.OURS, evidence, split)
     with pytest.raises(ExportError, match="study-7 chose a kernel of quack_sm90 that needs memory beside its operands"):
-        collect.make_bundle([outcome], ArtifactStore(tmp_path / "store"), tmp_path / "bundle")
+        from_studies.make_bundle([outcome], ArtifactStore(tmp_path / "store"), tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()

@@ -14,7 +14,7 @@ from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
 from tilescout.search.export.decisions import Choice, Decision, Evidence
 from tilescout.search.export.inductor import load, use
-from tilescout.search.export.kernels import name_of
+from tilescout.search.export.loaded_kernels import name_of
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm import Gemm, GemmProblem
 from tilescout.spaces.templates import find_template

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch._inductor.utils import run_and_get_code
 
-from tilescout.search.export import kernels
+from tilescout.search.export import loaded_kernels
 from tilescout.search.export.bundle import INDEX, Bundle
 from tilescout.search.export.inductor import OPTION, GraphPass, graph_pass, use
 from tilescout.spaces.errors import BundleError, DeviceError
@@ -333,7 +333,7 @@ def test_a_bundle_for_another_device_changes_nothing(
     make_strided: Callable[..., Bundle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = make_strided(["16x64x32"])
-    monkeypatch.setattr(kernels, "arch_of", lambda device: "sm_75")
+    monkeypatch.setattr(loaded_kernels, "arch_of", lambda device: "sm_75")
     made = torch._TorchCompileInductorWrapper.__init__
     with pytest.raises(DeviceError, match=r"is for host, cpu is sm_75") as caught, use(bundle.path):
         raise AssertionError("a refused bundle must not get here")
@@ -341,7 +341,7 @@ def test_a_bundle_for_another_device_changes_nothing(
     assert torch._TorchCompileInductorWrapper.__init__ is made
     assert getattr(torch._inductor.config, OPTION) is None
     with pytest.raises(BundleError, match="not loaded"):
-        kernels.find_family(kernels.name_of(bundle, bundle.ours[0].problem))
+        loaded_kernels.find_family(loaded_kernels.name_of(bundle, bundle.ours[0].problem))
 
 
 def test_blocks_nest(bundle: Bundle, make_bundle: Callable[..., Bundle], calls: Calls) -> None:

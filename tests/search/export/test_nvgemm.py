@@ -26,8 +26,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from tilescout.experiments.research.studies.inductor_model import nvgemm_missing
 from tilescout.experiments.research.studies.peer_kernels import listed
-from tilescout.search.export.candidates import OPERATORS, learned_ranker
-from tilescout.search.export.ranker import NAMES, Ranker, Tiling, is_candidate, problem_of, tiling_of, use_ranker
+from tilescout.search.export.nvgemm_model import OPERATORS, learned_ranker
+from tilescout.search.export.nvgemm_ranker import NAMES, Ranker, Tiling, is_candidate, problem_of, tiling_of, use_ranker
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template

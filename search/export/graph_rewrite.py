@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Choice
 from tilescout.search.export.epilogues import Product, aten, forms, is_factor, is_row
-from tilescout.search.export.kernels import device_type, family, name_of, strides_of
-from tilescout.search.export.lowering import register as register_lowering
-from tilescout.search.export.operator import define
+from tilescout.search.export.inductor_lowering import register as register_lowering
+from tilescout.search.export.loaded_kernels import device_type, family, name_of, strides_of
+from tilescout.search.export.torch_operator import define
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.problems import DTYPES

@@ -15,7 +15,7 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.kernel.mm import aten_mm
 from torch._inductor.virtualized import V
 
-from tilescout.search.export.ranker import Ranker, Tiling, use_ranker
+from tilescout.search.export.nvgemm_ranker import Ranker, Tiling, use_ranker
 from tilescout.spaces.errors import ExportError
 from tilescout.spaces.gemm import GemmProblem
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tilescout.search.export import kernels
+from tilescout.search.export import loaded_kernels
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.inductor import load
-from tilescout.search.export.kernels import name_of
+from tilescout.search.export.loaded_kernels import name_of
 from tilescout.spaces.errors import BundleError, DeviceError
 from tilescout.spaces.gemm import GemmProblem
 
@@ -74,13 +74,13 @@ def test_a_kernel_gets_the_strides_that_it_was_built_for(bundle: Bundle, calls: 
     before = calls(bundle)
     check(run(bundle, a.as_strided(a.shape, (0, 32, 1)), b), a, b)
     assert calls(bundle) == before + 1
-    assert kernels.with_strides(a, (512, 32, 1)) is a
+    assert loaded_kernels.with_strides(a, (512, 32, 1)) is a
     for shape, strides in (((1, 16, 32), (0, 32, 1)), ((3, 1, 32), (32, 7, 1)), ((1, 1, 1), (0, 0, 0))):
         odd = torch.arange(512.0).as_strided(shape, strides)
         assert odd.is_contiguous()
         wanted = torch.empty(shape).stride()
-        assert kernels.with_strides(odd, wanted).stride() == wanted
-        assert torch.equal(kernels.with_strides(odd, wanted), odd)
+        assert loaded_kernels.with_strides(odd, wanted).stride() == wanted
+        assert torch.equal(loaded_kernels.with_strides(odd, wanted), odd)
 
 
 def test_operands_that_do_not_fit_fail_as_in_torch(bundle: Bundle) -> None:
@@ -133,7 +133,7 @@ def test_a_kernel_is_loaded_only_where_it_can_run(make_bundle: Callable[..., Bun
     load(foreign.path)  # no such GPU is here, so nothing is loaded
     check(run(foreign, *operands(16)), *operands(16))
     with pytest.raises(DeviceError, match="is for sm_100a"):
-        kernels._load(foreign.digest, foreign.ours[0].kernel, torch.device("cpu"))
+        loaded_kernels._load(foreign.digest, foreign.ours[0].kernel, torch.device("cpu"))
 
 
 def test_a_bundle_whose_kernel_does_not_load_leaves_nothing_behind(make_bundle: Callable[..., Bundle]) -> None:
@@ -153,7 +153,7 @@ def test_a_bundle_whose_kernel_does_not_load_leaves_nothing_behind(make_bundle: 
 def test_a_bundle_measured_on_another_product_is_used_with_a_warning(bundle: Bundle) -> None:
     h200 = replace(bundle, device="h200")
     with pytest.warns(UserWarning, match="measured on h200, this is NVIDIA H100"):
-        kernels._warn_of_other_product(h200, "NVIDIA H100 80GB HBM3")
+        loaded_kernels._warn_of_other_product(h200, "NVIDIA H100 80GB HBM3")
     with pytest.warns(UserWarning, match="this is NVIDIA X1"):
-        kernels._warn_of_other_product(h200, "NVIDIA X1")
-    kernels._warn_of_other_product(h200, "NVIDIA H200")
+        loaded_kernels._warn_of_other_product(h200, "NVIDIA X1")
+    loaded_kernels._warn_of_other_product(h200, "NVIDIA H200")

@@ -39,7 +39,7 @@ _HOPPERS = "HopperWgmma"  # the instruction, as CUTLASS names it
 Predict = Callable[[GemmProblem, Sequence[Mapping[str, int]]], NDArray[np.float64]]
 """(problem, knob values of candidates) to their predicted times, in any unit that keeps the order.
 
-`tilescout.search.export.candidates.learned_ranker` makes a ranker of the learned model."""
+`tilescout.search.export.nvgemm_model.learned_ranker` makes a ranker of the learned model."""
 
 
 @dataclass(frozen=True)

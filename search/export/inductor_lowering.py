@@ -6,8 +6,8 @@ TorchInductor's own for custom operators. The memory of the result is planned as
 
     tilescout_buf1(buf0, arg1_1, out=buf1)
 
-runs what `tilescout.search.export.calls.bind` made once, when the generated module was loaded. Shapes, strides and
-types are settled here, when code is generated; only addresses are looked at when it runs.
+runs what `tilescout.search.export.generated_calls.bind` made once, when the generated module was loaded. Shapes,
+strides and types are settled here, when code is generated; only addresses are looked at when it runs.
 
 This leans on what TorchInductor does not promise to keep. Where that has changed, a warning says so, and calls go
 through the dispatcher. So do those of the C++ that TorchInductor generates (``cpp_wrapper``, AOTInductor packages).
@@ -17,8 +17,8 @@ import warnings
 from functools import cache
 from typing import Any
 
-from tilescout.search.export.kernels import find_family, strides_of
-from tilescout.search.export.operator import define
+from tilescout.search.export.loaded_kernels import find_family, strides_of
+from tilescout.search.export.torch_operator import define
 
 
 @cache
@@ -61,7 +61,7 @@ def _make_lowering(operator: Any) -> Any:
             module = wrapper
             while (parent := getattr(module, "parent_wrapper", None)) is not None:
                 module = parent  # the parts of a graph are functions in the module of the whole
-            module.add_import_once("from tilescout.search.export.calls import bind as bind_tilescout")
+            module.add_import_once("from tilescout.search.export.generated_calls import bind as bind_tilescout")
             module.add_import_once(self.binding)
             super().codegen(wrapper)
 

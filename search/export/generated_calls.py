@@ -8,7 +8,7 @@ as long as its address is the same, so that a call neither makes a view of it no
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tilescout.search.export.kernels import ALIGNMENT, LIBRARY, Family, device_type, find_family
+from tilescout.search.export.loaded_kernels import ALIGNMENT, LIBRARY, Family, device_type, find_family
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +20,7 @@ def bind(name: str, rows: int | None, index: int | None) -> Callable[..., None]:
     Parameters
     ----------
     name
-        As in `tilescout.search.export.kernels.find_family`.
+        As in `tilescout.search.export.loaded_kernels.find_family`.
     rows
         m; None where it is known only when the code runs.
     index

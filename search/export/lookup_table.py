@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescout.search.export.decisions import Choice, Decision, Outcome
-from tilescout.search.export.kernels import strides_of
+from tilescout.search.export.loaded_kernels import strides_of
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
 

@@ -11,9 +11,9 @@ import torch
 from torch._inductor.codegen.nv_universal_gemm.nv_universal_gemm import NVUniversalGemmCaller
 
 from tilescout.costmodel.persistence import load_model, save_model, shipped_model
-from tilescout.search.export.candidates import learned_ranker, pins
 from tilescout.search.export.decisions import Choice, Evidence, Outcome
-from tilescout.search.export.ranker import NAMES, Tiling, tiling_of
+from tilescout.search.export.nvgemm_model import learned_ranker, pins
+from tilescout.search.export.nvgemm_ranker import NAMES, Tiling, tiling_of
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration

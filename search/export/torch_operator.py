@@ -9,7 +9,7 @@ gradients: it stands in graphs in which gradients are operators already, and ski
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tilescout.search.export.kernels import find_family
+from tilescout.search.export.loaded_kernels import find_family
 
 if TYPE_CHECKING:
     import torch

@@ -17,7 +17,7 @@ from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.features import Features, tiling_features
 from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.search.export.decisions import Choice, Outcome
-from tilescout.search.export.ranker import NAMES, Ranker, Tiling
+from tilescout.search.export.nvgemm_ranker import NAMES, Ranker, Tiling
 from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.gemm import GemmProblem
