@@ -293,6 +293,33 @@ def test_records_of_a_study(folder: Path, journal: list[Any], data: st.DataObjec
     read_or_refuse(lambda: read_study(path))
 
 
+RATIO = {"value": 0.9, "low": 0.8, "high": 1.0}
+RACE = {
+    "winner": 1,
+    "answer": 0,
+    "verdict": "",
+    "speedup_over_default": RATIO,
+    "speedup_over_library": RATIO,
+    "probability_fastest": 0.9,
+    "rounds": 8,
+    "gpu_seconds": 0.1,
+    "rounds_of": {"0": 8, "1": 8},
+    "time_over_library": {"0": RATIO, "1": RATIO},
+}
+
+
+@given(data=st.data())
+@settings(max_examples=300)
+def test_records_of_a_study_that_is_reported(folder: Path, data: st.DataObject) -> None:
+    (recorded,) = (Path(__file__).parent / "search" / "studies" / "recorded").glob("gemm_*.journal")
+    lines = recorded.read_text().replace('"race":null', f'"race":{json.dumps(RACE)}').splitlines()
+    told = [at for at, line in enumerate(lines) if '"op_code":2' in line or '"op_code":8' in line]
+    at = data.draw(st.sampled_from(told))
+    lines[at] = json.dumps(data.draw(edited(json.loads(lines[at]))))
+    (folder / recorded.name).write_text("\n".join(lines) + "\n")
+    read_or_refuse(lambda: JournalFolder(folder).read(recorded.stem).to_dict())
+
+
 @given(data=st.data())
 def test_a_study_cut_or_changed_anywhere(folder: Path, journal: list[Any], data: st.DataObject) -> None:
     path = folder / "made.journal"

@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import optuna
+from optuna.exceptions import OptunaError
 
 from tilescout.search.measure.race import Estimate, Race
+from tilescout.search.studies.checking import check_types
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.trials import INFO, RESULT, as_record, outcome
-from tilescout.spaces.errors import ProblemError, SpaceError, StoreError, one_line
+from tilescout.spaces.errors import MALFORMED, ProblemError, SpaceError, StoreError, one_line
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.named import NamedProblem
 from tilescout.spaces.problems import Problem
@@ -36,7 +38,7 @@ def study_result(study: optuna.Study, named: Named = NONE_NAMED) -> StudyResult:
         trials = _trials(study, info)
         found: Mapping[str, Any] = study.user_attrs.get(RESULT) or {}
         took = trials[-1].finished - trials[0].started if trials else 0.0
-        return StudyResult(
+        result = StudyResult(
             info,
             trials,
             seconds=found.get("seconds", took),
@@ -44,8 +46,30 @@ def study_result(study: optuna.Study, named: Named = NONE_NAMED) -> StudyResult:
             not_raced=found.get("not_raced", ""),
             stopped=found.get("stopped", ""),
         )
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+        _check(result)
+    except (*MALFORMED, OptunaError) as error:
         raise StoreError(f"the study {study.study_name} is damaged ({one_line(error)}); search anew") from error
+    return result
+
+
+def _check(result: StudyResult) -> None:
+    """Refuse values that a study can't have: those who show it divide by them and look them up.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there is one.
+    """
+    check_types(result)
+    if result.info.library_us <= 0:
+        raise ValueError(f"the library's time is {result.info.library_us} µs")
+    race = result.race
+    if race is not None:
+        known = {trial.index for trial in result.trials if trial.measurement.timing is not None}
+        if not {race.winner, race.answer} <= set(race.ratios) <= known or set(race.ran) != set(race.ratios):
+            raise ValueError("the race names trials that were not timed")
+        if any(min(ratio.value, ratio.low, ratio.high) <= 0 for ratio in (*race.ratios.values(), race.over_default)):
+            raise ValueError("the race has ratios that are not positive")
 
 
 def _problem(space: str, text: str, named: Named) -> Problem:

@@ -1,0 +1,58 @@
+"""Records that come from a file have the types that their classes state."""
+
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from tilescout.search.measure.measurement import Measurement
+from tilescout.spaces.knobs import Configuration, Value
+from tilescout.spaces.problems import Problem
+
+_LARGEST = 2**53  # of a number: beyond it a float has no fraction, and ours are times, ratios and counts
+
+
+def check_types(record: Any) -> None:
+    """Refuse a dataclass of which a field, or a field of what is in it, holds something else than its type says.
+
+    Numbers are finite, texts can be encoded. Measurements and problems are not looked into: whoever reads them does.
+
+    Raises
+    ------
+    TypeError
+        If there is such a field; the message names it.
+    """
+    kind: Any = type(record)
+    for name, hint in _hints(kind).items():
+        if not _fits(getattr(record, name), hint):
+            raise TypeError(f"{name} is not {getattr(hint, '__name__', hint)}")
+
+
+@cache
+def _hints(kind: Any) -> Mapping[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
+
+
+def _fits(value: object, hint: Any) -> bool:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, each) for each in inner)
+    if isinstance(value, Configuration):
+        return _fits(dict(value), Mapping[str, Value])
+    if origin in (dict, Mapping) and isinstance(value, Mapping):
+        return all(_fits(key, inner[0]) and _fits(each, inner[1]) for key, each in value.items())
+    if origin is Sequence and isinstance(value, list | tuple):
+        return all(_fits(each, inner[0]) for each in value)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST  # no NaN
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _LARGEST
+    if hint is str:
+        return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+    if isinstance(hint, type) and isinstance(value, hint):
+        if is_dataclass(value) and not isinstance(value, Measurement | Problem):
+            check_types(value)
+        return True
+    return value is None and hint in (None, type(None))
