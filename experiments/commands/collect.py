@@ -31,8 +31,8 @@ from tilescout.experiments.commands.options import (
     suite_problems,
 )
 from tilescout.search.campaigns.campaign import CampaignOptions, Progress
-from tilescout.search.campaigns.collect import collect as run_campaign
-from tilescout.search.campaigns.collect import journal_path
+from tilescout.search.campaigns.collection import collect as run_campaign
+from tilescout.search.campaigns.collection import journal_path
 from tilescout.search.campaigns.plan import make_plan
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.selection import make_engine

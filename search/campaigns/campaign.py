@@ -3,25 +3,25 @@
 import logging
 import math
 import queue
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tilescout.search.build.artifacts import Artifact, CompileFailure
+from tilescout.search.campaigns.finals import Final, race_final
+from tilescout.search.campaigns.lanes import Lane, Work, next_work
 from tilescout.search.campaigns.plan import Plan
-from tilescout.search.campaigns.records import Final, Record, check_header, header, read_records
-from tilescout.search.engines.engine import CannotMeasureError, Engine, Task
+from tilescout.search.campaigns.records import Record, check_header, header, read_records
+from tilescout.search.engines.engine import Engine, Task
 from tilescout.search.engines.races import Racetrack
 from tilescout.search.measure.measurement import Measurement
-from tilescout.search.measure.race import RaceOptions, race_fastest
+from tilescout.search.measure.race import RaceOptions
 from tilescout.search.studies.journal import Journal
 from tilescout.spaces.errors import DeviceError
-from tilescout.spaces.problems import Problem
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,32 +59,6 @@ class CampaignOptions:
     worthwhile: int = 64
     compile_first: bool = False
     seed: int = 0
-
-
-@dataclass
-class _Work:
-    """What is still to be done for one problem; configurations by their numbers in the plan."""
-
-    number: int
-    problem: Problem
-    left: int
-    library_us: float | None = None
-    preparing: bool = False
-    incumbent: float = math.inf
-    ready: deque[tuple[int, Artifact]] = field(default_factory=deque)
-    final: Final | None = None
-    racing: bool = False
-
-
-@dataclass
-class _Lane:
-    """What a GPU is at; `in_flight` counts batches, and a problem that is set up."""
-
-    gpu: int
-    work: _Work | None = None
-    in_flight: int = 0
-    racing: bool = False
-    lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,7 +124,7 @@ class Campaign:
             journal.append([ours])
         self.rows, self.library_us, self.finals = read_records(journal)
         self._events: queue.SimpleQueue[Callable[[], list[Record]]] = queue.SimpleQueue()
-        self._lanes = [_Lane(gpu) for gpu in range(engine.gpus)]
+        self._lanes = [Lane(gpu) for gpu in range(engine.gpus)]
         self._works = [self._open(number) for number in range(len(plan.problems))]
         self._compiling = 0
         self._racers = ThreadPoolExecutor(max(1, engine.gpus), "race")
@@ -181,11 +155,11 @@ class Campaign:
         finally:
             self._racers.shutdown(wait=False, cancel_futures=True)
 
-    def _open(self, number: int) -> _Work:
+    def _open(self, number: int) -> Work:
         """The work of a problem, less what the journal has."""
         measured = {c: outcome for (p, c), outcome in self.rows.items() if p == number}
         ratios = [outcome.timing.ratio for outcome in measured.values() if outcome.timing is not None]
-        return _Work(
+        return Work(
             number=number,
             problem=self.plan.problems[number],
             left=int(self.plan.legal[number].sum()) - len(measured),
@@ -214,7 +188,7 @@ class Campaign:
     def _done(self) -> bool:
         return all(work.left == 0 and not self._to_race(work) and not work.racing for work in self._works)
 
-    def _to_race(self, work: _Work) -> bool:
+    def _to_race(self, work: Work) -> bool:
         return self.engine.measures_anew and work.left == 0 and work.final is None and not work.racing
 
     def _tell(self) -> None:
@@ -226,7 +200,7 @@ class Campaign:
         future.add_done_callback(lambda settled: self._events.put(partial(act, settled)))
 
     def _compiled(
-        self, number: int, works: Sequence[_Work], future: "Future[Artifact | CompileFailure]"
+        self, number: int, works: Sequence[Work], future: "Future[Artifact | CompileFailure]"
     ) -> list[Record]:
         self._compiling -= 1
         built = future.result()
@@ -236,7 +210,7 @@ class Campaign:
             return []
         return [self._keep(work, number, Measurement.of_failure(built)) for work in works]
 
-    def _keep(self, work: _Work, number: int, outcome: Measurement) -> Record:
+    def _keep(self, work: Work, number: int, outcome: Measurement) -> Record:
         self.rows[work.number, number] = outcome
         work.left -= 1
         if outcome.timing is not None:
@@ -253,7 +227,8 @@ class Campaign:
                     if not lane.in_flight:
                         self._start_final(lane, final)
                     break  # else what it has is finished first
-                work = self._next(lane)
+                least = self.options.worthwhile if self._compiling else 1
+                work = next_work(lane, self._lanes, self._works, least)
                 if work is None:
                     break
                 lane.work = work
@@ -266,24 +241,12 @@ class Campaign:
                 tasks = [self._task(work, number, artifact) for number, artifact in batch]
                 self._heed(self.engine.measure(lane.gpu, tasks), partial(self._measured, lane, work, batch))
 
-    def _next(self, lane: _Lane) -> _Work | None:
-        if lane.work is not None and lane.work.ready and not lane.work.preparing:
-            return lane.work
-        least = self.options.worthwhile if self._compiling else 1
-        open_to = [work for work in self._works if len(work.ready) >= least and not work.preparing]
-        at_work = [other.work for other in self._lanes if other.in_flight and other is not lane]
-
-        def rank(work: _Work) -> tuple[int, int]:
-            return -sum(other is work for other in at_work), len(work.ready)
-
-        return max(open_to, key=rank, default=None)
-
-    def _task(self, work: _Work, number: int, artifact: Artifact) -> Task:
+    def _task(self, work: Work, number: int, artifact: Artifact) -> Task:
         assert work.library_us is not None
         incumbent = None if self.options.prune is None else work.incumbent
         return Task(self.plan.configurations[number], artifact, work.problem, work.library_us, incumbent)
 
-    def _prepared(self, lane: _Lane, work: _Work, future: "Future[float]") -> list[Record]:
+    def _prepared(self, lane: Lane, work: Work, future: "Future[float]") -> list[Record]:
         lane.in_flight -= 1
         work.preparing = False
         try:
@@ -296,8 +259,8 @@ class Campaign:
 
     def _measured(
         self,
-        lane: _Lane,
-        work: _Work,
+        lane: Lane,
+        work: Work,
         batch: Sequence[tuple[int, Artifact]],
         future: "Future[list[Measurement]]",
     ) -> list[Record]:
@@ -310,19 +273,19 @@ class Campaign:
             return []
         return [self._keep(work, number, outcome) for (number, _), outcome in zip(batch, measured, strict=True)]
 
-    def _retire(self, lane: _Lane, error: BaseException) -> None:
+    def _retire(self, lane: Lane, error: BaseException) -> None:
         """Go on without a GPU; the last one's error is raised."""
         lane.lost = True
         if all(each.lost for each in self._lanes):
             raise error
         _LOG.warning("going on without GPU %d: %s", lane.gpu, error)
 
-    def _start_final(self, lane: _Lane, work: _Work) -> None:
+    def _start_final(self, lane: Lane, work: Work) -> None:
         lane.racing, work.racing, lane.work = True, True, work
         timed = {c: row for (p, c), row in self.rows.items() if p == work.number and row.timing is not None}
         self._heed(self._racers.submit(self._race, lane.gpu, work, timed), partial(self._raced, lane, work))
 
-    def _raced(self, lane: _Lane, work: _Work, future: "Future[Final]") -> list[Record]:
+    def _raced(self, lane: Lane, work: Work, future: "Future[Final]") -> list[Record]:
         lane.racing = work.racing = False
         try:
             final = future.result()
@@ -332,28 +295,16 @@ class Campaign:
         work.final = self.finals[work.number] = final
         return [Record.final(work.number, final)]
 
-    def _race(self, gpu: int, work: _Work, timed: Mapping[int, Measurement]) -> Final:
-        """Race the fastest rows of a problem until the fastest is one that was raced; runs in a thread."""
+    def _race(self, gpu: int, work: Work, timed: Mapping[int, Measurement]) -> Final:
+        """Race the fastest rows of a problem; runs in a thread."""
         if not timed:
             return Final()
-        options, default = self.options.race, self._default(work)
-        assert work.library_us is not None
+        assert work.library_us is not None  # who timed a kernel timed the library
         track = Racetrack(self.engine, gpu, work.problem, work.library_us, self.plan.configurations)
-        final = Final()
-        for attempt in range(self.options.finals):
-            timings = {c: final.timing(c, outcome) for c, outcome in timed.items()}
-            fastest = min(timings, key=lambda c: timings[c].ratio)
-            if fastest in final.ratios:
-                break
-            against = default if default is not None and default in timings else fastest
-            try:
-                race = race_fastest(timings, against, track.measure, options, self.options.seed + attempt)
-            except CannotMeasureError as error:
-                return replace(final, error=str(error))
-            final = final.after(race, options.pairs)
-        return final
+        options = self.options
+        return race_final(timed, self._default(work), track.measure, options.race, options.finals, options.seed)
 
-    def _default(self, work: _Work) -> int | None:
+    def _default(self, work: Work) -> int | None:
         """The number of the problem's default in the plan; None if it is not legal."""
         default = self.engine.template.default(work.problem, self.engine.device)
         return self.plan.configurations.index(default) if default in self.plan.configurations else None

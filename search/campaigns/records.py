@@ -1,55 +1,16 @@
-"""What the journal of a campaign holds."""
+"""The records in the journal of a campaign."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tilescout.search.campaigns.finals import Final
 from tilescout.search.campaigns.plan import Plan
 from tilescout.search.engines.engine import Engine
-from tilescout.search.measure.measurement import Measurement, Timing
-from tilescout.search.measure.race import Race
+from tilescout.search.measure.measurement import Measurement
 from tilescout.search.studies.journal import Journal
 from tilescout.spaces.errors import StoreError
 
 FORMAT = 1
-
-
-@dataclass(frozen=True)
-class Final:
-    """What the races of a problem found.
-
-    Attributes
-    ----------
-    ratios
-        Of every configuration that raced, by its number in the plan: the ratio to the library, the ends of its 95 %
-        interval, and the pairs that it comes from.
-    winner
-        The one that won the last race; None without a race.
-    probability
-        Share of bootstrap samples of the rounds in which it wins.
-    error
-        Why there was no race, or no last one.
-    """
-
-    ratios: Mapping[int, tuple[float, float, float, int]] = field(default_factory=dict)
-    winner: int | None = None
-    probability: float = 0.0
-    error: str = ""
-
-    def timing(self, number: int, measured: Measurement) -> Timing:
-        """The timing of a configuration that was timed, by the race if it took part."""
-        assert measured.timing is not None
-        if number not in self.ratios:
-            return measured.timing
-        ratio, low, high, pairs = self.ratios[number]
-        return replace(measured.timing, ratio=ratio, ratio_low=low, ratio_high=high, pairs=pairs)
-
-    def after(self, race: Race, pairs: int) -> "Final":
-        """With one more race, of so many pairs a round, whose estimates replace earlier ones."""
-        found = {
-            number: (each.value, each.low, each.high, race.ran[number] * pairs) for number, each in race.ratios.items()
-        }
-        return Final({**self.ratios, **found}, race.winner, race.probability)
 
 
 class Record(dict[str, Any]):
@@ -103,7 +64,7 @@ def check_header(journal: Journal, ours: Mapping[str, Any]) -> None:
     if different:
         raise StoreError(
             f"{journal.path} is of another campaign: its {different[0]} is {theirs.get(different[0])!r}, now it is "
-            f"{ours[different[0]]!r}; give the same arguments on the same machine to go on, or another --out"
+            f"{ours[different[0]]!r}; give the same arguments on the same machine to go on, or write another table"
         )
 
 

@@ -28,7 +28,7 @@ from tilescout.experiments.commands.options import (
 )
 from tilescout.experiments.research.runner import Run, study
 from tilescout.search.campaigns.campaign import CampaignOptions
-from tilescout.search.campaigns.collect import collect
+from tilescout.search.campaigns.collection import collect
 from tilescout.search.campaigns.plan import Plan, make_plan
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.ray import RayEngine, RayOptions, joined

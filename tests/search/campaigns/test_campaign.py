@@ -15,7 +15,7 @@ import pytest
 
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.campaigns.campaign import CampaignOptions, Progress
-from tilescout.search.campaigns.collect import collect, journal_path
+from tilescout.search.campaigns.collection import collect, journal_path
 from tilescout.search.campaigns.plan import Plan, make_plan
 from tilescout.search.engines.engine import LiveOptions, Task, failed_future
 from tilescout.search.engines.local import LocalEngine

@@ -15,7 +15,7 @@ import pytest
 from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.campaigns.campaign import CampaignOptions, Progress
-from tilescout.search.campaigns.collect import collect, journal_path
+from tilescout.search.campaigns.collection import collect, journal_path
 from tilescout.search.campaigns.plan import make_plan
 from tilescout.search.engines.engine import LiveOptions, Task
 from tilescout.search.engines.evaluator import Evaluator

@@ -14,7 +14,7 @@ import pytest
 from optuna.samplers import RandomSampler
 
 from tilescout.experiments.compare.play import FinishedRuns
-from tilescout.search.campaigns.collect import FORM
+from tilescout.search.campaigns.collection import FORM
 from tilescout.search.campaigns.records import read_records
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.samplers.base import distributions

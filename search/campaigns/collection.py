@@ -56,7 +56,7 @@ def collect(
     """
     path = journal_path(out)
     if out.exists() and not path.exists():
-        raise StoreError(f"{out} is there already, and no campaign that is to go on; choose another file with --out")
+        raise StoreError(f"{out} is there already, and no campaign that is to go on: write another file")
     with Journal(path, FORM, every(_SYNC_SECONDS)) as journal:
         campaign = Campaign(engine, plan, journal, options, on_progress)
         campaign.run()

@@ -1,0 +1,89 @@
+"""The races at the end of a campaign: the fastest rows of a problem and its default are measured anew, together."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tilescout.search.engines.engine import CannotMeasureError
+from tilescout.search.measure.measurement import Measurement, Timing
+from tilescout.search.measure.race import Measure, Race, RaceOptions, race_fastest
+
+
+@dataclass(frozen=True)
+class Final:
+    """The outcome of the races of a problem.
+
+    Attributes
+    ----------
+    ratios
+        Of every configuration that raced, by its number in the plan: the ratio to the library, the ends of its 95 %
+        interval, and the pairs that it comes from.
+    winner
+        The one that won the last race; None without a race.
+    probability
+        Share of bootstrap samples of the rounds in which it wins.
+    error
+        Why there was no race, or no last one.
+    """
+
+    ratios: Mapping[int, tuple[float, float, float, int]] = field(default_factory=dict)
+    winner: int | None = None
+    probability: float = 0.0
+    error: str = ""
+
+    def timing(self, number: int, measured: Measurement) -> Timing:
+        """The timing of a configuration that was timed, by the race if it took part."""
+        assert measured.timing is not None
+        if number not in self.ratios:
+            return measured.timing
+        ratio, low, high, pairs = self.ratios[number]
+        return replace(measured.timing, ratio=ratio, ratio_low=low, ratio_high=high, pairs=pairs)
+
+    def after(self, race: Race, pairs: int) -> "Final":
+        """With one more race, of so many pairs a round, whose estimates replace earlier ones."""
+        found = {
+            number: (each.value, each.low, each.high, race.ran[number] * pairs) for number, each in race.ratios.items()
+        }
+        return Final({**self.ratios, **found}, race.winner, race.probability)
+
+
+def race_final(
+    timed: Mapping[int, Measurement],
+    default: int | None,
+    measure: Measure,
+    options: RaceOptions,
+    attempts: int,
+    seed: int,
+) -> Final:
+    """Race the fastest rows of a problem until the fastest is one that was raced.
+
+    A row that was timed once may have been lucky. A race takes the luck away from those that take part, and another row
+    may then be the fastest of all: that is why there may be several races.
+
+    Parameters
+    ----------
+    timed
+        The measurements that have a timing, by the numbers of their configurations; at least one.
+    default
+        The number of the problem's default; None if it is not legal. If it was not timed, the fastest takes its place.
+    measure
+        Runs the rounds of a race.
+    options
+        How a race is run.
+    attempts
+        Races at most.
+    seed
+        Of the first race; the next one's is larger by 1.
+    """
+    final = Final()
+    for attempt in range(attempts):
+        timings = {number: final.timing(number, outcome) for number, outcome in timed.items()}
+        fastest = min(timings, key=lambda number: timings[number].ratio)
+        if fastest in final.ratios:
+            break
+        against = default if default is not None and default in timings else fastest
+        try:
+            race = race_fastest(timings, against, measure, options, seed + attempt)
+        except CannotMeasureError as error:
+            return replace(final, error=str(error))
+        final = final.after(race, options.pairs)
+    return final
