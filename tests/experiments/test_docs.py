@@ -147,3 +147,34 @@ def test_the_counts_of_spilling_rows_are_those_of_the_shipped_tables(
     (shown,) = (text for language, text in found if language == "text")
     exec(compile(source, "best-of-gemm.md", "exec"), {"__name__": "page"})
     assert capsys.readouterr().out == shown
+
+
+def imported_rooms(room: Path) -> set[str]:
+    """The other rooms of search/ that the modules of one import."""
+    source = "\n".join(path.read_text(encoding="utf-8") for path in room.rglob("*.py"))
+    return set(re.findall(r"(?:from|import) tilescout\.search\.(\w+)", source)) - {room.name}
+
+
+def test_the_architecture_says_which_room_of_search_imports_which() -> None:
+    page = (DOCS / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    table = page[page.index("| room of `search/` |") :].partition("\n\n")[0].splitlines()[2:]
+    told = {}
+    for line in table:
+        room, _, imports = line.strip("| ").split(" | ")
+        told[room.strip("`")] = set(re.findall(r"`(\w+)`", imports))
+    rooms = {path.parent.name for path in (ROOT / "search").glob("*/__init__.py")} - {"testing"}
+    assert set(told) == rooms
+    seen: set[str] = set()
+    for room, imports in told.items():
+        assert imports <= seen, f"{room} stands above a room that it imports"
+        assert imported_rooms(ROOT / "search" / room) <= imports, room
+        seen.add(room)
+
+
+def test_every_file_that_the_architecture_names_exists() -> None:
+    named = re.findall(
+        r"`((?:spaces|costmodel|search|experiments|tests|docs)/[\w/.]*)`",
+        (DOCS / "explanation" / "architecture.md").read_text(encoding="utf-8"),
+    )
+    assert len(named) > 20
+    assert not [name for name in named if not (ROOT / name).exists()]
