@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 from tilescout.costmodel.estimator import Expected
 from tilescout.search.samplers.options import Option, OptionValue, read_options
 from tilescout.search.studies.ledger import CLAIM, Ledger, distributions, seen
-from tilescout.search.studies.optuna_hooks import all_trials, queued_parameters
+from tilescout.search.studies.optuna_hooks import all_trials, queued_parameters, set_system_attribute, study_key
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.space import Indices, SearchSpace
 
@@ -114,7 +114,7 @@ class SpaceSampler(BaseSampler, ABC):
         self.variable_knobs = {name: knob for name, knob in self.knobs.items() if not knob.single()}
         self._entropy = np.random.SeedSequence(seed).entropy
         self._ordinary = self.ordinary(_word(np.random.SeedSequence(self._entropy)))
-        self._reading: tuple[optuna.storages.BaseStorage, int, Ledger] | None = None
+        self._reading: tuple[tuple[optuna.storages.BaseStorage, int], Ledger] | None = None
 
     def over(self, space: SearchSpace | None, seed: int | None = None) -> Self:
         """A sampler like this one, over a space.
@@ -241,19 +241,20 @@ class SpaceSampler(BaseSampler, ABC):
                     f"does it support optuna {optuna.__version__}?"
                 )
             codes: list[int] = self.space.codes[index].tolist()
-            study._storage.set_trial_system_attr(trial._trial_id, CLAIM, codes)
+            set_system_attribute(study, trial, CLAIM, codes)
             # Two processes may have chosen the same. Each has written before it reads here, so at least one of the two
             # sees the other and chooses again.
             if index in self._free(study, trial):
                 return codes
-            study._storage.set_trial_system_attr(trial._trial_id, CLAIM, [])
+            set_system_attribute(study, trial, CLAIM, [])
 
     def _free(self, study: optuna.Study, trial: FrozenTrial | None = None) -> Indices:
         ledger = Ledger.empty(self.space)
-        if self._reading is not None and self._reading[:2] == (study._storage, study._study_id):
-            ledger = self._reading[2]
+        key = study_key(study)
+        if self._reading is not None and self._reading[0] == key:
+            ledger = self._reading[1]
         ledger = ledger.read(all_trials(study))
-        self._reading = (study._storage, study._study_id, ledger)
+        self._reading = (key, ledger)
         return np.flatnonzero(~(ledger.taken | ledger.pending(but=trial.number if trial is not None else None)))
 
     def _refusal(self, fixed: Mapping[str, Any]) -> SamplerError:

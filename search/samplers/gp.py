@@ -1,9 +1,9 @@
 """Gaussian-process Bayesian optimisation over legal configurations."""
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import optuna
@@ -15,10 +15,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.options import Option
+from tilescout.search.studies.optuna_hooks import GPOfChoice
 from tilescout.spaces.space import Indices, SearchSpace
-
-if TYPE_CHECKING:
-    from optuna._gp.acqf import BaseAcquisitionFunc
 
 
 class GPSampler(SpaceSampler):
@@ -56,11 +54,11 @@ class GPSampler(SpaceSampler):
         observed = _observations(completed, failed, study.directions, int(self.option["largest"]))
         with torch.device("cpu"), _one_thread():  # whatever the caller's default device is
             gaussian = _GPAmong(self.space, free, seed, int(self.option["candidates"]))
-            chosen = gaussian._sample_relative_impl(study, observed, running, knobs)
+            chosen = gaussian.sample(study, observed, running, knobs)
         return int(self.space.find([chosen.get(name, 0) for name in self.knobs]))
 
 
-class _GPAmong(OrdinaryGPSampler):
+class _GPAmong(GPOfChoice):
     """Optuna's sampler, maximising over `free` what it maximises over the whole grid.
 
     Moving its own choice to the nearest free configuration instead took longer and found slower ones: on synthetic
@@ -74,16 +72,14 @@ class _GPAmong(OrdinaryGPSampler):
         self._candidates = candidates
         self._generator = np.random.default_rng(seed)
 
-    def _optimize_acqf(
-        self, acqf: "BaseAcquisitionFunc", best_params: NDArray[np.float64] | None
-    ) -> NDArray[np.float64]:
+    def choose(self, worth_of: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> NDArray[np.float64]:
         shape = np.array(self._within.shape)
         # Scaled as optuna does it: every code in the middle of its cell, and no knob of one value.
         points: NDArray[np.float64] = ((self._within.codes + 0.5) / shape)[:, shape > 1]
         pool = self._generator.choice(self._free, min(self._candidates, len(self._free)), replace=False)
         best, worth = int(pool[0]), -np.inf
         while len(pool):
-            values = acqf.eval_acqf_no_grad(points[pool])
+            values = worth_of(points[pool])
             if not values.max() > worth:
                 break
             best, worth = int(pool[values.argmax()]), values.max()

@@ -12,6 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.options import Option
+from tilescout.search.studies.optuna_hooks import set_system_attribute
 from tilescout.spaces.space import Indices
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class LFBOSampler(SpaceSampler):
         left = [index for index in plan.queue if index in available] if plan is not None else []
         if not left:
             plan = self._next(plan, study, free, np.random.default_rng(self.seed_of(trial)))
-            study._storage.set_trial_system_attr(trial._trial_id, PLAN, asdict(plan))
+            set_system_attribute(study, trial, PLAN, asdict(plan))
             left = list(plan.queue)
         return left[0]
 

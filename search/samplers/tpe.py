@@ -1,6 +1,6 @@
 """The tree-structured Parzen estimator, choosing among legal configurations."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 import optuna
@@ -11,10 +11,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.options import Option
+from tilescout.search.studies.optuna_hooks import TPEOfAllowed
 from tilescout.spaces.space import Indices, SearchSpace
-
-if TYPE_CHECKING:
-    from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator
 
 
 class TPESampler(SpaceSampler):
@@ -46,7 +44,7 @@ class TPESampler(SpaceSampler):
         return self.space.nearest([chosen.get(name, 0) for name in self.knobs], free)
 
 
-class _TPEAmong(OrdinaryTPESampler):
+class _TPEAmong(TPEOfAllowed):
     """Optuna's sampler, to which a draw that is not `free` is worth nothing.
 
     Taking the best of all draws and moving it to the nearest free configuration found slower ones: on synthetic GEMM
@@ -62,10 +60,7 @@ class _TPEAmong(OrdinaryTPESampler):
         self._within = space
         self._free = free
 
-    def _compute_acquisition_func(
-        self, samples: dict[str, NDArray[np.float64]], mpe_below: "_ParzenEstimator", mpe_above: "_ParzenEstimator"
-    ) -> NDArray[np.float64]:
-        worth = super()._compute_acquisition_func(samples, mpe_below, mpe_above)
-        zeros = np.zeros(len(worth))
+    def allowed(self, samples: Mapping[str, NDArray[np.float64]], count: int) -> NDArray[np.bool_]:
+        zeros = np.zeros(count)
         codes = np.stack([samples.get(knob.name, zeros) for knob in self._within.knobs], axis=-1)
-        return np.where(np.isin(self._within.find(codes), self._free), worth, -np.inf)
+        return np.isin(self._within.find(codes), self._free)

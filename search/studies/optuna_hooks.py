@@ -1,15 +1,24 @@
 """Every use of optuna that its documentation does not promise, in one place, for the versions that it was tested on."""
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import optuna
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution
+from optuna.samplers import GPSampler, TPESampler
 from optuna.storages import BaseStorage, RDBStorage, get_storage
 from optuna.trial import FrozenTrial
 
 from tilescout.spaces.errors import StoreError
+
+if TYPE_CHECKING:
+    from optuna._gp.acqf import BaseAcquisitionFunc
+    from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator
 
 TESTED = ">=5,<6"
 """The versions that this was tested on, as ``pyproject.toml`` has them; any other is refused."""
@@ -55,6 +64,60 @@ def cached(storage: RDBStorage) -> BaseStorage:
     """The storage of a database, with finished trials kept in memory, as optuna's studies use it."""
     _check_version()
     return get_storage(storage)
+
+
+class TPEOfAllowed(TPESampler, ABC):
+    """Optuna's tree-structured Parzen estimator, to which a draw that is not allowed is worth nothing."""
+
+    @abstractmethod
+    def allowed(self, samples: Mapping[str, NDArray[np.float64]], count: int) -> NDArray[np.bool_]:
+        """Mask of the draws that are allowed, of shape [count].
+
+        Parameters
+        ----------
+        samples
+            The values of each parameter that was drawn, of shape [count].
+        count
+            How many draws there are.
+        """
+
+    def _compute_acquisition_func(
+        self, samples: dict[str, NDArray[np.float64]], mpe_below: "_ParzenEstimator", mpe_above: "_ParzenEstimator"
+    ) -> NDArray[np.float64]:
+        _check_version()
+        worth = super()._compute_acquisition_func(samples, mpe_below, mpe_above)
+        return np.where(self.allowed(samples, len(worth)), worth, -np.inf)
+
+
+class GPOfChoice(GPSampler, ABC):
+    """Optuna's Gaussian process, whose acquisition function is maximised by a method of one's own."""
+
+    @abstractmethod
+    def choose(self, worth_of: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> NDArray[np.float64]:
+        """The point to try, of shape [parameters].
+
+        Parameters
+        ----------
+        worth_of
+            The acquisition function: its values of shape [points] at points of shape [points, parameters]. A parameter
+            is scaled as optuna does it, every code in the middle of its cell of [0, 1].
+        """
+
+    def sample(
+        self,
+        study: optuna.Study,
+        finished: list[FrozenTrial],
+        running: list[FrozenTrial],
+        parameters: Mapping[str, BaseDistribution],
+    ) -> dict[str, Any]:
+        """The parameters to try next, of a process that is fitted to these trials and to no others."""
+        _check_version()
+        return self._sample_relative_impl(study, finished, running, dict(parameters))
+
+    def _optimize_acqf(
+        self, acqf: "BaseAcquisitionFunc", best_params: NDArray[np.float64] | None
+    ) -> NDArray[np.float64]:
+        return self.choose(acqf.eval_acqf_no_grad)
 
 
 @cache
