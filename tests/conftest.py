@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
@@ -10,6 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tilescout.experiments.commands.cli import main
 from tilescout.search.tracking import default_store
 from tilescout.search.tracking.store import manners, open_client
 from tilescout.spaces import plugins
@@ -150,3 +152,16 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
         (folder / f"{module}.py").write_text(source or TEMPLATE.format(name=name))
 
     return install
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A function: run ``tilescout`` with arguments, which must leave with a code, 0 unless told otherwise."""
+
+    def run(*arguments: str, code: int = 0) -> None:
+        monkeypatch.setattr(sys, "argv", ["tilescout", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == code
+
+    return run

@@ -126,6 +126,15 @@ def test_the_rooms_are_where_the_rules_look_for_them():
     assert rooms - {"tests"} == set(ALLOWED)
 
 
+def test_tests_lie_where_what_they_test_lies():
+    folders = {path.parent.relative_to(ROOT) for path in SOURCES}
+    homes = {path.parent.relative_to(ROOT / "tests") for path in TESTS if path.name.startswith("test_")}
+    loose = {path.name for path in (ROOT / "tests/search").glob("test_*.py")}
+    assert homes - folders <= {Path(), Path("security")}
+    assert Path("experiments") not in homes
+    assert loose <= {"test_api.py", "test_public_names.py"}
+
+
 @pytest.mark.parametrize("room", ALLOWED)
 def test_imports_run_one_way(room: str):
     wrong = []

@@ -1,12 +1,10 @@
-"""The command line, run in this process, and small tables of what was recorded."""
+"""Small tables of what was recorded."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from tilescout.experiments.commands.cli import main
 from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.gemm import GemmProblem
@@ -32,16 +30,3 @@ def part_of_table(tmp_path_factory: pytest.TempPathFactory) -> TakePart:
         )
 
     return part_of_table
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """A function: run ``tilescout`` with arguments, which must leave with a code, 0 unless told otherwise."""
-
-    def run(*arguments: str, code: int = 0) -> None:
-        monkeypatch.setattr(sys, "argv", ["tilescout", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert ended.value.code == code
-
-    return run

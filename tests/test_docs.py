@@ -13,7 +13,7 @@ from tilescout.experiments.commands.cli import cli
 from tilescout.experiments.research.__main__ import cli as research
 from tilescout.search.engines.gpus import visible_gpus
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 RESULTS = ROOT / "experiments" / "results"
 GENERATED = (DOCS / "reference" / "api", DOCS / "results")
