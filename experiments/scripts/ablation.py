@@ -6,12 +6,12 @@ Groups of features are left out, each in turn; forests that saw three quarters o
 What a group is worth to `Trees` is not what it is worth to the shipped model, which corrects an analytic one.
 """
 
-import argparse
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import click
 import numpy as np
 from rich.progress import track
 
@@ -44,14 +44,12 @@ class Trees(CostModel):
         from sklearn.ensemble import ExtraTreesRegressor
 
         exact = [sample.exact() for sample in samples]
-        values = np.concatenate([sample.features.values for sample in exact])
         trees = ExtraTreesRegressor(self._trees, min_samples_leaf=2, random_state=self._seed)
-        trees.fit(values, np.concatenate([sample.log_time for sample in exact]))
+        trees.fit(np.concatenate([s.features.values for s in exact]), np.concatenate([s.log_time for s in exact]))
         return GrownTrees(samples[0].features.names, trees)
 
 
-@dataclass(frozen=True)
-class GrownTrees:
+class GrownTrees(NamedTuple):
     """Fitted trees, with the names of their features."""
 
     names: tuple[str, ...]
@@ -69,38 +67,33 @@ def without(sample: Sample, names: Collection[str]) -> Sample:
     return replace(sample, features=left)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Command line of the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trees", type=int, default=24)
-    parser.add_argument("--rows", type=int, default=400, help="measurements of each problem, at random")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the plot")
-    parser.add_argument("--store", type=Path, default=STORE, help="its MLflow store gets the run")
-    asked = parser.parse_args(arguments)
-
+@click.command(help=__doc__)
+@click.option("--trees", default=24, show_default=True, help="Trees of a forest.")
+@click.option("--rows", default=400, show_default=True, help="Random measurements of each problem.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the plot.")
+@click.option("--store", type=click.Path(path_type=Path), default=STORE, help="Its MLflow store gets the run.")
+def main(trees: int, rows: int, out: Path, store: Path) -> None:
+    """Run the script."""
     from matplotlib.figure import Figure
 
     table = largest_table(template := find_template(SPACE))
-    recorded, rng = samples_of(table, template), np.random.default_rng(0)
-    samples = [each.take(rng.permutation(len(each))[: asked.rows]) for each in recorded]
+    rng = np.random.default_rng(0)
+    samples = [each.take(rng.permutation(len(each))[:rows]) for each in samples_of(table, template)]
     folds = [str(at % FOLDS) for at in range(len(samples))]
     metrics: dict[str, float] = {}
-    figure = Figure(figsize=(8, 4.5), dpi=110, layout="constrained")
-    axes = figure.subplots()
+    axes = (figure := Figure(figsize=(8, 4.5), dpi=110, layout="constrained")).subplots()
     for place, (group, names) in enumerate(track(GROUPS.items(), "leave out")):
-        part = [without(sample, names) for sample in samples]
-        predicted = leave_out(part, folds, Trees(asked.trees, seed=0).fit)
+        predicted = leave_out([without(sample, names) for sample in samples], folds, Trees(trees, seed=0).fit)
         errors = median_interval([quality(sample, prediction).error for sample, prediction in predicted])
         metrics[f"error/without {group}"] = errors.value
-        ends = [100 * errors.low, 100 * errors.value, 100 * errors.high]
-        axes.plot(ends, [place] * 3, "o-", markevery=[1], color="#1f3b73")
+        axes.plot(np.multiply(100, [errors.low, errors.value, errors.high]), [place] * 3, "bo-", markevery=[1])
         print(f"left out {group:12s}: error {errors.value:6.2%} [{errors.low:.2%}, {errors.high:.2%}]")
     axes.set(yticks=range(len(GROUPS)), yticklabels=GROUPS, ylim=(len(GROUPS) - 0.5, -0.5), ylabel="left out")
     axes.set_xlabel("error within a problem that no forest saw, %: median with its 95 % interval")
-    asked.out.mkdir(parents=True, exist_ok=True)
-    figure.savefig(plot := asked.out / "ablation.png")
-    params = {"table": table.path.name, "rows": asked.rows, "folds": FOLDS, "trees": asked.trees}
-    print(f"plot: {plot}; MLflow run {log_experiment(asked.store, 'ablation', params, metrics, [plot])}")
+    out.mkdir(parents=True, exist_ok=True)
+    figure.savefig(plot := out / "ablation.png")
+    params = {"table": table.path.name, "rows": rows, "folds": FOLDS, "trees": trees}
+    print(f"plot: {plot}; MLflow run {log_experiment(store, 'ablation', params, metrics, [plot])}")
 
 
 if __name__ == "__main__":

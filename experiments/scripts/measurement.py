@@ -7,10 +7,10 @@ to the library is, how many pairs that took, and where the GPU's seconds went. T
 what stood in for it. `experiments/research/studies/measurement.py` compares protocols, for which a GPU is needed.
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
 import numpy as np
 from rich.progress import track
 
@@ -40,17 +40,15 @@ def summarise(measured: Sequence[Measurement]) -> dict[str, float]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Command line of the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problem", action="append", help=f"repeatable; without it: {', '.join(PROBLEMS)}")
-    parser.add_argument("--sample", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="auto", help="auto, cuda, cuda:N or replay")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the plot")
-    parser.add_argument("--store", type=Path, default=STORE, help="compiled kernels, and the MLflow run")
-    asked = parser.parse_args(arguments)
-
+@click.command(help=__doc__)
+@click.option("--problem", "problems", multiple=True, default=PROBLEMS, show_default=True, help="Repeatable.")
+@click.option("--sample", default=200, show_default=True, help="Random configurations of a problem.")
+@click.option("--seed", default=0, show_default=True, help="Of the sample.")
+@click.option("--device", default="auto", show_default=True, help="auto, cuda, cuda:N or replay.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the plot.")
+@click.option("--store", type=click.Path(path_type=Path), default=STORE, help="Gets kernels and the MLflow run.")
+def main(problems: tuple[str, ...], sample: int, seed: int, device: str, out: Path, store: Path) -> None:
+    """Run the script."""
     from matplotlib.figure import Figure
 
     template = find_template(SPACE)
@@ -58,15 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     widths, costs = figure.subplots(1, 2)
     metrics: dict[str, float] = {}
     sources: list[str] = []
-    for place, problem in enumerate(asked.problem or PROBLEMS):
+    for place, problem in enumerate(problems):
         parsed = template.parse(problem)
         with (
-            make_engine(template, parsed, artifacts(asked.store), device=asked.device, gpus=1) as engine,
+            make_engine(template, parsed, artifacts(store), device=device, gpus=1) as engine,
             Evaluator(engine, parsed) as evaluator,
         ):
             sources.append(evaluator.provenance.description)
             print(f"{problem}: {sources[-1]}")
-            drawn = evaluator.space.sample(asked.sample, np.random.default_rng(asked.seed)).tolist()
+            drawn = evaluator.space.sample(sample, np.random.default_rng(seed)).tolist()
             outcomes = track(evaluate(evaluator, drawn), problem, total=len(drawn))
             measured = [measurement for _, measurement in outcomes]
         timings = [measurement.timing for measurement in measured if measurement.timing is not None]
@@ -82,15 +80,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("  " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
     widths.set(xlabel="pairs", ylabel="half-width of the 95 % interval, %", xscale="log", yscale="log")
     costs.set(ylabel="GPU time a configuration, ms")
-    costs.set_xticks(range(place + 1), asked.problem or PROBLEMS, rotation=15)
+    costs.set_xticks(range(len(problems)), problems, rotation=15)
     widths.legend()
     costs.legend()
     figure.suptitle("; ".join(dict.fromkeys(sources)), fontsize=9)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    plot = asked.out / "measurement.png"
+    out.mkdir(parents=True, exist_ok=True)
+    plot = out / "measurement.png"
     figure.savefig(plot)
-    params = {"source": "; ".join(dict.fromkeys(sources)), "sample": asked.sample, "seed": asked.seed}
-    print(f"plot: {plot}; MLflow run {log_experiment(asked.store, 'measurement', params, metrics, [plot])}")
+    params = {"source": "; ".join(dict.fromkeys(sources)), "sample": sample, "seed": seed}
+    print(f"plot: {plot}; MLflow run {log_experiment(store, 'measurement', params, metrics, [plot])}")
 
 
 if __name__ == "__main__":

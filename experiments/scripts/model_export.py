@@ -7,10 +7,11 @@ with the library, and the bundle says why. `--device cuda` makes the real one; `
 docs/tutorial.md).
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import click
 
 from tilescout.experiments.commands.from_model import record
 from tilescout.search import Budget, StudyResult, tune
@@ -53,16 +54,14 @@ def draw(results: Sequence[StudyResult], path: Path) -> None:
     figure.savefig(path)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Command line of the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="auto", help="auto, cuda, cuda:N or replay")
-    parser.add_argument("--trials", type=int, default=40)
-    parser.add_argument("--sampler", default="guided")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the bundle and the plot")
-    parser.add_argument("--store", type=Path, default=STORE, help="compiled kernels, studies and the MLflow store")
-    asked = parser.parse_args(arguments)
-
+@click.command(help=__doc__)
+@click.option("--device", default="auto", show_default=True, help="auto, cuda, cuda:N or replay.")
+@click.option("--trials", default=40, show_default=True, help="Trials of a search.")
+@click.option("--sampler", default="guided", show_default=True, help="The strategy of the searches.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the bundle and the plot.")
+@click.option("--store", type=click.Path(path_type=Path), default=STORE, help="Gets kernels, studies and the run.")
+def main(device: str, trials: int, sampler: str, out: Path, store: Path) -> None:
+    """Run the script."""
     recording = record(make_model, None, training=False)
     results = []
     for entry in recording.entries:
@@ -70,10 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             result = tune(
                 SPACE,
                 entry.problem,
-                sampler=asked.sampler,
-                budget=Budget(trials=asked.trials),
-                device=asked.device,
-                store=asked.store,
+                sampler=sampler,
+                budget=Budget(trials=trials),
+                device=device,
+                store=store,
                 progress=True,
             )
         except TableError as error:
@@ -81,16 +80,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             continue
         results.append(result)
         print(f"{entry.problem} ({entry.label}, {entry.count} a call): {result.info.provenance.description}")
-    asked.out.mkdir(parents=True, exist_ok=True)
-    decided = read_outcomes([result.info.name for result in results], studies(asked.store))
-    bundle = make_bundle(decided.outcomes, ArtifactStore(artifacts(asked.store)), asked.out / "bundle")
+    out.mkdir(parents=True, exist_ok=True)
+    decided = read_outcomes([result.info.name for result in results], studies(store))
+    bundle = make_bundle(decided.outcomes, ArtifactStore(artifacts(store)), out / "bundle")
     for outcome in decided.outcomes:
         print(f"{outcome.problem}: {outcome.choice}, {outcome.evidence.reason}")
-    plot = asked.out / "products.png"
+    plot = out / "products.png"
     draw(results, plot)
-    params = {"sampler": asked.sampler, "trials": asked.trials, "bundle": bundle.digest}
+    params = {"sampler": sampler, "trials": trials, "bundle": bundle.digest}
     metrics = {"products": float(len(recording.entries)), "tuned": float(len(results)), "ours": float(len(bundle.ours))}
-    run = log_experiment(asked.store, "model export", params, metrics, [plot, asked.out / "bundle"])
+    run = log_experiment(store, "model export", params, metrics, [plot, out / "bundle"])
     print(f"bundle: {bundle.path}; plot: {plot}; MLflow run {run}")
 
 

@@ -7,11 +7,10 @@ Every sampler searches every problem with every seed; what counts is how far the
 form to copy: change `SAMPLERS`, or register your own (docs/how-to/add-a-sampler.md).
 """
 
-import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import click
 import numpy as np
 from numpy.typing import NDArray
 from rich.progress import track
@@ -60,30 +59,27 @@ def draw(curves: dict[str, NDArray[np.float64]], path: Path) -> None:
     figure.savefig(path)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Command line of the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problem", action="append", help=f"repeatable; without it: {', '.join(PROBLEMS)}")
-    parser.add_argument("--trials", type=int, default=40)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--out", type=Path, required=True, help="folder for the plot")
-    parser.add_argument("--store", type=Path, default=STORE, help="its MLflow store gets the run")
-    asked = parser.parse_args(arguments)
-
+@click.command(help=__doc__)
+@click.option("--problem", "problems", multiple=True, default=PROBLEMS, show_default=True, help="Repeatable.")
+@click.option("--trials", default=40, show_default=True, help="Trials of a search.")
+@click.option("--seeds", default=5, show_default=True, help="Searches of each problem by each sampler.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the plot.")
+@click.option("--store", type=click.Path(path_type=Path), default=STORE, help="Its MLflow store gets the run.")
+def main(problems: tuple[str, ...], trials: int, seeds: int, out: Path, store: Path) -> None:
+    """Run the script."""
     curves: dict[str, NDArray[np.float64]] = {}
-    problems = asked.problem or PROBLEMS
     for sampler in SAMPLERS:
-        searches = [(problem, seed) for problem in problems for seed in range(asked.seeds)]
-        curves[sampler] = np.stack([best_so_far(p, sampler, s, asked.trials) for p, s in track(searches, sampler)])
+        searches = [(problem, seed) for problem in problems for seed in range(seeds)]
+        curves[sampler] = np.stack([best_so_far(p, sampler, s, trials) for p, s in track(searches, sampler)])
     behind = {sampler: float(100 * (np.median(found[:, -1]) - 1)) for sampler, found in curves.items()}
     for sampler, percent in sorted(behind.items(), key=lambda item: item[1]):
-        print(f"{sampler:12s} {percent:6.2f} % behind the table's best after {asked.trials} trials, in the median")
-    asked.out.mkdir(parents=True, exist_ok=True)
-    plot = asked.out / "convergence.png"
+        print(f"{sampler:12s} {percent:6.2f} % behind the table's best after {trials} trials, in the median")
+    out.mkdir(parents=True, exist_ok=True)
+    plot = out / "convergence.png"
     draw(curves, plot)
-    params = {"problems": ", ".join(problems), "trials": asked.trials, "seeds": asked.seeds}
+    params = {"problems": ", ".join(problems), "trials": trials, "seeds": seeds}
     metrics = {f"{sampler}/percent_behind": percent for sampler, percent in behind.items()}
-    print(f"plot: {plot}; MLflow run {log_experiment(asked.store, 'strategies', params, metrics, [plot])}")
+    print(f"plot: {plot}; MLflow run {log_experiment(store, 'strategies', params, metrics, [plot])}")
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ problems are bound by latencies, skinny ones by memory, large ones by the tensor
 another.
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
 import numpy as np
 from numpy.typing import NDArray
 from rich.progress import track
@@ -55,28 +55,26 @@ def draw(regrets: NDArray[np.float64], sources: Sequence[str], problems: Sequenc
     figure.savefig(path)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Command line of the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", type=int, default=12, help="how many of the table's, evenly over it")
-    parser.add_argument("--rows", type=int, default=300, help="of each, at random, that models are trained on")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, required=True, help="folder for the plot")
-    parser.add_argument("--store", type=Path, default=STORE, help="its MLflow store gets the run")
-    asked = parser.parse_args(arguments)
-
+@click.command(help=__doc__)
+@click.option("--problems", default=12, show_default=True, help="How many of the table's problems, evenly over it.")
+@click.option("--rows", default=300, show_default=True, help="Random measurements of each that models are trained on.")
+@click.option("--seed", default=0, show_default=True, help="Of models and measurements.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the plot.")
+@click.option("--store", type=click.Path(path_type=Path), default=STORE, help="Its MLflow store gets the run.")
+def main(problems: int, rows: int, seed: int, out: Path, store: Path) -> None:
+    """Run the script."""
     table = largest_table(template := find_template(SPACE))
     samples = samples_of(table, template)
-    samples = [samples[at] for at in np.linspace(0, len(samples) - 1, min(asked.problems, len(samples))).astype(int)]
+    samples = [samples[at] for at in np.linspace(0, len(samples) - 1, min(problems, len(samples))).astype(int)]
     names = [sample.problem for sample in samples]
-    rng = np.random.default_rng(asked.seed)
-    parts = [sample.take(rng.permutation(len(sample))[: asked.rows]) for sample in samples]
+    rng = np.random.default_rng(seed)
+    parts = [sample.take(rng.permutation(len(sample))[:rows]) for sample in samples]
     alone = np.empty((len(samples), len(samples)))
     others = np.empty(len(samples))
     for row, part in enumerate(track(parts, "train")):
-        model = make_model(asked.seed).fit([part])
+        model = make_model(seed).fit([part])
         alone[row] = [regret(model, sample) for sample in samples]
-        rest = make_model(asked.seed).fit([other for other in parts if other is not part])
+        rest = make_model(seed).fit([other for other in parts if other is not part])
         others[row] = regret(rest, samples[row])
 
     figures = {
@@ -86,12 +84,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     for source, value in figures.items():
         print(f"trained on {source:10s}: regret of the first {TOP} {value:6.2%} in the median")
-    asked.out.mkdir(parents=True, exist_ok=True)
-    plot = asked.out / "transfer.png"
+    out.mkdir(parents=True, exist_ok=True)
+    plot = out / "transfer.png"
     draw(np.vstack([alone, others]), [*names, "all others"], names, plot)
-    params = {"table": table.path.name, "problems": len(samples), "rows": asked.rows, "seed": asked.seed, "top": TOP}
+    params = {"table": table.path.name, "problems": len(samples), "rows": rows, "seed": seed, "top": TOP}
     metrics = {f"regret/{name}": value for name, value in figures.items()}
-    print(f"plot: {plot}; MLflow run {log_experiment(asked.store, 'transfer', params, metrics, [plot])}")
+    print(f"plot: {plot}; MLflow run {log_experiment(store, 'transfer', params, metrics, [plot])}")
 
 
 if __name__ == "__main__":

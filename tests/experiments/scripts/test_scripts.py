@@ -40,7 +40,7 @@ def test_a_script_leaves_a_plot_and_a_run_with_figures_in_mlflow(
     tmp_path: Path, store: Path, name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script = importlib.import_module(f"tilescout.experiments.scripts.{name}")
-    script.main([*TINY[name], "--out", str(tmp_path / "out"), "--store", str(store)])
+    script.main([*TINY[name], "--out", str(tmp_path / "out"), "--store", str(store)], standalone_mode=False)
 
     (plot,) = (tmp_path / "out").glob("*.png")
     assert matplotlib.image.imread(plot).std() > 0
