@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -86,9 +87,13 @@ def defined_in(name: str, module: str) -> str:
 
 
 def summary(name: str, module: str) -> str:
-    """The first paragraph of the docstring of a class or function, or of its module; empty for anything else."""
+    """The first paragraph of the docstring of a class, function or constant, or of its module; empty without one."""
     tree = tree_of(module)
-    for node in tree.body:
+    for node, after in pairwise([*tree.body, ast.Pass()]):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(after, ast.Expr):
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            if ast.unparse(target) == name and isinstance(after.value, ast.Constant):
+                return " ".join(str(after.value.value).partition("\n\n")[0].split())
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
             own = ast.get_docstring(node) or ""
             first = (ast.get_docstring(tree) or "" if own.startswith("See the module") else own).partition("\n\n")[0]

@@ -1,6 +1,9 @@
 """The documentation: what it tells a newcomer to type runs as written and prints what it shows; links are whole."""
 
+import ast
+import importlib
 import importlib.util
+import pkgutil
 import re
 import shlex
 from collections.abc import Callable, Iterator
@@ -178,3 +181,62 @@ def test_every_file_that_the_architecture_names_exists() -> None:
     )
     assert len(named) > 20
     assert not [name for name in named if not (ROOT / name).exists()]
+
+
+ROOMS_PUBLIC = re.compile(r"tilescout(\.(spaces|costmodel|search)(\.testing)?|\.search\.\w+)?")
+"""Modules that the documentation imports from: the rooms, the folders of search/, and the checks that they ship."""
+
+DEEPER = {
+    "docs/how-to/add-a-sampler.md: tilescout.search.engines.evaluator",
+    "docs/how-to/add-a-sampler.md: tilescout.search.engines.replay",
+    "docs/how-to/add-a-sampler.md: tilescout.search.samplers.base",
+    "docs/how-to/add-a-sampler.md: tilescout.search.tables.shipped",
+    "docs/how-to/add-a-sampler.md: tilescout.search.tuning.loop",
+    "docs/how-to/add-a-sampler.md: tilescout.spaces.space",
+    "docs/how-to/add-a-sampler.md: tilescout.spaces.templates",
+    "docs/how-to/tune-a-model.md: tilescout.search.export.nvgemm_model",
+    "docs/how-to/tune-a-model.md: tilescout.search.export.nvgemm_ranker",
+    "experiments/results/best-of-gemm.md: tilescout.search.tables.table",
+}
+"""Imports of rooms that do not name what is public yet. They may become fewer."""
+
+
+def test_the_documentation_imports_nothing_deeper_than_what_is_public() -> None:
+    sources = [(name_of(page), text) for page in PAGES for language, text in blocks(page) if language == "python"]
+    sources += [(name_of(path), path.read_text(encoding="utf-8")) for path in sorted((DOCS / "examples").glob("*.py"))]
+    seen, deeper = 0, []
+    for place, source in sources:
+        for node in ast.walk(ast.parse(source)):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for module in (module for module in modules if module.partition(".")[0] == "tilescout"):
+                seen += 1
+                if not ROOMS_PUBLIC.fullmatch(module):
+                    deeper.append(f"{place}: {module}")
+                elif isinstance(node, ast.ImportFrom):
+                    public = getattr(importlib.import_module(module), "__all__", None)
+                    deeper += [
+                        f"{place}: {module} does not name {alias.name}"
+                        for alias in node.names
+                        if public is not None and alias.name not in public
+                    ]
+    assert seen > 10
+    assert set(deeper) <= DEEPER, "\n".join(sorted(set(deeper) - DEEPER))
+
+
+def test_every_dotted_name_in_the_documentation_is_there() -> None:
+    dated = {ROOT / "CHANGELOG.md", *RESULTS.glob("*.md")}  # say what was called so when they were written
+    names = {
+        (name, name_of(page))
+        for page in PAGES
+        if page not in dated
+        for name in re.findall(r"`(tilescout(?:\.[a-zA-Z_]\w*)+)`", page.read_text(encoding="utf-8"))
+    }
+    assert len(names) > 10
+    missing = []
+    for name, page in sorted(names):
+        try:
+            pkgutil.resolve_name(name)
+        except (ImportError, AttributeError):
+            missing.append(f"{page}: {name}")
+    assert not missing, "\n".join(missing)
