@@ -86,7 +86,7 @@ class CorrectedForest:
 
 
 class ForestModel(EnsembleModel):
-    """See the module."""
+    """See the module; `tilescout.costmodel.ensemble` says how far a fit is reproducible."""
 
     def __init__(self, options: ForestOptions | None = None) -> None:
         self.options = options if options is not None else ForestOptions()
