@@ -218,11 +218,15 @@ class CompilePool(Closing):
         return None
 
     def close(self) -> None:
-        """Kill what still compiles and end the processes."""
+        """Kill what still compiles and end the processes; what is not compiled then is cancelled."""
         if self._pool is not None:
             self._pool.stop()
             self._pool.join()
             self._pool = None
+        for result in list(self._compiling.values()):  # pebble leaves what it stopped as it was
+            if result.cancel():
+                result.set_running_or_notify_cancel()
+        self._compiling.clear()
 
 
 _NICENESS = 10  # a process that measures must not wait for a core: times for which the device waited don't count

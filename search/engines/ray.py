@@ -112,6 +112,7 @@ class RayEngine(Engine):
         self._session = token_hex(8)
         self._shipped: dict[str, Any] = {}  # references to libraries in Ray's object store, by checksum
         self._compiling: dict[str, Future[Artifact | CompileFailure]] = {}
+        self._compile_tasks: set[Any] = set()  # references to what they will return
         self._lock = threading.Lock()
         self._compile = ray.remote(compile_task).options(num_cpus=1, max_retries=0)
         self._lanes: list[_Lane] = []
@@ -180,9 +181,14 @@ class RayEngine(Engine):
         return self._threads[gpu].submit(race)
 
     def close(self) -> None:
-        self._closing = True
+        with self._lock:
+            self._closing = True
+            compiling = list(self._compile_tasks)
         for lane in self._lanes:
             lane.close()
+        if self._ray.is_initialized():
+            for task in compiling:  # it may wait for a core of the cluster for long
+                self._ray.cancel(task, force=True)
         for threads in self._threads:
             threads.shutdown(wait=False, cancel_futures=True)
         if self._ours:
@@ -241,17 +247,24 @@ class RayEngine(Engine):
         timeout = self.options.compile.timeout
         fault = ""
         for _ in range(_ATTEMPTS):
-            task = self._compile.remote(self.template, key, timeout, self._session)
+            with self._lock:
+                if self._closing:
+                    raise DeviceError("the engine was closed")
+                task = self._compile.remote(self.template, key, timeout, self._session)
+                self._compile_tasks.add(task)
             try:
                 built = self._ray.get(task, timeout=_START_SECONDS + timeout)
             except self._ray.exceptions.RayTaskError as error:  # a missing tool, a full disk: not the configuration's
                 raise error.cause from None
             except (self._ray.exceptions.RayError, TimeoutError) as error:
                 if self._closing:
-                    raise
+                    raise DeviceError("the engine was closed") from error
                 self._ray.cancel(task, force=True)
                 fault = one_line(error)
                 continue
+            finally:
+                with self._lock:
+                    self._compile_tasks.discard(task)
             return built if isinstance(built, CompileFailure) else self._keep(key, built)
         message = f"{_ATTEMPTS} machines were lost while they compiled it ({fault}); it can be tried again"
         return CompileFailure(message)

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import optuna
 
@@ -35,6 +36,22 @@ class Budget:
     gpu_seconds: float | None = None
     seconds: float | None = None
     whole: bool = False
+
+
+class Loop(Protocol):
+    """Asks and tells a study until its budget ends: `run`, or what gives it a part of the budget at a time."""
+
+    def __call__(
+        self,
+        study: optuna.Study,
+        evaluator: Evaluator,
+        budget: Budget,
+        library_us: float,
+        on_trial: Callable[[TrialRecord], None],
+        in_full: Container[int] = (),
+        tuner: Tuner | None = None,
+    ) -> str | None:
+        """Search; see `run`."""
 
 
 def run(

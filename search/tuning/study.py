@@ -20,7 +20,7 @@ from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.sharing import SharingOptions
 from tilescout.search.studies.trials import finished_trials, record_info, record_result
-from tilescout.search.tuning.loop import Budget, run
+from tilescout.search.tuning.loop import Budget, Loop, run
 from tilescout.spaces.errors import StoreError
 
 _ABOUT = "about"  # the user attribute of a study that says what it is about
@@ -143,7 +143,7 @@ def run_study(
     options: TuneOptions,
     make_tracker: Callable[[StudyInfo, str | None], Tracker] = lambda info, run_id: NoTracker(),
     on_trial: Callable[[TrialRecord], None] = lambda trial: None,
-    search: Callable[..., str | None] = run,
+    search: Loop = run,
 ) -> StudyResult:
     """Search for the fastest configuration.
 

@@ -1,10 +1,9 @@
 """Tune a kernel for all problems of a suite together: a study a problem, and one budget."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 import optuna
 
@@ -14,6 +13,7 @@ from tilescout.search.samplers import find_sampler
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.others import OtherTrials
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
+from tilescout.search.studies.sharing import Tuner
 from tilescout.search.studies.trials import finished_trials
 from tilescout.search.tuning.loop import Budget, run
 from tilescout.search.tuning.study import NoTracker, Tracker, TuneOptions, run_study
@@ -122,7 +122,14 @@ class _Part:
         self._turns.leave(self._number, self._turn, self._claim)
 
     def search(
-        self, study: optuna.Study, evaluator: Evaluator, budget: Budget, *arguments: Any, **options: Any
+        self,
+        study: optuna.Study,
+        evaluator: Evaluator,
+        budget: Budget,
+        library_us: float,
+        on_trial: Callable[[TrialRecord], None],
+        in_full: Container[int] = (),
+        tuner: Tuner | None = None,
     ) -> str | None:
         """In the place of `run`: search, a turn at a time; leaves with a turn, for the race."""
         space = evaluator.space
@@ -132,7 +139,7 @@ class _Part:
         while self._turn is not None and self._turn.trials and finished < len(space):
             before = finished
             part = Budget(trials=finished + self._turn.trials, whole=budget.whole)
-            stopped = run(study, evaluator, part, *arguments, **options)
+            stopped = run(study, evaluator, part, library_us, on_trial, in_full, tuner)
             finished = self._look(study, evaluator)
             if stopped is not None or finished == before:
                 return stopped

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import gettempdir
 from types import ModuleType
@@ -17,7 +18,7 @@ from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.campaigns.campaign import CampaignOptions, Progress
 from tilescout.search.campaigns.collection import collect, journal_path
 from tilescout.search.campaigns.plan import make_plan
-from tilescout.search.engines.engine import LiveOptions, Task
+from tilescout.search.engines.engine import Engine, LiveOptions, Task
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.ray import RayEngine, RayOptions
 from tilescout.search.engines.ray_worker import save_library
@@ -25,6 +26,7 @@ from tilescout.search.measure.measurement import Status
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.studies.journal import Journal
+from tilescout.search.testing import EngineConformance
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.errors import ArtifactError, BuildError, DeviceError
@@ -153,6 +155,27 @@ def test_a_search_can_not_tell_it_from_a_local_one(engine: RayEngine, tmp_path: 
     assert [trial.measurement.ok for trial in result.trials].count(True) >= 1
     assert result.race is not None
     assert result.info.provenance.description == "measured on CPU of a Ray cluster"
+
+
+class TestRayEngine(EngineConformance):
+    problem = PROBLEM
+    right = tuple({"fault": "nothing", "repeats": repeats} for repeats in (1, 2))
+    wrong = ({"fault": "corner", "repeats": 1},)
+    refused = ({"fault": "compiler_refuses", "repeats": 1},)
+    impossible = GemmProblem(64, 64, 64, dtype="fp16")
+
+    @pytest.fixture(autouse=True)
+    def _shared(self, engine: RayEngine, tmp_path: Path) -> None:
+        self.shared, self.store = engine, tmp_path / "store"
+
+    @contextmanager
+    def engine(self) -> Iterator[Engine]:
+        yield self.shared
+
+    def open_engine(self) -> Engine:
+        # Its actor takes the last core: what it compiles waits for one until it is closed.
+        shared = self.shared
+        return RayEngine(shared.template, self.store, shared.cluster, shared.device, OPTIONS)
 
 
 def test_a_machine_that_would_compile_something_else_is_named(
