@@ -23,7 +23,7 @@ FORMAT = 1
 _RECORD = "artifact.json"
 _SCRATCH = "tmp-"
 _STALE_SECONDS = 3600.0  # no compiler works that long on one kernel
-LIBRARY = "kernel.so"  # its name in a folder of the store
+SHARED_OBJECT = "kernel.so"  # its name in a folder of the store
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class Artifact:
     Attributes
     ----------
     path
-        The shared library; it exists only if `error` is empty.
+        The shared object; it exists only if `error` is empty.
     sha256
-        Checksum of the library; empty if there is none.
+        Checksum of the shared object; empty if there is none.
     function
         Name of its entry point.
     resources
@@ -122,8 +122,8 @@ class CompileFailure:
     timed_out: bool = False
 
 
-def verify_library(path: Path, sha256: str) -> None:
-    """Check that a library is what its record says; loading one is running its code.
+def verify_shared_object(path: Path, sha256: str) -> None:
+    """Check that a shared object is what its record says; loading one is running its code.
 
     Raises
     ------
@@ -178,7 +178,7 @@ class ArtifactStore:
             record = json.loads((folder / _RECORD).read_text())
             resources = Resources(**record["resources"]) if record["resources"] else None
             artifact = Artifact(
-                path=folder / LIBRARY,
+                path=folder / SHARED_OBJECT,
                 sha256=record["sha256"],
                 function=record["function"],
                 resources=resources,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pebble import ProcessExpired, ProcessPool
 
-from tilescout.search.build.artifacts import LIBRARY, Artifact, ArtifactKey, ArtifactStore, CompileFailure
+from tilescout.search.build.artifacts import SHARED_OBJECT, Artifact, ArtifactKey, ArtifactStore, CompileFailure
 from tilescout.search.build.binaries import find_cuobjdump, instruction_count, resource_usage
 from tilescout.search.build.closing import Closing
 from tilescout.search.build.cores import available_cores
@@ -72,12 +72,12 @@ def build(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -> A
     find_cuobjdump()
     start = time.perf_counter()
     with store.scratch() as scratch:
-        library, obj = scratch / LIBRARY, scratch / "kernel.o"
+        shared_object, obj = scratch / SHARED_OBJECT, scratch / "kernel.o"
         try:
             built = template.build(key.configuration, key.signature, key.arch, obj)
             # No run path: the host that loads it may keep the libraries elsewhere. It loads them first, and the
             # dynamic linker then finds them by name.
-            command = [linker, "-shared", "-o", str(library), str(obj), *map(str, libraries)]
+            command = [linker, "-shared", "-o", str(shared_object), str(obj), *map(str, libraries)]
             linked = subprocess.run(command, capture_output=True, text=True, check=False)
             if linked.returncode < 0:
                 raise MemoryError(f"the linker was killed by signal {-linked.returncode}")
@@ -86,8 +86,8 @@ def build(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -> A
             resources = _resources(built, obj)
             obj.unlink()
             artifact = Artifact(
-                path=library,
-                sha256=sha256(library.read_bytes()).hexdigest(),
+                path=shared_object,
+                sha256=sha256(shared_object.read_bytes()).hexdigest(),
                 function=built.function,
                 resources=resources,
                 compile_seconds=time.perf_counter() - start,
@@ -96,7 +96,7 @@ def build(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -> A
             raise StoreError(f"can't build in the artifact store {store.root}: {error.strerror}") from error
         except BuildError as error:
             _refuse_passing(error, store)
-            artifact = Artifact(library, "", "", None, time.perf_counter() - start, one_line(error))
+            artifact = Artifact(shared_object, "", "", None, time.perf_counter() - start, one_line(error))
             for left in scratch.iterdir():
                 left.unlink()
         return store.publish(key, artifact, scratch)

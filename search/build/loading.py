@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilescout.search.build.artifacts import verify_library
+from tilescout.search.build.artifacts import verify_shared_object
 from tilescout.spaces.errors import ArtifactError
 from tilescout.spaces.workloads import Tensors, load_workload
 
@@ -90,14 +90,14 @@ def load_runtime_libraries() -> None:
 
 @lru_cache(maxsize=1024)
 def load_launch(
-    library: Path, sha256: str, function: str, workload: str, max_clusters: int, scratch_bytes: int = 0
+    shared_object: Path, sha256: str, function: str, workload: str, max_clusters: int, scratch_bytes: int = 0
 ) -> LoadedKernel:
     """Load a kernel, once its checksum is right; one that is loaded stays so.
 
     Parameters
     ----------
-    library, sha256, function
-        The shared library, its checksum and its entry point.
+    shared_object, sha256, function
+        The artifact's file, its checksum and its entry point.
     workload
         What it computes: the workload knows in which order an entry point takes its arguments.
     max_clusters
@@ -113,6 +113,6 @@ def load_launch(
     import tvm_ffi
 
     load_runtime_libraries()
-    verify_library(library, sha256)
-    entry: Callable[..., None] = getattr(tvm_ffi.load_module(str(library)), function)
+    verify_shared_object(shared_object, sha256)
+    entry: Callable[..., None] = getattr(tvm_ffi.load_module(str(shared_object)), function)
     return LoadedKernel(entry, load_workload(workload).arguments, max_clusters, scratch_bytes)

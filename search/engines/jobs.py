@@ -30,7 +30,7 @@ def make_job(
     """The job, for a measuring process, of measuring a compiled configuration on a problem in full."""
     verified = (problem, load_workload(template.workload).edge_problem(problem))
     return Job(
-        library=str(artifact.path),
+        shared_object=str(artifact.path),
         sha256=artifact.sha256,
         function=artifact.function,
         workload=template.workload,

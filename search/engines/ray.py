@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, CompileFailure, verify_library
+from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, CompileFailure, verify_shared_object
 from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task
 from tilescout.search.engines.jobs import at_work, complete, describe_gpus, device_of, job_of
 from tilescout.search.engines.ray_worker import (
     GpuWorker,
     Shipped,
     compile_task,
-    save_library,
+    save_shared_object,
     session_folder,
 )
 from tilescout.search.measure.measurement import Measurement, Status
@@ -110,7 +110,7 @@ class RayEngine(Engine):
         self._ray = ray
         self._closing = False
         self._session = token_hex(8)
-        self._shipped: dict[str, Any] = {}  # references to libraries in Ray's object store, by checksum
+        self._shipped: dict[str, Any] = {}  # references to shared objects in Ray's object store, by checksum
         self._compiling: dict[str, Future[Artifact | CompileFailure]] = {}
         self._compile_tasks: set[Any] = set()  # references to what they will return
         self._lock = threading.Lock()
@@ -171,7 +171,7 @@ class RayEngine(Engine):
         jobs = [job_of(self.template, task, self.options.protocol) for task in tasks]
 
         def race() -> NDArray[np.float64]:
-            arguments = (jobs, rounds, pairs, seed, self._libraries(tasks))
+            arguments = (jobs, rounds, pairs, seed, self._shared_objects(tasks))
             try:
                 raced: NDArray[np.float64] = self._lanes[gpu].call(4 * self.options.timeout, "race", *arguments)
             except ActorLostError as lost:
@@ -228,7 +228,7 @@ class RayEngine(Engine):
         prunable = [task.incumbent is not None for task in tasks]
         try:
             seconds = self.options.timeout * (1 + len(tasks))
-            records = self._lanes[gpu].call(seconds, "measure", jobs, prunable, self._libraries(tasks))
+            records = self._lanes[gpu].call(seconds, "measure", jobs, prunable, self._shared_objects(tasks))
         except ActorLostError as lost:
             if len(tasks) > 1:  # which of them it is shows when each has an actor to itself
                 return [measured for task in tasks for measured in self._measure(gpu, [task])]
@@ -236,10 +236,10 @@ class RayEngine(Engine):
         measured = map(Measurement.from_dict, records)
         return [complete(each, task.artifact) for each, task in zip(measured, tasks, strict=True)]
 
-    def _libraries(self, tasks: Sequence[Task]) -> dict[str, Any]:
-        """References to the tasks' libraries, put into Ray's object store when they are first needed."""
+    def _shared_objects(self, tasks: Sequence[Task]) -> dict[str, Any]:
+        """References to the tasks' shared objects, put into Ray's object store when they are first needed."""
         for artifact in [task.artifact for task in tasks if task.artifact.sha256 not in self._shipped]:
-            verify_library(artifact.path, artifact.sha256)
+            verify_shared_object(artifact.path, artifact.sha256)
             self._shipped[artifact.sha256] = self._ray.put(artifact.path.read_bytes())
         return {task.artifact.sha256: self._shipped[task.artifact.sha256] for task in tasks}
 
@@ -273,7 +273,7 @@ class RayEngine(Engine):
         """Put an artifact that was made elsewhere into the store of this process."""
         with self._store.scratch() as scratch:
             path = scratch / shipped.artifact.path.name
-            save_library(path, shipped.artifact.sha256, shipped.library)
+            save_shared_object(path, shipped.artifact.sha256, shipped.shared_object)
             return self._store.publish(key, replace(shipped.artifact, path=path), scratch)
 
 

@@ -33,7 +33,7 @@ class Shipped:
     """A compiled kernel on its way between machines; `artifact.path` is that of the machine it was made on."""
 
     artifact: Artifact
-    library: bytes
+    shared_object: bytes
 
 
 def session_folder(session: str) -> Path:
@@ -58,9 +58,9 @@ def compile_task(template: KernelTemplate, key: ArtifactKey, timeout: float, ses
     built = _pool(template, key.arch, timeout, session).submit(key.configuration, key.signature).result()
     if isinstance(built, CompileFailure):
         return built
-    library = built.path.read_bytes()
+    shared_object = built.path.read_bytes()
     shutil.rmtree(built.path.parent, ignore_errors=True)
-    return Shipped(built, library)
+    return Shipped(built, shared_object)
 
 
 _POOLS: dict[tuple[str, str, float, str], CompilePool] = {}  # of this worker's process, which compiles one at a time
@@ -81,7 +81,7 @@ class GpuWorker:
     Parameters
     ----------
     session
-        Names the folder of libraries on this machine, which all actors of a session share.
+        Names the folder of shared objects on this machine, which all actors of a session share.
     gpu
         ``cuda``, of which Ray shows one; or ``cpu``.
     timeout
@@ -102,17 +102,17 @@ class GpuWorker:
         return self._process.prepare(workload, problem, options)
 
     def measure(
-        self, jobs: Sequence[Job], prunable: Sequence[bool], libraries: Mapping[str, Any]
+        self, jobs: Sequence[Job], prunable: Sequence[bool], shared_objects: Mapping[str, Any]
     ) -> list[dict[str, Any]]:
-        """Measure jobs, whose libraries are references to bytes by their checksum."""
-        return [asdict(each) for each in measure_batch(self._process, self._received(jobs, libraries), prunable)]
+        """Measure jobs, whose shared objects are references to bytes by their checksum."""
+        return [asdict(each) for each in measure_batch(self._process, self._received(jobs, shared_objects), prunable)]
 
     def race(
-        self, jobs: Sequence[Job], rounds: int, pairs: int, seed: int, libraries: Mapping[str, Any]
+        self, jobs: Sequence[Job], rounds: int, pairs: int, seed: int, shared_objects: Mapping[str, Any]
     ) -> NDArray[np.float64]:
         """Ratios of jobs to the library, of shape [rounds, jobs]."""
         try:
-            return self._process.race(self._received(jobs, libraries), rounds, pairs, seed)
+            return self._process.race(self._received(jobs, shared_objects), rounds, pairs, seed)
         except WorkerLostError as lost:
             raise CannotMeasureError(f"the race ended early: {lost}") from None
 
@@ -121,19 +121,19 @@ class GpuWorker:
         self._process.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _received(self, jobs: Sequence[Job], libraries: Mapping[str, Any]) -> list[Job]:
-        """The jobs, with the path that each library has on this machine."""
+    def _received(self, jobs: Sequence[Job], shared_objects: Mapping[str, Any]) -> list[Job]:
+        """The jobs, with the path that each shared object has on this machine."""
         import ray
 
-        paths = {sha256: self._folder / f"{sha256}.so" for sha256 in libraries}
+        paths = {sha256: self._folder / f"{sha256}.so" for sha256 in shared_objects}
         missing = [sha256 for sha256, path in paths.items() if not path.exists()]
-        for sha256, content in zip(missing, ray.get([libraries[sha256] for sha256 in missing]), strict=True):
-            save_library(paths[sha256], sha256, content)
-        return [replace(job, library=str(paths[job.sha256])) for job in jobs]
+        for sha256, content in zip(missing, ray.get([shared_objects[sha256] for sha256 in missing]), strict=True):
+            save_shared_object(paths[sha256], sha256, content)
+        return [replace(job, shared_object=str(paths[job.sha256])) for job in jobs]
 
 
-def save_library(path: Path, sha256: str, content: bytes) -> None:
-    """Put a library that came from elsewhere in its place, once its checksum is right.
+def save_shared_object(path: Path, sha256: str, content: bytes) -> None:
+    """Put a shared object that came from elsewhere in its place, once its checksum is right.
 
     Raises
     ------

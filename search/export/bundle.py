@@ -1,7 +1,7 @@
 """What is handed to users: decisions, the kernels that they name, and checksums; a directory.
 
 ``bundle.json`` holds everything but the kernels, and its own SHA-256 over the rest of it; ``kernels/`` holds the shared
-libraries, each with its SHA-256 in ``bundle.json``. Loading a library is running its code, so that a bundle is checked
+objects, each with its SHA-256 in ``bundle.json``. Loading one is running its code, so that a bundle is checked
 as a whole before anything of it is used, and refused as a whole.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from tilescout.search.build.artifacts import verify_library
+from tilescout.search.build.artifacts import verify_shared_object
 from tilescout.search.export.decisions import Choice, Decision
 from tilescout.spaces.errors import MALFORMED, ArtifactError, BundleError, StoreError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
@@ -38,7 +38,7 @@ class Kernel:
     Attributes
     ----------
     file
-        Its shared library, relative to the bundle.
+        Its shared object, relative to the bundle.
     sha256
         Checksum of that.
     function
@@ -116,7 +116,7 @@ def write_bundle(
     arch, device, versions, decisions
         As in `Bundle`.
     kernels
-        By digest: what is recorded of a kernel, and where its library lies now.
+        By digest: what is recorded of a kernel, and where its shared object lies now.
     named
         See `read_bundle`.
 
@@ -125,7 +125,7 @@ def write_bundle(
     StoreError
         If it can't be written, or `path` is taken.
     ArtifactError
-        If a library is not what its record says.
+        If a shared object is not what its record says.
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise StoreError(f"{path} is there already: choose another --out, or delete it")
@@ -146,7 +146,7 @@ def write_bundle(
     try:
         (scratch / KERNELS).mkdir()
         for kernel, source in kernels.values():
-            verify_library(source, kernel.sha256)
+            verify_shared_object(source, kernel.sha256)
             shutil.copyfile(source, scratch / kernel.file)
         text = json.dumps({**content, "digest": _digest(content)}, indent=1, sort_keys=True)
         (scratch / INDEX).write_text(text + "\n")
@@ -203,7 +203,7 @@ def read_bundle(path: Path, named: Named = NONE_NAMED) -> Bundle:
         if not _FILE.fullmatch(kernel.file):
             raise BundleError(f"bundle {path} is foreign: {one_line(kernel.file, 80)!r} is no file of a bundle")
         try:
-            verify_library(_regular(path, kernel.file), kernel.sha256)
+            verify_shared_object(_regular(path, kernel.file), kernel.sha256)
         except ArtifactError as error:
             raise BundleError(f"bundle {path} is damaged: {error}") from error
         if not _is_known(kernel, named):

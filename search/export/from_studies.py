@@ -186,8 +186,8 @@ def make_bundle(outcomes: Sequence[Outcome], store: ArtifactStore, out: Path, na
     for outcome in outcomes:
         digest = ""
         if outcome.configuration is not None:
-            digest, kernel, library = _kernel(outcome, arch, store, named)
-            kernels[digest] = (kernel, library)
+            digest, kernel, shared_object = _kernel(outcome, arch, store, named)
+            kernels[digest] = (kernel, shared_object)
         decisions.append(Decision(outcome.problem, outcome.choice, outcome.evidence, digest))
     return write_bundle(out, arch, device, _versions(), decisions, kernels, named)
 

@@ -35,8 +35,8 @@ class Job:
 
     Attributes
     ----------
-    library, sha256, function
-        The artifact.
+    shared_object, sha256, function
+        The artifact: its file, the file's checksum and the entry point.
     workload, problem
         What it computes.
     blocks_per_cluster
@@ -51,7 +51,7 @@ class Job:
         Bytes of device memory that a launch needs for itself, on the problem and on its edge problem.
     """
 
-    library: str
+    shared_object: str
     sha256: str
     function: str
     workload: str
@@ -149,7 +149,7 @@ class Worker:
             If it is missing, damaged, or has no such entry point.
         """
         clusters = self.machine.max_clusters(job.blocks_per_cluster)
-        return load_launch(Path(job.library), job.sha256, job.function, job.workload, clusters, job.scratch_bytes)
+        return load_launch(Path(job.shared_object), job.sha256, job.function, job.workload, clusters, job.scratch_bytes)
 
     def usable(self) -> bool:
         """Whether the device still answers; an error that a failed launch left behind shows at the next one."""

@@ -63,10 +63,9 @@ class StudyInfo:
         Where the measurements come from.
     default
         The configuration that is run without any search; trial 0 measures it.
-    library
-        What the library's kernel is called through, and its steady time in µs.
-    library_us
-        The library's steady time on the problem, in µs.
+    library, library_us
+        Name of the vendor library's function that times are relative to, for example ``torch.mm``, and its steady time
+        on the problem, in µs.
     knobs
         The values that each knob of the space can have.
     size

@@ -197,7 +197,7 @@ def job_of() -> Callable[..., Job]:
 
     def job_of(artifact: Artifact, problem: str = "64x64x64", incumbent: float | None = None, **options: float) -> Job:
         return Job(
-            library=str(artifact.path),
+            shared_object=str(artifact.path),
             sha256=artifact.sha256,
             function=artifact.function,
             workload="tilescout.spaces.gemm:Gemm",

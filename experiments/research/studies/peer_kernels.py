@@ -6,7 +6,7 @@ On this machine's GPU, an H200, for `quack_sm90` and `cutlass_operators` on some
 First what the libraries would choose of their own configurations, each timed once and their way: Quack's 44 by the
 function that its autotuner times with, and those times the splits of k that it would add if asked to; the 24 Hopper
 operators by TorchInductor's benchmarker. Then `tilescout tune`, its first trials the default and those configurations,
-with the race at its end. Last our answer, our best without a split of k, the library's default and its choices run
+with the race at its end. Last our answer, our best without a split of k, the package's default and its choices run
 against each other and cuBLAS in interleaved rounds.
 """
 
@@ -51,7 +51,7 @@ SPACES = ("quack_sm90", "cutlass_operators")
 
 
 def listed(template: KernelTemplate, space: SearchSpace) -> list[int]:
-    """The configurations among which the library itself chooses, in its order."""
+    """The configurations among which the package itself chooses, in its order."""
     if template.name == "quack_sm90":
         return ranked(template, space, "quack")
     default = template.default(space.problem, space.device)
@@ -60,7 +60,7 @@ def listed(template: KernelTemplate, space: SearchSpace) -> list[int]:
 
 
 def listed_splits(template: KernelTemplate, space: SearchSpace) -> list[int]:
-    """Those that Quack's autotuner adds to its list with ``split_k=None``, in its order; none of another library."""
+    """Those that Quack's autotuner adds to its list with ``split_k=None``, in its order; none of another package."""
     if template.name != "quack_sm90":
         return []
     split = [{**space[index], "split_k": parts} for index in listed(template, space) for parts in (2, 4, 8, 16)]
@@ -95,7 +95,7 @@ def time_as_inductor(launch: Launch, a: Any, b: Any, d: Any) -> float:
 class Kernel:
     """A compiled configuration, as another process loads it: see `load_launch`."""
 
-    library: str
+    shared_object: str
     sha256: str
     function: str
     blocks_per_cluster: int
@@ -116,7 +116,7 @@ def choose(space: str, kernels: Mapping[str, Sequence[Kernel]]) -> dict[str, lis
         (a, b), output = gemm.inputs(problem, generator), gemm.output(problem, machine.device)
         launches = [
             load_launch(
-                Path(each.library),
+                Path(each.shared_object),
                 each.sha256,
                 each.function,
                 workload,
@@ -134,13 +134,13 @@ def choose(space: str, kernels: Mapping[str, Sequence[Kernel]]) -> dict[str, lis
 
 
 Choices = dict[str, Configuration]
-"""What a library chooses for a problem: without a split of k and, where it would try some, with them."""
+"""What a package chooses for a problem: without a split of k and, where it would try some, with them."""
 
 
 def choices_of(
     template: KernelTemplate, pool: CompilePool, problems: Sequence[str]
 ) -> tuple[dict[str, Choices], dict[str, list[float]]]:
-    """The library's own choices for each problem, and the times in ms that it chose by."""
+    """The package's own choices for each problem, and the times in ms that it chose by."""
     candidates: dict[str, list[Configuration]] = {}
     plain: dict[str, int] = {}
     for text in problems:
@@ -153,7 +153,7 @@ def choices_of(
     failed = [str(c) for c, kernel in outcomes.items() if not isinstance(kernel, Artifact)]
     print(f"{template.name}: {len(outcomes)} listed, do not compile: {failed}", flush=True)
     if failed:
-        raise BuildError(f"{template.name}: {len(failed)} of the configurations that its library lists do not compile")
+        raise BuildError(f"{template.name}: {len(failed)} of the configurations that its package lists do not compile")
     kernels = {
         text: [kernel_of(template, GemmProblem.parse(text), each, outcomes[each]) for each in row]
         for text, row in candidates.items()
@@ -184,7 +184,7 @@ def kernel_of(
 
 
 def compare(engine: Engine, problem: str, theirs: Choices, store: Path, trials: int) -> dict[str, Any]:
-    """Tune, then race our answer against the library's default and its choices; the outcome as JSON."""
+    """Tune, then race our answer against the package's default and its choices; the outcome as JSON."""
     from tilescout.search.tracking import MlflowTracker, default_store
 
     uri, root = default_store(store)

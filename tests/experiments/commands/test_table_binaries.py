@@ -9,7 +9,7 @@ import pytest
 
 from tilescout.costmodel.features import BINARY_PREFIX
 from tilescout.experiments.commands.table import read_binaries
-from tilescout.search.build.artifacts import LIBRARY, Artifact, ArtifactKey, ArtifactStore
+from tilescout.search.build.artifacts import SHARED_OBJECT, Artifact, ArtifactKey, ArtifactStore
 from tilescout.search.build.resources import Resources
 from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table, write_table
@@ -39,8 +39,8 @@ def keep(store: ArtifactStore, configuration: Configuration, resources: Resource
     """Put an artifact that was read when it was made into a store."""
     key = ArtifactKey.of(TEMPLATE, configuration, "bf16", DEVICES["h200"].arch)
     with store.scratch() as scratch:
-        (scratch / LIBRARY).write_bytes(b"a library")
-        store.publish(key, Artifact(scratch / LIBRARY, "00", "entry", resources, 1.0), scratch)
+        (scratch / SHARED_OBJECT).write_bytes(b"a library")
+        store.publish(key, Artifact(scratch / SHARED_OBJECT, "00", "entry", resources, 1.0), scratch)
 
 
 def test_rows_whose_artifact_is_there_get_what_its_binary_says(table: Table, tmp_path: Path) -> None:

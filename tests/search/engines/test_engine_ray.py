@@ -21,7 +21,7 @@ from tilescout.search.campaigns.plan import make_plan
 from tilescout.search.engines.engine import Engine, LiveOptions, Task
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.ray import RayEngine, RayOptions
-from tilescout.search.engines.ray_worker import save_library
+from tilescout.search.engines.ray_worker import save_shared_object
 from tilescout.search.measure.measurement import Status
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import RaceOptions
@@ -188,7 +188,7 @@ def test_a_machine_that_would_compile_something_else_is_named(
 
 def test_bytes_that_are_not_what_the_record_says_are_not_loaded(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="came damaged"):
-        save_library(tmp_path / "a.so", "0" * 64, b"anything")
+        save_shared_object(tmp_path / "a.so", "0" * 64, b"anything")
     assert not list(tmp_path.iterdir())
 
 
