@@ -224,6 +224,9 @@ def test_the_documentation_imports_nothing_deeper_than_what_is_public() -> None:
     assert set(deeper) <= DEEPER, "\n".join(sorted(set(deeper) - DEEPER))
 
 
+ENTRY_POINTS = {"tilescout.samplers"}  # a group of entry points, and no module
+
+
 def test_every_dotted_name_in_the_documentation_is_there() -> None:
     dated = {ROOT / "CHANGELOG.md", *RESULTS.glob("*.md")}  # say what was called so when they were written
     names = {
@@ -234,7 +237,7 @@ def test_every_dotted_name_in_the_documentation_is_there() -> None:
     }
     assert len(names) > 10
     missing = []
-    for name, page in sorted(names):
+    for name, page in sorted((name, page) for name, page in names if name not in ENTRY_POINTS):
         try:
             pkgutil.resolve_name(name)
         except (ImportError, AttributeError):
