@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -115,8 +116,16 @@ def _logged() -> Iterator[None]:
 
 
 def _fail(message: str) -> None:
-    print(f"tilescout: {one_line(message)}", file=sys.stderr)
+    print(f"tilescout: {as_options(one_line(message))}", file=sys.stderr)
     sys.exit(2)
+
+
+_ARGUMENT = re.compile(r"`(cluster|device|out|store|table)(?:='([^'`]+)')?`")
+
+
+def as_options(message: str) -> str:
+    """A message of the library, which names arguments as `table` or `device='replay'`, with this program's options."""
+    return _ARGUMENT.sub(lambda found: " ".join(filter(None, (f"--{found[1]}", found[2]))), message)
 
 
 if __name__ == "__main__":

@@ -165,7 +165,7 @@ class ArtifactStore:
         except OSError as error:
             raise StoreError(f"can't make the artifact store {root}: {error.strerror}") from error
         if not os.access(root, os.W_OK):
-            raise StoreError(f"can't write the artifact store {root}: choose another with --store")
+            raise StoreError(f"can't write the artifact store {root}: choose another with `store`")
 
     def folder(self, key: ArtifactKey) -> Path:
         """Where the artifact of a key is, or would be."""

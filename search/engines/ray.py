@@ -379,7 +379,7 @@ def _join(address: str) -> bool:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
     except ImportError as error:
-        raise DeviceError("--cluster needs Ray: pip install 'tilescout[ray]'") from error
+        raise DeviceError("a cluster needs Ray: pip install 'tilescout[ray]'") from error
     if ray.is_initialized():
         return False
     try:

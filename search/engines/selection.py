@@ -57,7 +57,7 @@ def make_engine(
     template.check(problem)
     if cluster is not None:
         if device not in ("auto", "cuda") or table is not None:
-            raise DeviceError("--cluster measures on the GPUs of a Ray cluster: leave --device and --table out")
+            raise DeviceError("`cluster` measures on the GPUs of a Ray cluster: leave `device` and `table` out")
         from tilescout.search.engines.ray import RayEngine, RayOptions
 
         return RayEngine(template, artifacts, RayOptions(cluster, gpus), options=options)
@@ -72,7 +72,7 @@ def make_engine(
             gpus or 1,
         )
     if table is not None:
-        raise DeviceError(f"--table is for replaying, --device {device} measures: leave one of them out")
+        raise DeviceError(f"`table` is for replaying, `device='{device}'` measures: leave one of them out")
     require_gpu()
     from tilescout.search.engines.local import LocalEngine
 
@@ -113,4 +113,4 @@ def require_gpu() -> None:
         If the driver shows none.
     """
     if not visible_gpus():
-        raise DeviceError("no NVIDIA GPU here: measure on a machine with one, or use --device replay")
+        raise DeviceError("no NVIDIA GPU here: measure on a machine with one, or replay a table with `device='replay'`")

@@ -128,7 +128,7 @@ def write_bundle(
         If a shared object is not what its record says.
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise StoreError(f"{path} is there already: choose another --out, or delete it")
+        raise StoreError(f"{path} is there already: choose another `out`, or delete it")
     content = {
         "kind": KIND,
         "format": FORMAT,

@@ -32,7 +32,7 @@ def default_table(template: KernelTemplate, problem: Problem) -> Table:
                 return table
             held += map(str, table.problems)
     if not held:
-        raise TableError(f"no table of {template.name} is shipped; name one with --table, or measure on a GPU")
+        raise TableError(f"no table of {template.name} is shipped; name one with `table`, or measure on a GPU")
     raise TableError(f"no shipped table of {template.name} holds {problem}, held are {', '.join(held)}")
 
 
@@ -47,7 +47,7 @@ def largest_table(template: KernelTemplate) -> Table:
     tables = [Table.read(path) for path in shipped_tables()]
     fitting = [table for table in tables if table.card.space == template.name]
     if not fitting:
-        raise TableError(f"no table of {template.name} is shipped; name one with --table")
+        raise TableError(f"no table of {template.name} is shipped; name one with `table`")
     return max(fitting, key=len)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tilescout.experiments.commands.cli import main
+from tilescout.experiments.commands.cli import as_options, main
 from tilescout.search.engines.gpus import visible_gpus
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import card_path
@@ -90,7 +90,9 @@ def test_a_bad_knob_is_told_what_is_allowed(refusal: Refusal, setting: str, answ
 @pytest.mark.skipif(bool(visible_gpus()), reason="there is a GPU here")
 @pytest.mark.parametrize("command", [("tune", "gemm_sm90", "--device", "cuda"), ("measure", "gemm_sm90")])
 def test_a_missing_gpu_is_told_the_way_out(refusal: Refusal, command: tuple[str, ...]) -> None:
-    assert "no NVIDIA GPU here" in refusal(*command, *PROBLEM)
+    line = refusal(*command, *PROBLEM)
+    assert "no NVIDIA GPU here" in line
+    assert line.endswith("with --device replay")
 
 
 def test_a_problem_that_was_not_recorded_is_told_those_that_were(refusal: Refusal) -> None:
@@ -140,3 +142,8 @@ def test_a_result_file_that_can_not_be_written_is_told_before_the_search(refusal
 )
 def test_a_malformed_command_is_one_line_too(refusal: Refusal, arguments: tuple[str, ...]) -> None:
     refusal(*arguments)
+
+
+def test_arguments_of_the_library_are_shown_as_options() -> None:
+    assert as_options("name one with `table`, or `device='cuda:1'`") == "name one with --table, or --device cuda:1"
+    assert as_options("`tilescout tables` lists the `tables`; table") == "`tilescout tables` lists the `tables`; table"

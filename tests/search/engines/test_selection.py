@@ -1,0 +1,98 @@
+"""Which engine is made of what is asked, where there is no GPU, and where there are some."""
+
+from pathlib import Path
+
+import pytest
+
+from tilescout.search.engines import selection
+from tilescout.search.engines.replay import ReplayEngine
+from tilescout.search.engines.selection import check_device, make_engine
+from tilescout.search.tables.table import Table
+from tilescout.spaces.errors import DeviceError, ProblemError
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.templates import find_template
+
+TEMPLATE, PROBLEM = find_template("gemm_sm90"), GemmProblem(16, 4096, 4096)
+
+
+@pytest.fixture
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "visible_gpus", list)
+
+
+@pytest.fixture
+def _gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "visible_gpus", lambda: ["NVIDIA H200"] * 4)
+
+
+@pytest.mark.usefixtures("_no_gpu")
+def test_without_a_gpu_the_shipped_table_that_holds_the_problem_is_replayed(tmp_path: Path) -> None:
+    with make_engine(TEMPLATE, PROBLEM, tmp_path / "artifacts") as engine:
+        assert isinstance(engine, ReplayEngine)
+        assert PROBLEM in engine.table.problems
+        assert engine.gpus == 1
+    with make_engine(TEMPLATE, PROBLEM, tmp_path / "artifacts", device="replay", gpus=3) as engine:
+        assert engine.gpus == 3
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("_gpus")
+def test_a_table_that_is_named_is_replayed_also_where_there_is_a_gpu(tmp_path: Path, invented_table: Table) -> None:
+    with make_engine(TEMPLATE, PROBLEM, tmp_path / "artifacts", table=invented_table.path) as engine:
+        assert isinstance(engine, ReplayEngine)
+        assert engine.table.path == invented_table.path
+
+
+@pytest.mark.usefixtures("_gpus")
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]),
+        ({"gpus": 1}, ["cuda:0"]),
+        ({"gpus": 3, "device": "cuda"}, ["cuda:0", "cuda:1", "cuda:2"]),
+        ({"gpus": 9}, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]),
+        ({"device": "cuda:2"}, ["cuda:2"]),
+    ],
+)
+def test_the_gpus_are_all_of_this_machine_or_as_many_as_are_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, object], expected: list[str]
+) -> None:
+    class StoppedError(Exception):
+        """A real engine would start processes on the GPUs that it is given."""
+
+    def note(template: object, artifacts: Path, gpus: list[str], **options: object) -> None:
+        raise StoppedError(gpus)
+
+    monkeypatch.setattr("tilescout.search.engines.local.LocalEngine", note)
+    with pytest.raises(StoppedError) as stopped:
+        make_engine(TEMPLATE, PROBLEM, tmp_path, **asked)  # type: ignore[arg-type]
+    assert stopped.value.args == (expected,)
+
+
+@pytest.mark.usefixtures("_no_gpu")
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        ({"device": "gpu"}, "unknown device 'gpu', allowed are auto, cuda, cuda:N and replay"),
+        ({"device": "cuda"}, "no NVIDIA GPU here: measure on a machine with one, or replay a table with `device='rep"),
+        ({"device": "cuda:1", "table": Path("t.parquet")}, "`table` is for replaying, `device='cuda:1'` measures"),
+        ({"device": "replay", "cluster": "auto"}, "leave `device` and `table` out"),
+        ({"cluster": "auto", "table": Path("t.parquet")}, "leave `device` and `table` out"),
+    ],
+)
+def test_what_contradicts_itself_or_is_not_here_is_refused(
+    tmp_path: Path, asked: dict[str, object], answer: str
+) -> None:
+    with pytest.raises(DeviceError, match=answer):
+        make_engine(TEMPLATE, PROBLEM, tmp_path, **asked)  # type: ignore[arg-type]
+
+
+def test_a_problem_that_the_kernel_can_not_compute_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError, match="not a multiple of 8"):
+        make_engine(TEMPLATE, GemmProblem(16, 4096, 4097), tmp_path / "artifacts")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda", "cuda:0", "cuda:12", "replay"])
+def test_devices_that_can_be_named(device: str) -> None:
+    check_device(device)
