@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 import numpy as np
@@ -28,19 +28,24 @@ class Sample:
         Natural logarithm of the time in µs, of shape [configurations]; of a censored one, what is known of it.
     censored
         Mask: the configuration was given up, and takes at least about `log_time`.
+    family
+        The problem's family, as `tilescout.spaces.problems.Problem.family` names it.
     """
 
     problem: str
     features: Features
     log_time: Floats
     censored: NDArray[np.bool_]
+    family: str = "other"
 
     def __len__(self) -> int:
         return len(self.log_time)
 
     def take(self, rows: NDArray[np.int64]) -> "Sample":
         """Some of the measurements."""
-        return Sample(self.problem, self.features.take(rows), self.log_time[rows], self.censored[rows])
+        return replace(
+            self, features=self.features.take(rows), log_time=self.log_time[rows], censored=self.censored[rows]
+        )
 
     def exact(self) -> "Sample":
         """The measurements that are not censored."""

@@ -8,18 +8,12 @@ from numpy.typing import NDArray
 
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import CostModel, Prediction, Sample
-from tilescout.spaces.errors import ProblemError
-from tilescout.spaces.gemm import GemmProblem
 
 TOPS = (1, 5, 10)
 """How many of the first-ranked are looked at."""
 
 BEST_SHARE = 0.1
 """Share of the configurations, the fastest ones, within which ranks are correlated."""
-
-SMALL_FLOPS = 2 * 1024**3  # at most a 1024-cube: bound by latencies
-SKINNY = 8  # times longer than wide, and so few rows or columns that memory bounds it:
-SKINNY_SIZE = 256
 
 
 @dataclass(frozen=True)
@@ -60,18 +54,6 @@ class Interval:
     high: float
 
 
-def family_of(text: str) -> str:
-    """``small``, ``skinny`` or ``large``: what tends to bound a product on a large GPU; ``other`` if it is none."""
-    try:
-        problem = GemmProblem.parse(text)
-    except ProblemError:
-        return "other"
-    narrow, wide = sorted((problem.m, problem.n))
-    if narrow <= SKINNY_SIZE and wide >= SKINNY * narrow:
-        return "skinny"
-    return "small" if problem.flops <= SMALL_FLOPS else "large"
-
-
 def leave_out(
     samples: Sequence[Sample], groups: Sequence[str], fit: Callable[[Sequence[Sample]], CostModel]
 ) -> list[tuple[Sample, Prediction]]:
@@ -105,7 +87,7 @@ def quality(sample: Sample, prediction: Prediction) -> Quality:
     inside = (np.exp(truth) >= low[exact]) & (np.exp(truth) <= high[exact])
     return Quality(
         problem=sample.problem,
-        family=family_of(sample.problem),
+        family=sample.family,
         regret=regret_of_order(truth, np.argsort(mean, kind="stable")),
         rank_correlation=rank_correlation(truth, mean),
         error=float(np.sqrt(np.mean(np.square(error - shift)))),

@@ -56,7 +56,6 @@ from tilescout.costmodel.roofline import parts_us
 from tilescout.costmodel.work import work_of
 from tilescout.spaces.constraints import Columns
 from tilescout.spaces.devices import Device
-from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Knob
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate
@@ -137,8 +136,7 @@ def space_features(space: SearchSpace, template: KernelTemplate | None = None) -
     tiling = template.tiling(space.columns, space.problem) if template is not None else None
     if tiling is None:
         return Features.of(knob_features(space.knobs, space.columns))
-    assert isinstance(space.problem, GemmProblem)  # nothing else is tiled so
-    return Features.of(tiling_features(tiling, space.problem, space.device))
+    return Features.of(tiling_features(tiling, space.device))
 
 
 def binary_features(registers: Floats, spill_bytes: Floats, instructions: Floats) -> Features:
@@ -155,9 +153,9 @@ def binary_features(registers: Floats, spill_bytes: Floats, instructions: Floats
     return Features.of({BINARY_PREFIX + name: np.log2(column) for name, column in columns.items()})
 
 
-def tiling_features(tiling: Tiling, problem: GemmProblem, device: Device) -> dict[str, Floats]:
+def tiling_features(tiling: Tiling, device: Device) -> dict[str, Floats]:
     """The features of a tiled product, by name; see the module's table."""
-    t, work = tiling, work_of(tiling, problem, device)
+    t, problem, work = tiling, tiling.product, work_of(tiling, device)
     ones = np.ones(len(t))
     stage_operations = 2.0 * t.rows * t.columns * t.depth
     times = parts_us(work, t.stages, device)

@@ -54,7 +54,8 @@ def _example_samples(count: int, noise: float, seed: int) -> list[Sample]:
         space = template.space(problem, device)
         features = space_features(space.subset(space.sample(count, rng)), template)
         log_time = np.log(time_us(features, Constants())) + noise * rng.standard_normal(len(features))
-        samples.append(Sample(str(problem), features, log_time, np.zeros(len(features), dtype=np.bool_)))
+        none = np.zeros(len(features), dtype=np.bool_)
+        samples.append(Sample(str(problem), features, log_time, none, problem.family))
     return samples
 
 

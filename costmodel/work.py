@@ -9,7 +9,6 @@ import numpy as np
 
 from tilescout.costmodel.arrays import Floats
 from tilescout.spaces.devices import Device
-from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.hardware import (
     MMA_BYTES,
     MMA_ROWS,
@@ -61,9 +60,10 @@ class Work:
     memory_bytes: Floats
 
 
-def work_of(tiling: Tiling, problem: GemmProblem, device: Device) -> Work:
-    """Count the work of configurations on a problem."""
-    t, size, result = tiling, problem.element.bytes, problem.result.bytes
+def work_of(tiling: Tiling, device: Device) -> Work:
+    """Count the work of configurations on a device."""
+    t, problem = tiling, tiling.product
+    size, result = problem.element.bytes, problem.result.bytes
     clusters_m = ceil_div(problem.m, t.rows * t.cluster_m)
     clusters_n = ceil_div(problem.n, t.columns * t.cluster_n)
     within, apart = (t.split_k, 1) if t.split_in_cluster else (1, t.split_k)  # parts of a tile in a cluster, in others

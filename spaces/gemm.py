@@ -22,6 +22,10 @@ OUTPUTS = ("bf16", "fp16", "fp32")
 LAYOUTS = ("kk", "kn", "mk", "mn")
 ACTIVATIONS = ("relu", "gelu", "silu")
 
+SMALL_FLOPS = 2 * 1024**3  # at most a 1024-cube: limited by latencies
+SKINNY = 8  # times longer than wide, and so few rows or columns that device memory limits it:
+SKINNY_SIZE = 256
+
 _PART = rf"(alpha|bias|{'|'.join(ACTIVATIONS)})"
 _TEXT = re.compile(
     r"(?P<m>\d{1,10})x(?P<n>\d{1,10})x(?P<k>\d{1,10})(x(?P<batch>\d{1,10}))?"
@@ -157,6 +161,17 @@ class GemmProblem(Problem):
         read = self.batch * (self.m * self.k + self.n * self.k) * self.element.bytes
         epilogue = 4 * self.alpha + self.n * self.result.bytes * self.bias
         return read + epilogue + self.batch * self.m * self.n * self.result.bytes
+
+    @property
+    def family(self) -> str:
+        """``small``, ``skinny`` or ``large``: what tends to limit a product on a large GPU.
+
+        A small one is limited by latencies, a skinny one by device memory, a large one by the tensor cores.
+        """
+        narrow, wide = sorted((self.m, self.n))
+        if narrow <= SKINNY_SIZE and wide >= SKINNY * narrow:
+            return "skinny"
+        return "small" if self.flops <= SMALL_FLOPS else "large"
 
     @property
     def tolerance(self) -> float:

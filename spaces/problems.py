@@ -158,6 +158,14 @@ class Problem(ABC):
         return Rate(TERAFLOPS, self.flops)
 
     @property
+    def family(self) -> str:
+        """A name that is shared by problems whose times the same things limit; ``other`` unless a subclass says more.
+
+        What a cost model learned in one family need not hold in another, and is judged for each.
+        """
+        return "other"
+
+    @property
     @abstractmethod
     def tolerance(self) -> float:
         """The largest relative Frobenius error that rounding alone explains; an element may be off twice as much."""

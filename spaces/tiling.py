@@ -23,6 +23,8 @@ class Tiling:
 
     Attributes
     ----------
+    product
+        The matrix product that is computed.
     rows, columns
         Size along m and n of the tile of D that a block computes at a time, in elements.
     depth
@@ -54,6 +56,7 @@ class Tiling:
         its own.
     """
 
+    product: GemmProblem
     rows: Integers
     columns: Integers
     depth: Integers

@@ -19,7 +19,6 @@ from tilescout.costmodel.evaluation import (
     TOPS,
     Interval,
     Quality,
-    family_of,
     leave_out,
     quality,
     regret_of_groups,
@@ -43,7 +42,6 @@ from tilescout.search.build.cores import available_cores
 from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import problem_space
-from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import KernelTemplate, load_template
 
 LEFT_OUT = ("problem", "family")
@@ -99,7 +97,9 @@ def evaluate_model(
     held_out = HeldOutModels(recorded.path.absolute(), store / "models" / FOLDER, options, built=binaries)
     kinds = [held_out] + ([replace(held_out, binaries=True)] if binaries else [])
     samples = held_out.samples()
-    divisions = {what: [s.problem if what == "problem" else family_of(s.problem) for s in samples] for what in LEFT_OUT}
+    divisions = {what: [getattr(s, what) for s in samples] for what in LEFT_OUT}
+    # Where all problems are of one family, nothing would be left to learn from.
+    divisions = {what: labels for what, labels in divisions.items() if len(set(labels)) > 1}
     groups = [group for labels in divisions.values() for group in _groups(samples, labels)]
     for models in kinds:
         models.train(groups, processes or available_cores())
@@ -183,15 +183,13 @@ def _networks(models: HeldOutModels, rest: Sequence[Sample]) -> RankingModel:
 def _heuristics(table: Table, template: KernelTemplate, sample: Sample, binaries: bool) -> dict[int, float] | None:
     """Regret of its first suggestions, every other knob at its best; what the table does not hold is passed over.
 
-    None if it does not know the types.
+    None if it is no matrix product, or of types that the heuristics do not know.
     """
-    problem = GemmProblem.parse(sample.problem)
-    if problem.dtype not in PRECISIONS:
+    part = problem_space(table, template, template.parse(sample.problem), binaries)
+    tiling = template.tiling(part.columns, part.problem)
+    if tiling is None or tiling.product.dtype not in PRECISIONS:
         return None
-    part = problem_space(table, template, problem, binaries)
-    tiling = template.tiling(part.columns, problem)
-    assert tiling is not None
-    groups = (matches(suggestion, tiling) for suggestion in suggest(problem, table.card.device))
+    groups = (matches(suggestion, tiling) for suggestion in suggest(tiling.product, table.card.device))
     return regret_of_groups(sample.log_time, [group for group in groups if len(group)])
 
 

@@ -69,7 +69,7 @@ def predict_times(
 ) -> Floats:
     """The log times in µs that a model predicts for candidates, of shape [candidates]."""
     columns = {name: np.array([candidate[name] for candidate in candidates]) for name in NAMES}
-    features = Features.of(tiling_features(divide(columns, problem, device), problem, device))
+    features = Features.of(tiling_features(divide(columns, problem, device), device))
     return model.predict(features).mean
 
 
@@ -85,6 +85,7 @@ def divide(
     stage = (tile_m + tile_n) * tile_k * problem.element.bytes
     stages = np.maximum((device.shared_memory - _RESERVED - staging) // stage, 1)
     return Division(
+        product=problem,
         rows=tile_m,
         columns=tile_n,
         depth=tile_k,

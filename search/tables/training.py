@@ -77,7 +77,7 @@ def problem_sample(table: Table, template: KernelTemplate, problem: Problem, bin
     if binaries:
         rows = table.rows(problem)[kept]
         features = features.beside(binary_features(*(column[rows] for column in _binary(table))))
-    return Sample(str(problem), features, np.log(known[kept]), pruned[kept])
+    return Sample(str(problem), features, np.log(known[kept]), pruned[kept], problem.family)
 
 
 def problem_space(table: Table, template: KernelTemplate, problem: Problem, binaries: bool = False) -> SearchSpace:

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.spaces.devices import Device
-from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.hardware import CLUSTERS_AT_ONCE, LOADED_CLOCK, OPERATION_BYTES_A_CYCLE
 from tilescout.spaces.tiling import Tiling, ceil_div
 
@@ -56,23 +55,24 @@ class Rates:
 RATES = Rates()
 
 
-def cycles(tiling: Tiling, problem: GemmProblem, device: Device, rates: Rates = RATES) -> NDArray[np.float64]:
+def cycles(tiling: Tiling, device: Device, rates: Rates = RATES) -> NDArray[np.float64]:
     """Cycles that each row of a tiling takes, about; only for comparing them.
 
     Parameters
     ----------
     tiling
         Columns of n tilings of ``gemm_sm90``.
-    problem, device
-        What is computed, and where.
+    device
+        The device that runs them.
     rates
-        What is measured.
+        The measured constants.
 
     Returns
     -------
     array
         Cycles, of shape [n].
     """
+    problem = tiling.product
     size, result = problem.element.bytes, problem.result.bytes
     tiles = problem.batch * ceil_div(problem.m, tiling.rows) * ceil_div(problem.n, tiling.columns)
     clusters = tiling.cluster_m * tiling.cluster_n * tiling.split_k

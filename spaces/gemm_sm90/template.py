@@ -255,7 +255,7 @@ class GemmSm90Template(KernelTemplate[GemmProblem]):
     def default(self, problem: GemmProblem, device: Device) -> Configuration:
         columns = {knob.name: np.array([configuration[knob.name] for configuration in DEFAULTS]) for knob in KNOBS}
         legal = np.logical_and.reduce([rule.holds(columns, problem, device) for rule in CONSTRAINTS])
-        times = np.where(legal, cycles(self.tiling(columns, problem), problem, device), np.inf)
+        times = np.where(legal, cycles(self.tiling(columns, problem), device), np.inf)
         return DEFAULTS[int(np.argmin(times))]
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
@@ -265,6 +265,7 @@ class GemmSm90Template(KernelTemplate[GemmProblem]):
         tile_m, tile_n, groups = columns["tile_m"], columns["tile_n"], columns["warp_groups"]
         swap, sharing, split_k = columns["swap_ab"] == 1, _groups(columns), columns["split_k"]
         return Tiling(
+            product=problem,
             rows=np.where(swap, tile_n, tile_m),
             columns=np.where(swap, tile_m, tile_n),
             depth=columns["tile_k"],

@@ -71,6 +71,7 @@ class OperatorsSm90Template(OperatorsTemplate):
         stage = (tile_m + tile_n) * depth * problem.element.bytes
         stages = (available - 1024 - epilogue) // stage
         return Tiling(
+            product=problem,
             rows=tile_m,
             columns=tile_n,
             depth=depth,

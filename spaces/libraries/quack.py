@@ -240,6 +240,7 @@ class QuackSm90Template(QuackTemplate):
         available = find_device("h200").shared_memory  # the same on all devices that it builds for
         ring = stages(columns, problem, available)
         return Tiling(
+            product=problem,
             rows=np.where(swap, tile_n, tile_m),
             columns=np.where(swap, tile_m, tile_n),
             depth=columns["tile_k"],

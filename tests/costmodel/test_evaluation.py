@@ -5,7 +5,6 @@ import pytest
 
 from tilescout.costmodel.estimator import CostModel, Prediction, Sample
 from tilescout.costmodel.evaluation import (
-    family_of,
     leave_out,
     median_interval,
     quality,
@@ -15,13 +14,15 @@ from tilescout.costmodel.evaluation import (
     summarise,
 )
 from tilescout.costmodel.features import Features
+from tilescout.spaces.gemm import GemmProblem
 
 TRUTH = np.log(np.array([3.0, 1.0, 2.0, 1.5, 4.0, 5.0, 1.2]))
 
 
 def sample_of(problem: str, log_time: np.ndarray = TRUTH) -> Sample:
     features = Features(("knob:a",), np.arange(len(log_time), dtype=np.float64)[:, None])
-    return Sample(problem, features, log_time, np.zeros(len(log_time), dtype=np.bool_))
+    family = GemmProblem.parse(problem).family
+    return Sample(problem, features, log_time, np.zeros(len(log_time), dtype=np.bool_), family)
 
 
 def test_regret_is_of_the_best_among_the_first() -> None:
@@ -98,4 +99,4 @@ def test_a_summary_has_every_figure() -> None:
 def test_families_are_by_what_bounds_them() -> None:
     names = {"small": "1024x1024x1024", "skinny": "16x4096x4096", "large": "2048x2048x2048"}
     for family, text in names.items():
-        assert family_of(text) == family
+        assert GemmProblem.parse(text).family == family

@@ -54,7 +54,7 @@ def test_work_is_counted_as_by_hand() -> None:
     one = space.subset([space.index(configuration(cluster_m=2))])
     tiling = TEMPLATE.tiling(one.columns, problem)
     assert tiling is not None
-    work = work_of(tiling, problem, H200)
+    work = work_of(tiling, H200)
     assert work.units[0] == 16 * 32  # clusters of 256 x 128
     assert work.at_once[0] == 66
     assert work.waves[0] == 8  # 512 / 66 rounded up
@@ -107,7 +107,7 @@ def test_swapped_operands_swap_the_tile_and_blocks_that_split_k_take_fewer_steps
     assert swapped is not None
     assert (plain.rows[0], plain.columns[0], plain.cluster_m[0], plain.split_k[0]) == (64, 128, 2, 1)
     assert (swapped.rows[0], swapped.columns[0], swapped.cluster_m[0], swapped.split_k[0]) == (128, 64, 1, 4)
-    assert work_of(swapped, problem, H200).steps[0] == work_of(plain, problem, H200).steps[0] / 4
+    assert work_of(swapped, H200).steps[0] == work_of(plain, H200).steps[0] / 4
 
 
 def test_blocks_that_split_k_outside_a_cluster_are_units_of_their_own() -> None:
@@ -116,7 +116,6 @@ def test_blocks_that_split_k_outside_a_cluster_are_units_of_their_own() -> None:
     whole, split = (
         work_of(
             template.tiling({n: np.array([v]) for n, v in {**default, "split_k": parts}.items()}, problem),  # type: ignore[arg-type]
-            problem,
             H200,
         )
         for parts in (1, 4)
@@ -132,7 +131,7 @@ def test_blocks_that_split_k_outside_a_cluster_are_units_of_their_own() -> None:
 def test_eight_bit_products_move_half_the_bytes_in_half_the_cycles() -> None:
     columns = {name: np.array([value]) for name, value in configuration().items()}
     wide, narrow = (
-        work_of(TEMPLATE.tiling(columns, problem), problem, H200)  # type: ignore[arg-type]
+        work_of(TEMPLATE.tiling(columns, problem), H200)  # type: ignore[arg-type]
         for problem in (GemmProblem(4096, 4096, 4096), GemmProblem(4096, 4096, 4096, dtype="e4m3"))
     )
     assert narrow.mma_cycles[0] == wide.mma_cycles[0] / 2

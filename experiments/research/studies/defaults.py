@@ -45,7 +45,7 @@ class Losses:
         problem, device = self.problems[at], self.devices[at]
         tiling = TEMPLATE.tiling({name: column[picked] for name, column in self.columns.items()}, problem)
         known = self.logs[picked, at]
-        times = np.where(np.isfinite(known), cycles(tiling, problem, device, rates), np.inf)
+        times = np.where(np.isfinite(known), cycles(tiling, device, rates), np.inf)
         return float(min(known[int(np.argmin(times))], _MISSING))
 
 

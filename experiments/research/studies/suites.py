@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tilescout.costmodel.blend import BlendOptions
 from tilescout.costmodel.estimator import CostModel
-from tilescout.costmodel.evaluation import family_of, median_interval
+from tilescout.costmodel.evaluation import median_interval
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.commands.options import space_argument, steps_option, store_option, trees_option
@@ -104,8 +104,7 @@ def search(
 
 def family_beside(table: Table, problem: Problem) -> tuple[str, ...]:
     """The problems of the table that are of this one's family, itself among them."""
-    names = [str(other) for other in table.problems]
-    return tuple(name for name in names if family_of(name) == family_of(str(problem)))
+    return tuple(str(other) for other in table.problems if other.family == problem.family)
 
 
 def print_gains(gains: Sequence[Gain], trials: int) -> None:

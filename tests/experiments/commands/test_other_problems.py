@@ -142,6 +142,20 @@ def test_a_suite_of_other_problems_is_refused_in_a_line(
     assert "expected ROWSxCOLUMNS" in done.stderr
 
 
+@pytest.mark.slow
+def test_a_model_of_them_is_evaluated_where_all_are_of_one_family(
+    table: Path, tmp_path: Path, run_command: Command
+) -> None:
+    few = ("--trees", "2", "--steps", "2", "--processes", "1", "--json", "evaluation.json")
+
+    done = run_command(tmp_path, "evaluate-model", "softmax_sm90", "--table", table, *few, "--plots", "plots")
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "evaluation.json").read_text())
+    assert {key for key in found if key.endswith("_left_out")} == {"problem_left_out"}
+    assert [one["family"] for one in found["problem_left_out"]["learned"]["problems"]] == ["other", "other"]
+
+
 def test_what_can_not_be_exported_is_named_and_the_rest_exported(
     searched: tuple[Path, Done], tmp_path: Path, run_command: Command
 ) -> None:
