@@ -74,6 +74,21 @@ def test_the_tutorial_runs_as_written_and_prints_what_it_shows(
     assert (tmp_path / "result.json").exists()
 
 
+def test_readme_shows_what_the_tutorial_shows_and_is_short() -> None:
+    def shown(page: Path) -> set[str]:
+        return {line for language, text in blocks(page) if language == "text" for line in text.splitlines()}
+
+    readme = ROOT / "README.md"
+    assert shown(readme)
+    assert shown(readme) <= shown(DOCS / "tutorial.md")
+    lines = readme.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 120
+    targets = [line.split()[1] for line in lines if line.startswith("make ")]
+    assert targets == ["tune", "test"]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+
+
 @pytest.mark.parametrize("page", ["how-to/add-a-sampler.md", "how-to/use-it-from-python.md"])
 def test_the_python_of_a_page_runs_from_top_to_bottom(
     tmp_path: Path,
