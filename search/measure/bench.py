@@ -25,6 +25,7 @@ from tilescout.search.measure.protocol import (
     is_settled,
     most_pairs,
     pairs_to_add,
+    rotation,
     settling_pairs,
 )
 from tilescout.search.measure.reference import Reference
@@ -82,16 +83,19 @@ class Bench:
         edge = Case.draw(workload, workload.edge_problem(problem), generator)
         self._verifier = Verifier(machine, self._case, edge)
         input_bytes = sum(tensor.nbytes for tensor in self._case.inputs)
-        more = input_sets(input_bytes, machine.l2_bytes, options) - 1
-        self._inputs = [self._case.inputs, *(workload.inputs(problem, generator) for _ in range(more))]
+        sets = input_sets(input_bytes, machine.l2_bytes, options)
+        self._inputs = [self._case.inputs, *(workload.inputs(problem, generator) for _ in range(sets - 1))]
         first = library_us or self._library_single_us()  # of a short launch also its latency; corrected below
         self.launches = block_launches(first, options.block_us, options)
+        self._turns = itertools.count()  # of blocks, whoever's: each reads the inputs behind those of the last one
         self.clocks: Clocks | None = None
         if self.launches > 1 and library_us is None:
             # By the block's own events: the latency of starting a graph is not in them.
             many = self.make_block(self.run_library)
             first = median(self._alone_us(many) for _ in range(options.batch + 1)) / self.launches
             self.launches = block_launches(first, options.block_us, options)
+        sets, self.launches = rotation(sets, self.launches)
+        self._inputs += [workload.inputs(problem, generator) for _ in range(sets - len(self._inputs))]
         self._library = self.make_block(self.run_library)
         self._pilot_launches = block_launches(first, options.pilot_us, options)
         self.library_us = self._steady_library_us(first) if library_us is None else library_us
@@ -101,26 +105,30 @@ class Bench:
         self.reference = Reference(self.library_us * self.launches, alone, options)
         # A long kernel's pilot is its verifying launch, after which the library's was taken with the same steps.
         once = self._library_once_us() if self.launches == 1 else None
-        self._pilots = Pilots(machine, self._pilot_block(self.run_library, 0), once)
+        self._pilots = Pilots(machine, self._pilot_block(self.run_library), once)
 
     def make_block(self, launch: Launch, launches: int | None = None) -> Block:
-        """Launches of a kernel over the inputs in turn, to be timed as one; as many as in every block unless told."""
+        """Launches of a kernel over the inputs in turn, to be timed as one; as many as in every block unless told.
+
+        The block reads on where the last one ended, a kernel's or the library's: a block of few launches alone would
+        read the same few inputs over and over, from the L2.
+        """
         count = launches or self.launches
-        if count > 1:
-            return self.machine.block([self._turn(launch, number) for number in range(count)])
-        turns = itertools.cycle([self._turn(launch, number) for number in range(len(self._inputs))])
-        return Block(lambda: next(turns)())  # single launches rotate from block to block
+        parts = math.ceil(len(self._inputs) / count)
+        turns = [[self._turn(launch, part * count + number) for number in range(count)] for part in range(parts)]
+        return self.machine.block(turns, partial(next, self._turns))
 
     def _turn(self, launch: Launch, number: int) -> Callable[[], None]:
         inputs, output = self._inputs[number % len(self._inputs)], self._case.output
         return lambda: launch(inputs, output)  # nothing of the bench itself: its operands go when it goes
 
-    def _pilot_block(self, launch: Launch, first: int) -> Block:
-        turns = [self._turn(launch, first + number) for number in range(self._pilot_launches)]
+    def _pilot_block(self, launch: Launch) -> Block:
+        turns, count, inputs, output = self._turns, self._pilot_launches, self._inputs, self._case.output
 
         def run() -> None:
-            for turn in turns:
-                turn()
+            first = next(turns) * count
+            for number in range(first, first + count):
+                launch(inputs[number % len(inputs)], output)
 
         return Block(run)
 
@@ -174,14 +182,14 @@ class Bench:
             If a result is wrong, differs between runs, or memory outside the output was written.
         """
         launch_us = self._verifier.start(launch, edge)
-        block = self._pilot_block(launch, self._pilot_launches)
+        block = self._pilot_block(launch)
         pilot = self._pilots.start(block) if self.launches > 1 else lambda: self._pilots.ratio(launch_us())
         self._watch()
         return self._verifier.judge(edge), pilot()
 
     def pilot(self, launch: Launch) -> float:
         """The ratio to the library that a short block of each tells, one right after the other."""
-        return self._pilots.beside(self._pilot_block(launch, self._pilot_launches))
+        return self._pilots.beside(self._pilot_block(launch))
 
     def learn(self, pilot: float, ratio: float) -> None:
         """Take in what the pilot of the kernel that was verified last should have told."""
@@ -260,7 +268,8 @@ class Bench:
         """
         generator = np.random.default_rng(seed)
         blocks = [self.make_block(launch) for launch in launches]
-        self.machine.times_us(blocks, lost=1.0)  # the first replay of a graph uploads it
+        parts = math.ceil(len(self._inputs) / self.launches) if self.launches > 1 else 1
+        self.machine.times_us(blocks * parts, lost=1.0)  # the first replay of a graph uploads it
         order = np.concatenate([generator.permutation(len(blocks)) for _ in range(rounds * pairs)])
         kernel_us, beside_us = self._pairs([blocks[kernel] for kernel in order], self._settling)
         ratios = np.empty((rounds, len(blocks)))

@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -88,8 +89,16 @@ class Machine(ABC):
         """Give the memory back that nothing uses any more."""
 
     @abstractmethod
-    def block(self, launches: Sequence[Callable[[], None]]) -> Block:
-        """Join launches to be run back to back."""
+    def block(self, parts: Sequence[Sequence[Callable[[], None]]], turn: Callable[[], int] = lambda: 0) -> Block:
+        """Join launches to be run back to back.
+
+        Parameters
+        ----------
+        parts
+            The launches. Of several parts one is run at a time.
+        turn
+            Called when the block is run: which part it is, modulo their number.
+        """
 
     @abstractmethod
     def start(self, block: Block) -> Callable[[], float]:
@@ -203,20 +212,21 @@ class CudaMachine(Machine):
 
         torch.cuda.empty_cache()  # what recorded steps had for themselves is given to no others before
 
-    def block(self, launches: Sequence[Callable[[], None]]) -> Block:
+    def block(self, parts: Sequence[Sequence[Callable[[], None]]], turn: Callable[[], int] = lambda: 0) -> Block:
         import torch
 
-        if len(launches) == 1:
-            return Block(launches[0])
+        if all(len(launches) == 1 for launches in parts):
+            return Block(_in_turn([launches[0] for launches in parts], turn))
         start, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
 
-        def timed() -> None:
+        def timed(launches: Sequence[Callable[[], None]]) -> None:
             start.record()
             for launch in launches:
                 launch()
             end.record()
 
-        return Block(self._capture(timed), (start, end))
+        # Every part's graph records the same two events: they tell of the one that ran last.
+        return Block(_in_turn([self._capture(partial(timed, launches)) for launches in parts], turn), (start, end))
 
     def record(self, steps: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
         import torch
@@ -316,12 +326,12 @@ class HostMachine(Machine):
     def release(self) -> None:
         pass
 
-    def block(self, launches: Sequence[Callable[[], None]]) -> Block:
-        def run() -> None:
+    def block(self, parts: Sequence[Sequence[Callable[[], None]]], turn: Callable[[], int] = lambda: 0) -> Block:
+        def run(launches: Sequence[Callable[[], None]]) -> None:
             for launch in launches:
                 launch()
 
-        return Block(run)
+        return Block(_in_turn([partial(run, launches) for launches in parts], turn))
 
     def start(self, block: Block) -> Callable[[], float]:
         before = time.perf_counter()
@@ -346,6 +356,11 @@ class HostMachine(Machine):
 
     def other_processes(self) -> int:
         return 0
+
+
+def _in_turn(parts: Sequence[Callable[[], None]], turn: Callable[[], int]) -> Callable[[], None]:
+    """Run one of the parts, whose turn it is."""
+    return parts[0] if len(parts) == 1 else lambda: parts[turn() % len(parts)]()
 
 
 def _us(start: "torch.cuda.Event", end: "torch.cuda.Event") -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-VERSION = "paired-8"
+VERSION = "paired-9"
 
 DESCRIPTION = (
     "Verified against an fp32 reference with a poisoned output between guard bands, twice on an edge problem that no "
@@ -16,7 +16,8 @@ DESCRIPTION = (
     "take there is learnt from the kernels that were timed. A kernel whose pilot is clearly slower than the best "
     "known stops there (status pruned, pilot_us). Others are timed in pairs: blocks of the kernel and of the library "
     "alternate without a pause, a block being one launch where the library takes 150 us or more and a graph of about "
-    "300 us, after a small launch of random size, where it takes less; over inputs rotated past the L2. After "
+    "300 us, after a small launch of random size, where it takes less; over inputs rotated past the L2, each block "
+    "reading on where the last one ended. After "
     "something else ran on the device, 3.5 ms of such pairs run before those that count, or one of long launches; one "
     "also after each look at the times. Blocks that count and for which the device waited for the host are run again "
     "behind a delay. First two pairs, then as many at once as should do, until the 95 % interval is narrow enough for "
@@ -127,6 +128,25 @@ def input_sets(input_bytes: int, l2_bytes: int, options: ProtocolOptions) -> int
 def block_launches(library_us: float, block_us: float, options: ProtocolOptions) -> int:
     """Launches in a block of `block_us`, for the library and for every kernel; one where a launch is long."""
     return 1 if library_us >= options.single_us else max(2, round(block_us / max(library_us, 0.1)))
+
+
+def rotation(sets: int, launches: int) -> tuple[int, int]:
+    """Sets of inputs, and launches in a block, so that all sets are read before one is read again.
+
+    A block that is long enough for all sets reads each equally often. Several shorter ones read them all; their number
+    is odd, so that the kernel and the library, which take turns, both come to all of them.
+
+    Parameters
+    ----------
+    sets
+        Sets of inputs at least.
+    launches
+        Launches in a block, about.
+    """
+    if launches >= sets:
+        return sets, round(launches / sets) * sets
+    blocks = math.ceil(sets / launches)
+    return (blocks + 1 - blocks % 2) * launches, launches
 
 
 def most_pairs(pair_us: float, single: bool, options: ProtocolOptions) -> int:

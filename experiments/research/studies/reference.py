@@ -63,7 +63,7 @@ def copy_block(bench: Bench) -> Block:
         source, target = buffers[number % sets]
         target.copy_(source)
 
-    return bench.machine.block([lambda number=number: copy(number) for number in range(bench.launches)])  # type: ignore[misc]
+    return bench.machine.block([[lambda number=number: copy(number) for number in range(bench.launches)]])  # type: ignore[misc]
 
 
 @dataclass(frozen=True)

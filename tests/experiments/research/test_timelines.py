@@ -81,7 +81,7 @@ def test_every_block_of_a_queue_is_kept_also_those_that_do_not_count() -> None:
     machine = HostMachine()
     recorder = Recorder(machine)
     ran: list[int] = []
-    blocks = [machine.block([lambda number=number: ran.append(number)]) for number in range(5)]  # type: ignore[misc]
+    blocks = [machine.block([[lambda number=number: ran.append(number)]]) for number in range(5)]  # type: ignore[misc]
 
     times = machine.times_us(blocks, skip=2)
 

@@ -303,6 +303,39 @@ def test_a_disturbed_pair_does_not_decide_a_race(worker: Worker, timed: Timed) -
     assert abs(ratios / 1.1 - 1).max() < 0.02
 
 
+@pytest.mark.parametrize(("library_us", "sets"), [(200.0, 6), (60.0, 24), (60.0, 23), (60.0, 3), (12.5, 100)])
+def test_no_inputs_are_read_again_before_all_others_were(
+    worker: Worker, timed: Timed, library_us: float, sets: int
+) -> None:
+    input_bytes = 2 * 8 * 8 * 2
+    timed.set(0, [1.1 * library_us], library_us=library_us)
+    bench = set_up(worker, replace(OPTIONS, cold_bytes=sets * input_bytes))
+    kernel = launcher(worker, timed)
+    order: list[int] = []
+    read: dict[str, list[int]] = {"kernel": [], "library": []}
+
+    def reading(name: str, launch: Launch) -> Launch:
+        def noted(inputs: Tensors, output: "torch.Tensor") -> None:
+            order.append(inputs[0].data_ptr())
+            read[name].append(inputs[0].data_ptr())
+            launch(inputs, output)
+
+        return noted
+
+    bench._library = bench.make_block(reading("library", bench.run_library))
+    order.clear()
+    bench.time(reading("kernel", kernel), incumbent=None)
+
+    rotated = len(bench._inputs)
+    last: dict[int, int] = {}
+    for at, pointer in enumerate(order):
+        if pointer in last:
+            assert len(set(order[last[pointer] : at])) == rotated
+        last[pointer] = at
+    assert sets <= rotated <= sets + 2 * bench.launches
+    assert {len(set(each)) for each in read.values()} == {rotated}  # the kernel and the library both read them all
+
+
 def test_the_rounds_of_a_race_are_one_queue(worker: Worker, timed: Timed) -> None:
     timed.set(0, [220.0, 180.0])
     bench = set_up(worker)
