@@ -8,7 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tilescout.search.measure.heats import HeatMean, HeatNoise, correlation, mean_of_heats, ran
 from tilescout.search.measure.measurement import Timing
+
+Logs = NDArray[np.float64]
+"""Logarithms of ratios, of shape [heats, rounds, runners]; NaN where one did not run."""
 
 # (indices, rounds, pairs, seed) to ratios to the library, of shape [rounds, indices]
 Measure = Callable[[Sequence[int], int, int, int], NDArray[np.float64]]
@@ -25,25 +29,37 @@ class RaceOptions:
     within
         They were measured within this of the best, relative.
     look
-        Rounds between two looks at the results. Many short rounds tell more than a few long ones of as many pairs,
-        whose few means know little of their own noise: 12 of one pair do what 6 of 5 did, with half the pairs.
+        Rounds of a heat: so many are queued at once, and then the race looks at the results. Several short heats tell
+        more than one long one, for heats differ by more than their rounds explain.
     looks
-        Looks at most.
+        Heats at most.
     pairs
         Pairs of a kernel and the library in a round.
     confidence
         Of the whole race: the probability that no candidate is dropped which is as fast as the leader.
     indifference
         Candidates this close to the leader, relative, with that confidence, count as equal to it.
+    heat, repeat
+        Standard deviations of a ratio, relative: between heats of one process beyond what their rounds explain, and
+        between processes and hosts; see `tilescout.search.measure.heats.HeatNoise`. Two H200 hosts told a time over
+        the default's that differed by 0.16 % (root mean square over six problems), and a time over the library's by
+        up to 3.6 %: no interval here promises the latter (`experiments/results/race-intervals.md`).
     """
 
     candidates: int = 6
     within: float = 0.03
-    look: int = 12
-    looks: int = 5
+    look: int = 6
+    looks: int = 10
     pairs: int = 1
     confidence: float = 0.95
     indifference: float = 0.002
+    heat: float = 0.0013
+    repeat: float = 0.0016
+
+    @property
+    def noise(self) -> HeatNoise:
+        """The variation that is known before the race."""
+        return HeatNoise(self.heat, self.repeat)
 
 
 @dataclass(frozen=True)
@@ -173,57 +189,67 @@ def run_race(candidates: Sequence[int], default: int, measure: Measure, options:
         Of the order in the rounds and of the bootstrap.
     """
     runners = list(dict.fromkeys([*candidates, default]))
-    logs = np.empty((0, len(runners)))
+    logs = np.empty((0, options.look, len(runners)))
     racing = list(range(len(runners)))
     for look in range(options.looks):
-        rows = np.full((options.look, len(runners)), np.nan)
-        rows[:, racing] = np.log(measure([runners[at] for at in racing], options.look, options.pairs, seed + look))
-        logs = np.concatenate([logs, rows])
-        leader = min(racing, key=lambda at: float(logs[:, at].mean()))
-        dropped = _slower(logs, leader, [at for at in racing if at != leader], options)
+        heat = np.full((1, options.look, len(runners)), np.nan)
+        heat[0][:, racing] = np.log(measure([runners[at] for at in racing], options.look, options.pairs, seed + look))
+        logs = np.concatenate([logs, heat])
+        leader = min(racing, key=lambda at: float(logs[:, :, at].mean()))
+        behind = {at: _behind(logs, at, leader, options) for at in racing if at != leader}
+        dropped = _slower(behind, len(logs), options)
         racing = [at for at in racing if at not in dropped or runners[at] == default]
-        if all(at in dropped or _equal(logs, at, leader, options) for at in racing if at != leader):
+        if all(at in dropped or _is_equal(behind[at], options) for at in racing if at != leader):
             break
     at_default = runners.index(default)
-    over_default = _estimate(logs[:, leader] - logs[:, at_default])
+    over_default = _estimate(_behind(logs, leader, at_default, options))
     proven = leader == at_default or over_default.high <= 1
+    correlated = correlation(logs)
     return Race(
         winner=runners[leader],
         answer=runners[leader] if proven else default,
-        ratios={runner: _estimate(logs[:, at]) for at, runner in enumerate(runners)},
+        ratios={
+            runner: _estimate(mean_of_heats(ran(logs, [at])[:, :, 0], correlated, options.noise))
+            for at, runner in enumerate(runners)
+        },
         over_default=over_default,
-        probability=_probability(logs[:, racing], racing.index(leader), seed),
-        rounds=len(logs),
-        ran=dict(zip(runners, np.isfinite(logs).sum(axis=0).tolist(), strict=True)),
+        probability=_probability(logs[:, :, racing], racing.index(leader), options, seed),
+        rounds=logs.shape[0] * logs.shape[1],
+        ran=dict(zip(runners, np.isfinite(logs).sum(axis=(0, 1)).tolist(), strict=True)),
     )
 
 
-def _slower(logs: NDArray[np.float64], leader: int, others: Sequence[int], options: RaceOptions) -> set[int]:
-    from scipy.stats import ttest_rel
+def _behind(logs: Logs, at: int, leader: int, options: RaceOptions) -> HeatMean:
+    """How far one is behind another, over the heats in which both ran; 0 of one behind itself."""
+    if at == leader:
+        return HeatMean(0.0, 0.0, 1, 0.0)
+    both = ran(logs, [at, leader])
+    difference = both[:, :, 0] - both[:, :, 1]
+    return mean_of_heats(difference, correlation(difference[:, :, None]), options.noise)
+
+
+def _slower(behind: Mapping[int, HeatMean], heats: int, options: RaceOptions) -> set[int]:
+    """Those that are slower than the leader beyond doubt."""
+    from scipy.special import stdtr
 
     # The leader is not given but chosen by the same rounds, so every ordered pair of racers might have been tested.
-    level = (1 - options.confidence) / options.looks / max(1, len(others) * (len(others) + 1))
-    slower = ttest_rel(logs[:, [leader]], logs[:, others], axis=0, alternative="less").pvalue < level
-    return {at for at, is_slower in zip(others, slower, strict=True) if is_slower}
+    level = (1 - options.confidence) / options.looks / max(1, len(behind) * (len(behind) + 1))
+    freedom = heats * options.look - 1
+    return {at for at, found in behind.items() if stdtr(freedom, -found.mean / found.error) < level}
 
 
-def _equal(logs: NDArray[np.float64], at: int, leader: int, options: RaceOptions) -> bool:
-    behind = _estimate(logs[:, at] - logs[:, leader])
-    return behind.high <= 1 + options.indifference
+def _is_equal(behind: HeatMean, options: RaceOptions) -> bool:
+    return math.exp(behind.mean + behind.here) <= 1 + options.indifference
 
 
-def _estimate(logs: NDArray[np.float64]) -> Estimate:
-    """The geometric mean with its t-interval; rounds in which the candidate did not run are NaN."""
-    from scipy.special import stdtrit  # the quantile of t; `scipy.stats.t.ppf` takes 16 times as long
-
-    logs = logs[~np.isnan(logs)]
-    mean = float(logs.mean())
-    half = float(stdtrit(len(logs) - 1, 0.975) * logs.std(ddof=1) / math.sqrt(len(logs)))
-    return Estimate(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+def _estimate(found: HeatMean) -> Estimate:
+    return Estimate(math.exp(found.mean), math.exp(found.mean - found.half), math.exp(found.mean + found.half))
 
 
-def _probability(logs: NDArray[np.float64], leader: int, seed: int, samples: int = 2000) -> float:
+def _probability(logs: Logs, leader: int, options: RaceOptions, seed: int, samples: int = 2000) -> float:
+    """The share of draws of the racers' means in which the leader has the lowest."""
+    own = logs - logs.mean(axis=2, keepdims=True)  # without what a round has in common
+    found = [mean_of_heats(own[:, :, at], correlation(own), options.noise) for at in range(own.shape[2])]
     generator = np.random.default_rng(seed)
-    drawn = generator.integers(len(logs), size=(samples, len(logs)))
-    means = logs[drawn].mean(axis=1)  # [samples, candidates]
-    return float((means.argmin(axis=1) == leader).mean())
+    drawn = np.array([each.mean + each.error * generator.standard_t(each.freedom, samples) for each in found])
+    return float((drawn.argmin(axis=0) == leader).mean())

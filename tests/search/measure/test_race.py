@@ -18,12 +18,19 @@ FEWER = range(100)
 
 @dataclass
 class Rounds:
-    """Measures configurations with these true ratios: `noise` in every ratio, `drift` common to those of a round."""
+    """Measures configurations with these true ratios.
+
+    There is `noise` in every ratio, `drift` common to those of a round, a deviation `heat` of every configuration for
+    as long as a heat lasts, and `slow` noise whose value in a round is `correlated` with that in the last one.
+    """
 
     ratios: dict[int, float]
     seed: int = 0
     noise: float = 0.005
     drift: float = 0.05
+    heat: float = 0.0
+    slow: float = 0.0
+    correlated: float = 0.0
     asked: list[tuple[tuple[int, ...], int, int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -33,7 +40,17 @@ class Rounds:
         self.asked.append((tuple(indices), rounds, pairs, seed))
         truth = np.array([self.ratios[index] for index in indices])
         common = 1 + self.drift * np.sin(self.generator.uniform(0, 7) + np.arange(rounds))[:, None]
-        return np.asarray(truth * common * np.exp(self.noise * self.generator.standard_normal((rounds, len(indices)))))
+        logs = self.noise * self.generator.standard_normal((rounds, len(indices)))
+        logs += self.heat * self.generator.standard_normal(len(indices)) + self.slow * self.wave(rounds, len(indices))
+        return np.asarray(truth * common * np.exp(logs))
+
+    def wave(self, rounds: int, kernels: int) -> NDArray[np.float64]:
+        """A first-order autoregression of standard deviation 1, of shape [rounds, kernels]."""
+        found = self.generator.standard_normal((rounds, kernels))
+        for number in range(1, rounds):
+            fresh = np.sqrt(1 - self.correlated**2) * found[number]
+            found[number] = self.correlated * found[number - 1] + fresh
+        return found
 
 
 def race(ratios: dict[int, float], seed: int = 0, **conditions: float) -> Race:
@@ -69,6 +86,28 @@ def test_the_intervals_hold_the_truth() -> None:
         assert np.mean([one.ratios[index].low <= truth <= one.ratios[index].high for one in races]) >= 0.9
 
 
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        {"noise": 0.003, "heat": 0.001},  # as at 1024x1024x1024 on an H200
+        {"noise": 0.002, "slow": 0.0036, "correlated": 0.68},  # as at 4096x4096x4096, at the power cap
+        {"noise": 0.002, "slow": 0.0075, "correlated": 0.83, "heat": 0.0005},  # as at 2048x2048x2048
+    ],
+)
+def test_the_intervals_hold_the_truth_of_correlated_rounds_and_differing_heats(
+    conditions: dict[str, float],
+) -> None:
+    ratios = {1: 1.0, 2: 1.002, 3: 1.004, DEFAULT: 1.01}
+    options = replace(OPTIONS, repeat=0.0)  # of one process
+    held = []
+    for seed in SEEDS:
+        rounds = Rounds(ratios, seed, drift=0.0, **conditions)
+        found = run_race(list(ratios), DEFAULT, rounds.measure, options, seed)
+        held += [found.ratios[index].low <= truth <= found.ratios[index].high for index, truth in ratios.items()]
+
+    assert np.mean(held) >= 0.93
+
+
 def test_what_is_not_faster_than_the_default_seldom_replaces_it() -> None:
     equal = dict.fromkeys([1, 2, 3, 4, DEFAULT], 1.0)
     slower = {1: 1.001, 2: 1.002, DEFAULT: 1.0}
@@ -92,8 +131,9 @@ def test_a_winner_that_is_not_proven_is_named_and_the_default_is_the_answer() ->
 def test_candidates_that_are_as_good_as_equal_end_the_race_early() -> None:
     equal = dict.fromkeys([1, 2, 3, DEFAULT], 1.0)
 
-    assert all(race(equal, seed, noise=0.0003).rounds == OPTIONS.look for seed in range(50))
-    assert np.mean([race(equal, seed).rounds for seed in range(50)]) > 2 * OPTIONS.look
+    # One heat can't tell: heats differ by more than what counts as equal.
+    assert {race(equal, seed, noise=0.0003).rounds for seed in range(50)} <= {3 * OPTIONS.look, 4 * OPTIONS.look}
+    assert np.mean([race(equal, seed).rounds for seed in range(50)]) > 6 * OPTIONS.look
 
 
 def test_a_clear_win_ends_the_race_at_the_first_look_and_no_race_outlasts_its_budget() -> None:
