@@ -1,37 +1,65 @@
 """Search for the fastest configuration of a kernel: ``from tilescout.search import tune``.
 
-What is named here is loaded when it is first used: a process that only measures needs no optuna.
+What is named here is loaded when it is first used: a process that only measures needs no optuna. The rooms below name
+what else is public: `build`, `measure`, `engines`, `tables`, `studies`, `samplers`, `tuning`, `campaigns`, `tracking`
+and `testing`.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tilescout.spaces.lazy import public_names
 
 if TYPE_CHECKING:
-    from tilescout.search.api import tune
-    from tilescout.search.measure.race import RaceOptions
-    from tilescout.search.samplers import SAMPLERS
-    from tilescout.search.studies.records import StudyResult, TrialRecord
-    from tilescout.search.tuning.loop import Budget
-    from tilescout.search.tuning.study import SearchInterrupted
+    from tilescout.search.api import (
+        SAMPLERS,
+        Budget,
+        Evaluator,
+        RaceOptions,
+        SearchInterrupted,
+        StudyResult,
+        Table,
+        TrialRecord,
+        TuneOptions,
+        default_table,
+        evaluate,
+        make_engine,
+        run_study,
+        tune,
+    )
 
-__all__ = ["SAMPLERS", "Budget", "RaceOptions", "SearchInterrupted", "StudyResult", "TrialRecord", "tune"]
+__all__ = [
+    "SAMPLERS",
+    "Budget",
+    "Evaluator",
+    "RaceOptions",
+    "SearchInterrupted",
+    "StudyResult",
+    "Table",
+    "TrialRecord",
+    "TuneOptions",
+    "default_table",
+    "evaluate",
+    "make_engine",
+    "run_study",
+    "tune",
+]
 
-_MODULES = {
-    "SAMPLERS": "samplers",
-    "Budget": "tuning.loop",
-    "RaceOptions": "measure.race",
-    "SearchInterrupted": "tuning.study",
-    "StudyResult": "studies.records",
-    "TrialRecord": "studies.records",
-    "tune": "api",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = public_names(
+    __name__,
+    {
+        "tune": "api",
+        "Evaluator": "engines.evaluator",
+        "evaluate": "engines.evaluator",
+        "make_engine": "engines.selection",
+        "RaceOptions": "measure.race",
+        "SAMPLERS": "samplers.registry",
+        "StudyResult": "studies.records",
+        "TrialRecord": "studies.records",
+        "default_table": "tables.shipped",
+        "Table": "tables.table",
+        "Budget": "tuning.loop",
+        "SearchInterrupted": "tuning.study",
+        "TuneOptions": "tuning.study",
+        "run_study": "tuning.study",
+    },
+)

@@ -7,19 +7,38 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.evaluator import Evaluator, evaluate
 from tilescout.search.engines.selection import check_device, make_engine
 from tilescout.search.measure.race import RaceOptions
-from tilescout.search.samplers import AnySampler, check_sampler, make_sampler
+from tilescout.search.samplers import SAMPLERS, AnySampler, check_sampler, make_sampler
 from tilescout.search.studies.folders import STORE, artifacts, studies
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
-from tilescout.search.tables.shipped import named_template
+from tilescout.search.tables.shipped import default_table, named_template
+from tilescout.search.tables.table import Table
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.progress import StudyProgress
-from tilescout.search.tuning.study import NoTracker, Tracker, TuneOptions, run_study
+from tilescout.search.tuning.study import NoTracker, SearchInterrupted, Tracker, TuneOptions, run_study
 from tilescout.spaces.problems import P
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate, of_any_problem
+
+__all__ = [
+    "SAMPLERS",
+    "Budget",
+    "Evaluator",
+    "RaceOptions",
+    "SearchInterrupted",
+    "StudyResult",
+    "Table",
+    "TrialRecord",
+    "TuneOptions",
+    "default_table",
+    "evaluate",
+    "make_engine",
+    "run_study",
+    "tune",
+]
+"""With what is public of the rooms below: all of it is public in `tilescout.search`."""
 
 _LOG = logging.getLogger(__name__)
 

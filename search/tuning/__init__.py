@@ -1,0 +1,44 @@
+"""Searches: the loop, a study of one problem, and all problems of a suite together.
+
+Everything public is named here; a module is imported when one of its names is first used. `tilescout.search.tune` does
+all of it in one call.
+"""
+
+from typing import TYPE_CHECKING
+
+from tilescout.spaces.lazy import public_names
+
+if TYPE_CHECKING:
+    from tilescout.search.tuning.loop import Budget, Loop, run
+    from tilescout.search.tuning.progress import StudyProgress
+    from tilescout.search.tuning.study import NoTracker, SearchInterrupted, Tracker, TuneOptions, run_study
+    from tilescout.search.tuning.suite import tune_suite
+
+__all__ = [
+    "Budget",
+    "Loop",
+    "NoTracker",
+    "SearchInterrupted",
+    "StudyProgress",
+    "Tracker",
+    "TuneOptions",
+    "run",
+    "run_study",
+    "tune_suite",
+]
+
+__getattr__, __dir__ = public_names(
+    __name__,
+    {
+        "Budget": "loop",
+        "Loop": "loop",
+        "run": "loop",
+        "StudyProgress": "progress",
+        "NoTracker": "study",
+        "SearchInterrupted": "study",
+        "Tracker": "study",
+        "TuneOptions": "study",
+        "run_study": "study",
+        "tune_suite": "suite",
+    },
+)
