@@ -46,6 +46,7 @@ autodoc_preserve_defaults = True
 napoleon_google_docstring = False
 napoleon_use_ivar = True  # or each attribute of a dataclass would be described twice
 
+IMAGES = {".png", ".svg"}
 ROOMS = ("spaces", "costmodel", "search")
 _COMPILERS = {"cutlass", "quack", "triton"}  # what imports them is a kernel's source, and is read as such
 
@@ -160,7 +161,7 @@ def from_page(text: str, source: Path, page: Path) -> str:
     """A text that lies at `source` and is shown as `page`: links lead to pages, and are words where there is none."""
 
     def linked(words: str, path: Path) -> str:
-        target = page_of(path)
+        target = path if path.suffix in IMAGES else page_of(path)
         return words if target is None else f"[{words}]({os.path.relpath(target, page.parent)}#)"
 
     return relink(text, source, linked)
