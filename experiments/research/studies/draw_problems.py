@@ -1,0 +1,104 @@
+"""Draw problems that nothing may be chosen on, from published models that no suite of ours holds.
+
+    python -m tilescout.experiments.research draw-problems --out spaces/suites/out-of-sample.toml
+
+Headlines of speed, regret and trials should be of these. Eight problems are drawn of each kind: decode (up to 64 rows),
+prefill (512 to 8,192), odd (a number of rows that no tile divides), wide (the vocabulary) and deep-k (k is at least 16
+times n). No product, as (n, k), is one of another suite. They were drawn by a seed, before any was measured.
+
+**The rule.** Nothing is picked, fitted or tuned on these problems: no default, no constant, no model, no knob. When
+something was chosen on them after all, they are retired to a suite of another name, and others are drawn with the next
+seed.
+"""
+
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from tilescout.experiments.commands.options import seed_option
+from tilescout.experiments.research.runner import Run, study
+from tilescout.spaces.errors import ProblemError, StoreError
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.suite import Entry, find_suite, suite_names, write_suite
+
+MODELS = Path(__file__).parents[1] / "published_models.toml"
+NAME = "out-of-sample"
+EACH = 8
+PREFILL = (512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+
+Product = tuple[str, int, int]
+"""A model and the n and k of one of its products."""
+
+
+def products(kind: str) -> list[Product]:
+    """The products of the published models that are listed under a kind."""
+    models: list[dict[str, Any]] = tomllib.loads(MODELS.read_text())["model"]
+    found: list[Product] = []
+    for model in models:
+        sizes = model.get(kind, [])
+        found += [(model["name"], n, k) for n, k in ([sizes] if kind == "vocabulary" and sizes else sizes)]
+    return found
+
+
+def known_products() -> set[tuple[int, int]]:
+    """The products of our suites, as (n, k); those that are not GEMMs are no products."""
+    found = set()
+    for name in suite_names():
+        if name == NAME:
+            continue
+        try:
+            found |= {(problem.n, problem.k) for problem in find_suite(name).parsed(GemmProblem.parse)}
+        except ProblemError:
+            continue
+    return found
+
+
+def _log_uniform(generator: np.random.Generator, low: int, high: int) -> int:
+    return int(np.exp(generator.uniform(np.log(low), np.log(high + 1))))
+
+
+KINDS: dict[str, tuple[str, Callable[[np.random.Generator], int]]] = {
+    "decode": ("dense", lambda generator: _log_uniform(generator, 1, 64)),
+    "prefill": ("dense", lambda generator: int(generator.choice(PREFILL))),
+    "odd": ("dense", lambda generator: 2 * _log_uniform(generator, 33, 2000) + 1),
+    "wide": ("vocabulary", lambda generator: _log_uniform(generator, 1, 256)),
+    "deep-k": ("deep", lambda generator: _log_uniform(generator, 32, 8192)),
+}
+"""Of each kind: the products that it is drawn of, and its number of rows."""
+
+
+def drawn(seed: int) -> Iterator[Entry]:
+    """The problems of each kind, none twice; a product occurs once in a kind as long as there are others."""
+    generator, known = np.random.default_rng(seed), known_products()
+    for kind, (listed, rows) in KINDS.items():
+        allowed = [product for product in products(listed) if product[1:] not in known]
+        found: dict[str, Entry] = {}
+        while len(found) < EACH:
+            for number in generator.permutation(len(allowed)):
+                model, n, k = allowed[number]
+                problem = f"{rows(generator)}x{n}x{k}:bf16"
+                found.setdefault(problem, Entry(problem, f"{model}, {kind}"))
+        yield from list(found.values())[:EACH]
+
+
+@study("nothing but the sizes of published models", out_required=True)
+@seed_option
+def main(run: Run, seed: int) -> None:
+    """Write the suite of drawn problems."""
+    entries = list(drawn(seed))
+    for entry in entries:
+        click.echo(f"{entry.problem:28s} {entry.label}")
+    text = write_suite(
+        "Problems that nothing is chosen on",
+        f"drawn with seed {seed} of the sizes of published models that no other suite holds",
+        entries,
+    )
+    assert run.out is not None
+    try:
+        run.out.write_text(text)
+    except OSError as error:
+        raise StoreError(f"can't write {run.out}: {error.strerror}") from error
