@@ -1,9 +1,11 @@
 """Options that several commands take, and what they mean."""
 
+import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 import numpy as np
@@ -18,6 +20,8 @@ from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.suite import find_suite
 from tilescout.spaces.templates import KernelTemplate, template_names
+
+Result = TypeVar("Result")
 
 space_argument = click.argument(
     "space",
@@ -94,6 +98,25 @@ def told_of_own_spaces() -> Iterator[None]:
         yield
     except SpaceError as error:
         raise SpaceError(f"{error}; --space module:Class names a space of your own") from error
+
+
+def collected(kind: Callable[..., Any]) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Give a command its parameters as one object, by whose fields they are named, behind what else it is called with.
+
+    Parameters
+    ----------
+    kind
+        A frozen dataclass with a field for every parameter of the command.
+    """
+
+    def decorate(function: Callable[..., Result]) -> Callable[..., Result]:
+        @functools.wraps(function)
+        def call(*arguments: Any, **parameters: Any) -> Result:
+            return function(*arguments, kind(**parameters))
+
+        return call
+
+    return decorate
 
 
 def examples(*lines: str) -> str:

@@ -1,8 +1,6 @@
 """``tilescout tune``: search for the fastest configuration."""
 
-import json
 import logging
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,8 +8,8 @@ import click
 from rich.console import Console
 
 from tilescout.experiments.commands.options import (
-    check_writable,
     cluster_option,
+    collected,
     examples,
     gpus_option,
     json_option,
@@ -22,15 +20,13 @@ from tilescout.experiments.commands.options import (
     store_option,
 )
 from tilescout.experiments.commands.printing import print_result
-from tilescout.experiments.commands.tune_suite import Together, tune_together
+from tilescout.experiments.commands.tune_request import TuneRequest
+from tilescout.experiments.commands.tune_suite import tune_together
 from tilescout.experiments.compare.rankings import ranked
 from tilescout.search.api import DEFAULT_SAMPLER, DEFAULT_TRIALS
 from tilescout.search.api import tune as run_tune
 from tilescout.search.samplers import SAMPLERS
-from tilescout.search.studies.folders import studies
-from tilescout.search.tuning.loop import Budget
-from tilescout.search.tuning.study import SearchInterrupted, TuneOptions
-from tilescout.spaces.errors import StoreError
+from tilescout.search.tuning.study import SearchInterrupted
 
 _LOG = logging.getLogger(__name__)
 
@@ -76,80 +72,45 @@ _LOG = logging.getLogger(__name__)
 @storage_option
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="MLflow server. [default: a SQLite file in the store]")
 @json_option
-def tune(
-    space: str,
-    problem: str | None,
-    suite: str | None,
-    signature: str | None,
-    device: str,
-    gpus: int | None,
-    cluster: str | None,
-    table: Path | None,
-    sampler: str,
-    model: Path | None,
-    first: str | None,
-    trials: int | None,
-    gpu_seconds: float | None,
-    seconds: float | None,
-    whole_budget: bool,
-    seed: int,
-    resume: bool,
-    store: Path,
-    storage: str | None,
-    mlflow_uri: str | None,
-    json_path: Path | None,
-) -> None:
+@collected(TuneRequest)
+def tune(asked: TuneRequest) -> None:
     """Search SPACE for the fastest configuration of a problem, or of every problem of a suite.
 
     Every trial is stored at once and logged to MLflow (`tilescout ui` shows it). Where there is no GPU, a recorded
     table answers instead, and the output says so. For a suite the limits are those of all its problems together, and
     GPU time goes where the most is still expected to be gained.
     """
-    if (problem is None) == (suite is None):
-        raise click.UsageError("give one of --problem and --suite")
-    if json_path is not None:
-        check_writable(json_path)
-    where = f"--mlflow {mlflow_uri}" if mlflow_uri else f"--store {store}"
-    limits = Budget(trials, gpu_seconds, seconds, whole_budget)
-    if suite is not None and first is not None:
-        raise click.UsageError("--first is for one problem: a list is of one space, and a suite has many")
-    if suite is not None and storage is not None:
-        raise click.UsageError("--storage is for one problem: the searches of a suite take turns in one process")
-    if suite is not None:
-        settings = {"model": model} if model is not None else {}
-        options = TuneOptions(sampler, seed, limits, studies(store), resume, settings=settings)
-        together = Together(space, suite, signature, device, gpus, cluster, table, store)
-        tune_together(together, options, mlflow_uri, json_path)
-        _LOG.info("look at the trials with: tilescout ui %s", where)
-        return
-    assert problem is not None
-    if trials is None and gpu_seconds is None and seconds is None:
-        limits = replace(limits, trials=DEFAULT_TRIALS)
+    asked.check()
+    if asked.suite is not None:
+        tune_together(asked)
+    else:
+        _tune_one(asked)
+
+
+def _tune_one(asked: TuneRequest) -> None:
+    assert asked.problem is not None
     try:
         result = run_tune(
-            space,
-            problem,
-            sampler=sampler,
-            seed=seed,
-            budget=limits,
-            settings={"model": model} if model is not None else None,
-            first=partial(ranked, name=first) if first is not None else None,
-            device=device,
-            cluster=cluster,
-            gpus=gpus,
-            table=table,
-            store=store,
-            storage=storage,
-            resume=resume,
-            mlflow=mlflow_uri or True,
+            asked.space,
+            asked.problem,
+            sampler=asked.sampler,
+            seed=asked.seed,
+            budget=asked.budget(problems=1),
+            settings=asked.settings,
+            first=partial(ranked, name=asked.first) if asked.first is not None else None,
+            device=asked.device,
+            cluster=asked.cluster,
+            gpus=asked.gpus,
+            table=asked.table,
+            store=asked.store,
+            storage=asked.storage,
+            resume=asked.resume,
+            mlflow=asked.mlflow_uri or True,
             progress=True,
         )
     except SearchInterrupted as interrupted:
         print_result(interrupted.result, Console())
         raise
     print_result(result, Console())
-    _LOG.info("study %s; look at the trials with: tilescout ui %s", result.info.name, where)
-    if json_path is not None:
-        json_path.write_text(json.dumps(result.to_dict(), indent=2) + "\n")
-    if result.not_tracked:
-        raise StoreError(f"{result.not_tracked}; tune --resume delivers the rest")
+    _LOG.info("study %s; look at the trials with: tilescout ui %s", result.info.name, asked.tracked_at)
+    asked.deliver(result.to_dict(), result.not_tracked)

@@ -1,72 +1,51 @@
 """``tilescout tune --suite``: all problems of a suite together."""
 
-import json
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import suite_problems
-from tilescout.search.api import DEFAULT_TRIALS
+from tilescout.experiments.commands.tune_request import TuneRequest
 from tilescout.search.engines.selection import check_device, make_engine
 from tilescout.search.samplers import make_sampler
-from tilescout.search.studies.folders import artifacts
+from tilescout.search.studies.folders import artifacts, studies
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tables.shipped import named_template
 from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import tune_suite
-from tilescout.spaces.errors import StoreError
 from tilescout.spaces.problems import Problem
 
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Together:
-    """What is tuned, and by whom it is measured; see `make_engine`."""
-
-    space: str
-    suite: str
-    signature: str | None
-    device: str
-    gpus: int | None
-    cluster: str | None
-    table: Path | None
-    store: Path
-
-
-def tune_together(asked: Together, options: TuneOptions, mlflow_uri: str | None, json_path: Path | None) -> None:
-    """Search for the fastest configuration of every problem, print what was found, and write it.
-
-    Parameters
-    ----------
-    asked, options
-        What is searched how; without a limit, each problem has its usual trials.
-    mlflow_uri
-        The MLflow store; None takes the one in the store of kernels and studies.
-    json_path
-        Where the results are written, if anywhere.
+def tune_together(asked: TuneRequest) -> None:
+    """Search for the fastest configuration of every problem of the suite, print what was found, and write it.
 
     Raises
     ------
     StoreError
         If MLflow did not get all of it.
     """
+    assert asked.suite is not None
     from tilescout.search.tracking import MlflowTracker, SuiteInfo, SuiteRun, default_store
 
     check_device(asked.device)
-    sampler = make_sampler(options.sampler).label
+    sampler = make_sampler(asked.sampler).label
     template = named_template(asked.space, asked.table)
     problems = suite_problems(template, asked.suite, asked.signature)
-    budget = options.budget
-    if budget.trials is None and budget.gpu_seconds is None and budget.seconds is None:
-        options = replace(options, budget=replace(budget, trials=DEFAULT_TRIALS * len(problems)))
-    uri, root = (mlflow_uri, None) if mlflow_uri else default_store(asked.store)
+    options = TuneOptions(
+        asked.sampler,
+        asked.seed,
+        asked.budget(len(problems)),
+        studies(asked.store),
+        asked.resume,
+        settings=asked.settings,
+    )
+    uri, root = (asked.mlflow_uri, None) if asked.mlflow_uri else default_store(asked.store)
     with ExitStack() as stack:
         engine = stack.enter_context(
             make_engine(
@@ -100,10 +79,9 @@ def tune_together(asked: Together, options: TuneOptions, mlflow_uri: str | None,
         results = tune_suite(engine, problems, options, make_tracker, show)
         run.finish(results)
     _print(results, f"{template.name}, suite {asked.suite}, on {engine.device.name}", Console())
-    if json_path is not None:
-        json_path.write_text(json.dumps([result.to_dict() for result in results], indent=2) + "\n")
-    if missing := [result.not_tracked for result in results if result.not_tracked]:
-        raise StoreError(f"{missing[0]}; tune --resume delivers the rest")
+    missing = [result.not_tracked for result in results if result.not_tracked]
+    asked.deliver([result.to_dict() for result in results], missing[0] if missing else "")
+    _LOG.info("look at the trials with: tilescout ui %s", asked.tracked_at)
 
 
 def _print(results: Sequence[StudyResult], title: str, console: Console) -> None:

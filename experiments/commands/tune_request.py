@@ -1,0 +1,87 @@
+"""The parameters of ``tilescout tune``, for one problem and for a suite alike."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tilescout.experiments.commands.options import check_writable
+from tilescout.search.api import DEFAULT_TRIALS
+from tilescout.search.tuning.loop import Budget
+from tilescout.spaces.errors import StoreError
+
+
+@dataclass(frozen=True)
+class TuneRequest:
+    """The parameters as they were typed; the command's help text says what each means."""
+
+    space: str
+    problem: str | None
+    suite: str | None
+    signature: str | None
+    device: str
+    gpus: int | None
+    cluster: str | None
+    table: Path | None
+    sampler: str
+    model: Path | None
+    first: str | None
+    trials: int | None
+    gpu_seconds: float | None
+    seconds: float | None
+    whole_budget: bool
+    seed: int
+    resume: bool
+    store: Path
+    storage: str | None
+    mlflow_uri: str | None
+    json_path: Path | None
+
+    def check(self) -> None:
+        """Refuse parameters that do not go together, and a result file that can't be written.
+
+        Raises
+        ------
+        UsageError, StoreError
+            If that is so.
+        """
+        if (self.problem is None) == (self.suite is None):
+            raise click.UsageError("give one of --problem and --suite")
+        if self.json_path is not None:
+            check_writable(self.json_path)
+        if self.suite is not None and self.first is not None:
+            raise click.UsageError("--first is for one problem: a list is of one space, and a suite has many")
+        if self.suite is not None and self.storage is not None:
+            raise click.UsageError("--storage is for one problem: the searches of a suite take turns in one process")
+
+    def budget(self, problems: int) -> Budget:
+        """The limits of all problems together; without any, each problem has its usual trials."""
+        unlimited = self.trials is None and self.gpu_seconds is None and self.seconds is None
+        trials = DEFAULT_TRIALS * problems if unlimited else self.trials
+        return Budget(trials, self.gpu_seconds, self.seconds, self.whole_budget)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings of the sampler besides its seed."""
+        return {"model": self.model} if self.model is not None else {}
+
+    @property
+    def tracked_at(self) -> str:
+        """The option of ``tilescout ui`` that shows the trials."""
+        return f"--mlflow {self.mlflow_uri}" if self.mlflow_uri else f"--store {self.store}"
+
+    def deliver(self, result: Any, not_tracked: str) -> None:
+        """Write the result as JSON if that was asked for.
+
+        Raises
+        ------
+        StoreError
+            If MLflow did not get all of it, which ``not_tracked`` explains.
+        """
+        if self.json_path is not None:
+            self.json_path.write_text(json.dumps(result, indent=2) + "\n")
+        if not_tracked:
+            raise StoreError(f"{not_tracked}; tune --resume delivers the rest")
