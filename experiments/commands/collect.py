@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -22,6 +22,7 @@ from rich.text import Text
 
 from tilescout.experiments.commands.options import (
     cluster_option,
+    collected,
     examples,
     gpus_option,
     seed_option,
@@ -58,6 +59,29 @@ def parse_prune(context: click.Context, parameter: click.Parameter, text: str) -
     if not 1 < ratio < math.inf:
         raise click.BadParameter(f"{text!r} is neither full nor a ratio above 1")
     return ratio
+
+
+@dataclass(frozen=True)
+class CollectRequest:
+    """The parameters of the command; its help text says what each means."""
+
+    space: str
+    suite: str
+    signature: str | None
+    exhaustive: bool
+    sample: int | None
+    only: tuple[str, ...]
+    subspace: Path | None
+    also: Path | None
+    prune: float | None
+    compile_first: bool
+    device: str
+    gpus: int | None
+    cluster: str | None
+    table: Path | None
+    seed: int
+    store: Path
+    out: Path
 
 
 @click.command(
@@ -101,56 +125,53 @@ def parse_prune(context: click.Context, parameter: click.Parameter, text: str) -
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The .parquet file to write."
 )
-def collect(
-    space: str,
-    suite: str,
-    signature: str | None,
-    exhaustive: bool,
-    sample: int | None,
-    only: tuple[str, ...],
-    subspace: Path | None,
-    also: Path | None,
-    prune: float | None,
-    compile_first: bool,
-    device: str,
-    gpus: int | None,
-    cluster: str | None,
-    table: Path | None,
-    seed: int,
-    store: Path,
-    out: Path,
-) -> None:
+@collected(CollectRequest)
+def collect(asked: CollectRequest) -> None:
     """Measure configurations of SPACE on every problem of a suite, on all GPUs, into a table.
 
     The same command goes on with a campaign that was interrupted, at whatever moment: every outcome is in a journal
     beside the table at once. What is slower than the best known by the ratio of --prune is not timed: its row is
     marked pruned. At the end the fastest rows of each problem race, so that the best is no lucky draw.
     """
-    if exhaustive == (sample is not None):
+    if asked.exhaustive == (asked.sample is not None):
         raise click.UsageError("give one of --exhaustive and --sample N")
-    if only and subspace:
+    if asked.only and asked.subspace:
         raise click.UsageError("give --only or --subspace, not both")
-    if out.suffix != SUFFIX:
-        raise TableError(f"a table is a {SUFFIX} file, not {out}")
-    if not out.parent.is_dir():
-        raise StoreError(f"can't write {out}: its folder does not exist")
-    template = named_template(space, table)
-    problems = suite_problems(template, suite, signature)
-    options = CampaignOptions(prune=prune, compile_first=compile_first, seed=seed)
+    if asked.out.suffix != SUFFIX:
+        raise TableError(f"a table is a {SUFFIX} file, not {asked.out}")
+    if not asked.out.parent.is_dir():
+        raise StoreError(f"can't write {asked.out}: its folder does not exist")
+    template = named_template(asked.space, asked.table)
+    problems = suite_problems(template, asked.suite, asked.signature)
+    options = CampaignOptions(prune=asked.prune, compile_first=asked.compile_first, seed=asked.seed)
     # By the first pilot alone: a second one would cost as much as it saves where each row is to be known.
-    protocol = ProtocolOptions(prune=math.inf, prune_at_once=math.inf if prune is None else prune)
+    protocol = ProtocolOptions(prune=math.inf, prune_at_once=math.inf if asked.prune is None else asked.prune)
     live = replace(LiveOptions(), protocol=protocol)
     console = Console(stderr=True)
     with make_engine(
-        template, problems[0], artifacts(store), device=device, cluster=cluster, gpus=gpus, table=table, options=live
+        template,
+        problems[0],
+        artifacts(asked.store),
+        device=asked.device,
+        cluster=asked.cluster,
+        gpus=asked.gpus,
+        table=asked.table,
+        options=live,
     ) as engine:
         console.print(engine.provenance.description, highlight=False, soft_wrap=True)
         spaces = [engine.space(problem) for problem in problems]
         defaults = [template.default(problem, engine.device) for problem in problems]
-        plan = make_plan(spaces, defaults, sample, seed, _within(only, subspace, spaces[0].knobs), _given(also))
+        plan = make_plan(
+            spaces,
+            defaults,
+            asked.sample,
+            asked.seed,
+            _within(asked.only, asked.subspace, spaces[0].knobs),
+            _given(asked.also),
+        )
         console.print(f"{plan.how}; {len(problems)} problems, {plan.rows:,} rows", highlight=False, soft_wrap=True)
-        if journal_path(out).exists():
-            console.print(f"going on with {journal_path(out)}", highlight=False, soft_wrap=True)
+        if journal_path(asked.out).exists():
+            console.print(f"going on with {journal_path(asked.out)}", highlight=False, soft_wrap=True)
         with _bars(console) as bars:
             task = bars.add_task("", total=plan.rows, doing="")
 
@@ -161,7 +182,7 @@ def collect(
                 raced = [f"{progress.races} raced"] if progress.races else []
                 bars.update(task, completed=progress.rows, doing=", ".join(compiling + raced))
 
-            found = run_campaign(engine, plan, out, options, show)
+            found = run_campaign(engine, plan, asked.out, options, show)
     _print_best(found, Console())
 
 

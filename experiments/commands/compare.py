@@ -3,14 +3,14 @@
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tilescout.experiments.commands.options import check_writable, examples, json_option, store_option
+from tilescout.experiments.commands.options import check_writable, collected, examples, json_option, store_option
 from tilescout.experiments.compare.held_out import FOLDER
 from tilescout.experiments.compare.play import (
     Case,
@@ -33,6 +33,24 @@ from tilescout.spaces.errors import TableError
 DEFAULT_SAMPLERS = "random,tpe,lfbo"
 WIDTH = 140
 """Characters a line where the output is not a terminal."""
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """The parameters of the command; its help text says what each means."""
+
+    tables: tuple[Path, ...]
+    problems: tuple[str, ...]
+    samplers: str
+    trials: int
+    seeds: int
+    processes: int | None
+    timeout: float
+    out: Path | None
+    resume: bool
+    store: Path
+    mlflow_uri: str | None
+    json_path: Path | None
 
 
 @click.command(
@@ -64,20 +82,8 @@ WIDTH = 140
 @store_option
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="MLflow server. [default: a SQLite file in the store]")
 @json_option
-def compare(
-    tables: tuple[Path, ...],
-    problems: tuple[str, ...],
-    samplers: str,
-    trials: int,
-    seeds: int,
-    processes: int | None,
-    timeout: float,
-    out: Path | None,
-    resume: bool,
-    store: Path,
-    mlflow_uri: str | None,
-    json_path: Path | None,
-) -> None:
+@collected(CompareRequest)
+def compare(asked: CompareRequest) -> None:
     """Compare search strategies on recorded tables.
 
     Every strategy searches every problem with every seed, on all cores, from nothing: the default configuration is not
@@ -86,19 +92,19 @@ def compare(
     """
     from tilescout.search.tracking import default_store
 
-    if json_path is not None:
-        check_writable(json_path)
-    names = [name.strip() for name in samplers.split(",") if name.strip()]
-    models = (store / "models" / FOLDER).absolute()
+    if asked.json_path is not None:
+        check_writable(asked.json_path)
+    names = [name.strip() for name in asked.samplers.split(",") if name.strip()]
+    models = (asked.store / "models" / FOLDER).absolute()
     contenders = check_contenders(names, models)
-    cases = find_cases(tables or shipped_tables(), problems)
+    cases = find_cases(asked.tables or shipped_tables(), asked.problems)
     truths = {case: open_case(case)[0] for case in cases}
-    out = out or store / "compare"
-    finished = FinishedRuns(out / "runs.jsonl", resume)
-    runs = runs_of(contenders, cases, trials, seeds)
+    out = asked.out or asked.store / "compare"
+    finished = FinishedRuns(out / "runs.jsonl", asked.resume)
+    runs = runs_of(contenders, cases, asked.trials, asked.seeds)
     fixed = [contender.name for contender in contenders if contender.deterministic]
     played = list(dict.fromkeys(played_for(run, fixed) for run in runs))
-    workers = processes or available_cores()
+    workers = asked.processes or available_cores()
     for contender in contenders:
         for table in dict.fromkeys(case.table for case in cases):
             contender.prepare(Path(table), [case.problem for case in cases if case.table == table], workers)
@@ -110,21 +116,21 @@ def compare(
         def show(trace: Trace) -> None:
             progress.update(task, advance=1, description=trace.run.contender)
 
-        finished.take(run_all(left, min(workers, max(len(left), 1)), timeout, models), show)
+        finished.take(run_all(left, min(workers, max(len(left), 1)), asked.timeout, models), show)
     latest = {trace.run: trace for trace in finished.traces}
     traces = [replace(latest[played_for(run, fixed)], run=run) for run in runs]
-    comparison = compare_traces(truths, traces, trials, seeds)
+    comparison = compare_traces(truths, traces, asked.trials, asked.seeds)
     write_comparison(comparison, out)
     print_comparison(comparison, Console(width=None if sys.stdout.isatty() else WIDTH))
-    if json_path is not None:
-        json_path.write_text(json.dumps(comparison.to_dict(), indent=1) + "\n")
-    uri, root = (mlflow_uri, None) if mlflow_uri else default_store(store)
+    if asked.json_path is not None:
+        asked.json_path.write_text(json.dumps(comparison.to_dict(), indent=1) + "\n")
+    uri, root = (asked.mlflow_uri, None) if asked.mlflow_uri else default_store(asked.store)
     about = {
         "name": f"{len(names)} strategies, {len(cases)} problems",
         "samplers": ", ".join(names),
         "tables": ", ".join(sorted({case.table for case in cases})),
-        "trials": str(trials),
-        "seeds": str(seeds),
+        "trials": str(asked.trials),
+        "seeds": str(asked.seeds),
     }
     log_comparison(comparison, out, about, uri, root)
     console.print(f"figures, plots and every search: {out}", highlight=False, soft_wrap=True)

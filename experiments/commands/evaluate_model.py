@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from tilescout.costmodel.forest import ForestModel, ForestOptions
 from tilescout.costmodel.heuristics import PRECISIONS, is_installed, matches, suggest
 from tilescout.costmodel.ranking import RankingModel, RankingOptions
 from tilescout.experiments.commands.options import (
+    collected,
     examples,
     json_option,
     seed_option,
@@ -45,6 +46,24 @@ from tilescout.search.tables.training import problem_space
 from tilescout.spaces.templates import KernelTemplate, load_template
 
 LEFT_OUT = ("problem", "family")
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """The parameters of the command; its help text says what each means."""
+
+    space: str
+    table: Path | None
+    parts: bool
+    binaries: bool
+    trees: int
+    steps: int
+    seed: int
+    processes: int | None
+    json_path: Path | None
+    plots: Path | None
+    store: Path
+    mlflow_uri: str | None
 
 
 @click.command(
@@ -71,42 +90,32 @@ LEFT_OUT = ("problem", "family")
 @click.option("--plots", type=click.Path(path_type=Path, file_okay=False), help="Draw plots into this folder.")
 @store_option
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="Log figures and plots to this MLflow store.")
-def evaluate_model(
-    space: str,
-    table: Path | None,
-    parts: bool,
-    binaries: bool,
-    trees: int,
-    steps: int,
-    seed: int,
-    processes: int | None,
-    json_path: Path | None,
-    plots: Path | None,
-    store: Path,
-    mlflow_uri: str | None,
-) -> None:
+@collected(EvaluationRequest)
+def evaluate_model(asked: EvaluationRequest) -> None:
     """Train without each problem of a table in turn, then without each family, and predict what was left out.
 
     Medians over problems with bootstrapped 95 % intervals. Takes minutes: a model is trained anew for each, on all
     cores. The models are kept in the store, and a run that was interrupted goes on with those that are there.
     """
-    template = load_template(space)
-    recorded = Table.read(table, {template.name: template}) if table else largest_table(template)
+    template = load_template(asked.space)
+    recorded = Table.read(asked.table, {template.name: template}) if asked.table else largest_table(template)
     recorded.check_space(template)
-    options = BlendOptions(ForestOptions(trees=trees, seed=seed), RankingOptions(steps=steps, seed=seed))
-    held_out = HeldOutModels(recorded.path.absolute(), store / "models" / FOLDER, options, built=binaries)
-    kinds = [held_out] + ([replace(held_out, binaries=True)] if binaries else [])
+    options = BlendOptions(
+        ForestOptions(trees=asked.trees, seed=asked.seed), RankingOptions(steps=asked.steps, seed=asked.seed)
+    )
+    held_out = HeldOutModels(recorded.path.absolute(), asked.store / "models" / FOLDER, options, built=asked.binaries)
+    kinds = [held_out] + ([replace(held_out, binaries=True)] if asked.binaries else [])
     samples = held_out.samples()
     divisions = {what: [getattr(s, what) for s in samples] for what in LEFT_OUT}
     # Where all problems are of one family, nothing would be left to learn from.
     divisions = {what: labels for what, labels in divisions.items() if len(set(labels)) > 1}
     groups = [group for labels in divisions.values() for group in _groups(samples, labels)]
     for models in kinds:
-        models.train(groups, processes or available_cores())
+        models.train(groups, asked.processes or available_cores())
     console = Console()
     result: dict[str, Any] = {"table": recorded.path.name, "rows": len(recorded), "device": recorded.card.device}
     drawn: dict[str, list[tuple[Sample, Prediction]]] = {}
-    fits = _fits(kinds, parts, is_tiled(samples[0].features.names))
+    fits = _fits(kinds, asked.parts, is_tiled(samples[0].features.names))
     result["models"] = list(fits)
     for what, labels in divisions.items():
         rows: dict[str, Sequence[Quality]] = {}
@@ -123,17 +132,17 @@ def evaluate_model(
         }
         console.print(_grid(f"a {what} left out", {name: summarise(qualities) for name, qualities in rows.items()}))
     if is_installed() and is_tiled(samples[0].features.names):
-        found = {s.problem: _heuristics(recorded, template, s, binaries) for s in samples}
+        found = {s.problem: _heuristics(recorded, template, s, asked.binaries) for s in samples}
         known = {problem: regret for problem, regret in found.items() if regret is not None}
         if known:
             result["heuristics"] = known
             console.print(_heuristics_grid(known))
-    if json_path is not None:
-        json_path.write_text(json.dumps(result, indent=1) + "\n")
-    if plots is not None or mlflow_uri:
+    if asked.json_path is not None:
+        asked.json_path.write_text(json.dumps(result, indent=1) + "\n")
+    if asked.plots is not None or asked.mlflow_uri:
         from tilescout.experiments.commands.model_plots import draw_and_log
 
-        draw_and_log(drawn, result, plots, mlflow_uri)
+        draw_and_log(drawn, result, asked.plots, asked.mlflow_uri)
 
 
 Fit = Callable[[Sequence[Sample]], CostModel]

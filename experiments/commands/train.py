@@ -1,7 +1,7 @@
 """``tilescout train``: learn cost models from a recorded table."""
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -15,6 +15,7 @@ from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.persistence import ModelCard, save_model
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.commands.options import (
+    collected,
     examples,
     seed_option,
     space_argument,
@@ -29,6 +30,21 @@ from tilescout.spaces.templates import load_template
 
 HANDFUL = 24
 """Random configurations a problem that the analytic model is calibrated with."""
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """The parameters of the command; its help text says what each means."""
+
+    space: str
+    table: Path | None
+    without: tuple[str, ...]
+    trees: int
+    steps: int
+    seed: int
+    out: Path | None
+    store: Path
+    mlflow_uri: str | None
 
 
 @click.command(
@@ -50,35 +66,28 @@ HANDFUL = 24
 )
 @store_option
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="Log the model to this MLflow store, with its signature.")
-def train(
-    space: str,
-    table: Path | None,
-    without: tuple[str, ...],
-    trees: int,
-    steps: int,
-    seed: int,
-    out: Path | None,
-    store: Path,
-    mlflow_uri: str | None,
-) -> None:
+@collected(TrainRequest)
+def train(asked: TrainRequest) -> None:
     """Train the learned model of SPACE on a table, and calibrate the analytic one with a handful of its rows.
 
     Writes SPACE-DEVICE.npz and analytic-DEVICE.json. `tilescout predict` and the sampler `guided` take the shipped
     ones unless told otherwise.
     """
-    template = load_template(space)
-    recorded = Table.read(table, {template.name: template}) if table else largest_table(template)
-    left_out = [template.parse(text) for text in without]
+    template = load_template(asked.space)
+    recorded = Table.read(asked.table, {template.name: template}) if asked.table else largest_table(template)
+    left_out = [template.parse(text) for text in asked.without]
     samples = samples_of(recorded, template, left_out)
     console = Console()
     started = time.perf_counter()
-    options = BlendOptions(ForestOptions(trees=trees, seed=seed), RankingOptions(steps=steps, seed=seed))
+    options = BlendOptions(
+        ForestOptions(trees=asked.trees, seed=asked.seed), RankingOptions(steps=asked.steps, seed=asked.seed)
+    )
     model = BlendModel(options).fit(samples)
-    folder = out if out is not None else store / "models"
+    folder = asked.out if asked.out is not None else asked.store / "models"
     device = recorded.card.device
-    path = folder / f"{space}-{device}.npz"
+    path = folder / f"{asked.space}-{device}.npz"
     card = ModelCard(
-        space=space,
+        space=asked.space,
         device=device,
         problems=tuple(sample.problem for sample in samples),
         table=recorded.path.name,
@@ -89,7 +98,7 @@ def train(
     assert model.fitted is not None
     errors = model.fitted.errors
     console.print(
-        f"{path}: {card.rows:,} measurements of {len(samples)} problems, {trees} trees, "
+        f"{path}: {card.rows:,} measurements of {len(samples)} problems, {asked.trees} trees, "
         f"{path.stat().st_size / 1e6:.1f} MB, {time.perf_counter() - started:.0f} s; on a problem that is left out, "
         f"times as a whole are off by {errors.shift:.1%}, "
         f"single ones by {np.sqrt(errors.floor):.1%} and more",
@@ -97,17 +106,17 @@ def train(
         soft_wrap=True,
     )
     if is_tiled(samples[0].features.names):
-        calibration = calibrate(samples, recorded.path.name, seed)
+        calibration = calibrate(samples, recorded.path.name, asked.seed)
         analytic = folder / f"analytic-{device}.json"
         analytic.write_text(calibration.to_json())
         console.print(
             f"{analytic}: calibrated with {calibration.measurements} measurements", highlight=False, soft_wrap=True
         )
-    if mlflow_uri:
+    if asked.mlflow_uri:
         from tilescout.search.tracking.models import log_model
 
-        run = log_model(mlflow_uri, path, card, samples[0].features, recorded.dataset)
-        console.print(f"logged to {mlflow_uri}, run {run}", highlight=False, soft_wrap=True)
+        run = log_model(asked.mlflow_uri, path, card, samples[0].features, recorded.dataset)
+        console.print(f"logged to {asked.mlflow_uri}, run {run}", highlight=False, soft_wrap=True)
 
 
 def calibrate(samples: list[Sample], table: str, seed: int) -> Calibration:

@@ -10,7 +10,7 @@ comes once is not: Ray's start, compiling, and the start of the processes that m
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import (
+    collected,
     seed_option,
     signature_option,
     space_argument,
@@ -62,6 +63,20 @@ def measure(engine: RayEngine, plan: Plan) -> dict[str, float]:
     return {"seconds": seconds, "rows_per_second": plan.rows / seconds}
 
 
+@dataclass(frozen=True)
+class Asked:
+    """The parameters of the command; its help text says what each means."""
+
+    space: str
+    suite: str
+    signature: str | None
+    sample: int
+    gpus: tuple[int, ...]
+    cluster: str
+    seed: int
+    store: Path
+
+
 @study("several GPUs, the extra ray")
 @space_argument
 @click.option("--suite", required=True, help="Problems: NAME, NAME:PHASE or FILE.toml.")
@@ -71,30 +86,21 @@ def measure(engine: RayEngine, plan: Plan) -> dict[str, float]:
 @click.option("--cluster", default="auto", show_default=True, metavar="auto|ADDRESS", help="The Ray cluster.")
 @seed_option
 @store_option
-def main(
-    run: Run,
-    space: str,
-    suite: str,
-    signature: str | None,
-    sample: int,
-    gpus: tuple[int, ...],
-    cluster: str,
-    seed: int,
-    store: Path,
-) -> None:
+@collected(Asked)
+def main(run: Run, asked: Asked) -> None:
     """Measure the plan on ever more GPUs, and print the rates."""
-    template = load_template(space)
-    problems = suite_problems(template, suite, signature)
+    template = load_template(asked.space)
+    problems = suite_problems(template, asked.suite, asked.signature)
     measured = []
-    with joined(cluster):
-        for count in gpus:
-            options = RayOptions(cluster, count)
-            with RayEngine(template, artifacts(store), options, options=OPTIONS) as engine:
-                plan = plan_of(engine, problems, sample, seed)
+    with joined(asked.cluster):
+        for count in asked.gpus:
+            options = RayOptions(asked.cluster, count)
+            with RayEngine(template, artifacts(asked.store), options, options=OPTIONS) as engine:
+                plan = plan_of(engine, problems, asked.sample, asked.seed)
                 measured.append({"gpus": count, "rows": plan.rows, **measure(engine, plan)})
                 product = engine.product
             print(measured[-1], flush=True)
-            run.keep({"device": product, "suite": suite, "points": measured})
+            run.keep({"device": product, "suite": asked.suite, "points": measured})
     grid = Grid(title=f"{plan.rows:,} rows on {len(problems)} problems, {product}")
     for heading in ("GPUs", "s", "rows/s", "times one GPU's"):
         grid.add_column(heading, justify="right")

@@ -19,7 +19,7 @@ from tilescout.costmodel.blend import BlendOptions
 from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
-from tilescout.experiments.commands.options import space_argument, steps_option, store_option, trees_option
+from tilescout.experiments.commands.options import collected, space_argument, steps_option, store_option, trees_option
 from tilescout.experiments.compare.held_out import FOLDER, HeldOutModels
 from tilescout.experiments.compare.processes import each, processes_option
 from tilescout.experiments.research.runner import TABLES, Run, study
@@ -104,6 +104,19 @@ def print_found(found: Sequence[Convergence], trials: int) -> None:
     print(f"within 1 %: median {np.median(counts):g}, 90th percentile {np.quantile(counts, 0.9):g} measurements")
 
 
+@dataclass(frozen=True)
+class Asked:
+    """The parameters of the command; its help text says what each means."""
+
+    space: str
+    table: Path | None
+    trials: int
+    trees: int
+    steps: int
+    processes: int | None
+    store: Path
+
+
 @study(TABLES, out_required=True)
 @space_argument
 @click.option(
@@ -114,19 +127,18 @@ def print_found(found: Sequence[Convergence], trials: int) -> None:
 @steps_option
 @processes_option
 @store_option
-def main(
-    run: Run, space: str, table: Path | None, trials: int, trees: int, steps: int, processes: int | None, store: Path
-) -> None:
+@collected(Asked)
+def main(run: Run, asked: Asked) -> None:
     """Search every problem of the table, and print how soon each was good."""
-    template = load_template(space)
-    recorded = Table.read(table) if table else largest_table(template)
+    template = load_template(asked.space)
+    recorded = Table.read(asked.table) if asked.table else largest_table(template)
     recorded.check_space(template)
-    options = BlendOptions(ForestOptions(trees=trees), RankingOptions(steps=steps))
-    models = HeldOutModels(recorded.path.absolute(), store / "models" / FOLDER, options)
+    options = BlendOptions(ForestOptions(trees=asked.trees), RankingOptions(steps=asked.steps))
+    models = HeldOutModels(recorded.path.absolute(), asked.store / "models" / FOLDER, options)
     names = [str(problem) for problem in recorded.problems]
-    searches = [(models, name, trials) for name in names]
+    searches = [(models, name, asked.trials) for name in names]
     found: list[Convergence] = []
-    for one in each(converge, searches, processes or available_cores(), "train and search"):
+    for one in each(converge, searches, asked.processes or available_cores(), "train and search"):
         found = sorted([*found, one], key=lambda one: names.index(one.problem))
         run.keep([asdict(one) for one in found])
-    print_found(found, trials)
+    print_found(found, asked.trials)

@@ -25,6 +25,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from tilescout.experiments.commands.options import collected
 from tilescout.experiments.research.llama_block import BlockSizes, make_block
 from tilescout.experiments.research.runner import GPU, Run, study
 from tilescout.search.export.bundle import read_bundle
@@ -89,9 +90,10 @@ class Way:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of the command; see their help."""
+    """The parameters of the command; its help text says what each means."""
 
     bundle: Path
+    rows: tuple[int, ...]
     dtype: str
     ways: Sequence[str]
     rounds: int
@@ -281,18 +283,18 @@ def _shown_ratio(ratio: tuple[float, float, float] | None) -> str:
 )
 @click.option("--rounds", default=40, show_default=True, help="How often each way takes its turn.")
 @click.option("--calls", default=10, show_default=True, help="Calls that are timed as one.")
-def main(run: Run, rows: tuple[int, ...], **asked: Any) -> None:
+@collected(Options)
+def main(run: Run, options: Options) -> None:
     """Compile, check and time the block, for every number of rows."""
     import torch
 
     if not torch.cuda.is_available():
         raise DeviceError("no CUDA GPU here: this measures on one")
-    options = Options(**asked)
     torch._dynamo.config.recompile_limit = 64  # a block is compiled in six ways for each number of rows
     warm = torch.compile(lambda x: x + 1)  # what the first compilation in a process starts is no way's cost
     warm(torch.ones(8, device="cuda"))
     console, results = Console(width=140), {}
-    for count in rows:
+    for count in options.rows:
         results[count] = measure(count, options)
         show(count, results[count], console)
         run.keep(recorded(options, results))

@@ -34,7 +34,7 @@ import click
 import numpy as np
 from rich.progress import track
 
-from tilescout.experiments.commands.options import seed_option, store_option
+from tilescout.experiments.commands.options import collected, seed_option, store_option
 from tilescout.experiments.research.figures import draw_spread, spread_of
 from tilescout.experiments.research.kernels import (
     BLOCK_US,
@@ -287,8 +287,9 @@ def study_tunings(worker: Worker, problem: Problem, store: Path, count: int, ask
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of the command that concern each problem; see their help."""
+    """The parameters of the command; its help text says what each means."""
 
+    problems: tuple[str, ...]
     sample: int
     table: Path | None
     good: int
@@ -353,11 +354,11 @@ def study_problem(problem: Problem, asked: Asked) -> dict[str, Any]:
 @seed_option
 @store_option
 @device_option
-def main(run: Run, problems: tuple[str, ...], **options: Any) -> None:
+@collected(Asked)
+def main(run: Run, asked: Asked) -> None:
     """Study the protocol on every problem."""
-    asked = Asked(**options)
     result: dict[str, Any] = {"device": Worker(asked.device).machine.name, "protocol": VERSION, "problems": {}}
-    for problem in map(TEMPLATE.parse, problems):
+    for problem in map(TEMPLATE.parse, asked.problems):
         result["problems"][str(problem)] = study_problem(problem, asked)
         run.keep(result)
 

@@ -10,6 +10,8 @@ how far its answers are behind the best in the race, by the mean of everything r
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.experiments.commands.options import seed_option, store_option
+from tilescout.experiments.commands.options import collected, seed_option, store_option
 from tilescout.experiments.research.kernels import HEATING_US, heat, set_up
 from tilescout.experiments.research.runner import (
     GPU_OR_RECORD,
@@ -48,6 +50,21 @@ DESIGNS = {
 NEAR = 8  # finalists are drawn from so many of the best
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The parameters of the command; its help text says what each means."""
+
+    table: Path | None
+    problems: tuple[str, ...]
+    good: int
+    heats: int
+    rounds: int
+    races: int
+    seed: int
+    store: Path
+    device: str
 
 
 class Recorded:
@@ -96,16 +113,14 @@ def replay(logs: Floats, design: RaceOptions, races: int, seed: int) -> dict[str
     }
 
 
-def record(
-    device: str, table: Table, problem: Problem, good: int, heats: int, rounds: int, seed: int, kernels: Path
-) -> dict[str, Any]:
+def record(table: Table, problem: Problem, asked: Asked) -> dict[str, Any]:
     """Measure the ratios of finalists in heats of one queue each."""
-    bench, launches = set_up(Worker(device), table, problem, good, kernels)
+    bench, launches = set_up(Worker(asked.device), table, problem, asked.good, artifacts(asked.store))
     heat(bench, HEATING_US)
     for launch in launches:
         bench.verify(launch, edge=True)
         bench.time(launch, incumbent=None)  # from which is learnt what the library's times are worth
-    raced = [bench.race(launches, rounds, 1, seed + number) for number in range(heats)]
+    raced = [bench.race(launches, asked.rounds, 1, asked.seed + number) for number in range(asked.heats)]
     return {"library_us": bench.library_us, "ratios": np.round(raced, 6).tolist()}
 
 
@@ -132,22 +147,8 @@ def show(problem: str, found: dict[str, Any], races: int, seed: int) -> None:
 @seed_option
 @store_option
 @device_option
-def main(
-    run: Run,
-    table: Path | None,
-    problems: tuple[str, ...],
-    good: int,
-    heats: int,
-    rounds: int,
-    races: int,
-    seed: int,
-    store: Path,
-    device: str,
-) -> None:
+@collected(Asked)
+def main(run: Run, asked: Asked) -> None:
     """Record races of each problem, or read them, and print how the designs do on them."""
-
-    def measure(recorded: Table, problem: Problem) -> dict[str, Any]:
-        return record(device, recorded, problem, good, heats, rounds, seed, artifacts(store))
-
-    for name, found in each_problem(run, table, problems, measure):
-        show(name, found, races, seed)
+    for name, found in each_problem(run, asked.table, asked.problems, partial(record, asked=asked)):
+        show(name, found, asked.races, asked.seed)

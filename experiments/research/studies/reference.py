@@ -17,6 +17,7 @@ FILE`` prints the figures of such a file anew, without a GPU.
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.experiments.commands.options import seed_option, store_option
+from tilescout.experiments.commands.options import collected, seed_option, store_option
 from tilescout.experiments.research.figures import spread_of
 from tilescout.experiments.research.kernels import compile_all, finalists, load_all
 from tilescout.experiments.research.runner import (
@@ -51,6 +52,23 @@ from tilescout.spaces.templates import find_template
 _FORGET = 1 / 16  # as the protocol's mean of the last measurements
 
 
+@dataclass(frozen=True)
+class Asked:
+    """The parameters of the command; its help text says what each means."""
+
+    table: Path | None
+    problems: tuple[str, ...]
+    good: int
+    rounds: int
+    pairs: int
+    as_searched: bool
+    block_us: tuple[float, ...]
+    cold_l2: tuple[float, ...]
+    seed: int
+    store: Path
+    device: str
+
+
 def copy_block(bench: Bench) -> Block:
     """A block of copies that move as many bytes as a launch, of other buffers each time."""
     import torch
@@ -66,25 +84,14 @@ def copy_block(bench: Bench) -> Block:
     return bench.machine.block([[lambda number=number: copy(number) for number in range(bench.launches)]])  # type: ignore[misc]
 
 
-@dataclass(frozen=True)
-class Measuring:
-    """The extent of the measurements, and whether each kernel is prepared anew for each; see the command's options."""
-
-    good: int
-    rounds: int
-    pairs: int
-    seed: int
-    as_searched: bool
-
-
-def raw_blocks(bench: Bench, launches: Sequence[Launch], measuring: Measuring) -> dict[str, Any]:
+def raw_blocks(bench: Bench, launches: Sequence[Launch], asked: Asked) -> dict[str, Any]:
     """Times of single blocks in µs: by round, by configuration, and one after another; and the clocks."""
-    rounds, pairs = measuring.rounds, measuring.pairs
+    rounds, pairs = asked.rounds, asked.pairs
     machine = bench.machine
     library, copy = bench.make_block(bench.run_library), copy_block(bench)
     blocks = [bench.make_block(launch) for launch in launches]
     machine.times_us([*blocks, library, copy], lost=1.0)
-    generator = np.random.default_rng(measuring.seed)
+    generator = np.random.default_rng(asked.seed)
     shape = (rounds, len(blocks))
     raw: dict[str, Any] = {"beside": np.empty((*shape, 2 * pairs + 1)), "with_copy": np.empty((*shape, 2 * pairs + 1))}
     raw |= {"order": np.empty(shape, int), "seconds": np.empty(shape), "clocks": []}
@@ -92,7 +99,7 @@ def raw_blocks(bench: Bench, launches: Sequence[Launch], measuring: Measuring) -
     for turn in range(rounds):
         for place, kernel in enumerate(generator.permutation(len(blocks))):
             block = blocks[kernel]
-            if measuring.as_searched:
+            if asked.as_searched:
                 bench.verify(launches[kernel], edge=True)
                 block = bench.make_block(launches[kernel])
                 machine.times_us([block, library], lost=1.0)
@@ -157,25 +164,19 @@ def divided(raw: dict[str, Any], block_us: float) -> dict[str, NDArray[np.float6
     }
 
 
-def record(
-    worker: Worker,
-    table: Table,
-    problem: Problem,
-    kernels: Path,
-    setups: Sequence[ProtocolOptions],
-    measuring: Measuring,
-) -> dict[str, Any]:
+def record(table: Table, problem: Problem, asked: Asked) -> dict[str, Any]:
     """Measure a problem in every set-up, by its name: the library's time, and raw times."""
-    template = find_template(table.card.space)
+    template, worker = find_template(table.card.space), Worker(asked.device)
     arch = find_device(worker.machine.name).arch
-    built = compile_all(template, problem, arch, finalists(table, problem, measuring.good), kernels)
+    built = compile_all(template, problem, arch, finalists(table, problem, asked.good), artifacts(asked.store))
     results: dict[str, Any] = {}
-    for options in setups:
+    for cold, block_us in product(asked.cold_l2, asked.block_us):
+        options = replace(ProtocolOptions(), block_us=block_us, cold_l2=cold)
         bench = worker.bench(template.workload, str(problem), options, None)
-        raw = raw_blocks(bench, load_all(worker, bench, template, built), measuring)
+        raw = raw_blocks(bench, load_all(worker, bench, template, built), asked)
         listed = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in raw.items()}
         setup = {"library_us": bench.library_us, "launches": bench.launches, "raw": listed}
-        results[f"blocks of {options.block_us:g} us, inputs of {options.cold_l2:g} L2"] = setup
+        results[f"blocks of {block_us:g} us, inputs of {cold:g} L2"] = setup
     return results
 
 
@@ -220,30 +221,14 @@ def add_figures(result: dict[str, Any]) -> None:
 @seed_option
 @store_option
 @device_option
-def main(
-    run: Run,
-    table: Path | None,
-    problems: tuple[str, ...],
-    good: int,
-    rounds: int,
-    pairs: int,
-    as_searched: bool,
-    block_us: tuple[float, ...],
-    cold_l2: tuple[float, ...],
-    seed: int,
-    store: Path,
-    device: str,
-) -> None:
+@collected(Asked)
+def main(run: Run, asked: Asked) -> None:
     """Measure the problems in every set-up, or read them, and print the figures."""
     if run.record is not None:
         result = run.record.result
-    elif table is not None and problems:
-        recorded, measuring = Table.read(table), Measuring(good, rounds, pairs, seed, as_searched)
-        setups = [replace(ProtocolOptions(), block_us=block, cold_l2=cold) for cold in cold_l2 for block in block_us]
-        result = {
-            name: record(Worker(device), recorded, recorded.problem(name), artifacts(store), setups, measuring)
-            for name in problems
-        }
+    elif asked.table is not None and asked.problems:
+        table = Table.read(asked.table)
+        result = {name: record(table, table.problem(name), asked) for name in asked.problems}
     else:
         raise click.UsageError("name a table and a --problem, or a file with --again")
     add_figures(result)

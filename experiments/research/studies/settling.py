@@ -9,7 +9,7 @@ pairs each, are compared with a race of the same.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.experiments.commands.options import seed_option, store_option
+from tilescout.experiments.commands.options import collected, seed_option, store_option
 from tilescout.experiments.research.figures import spread_of
 from tilescout.experiments.research.kernels import HEATING_US, compile_all, finalists, heat, load_all
 from tilescout.experiments.research.runner import GPU, Run, device_option, problems_option, study
@@ -34,6 +34,21 @@ from tilescout.spaces.templates import find_template
 
 SLOWER = (1.2, 1.6)  # times the best: given up after two pairs, and not pruned
 HOPELESS = 0.5  # a best known ratio that none of them comes near
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The parameters of the command; its help text says what each means."""
+
+    table: Path
+    problems: tuple[str, ...]
+    settling_us: tuple[float, ...]
+    good: int
+    rounds: int
+    few: int
+    seed: int
+    store: Path
+    device: str
 
 
 def slower(table: Table, problem: Problem, count: int) -> list[Configuration]:
@@ -57,36 +72,25 @@ def verified_and_timed(
     return ratios
 
 
-def record(
-    worker: Worker,
-    table: Table,
-    problem: Problem,
-    kernels: Path,
-    *,
-    lengths_us: Sequence[float],
-    good: int,
-    rounds: int,
-    few: int,
-    seed: int,
-) -> dict[str, Any]:
+def record(worker: Worker, table: Table, problem: Problem, asked: Asked) -> dict[str, Any]:
     """Measure a problem with every length of settling; figures and raw ratios by length."""
     template = find_template(table.card.space)
     arch = find_device(worker.machine.name).arch
-    fast = finalists(table, problem, good)
-    chosen = [*fast, *slower(table, problem, good)]
-    built = compile_all(template, problem, arch, chosen, kernels)  # all: the table has their times
+    fast = finalists(table, problem, asked.good)
+    chosen = [*fast, *slower(table, problem, asked.good)]
+    built = compile_all(template, problem, arch, chosen, artifacts(asked.store))  # all: the table has their times
     figures: dict[str, Any] = {}
     library_us: float | None = None
-    for settling_us in lengths_us:
+    for settling_us in asked.settling_us:
         options = replace(ProtocolOptions(), settling_us=settling_us)
         bench = worker.bench(template.workload, str(problem), options, library_us)
         library_us = bench.library_us
         launches = load_all(worker, bench, template, built)
         best, others = launches[: len(fast)], launches[len(fast) :]
         heat(bench, HEATING_US)
-        ratios = verified_and_timed(bench, best, rounds, seed, incumbent=None)
-        quick = verified_and_timed(bench, others, few, seed, incumbent=HOPELESS)
-        raced = np.exp(np.log(bench.race(others, rounds=4, pairs=4, seed=seed)).mean(axis=0))
+        ratios = verified_and_timed(bench, best, asked.rounds, asked.seed, incumbent=None)
+        quick = verified_and_timed(bench, others, asked.few, asked.seed, incumbent=HOPELESS)
+        raced = np.exp(np.log(bench.race(others, rounds=4, pairs=4, seed=asked.seed)).mean(axis=0))
         figure = {"spread": spread_of(ratios)["spread"], "few_pairs_over_race": float(np.median(quick / raced))}
         raw = {"rounds": ratios.tolist(), "few": quick.tolist(), "raced": raced.tolist()}
         figures[f"{settling_us:g} us"] = figure | raw
@@ -110,25 +114,12 @@ def record(
 @seed_option
 @store_option
 @device_option
-def main(
-    run: Run,
-    table: Path,
-    problems: tuple[str, ...],
-    settling_us: tuple[float, ...],
-    good: int,
-    rounds: int,
-    few: int,
-    seed: int,
-    store: Path,
-    device: str,
-) -> None:
+@collected(Asked)
+def main(run: Run, asked: Asked) -> None:
     """Measure the problems with every length of settling."""
-    if not problems:
+    if not asked.problems:
         raise click.UsageError("name a --problem of the table")
-    worker, recorded, result = Worker(device), Table.read(table), {}
-    for name in problems:
-        result[name] = record(
-            worker, recorded, recorded.problem(name), artifacts(store),
-            lengths_us=settling_us, good=good, rounds=rounds, few=few, seed=seed,
-        )  # fmt: skip
+    worker, table, result = Worker(asked.device), Table.read(asked.table), {}
+    for name in asked.problems:
+        result[name] = record(worker, table, table.problem(name), asked)
         run.keep(result)

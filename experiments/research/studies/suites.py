@@ -22,7 +22,7 @@ from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.evaluation import median_interval
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
-from tilescout.experiments.commands.options import space_argument, steps_option, store_option, trees_option
+from tilescout.experiments.commands.options import collected, space_argument, steps_option, store_option, trees_option
 from tilescout.experiments.compare.held_out import FOLDER, HeldOutModels
 from tilescout.experiments.compare.processes import each, processes_option
 from tilescout.experiments.research.runner import TABLES, Run, study
@@ -119,6 +119,21 @@ def print_gains(gains: Sequence[Gain], trials: int) -> None:
         print(f"after {count:3}: {cells[0]} -> {cells[1]}")
 
 
+@dataclass(frozen=True)
+class Asked:
+    """The parameters of the command; its help text says what each means."""
+
+    space: str
+    table: Path | None
+    cold: bool
+    orders: int
+    trials: int
+    trees: int
+    steps: int
+    processes: int | None
+    store: Path
+
+
 @study(TABLES, out_required=True)
 @space_argument
 @click.option(
@@ -131,30 +146,20 @@ def print_gains(gains: Sequence[Gain], trials: int) -> None:
 @steps_option
 @processes_option
 @store_option
-def main(
-    run: Run,
-    space: str,
-    table: Path | None,
-    cold: bool,
-    orders: int,
-    trials: int,
-    trees: int,
-    steps: int,
-    processes: int | None,
-    store: Path,
-) -> None:
+@collected(Asked)
+def main(run: Run, asked: Asked) -> None:
     """Search the problems of the table in random orders, alone and together, and print the regrets."""
-    template = load_template(space)
-    recorded = Table.read(table) if table else largest_table(template)
+    template = load_template(asked.space)
+    recorded = Table.read(asked.table) if asked.table else largest_table(template)
     recorded.check_space(template)
-    options = BlendOptions(ForestOptions(trees=trees), RankingOptions(steps=steps))
-    models = HeldOutModels(recorded.path.absolute(), store / "models" / FOLDER, options)
-    if not cold:
+    options = BlendOptions(ForestOptions(trees=asked.trees), RankingOptions(steps=asked.steps))
+    models = HeldOutModels(recorded.path.absolute(), asked.store / "models" / FOLDER, options)
+    if not asked.cold:
         families = dict.fromkeys(family_beside(recorded, problem) for problem in recorded.problems)
-        models.train(list(families), processes or available_cores())
-    searches = [(models, cold, trials, seed) for seed in range(orders)]
+        models.train(list(families), asked.processes or available_cores())
+    searches = [(models, asked.cold, asked.trials, seed) for seed in range(asked.orders)]
     gains: list[Gain] = []
-    for found in each(gains_of, searches, processes or available_cores(), "search"):
+    for found in each(gains_of, searches, asked.processes or available_cores(), "search"):
         gains += found
         run.keep([asdict(gain) for gain in gains])
-    print_gains([gain for gain in gains if gain.before], trials)
+    print_gains([gain for gain in gains if gain.before], asked.trials)

@@ -21,6 +21,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.experiments.commands.options import seed_option, store_option
+from tilescout.experiments.commands.options import collected, seed_option, store_option
 from tilescout.experiments.research.figures import spread_of
 from tilescout.experiments.research.kernels import HEATING_US, PAUSE_SECONDS, heat, set_up
 from tilescout.experiments.research.runner import (
@@ -55,6 +56,19 @@ MANNERS = ("dense", "verified", "paused")
 OPTIONS = ProtocolOptions()
 _RECENT = 16  # measurements over which the library's mean goes, as the protocol's
 _SHOWN = 10  # pairs
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The parameters of the command; its help text says what each means."""
+
+    table: Path | None
+    problems: tuple[str, ...]
+    good: int
+    rounds: int
+    seed: int
+    store: Path
+    device: str
 
 
 class Recorder:
@@ -216,17 +230,18 @@ def show(problem: str, manner: str, found: dict[str, Any]) -> None:
         )
 
 
-def record_manners(
-    device: str, table: Table, problem: Problem, good: int, rounds: int, seed: int, kernels: Path
-) -> dict[str, Any]:
+def record_manners(table: Table, problem: Problem, asked: Asked) -> dict[str, Any]:
     """The records of a problem, by manner."""
-    worker = Worker(device)
-    bench, launches = set_up(worker, table, problem, good, kernels)
+    worker = Worker(asked.device)
+    bench, launches = set_up(worker, table, problem, asked.good, artifacts(asked.store))
     for launch in launches:
         bench.verify(launch, edge=True)
     recorder = Recorder(worker.machine)
     made = {"launches": bench.launches, "library_us": bench.library_us}
-    return {manner: made | {"records": record(bench, recorder, launches, manner, rounds, seed)} for manner in MANNERS}
+    return {
+        manner: made | {"records": record(bench, recorder, launches, manner, asked.rounds, asked.seed)}
+        for manner in MANNERS
+    }
 
 
 @study(GPU_OR_RECORD, again=True)
@@ -237,21 +252,9 @@ def record_manners(
 @seed_option
 @store_option
 @device_option
-def main(
-    run: Run,
-    table: Path | None,
-    problems: tuple[str, ...],
-    good: int,
-    rounds: int,
-    seed: int,
-    store: Path,
-    device: str,
-) -> None:
+@collected(Asked)
+def main(run: Run, asked: Asked) -> None:
     """Record the blocks of each problem, or read them, and print the figures of every manner."""
-
-    def measure(recorded: Table, problem: Problem) -> dict[str, Any]:
-        return record_manners(device, recorded, problem, good, rounds, seed, artifacts(store))
-
-    for name, manners in each_problem(run, table, problems, measure):
+    for name, manners in each_problem(run, asked.table, asked.problems, partial(record_manners, asked=asked)):
         for manner, found in manners.items():
             show(name, manner, found)
