@@ -202,16 +202,8 @@ ROOMS_PUBLIC = re.compile(r"tilescout(\.(spaces|costmodel|search)(\.testing)?|\.
 """Modules that the documentation imports from: the rooms, the folders of search/, and the checks that they ship."""
 
 DEEPER = {
-    "docs/how-to/add-a-sampler.md: tilescout.search.engines.evaluator",
-    "docs/how-to/add-a-sampler.md: tilescout.search.engines.replay",
-    "docs/how-to/add-a-sampler.md: tilescout.search.samplers.base",
-    "docs/how-to/add-a-sampler.md: tilescout.search.tables.shipped",
-    "docs/how-to/add-a-sampler.md: tilescout.search.tuning.loop",
-    "docs/how-to/add-a-sampler.md: tilescout.spaces.space",
-    "docs/how-to/add-a-sampler.md: tilescout.spaces.templates",
     "docs/how-to/tune-a-model.md: tilescout.search.export.nvgemm_model",
     "docs/how-to/tune-a-model.md: tilescout.search.export.nvgemm_ranker",
-    "experiments/results/best-of-gemm.md: tilescout.search.tables.table",
 }
 """Imports of rooms that do not name what is public yet. They may become fewer."""
 
