@@ -1,14 +1,15 @@
 """Samplers, the search strategies: found by name, made, and the base class of your own.
 
-`docs/how-to/add-a-sampler.md` shows how one is written. What is named here is loaded when it is first used: listing the
-names of the samplers needs no optuna.
+`docs/how-to/add-a-sampler.md` shows how one is written. Each name is loaded when it is first used: listing the names of
+the samplers needs no optuna.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tilescout.spaces.lazy import public_names
 
 if TYPE_CHECKING:
-    from tilescout.search.samplers.base import SpaceExhaustedError, SpaceSampler, distributions
+    from tilescout.search.samplers.base import SpaceExhaustedError, SpaceSampler, distributions, seen
     from tilescout.search.samplers.options import Option
     from tilescout.search.samplers.registry import (
         SAMPLERS,
@@ -32,22 +33,16 @@ __all__ = [
     "find_sampler",
     "make_sampler",
     "parse_sampler",
+    "seen",
 ]
 
-_MODULES = {
-    "Indices": "tilescout.spaces.space",
-    "Option": f"{__name__}.options",
-    "SpaceExhaustedError": f"{__name__}.base",
-    "SpaceSampler": f"{__name__}.base",
-    "distributions": f"{__name__}.base",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES.get(name, f"{__name__}.registry")), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = public_names(
+    __name__,
+    {
+        **dict.fromkeys(("Indices", "SpaceExhaustedError", "SpaceSampler", "distributions", "seen"), "base"),
+        "Option": "options",
+        **dict.fromkeys(
+            ("SAMPLERS", "AnySampler", "check_sampler", "find_sampler", "make_sampler", "parse_sampler"), "registry"
+        ),
+    },
+)

@@ -191,6 +191,16 @@ class SpaceSampler(BaseSampler, ABC):
         found = study.get_trials(deepcopy=False, states=(state,))
         return [trial for trial in found if self.knobs.keys() <= trial.params.keys()]
 
+    def told(self, study: optuna.Study) -> tuple[list[FrozenTrial], list[FrozenTrial]]:
+        """The trials that have values, timed ones first and then pruned ones, and those that failed.
+
+        A trial that was pruned without a value counts as failed: it says as little.
+        """
+        finished = [*self.trials(study, TrialState.COMPLETE), *self.trials(study, TrialState.PRUNED)]
+        without = [trial for trial in finished if trial.values is None]
+        with_values = [trial for trial in finished if trial.values is not None]
+        return with_values, [*self.trials(study, TrialState.FAIL), *without]
+
     def seed_of(self, trial: FrozenTrial) -> int:
         """The seed, of 32 bits, of all that is random in the proposal for a trial."""
         return _word(np.random.SeedSequence(self._entropy, spawn_key=(trial.number,)))

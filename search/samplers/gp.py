@@ -44,13 +44,13 @@ class GPSampler(SpaceSampler):
         import torch
 
         seed = self.seed_of(trial)
-        completed = [*self.trials(study, TrialState.COMPLETE), *self.trials(study, TrialState.PRUNED)]
+        completed, failures = self.told(study)
         if len(completed) < self.option["startup"]:
             return int(np.random.default_rng(seed).choice(free))
         running = self.trials(study, TrialState.RUNNING)
         knobs = self.variable_knobs
         settled = {_key(other, knobs) for other in (*completed, *running)}
-        failed = [other for other in self.trials(study, TrialState.FAIL) if _key(other, knobs) not in settled]
+        failed = [other for other in failures if _key(other, knobs) not in settled]
         observed = _observations(completed, failed, study.directions, int(self.option["largest"]))
         with torch.device("cpu"), _one_thread():  # whatever the caller's default device is
             gaussian = _GPAmong(self.space, free, seed, int(self.option["candidates"]))

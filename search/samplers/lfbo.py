@@ -8,7 +8,7 @@ import numpy as np
 import optuna
 from numpy.typing import NDArray
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.options import Option
@@ -115,8 +115,7 @@ class LFBOSampler(SpaceSampler):
 
     def _outcomes(self, study: optuna.Study) -> tuple[Indices, NDArray[np.float64]]:
         """The configurations of finished trials and their values, the smaller the better; infinite where one failed."""
-        trials = [t for state in (TrialState.COMPLETE, TrialState.PRUNED) for t in self.trials(study, state)]
-        failed = self.trials(study, TrialState.FAIL)
+        trials, failed = self.told(study)
         towards_worse = [1 if direction == StudyDirection.MINIMIZE else -1 for direction in study.directions]
         values = [float(np.dot(t.values, towards_worse)) for t in trials] + [np.inf] * len(failed)
         codes = [[t.params[name] for name in self.knobs] for t in (*trials, *failed)]
@@ -197,6 +196,8 @@ class LFBOSampler(SpaceSampler):
         self, candidates: Indices, forest: "RandomForestClassifier | None", rng: np.random.Generator
     ) -> tuple[int, ...]:
         """The share of the candidates to try: likely good ones, each unlike those picked before it."""
+        if not len(candidates):  # other searches have the last of the space
+            return ()
         count = min(max(round(len(candidates) * self.option["selected"]), 1), len(candidates))
         if forest is None:
             return tuple(rng.choice(candidates, count, replace=False).tolist())

@@ -5,7 +5,6 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -129,40 +128,6 @@ def test_gp_proposes_every_legal_configuration_once_and_then_no_more(space: Sear
     check_that_every_configuration_is_proposed_once("gp", space, data)
 
 
-@every_sampler
-def test_many_asks_without_a_tell_do_not_repeat(name: str) -> None:
-    study = study_of(name, SMALL)
-    search(study, SMALL, 12, lambda index: 1.0 + index)
-    assert len({ask(study, SMALL)[1] for _ in range(20)} | set(seen(study, SMALL))) == 32
-
-
-@every_sampler
-def test_an_enqueued_configuration_is_tried_as_it_is_and_not_again(name: str) -> None:
-    study = study_of(name, SMALL)
-    search(study, SMALL, 11, float)
-    wanted = int(study.sampler.free(study)[-1])
-    study.enqueue_trial(codes_of(SMALL, wanted))
-    assert wanted in seen(study, SMALL)
-    assert ask(study, SMALL)[1] == wanted
-    rest = [ask(study, SMALL)[1] for _ in range(len(SMALL) - 12)]
-    assert wanted not in rest
-    assert len(set(rest)) == len(rest)
-
-
-@every_sampler
-def test_knobs_that_an_enqueued_trial_leaves_open_are_chosen_to_suit_the_others(name: str) -> None:
-    study = study_of(name, SMALL)
-    search(study, SMALL, 11, lambda index: 1.0 + index)
-    before = set(seen(study, SMALL))
-    for _ in range(4):
-        study.enqueue_trial({"c": 1})
-        trial, index = ask(study, SMALL)
-        assert trial.params["c"] == 1
-        assert index >= 0
-        assert index not in before
-        before.add(index)
-
-
 def test_an_enqueued_trial_that_no_configuration_suits_is_refused_with_its_codes() -> None:
     space = space_of((2, 2), lambda columns: columns["a"] == 10)
     study = study_of("random", space)
@@ -173,44 +138,8 @@ def test_an_enqueued_trial_that_no_configuration_suits_is_refused_with_its_codes
     assert ask(study, space)[1] in (0, 1)
 
 
-@every_sampler
-def test_a_seed_settles_the_sequence(name: str) -> None:
-    def sequence(seed: int) -> list[int]:
-        return search(study_of(name, SMALL, seed), SMALL, 16, lambda index: None if index % 5 == 0 else 2.0 + index)
-
-    assert sequence(3) == sequence(3)
-    assert name == "exhaustive" or sequence(3) != sequence(4)
-
-
 def journal(path: Path) -> JournalStorage:
     return JournalStorage(JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path))))
-
-
-@every_sampler
-def test_a_resumed_study_goes_on_as_it_would_have(name: str, tmp_path: Path) -> None:
-    def run(path: Path, trials: int) -> list[int]:
-        study = study_of(name, SMALL, 5, storage=journal(path), study_name="s", load_if_exists=True)
-        return search(study, SMALL, trials, lambda index: None if index % 4 == 0 else 1.0 + index)
-
-    whole = run(tmp_path / "whole", 18)
-    parts = run(tmp_path / "parts", 13) + run(tmp_path / "parts", 5)
-    assert parts == whole
-    assert len(set(whole)) == 18
-
-
-@every_sampler
-def test_workers_that_share_a_study_do_not_repeat_each_other(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "shared"
-    optuna.create_study(storage=journal(path), study_name="s")
-
-    def work(worker: int) -> list[int]:
-        sampler = make_sampler(name, SMALL, seed=0)
-        study = optuna.load_study(study_name="s", storage=journal(path), sampler=sampler)
-        return search(study, SMALL, 8, float)
-
-    with ThreadPoolExecutor(3) as pool:
-        asked = [index for indices in pool.map(work, range(3)) for index in indices]
-    assert len(set(asked)) == 24
 
 
 class OvertakenSampler(ExhaustiveSampler):
@@ -272,35 +201,6 @@ def test_a_trial_counts_from_its_claim_on_even_if_its_process_dies_before_it_is_
 
 
 @every_sampler
-def test_failures_break_nothing_even_if_nothing_else_happens(name: str) -> None:
-    study = study_of(name, SMALL)
-    assert len(set(search(study, SMALL, 25, lambda index: None))) == 25
-
-
-@every_sampler
-@pytest.mark.parametrize("directions", [["maximize"], ["minimize", "maximize"]])
-def test_any_direction_and_several_objectives_are_searched(name: str, directions: list[str]) -> None:
-    study = study_of(name, SMALL, directions=directions)
-    for _ in range(14):
-        trial, index = ask(study, SMALL)
-        study.tell(trial, [float(index % 5 - 2)] * len(directions))
-    assert len(seen(study, SMALL)) == 14
-
-
-@every_sampler
-def test_parameters_that_are_not_knobs_are_sampled_beside_them(name: str) -> None:
-    study = study_of(name, SMALL)
-
-    def objective(trial: optuna.Trial) -> float:
-        x = trial.suggest_float("x", -1, 1)
-        return x**2 + sum(trial.suggest_int(knob, 0, last.high) for knob, last in distributions(SMALL).items())
-
-    study.optimize(objective, n_trials=15)
-    assert len(seen(study, SMALL)) == 15
-    assert len({trial.params["x"] for trial in study.trials}) > 5
-
-
-@every_sampler
 def test_trials_that_ask_for_no_knob_use_up_no_configuration(name: str) -> None:
     space = space_of((2,))
     study = study_of(name, space)
@@ -347,20 +247,6 @@ def test_random_prefers_nothing() -> None:
 def test_an_unknown_strategy_is_refused_with_the_known_names(name: str) -> None:
     with pytest.raises(SamplerError, match="known are exhaustive, random, tpe, gp, lfbo"):
         make_sampler(name)
-
-
-@every_sampler
-def test_a_negative_seed_is_refused(name: str) -> None:
-    with pytest.raises(SamplerError, match="a seed can't be -1"):
-        make_sampler(name, SMALL, -1)
-
-
-@every_sampler
-@pytest.mark.parametrize("seed", [None, 0, 2**32, 2**70])
-def test_any_other_seed_is_taken(name: str, seed: int | None) -> None:
-    study = optuna.create_study(sampler=make_sampler(name, SMALL, seed))
-    assert ask(study, SMALL)[1] >= 0
-    assert 0 <= study.ask({"x": FloatDistribution(0, 1)}).params["x"] <= 1
 
 
 def test_a_sampler_without_a_space_says_so() -> None:
