@@ -60,9 +60,13 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def searched(table: Path, tmp_path_factory: pytest.TempPathFactory, run_command: Command) -> tuple[Path, Done]:
+def searched(
+    table: Path, tmp_path_factory: pytest.TempPathFactory, run_command: Command, copy_store: Callable[[Path], str]
+) -> tuple[Path, Done]:
     """A folder with a suite and a store of its finished studies, and what the command that made them said."""
     folder = tmp_path_factory.mktemp("searched")
+    (folder / "store").mkdir()
+    copy_store(folder / "store")
     texts = ", ".join(f'"{problem}"' for problem in PROBLEMS)
     (folder / "rows.toml").write_text(f'title = "Rows"\nsource = "a test"\nproblems = [{texts}]\n')
     replay = ("--device", "replay", "--table", table, "--sampler", "random", "--trials", "24")
