@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         ExportError,
         ModelError,
         ProblemError,
+        ResumableError,
         SamplerError,
         SpaceError,
         StoreError,
@@ -64,6 +65,7 @@ __all__ = [
     "Problem",
     "ProblemError",
     "Rate",
+    "ResumableError",
     "Rowwise",
     "RowwiseProblem",
     "SamplerError",
@@ -99,8 +101,8 @@ _NAMES = {
     "building": "compile_object element_type row_major",
     "constraints": "Columns Constraint Mask",
     "devices": "DEVICES Device find_device",
-    "errors": "ArtifactError BuildError BundleError DeviceError ExportError ModelError ProblemError SamplerError "
-    "SpaceError StoreError TableError TilescoutError",
+    "errors": "ArtifactError BuildError BundleError DeviceError ExportError ModelError ProblemError ResumableError "
+    "SamplerError SpaceError StoreError TableError TilescoutError",
     "gemm": "Gemm GemmProblem",
     "knobs": "Configuration Knob Value",
     "named": "NamedProblem",

@@ -21,9 +21,9 @@ def element_type(dtype: DType) -> Any:
 
 
 def row_major(dtype: DType, vector: int) -> "cute.Tensor":
-    """What stands for a matrix of any number of rows, whose columns are a multiple of `vector`, when it is compiled.
+    """The stand-in, when a kernel is compiled, for a row-major matrix of any number of rows.
 
-    It may be read and written `vector` elements at a time.
+    The number of columns is a multiple of `vector`, so that the kernel may read and write `vector` elements at a time.
     """
     from cutlass import cute
     from cutlass.cute.runtime import make_fake_compact_tensor
@@ -40,12 +40,13 @@ def compile_object(entry: Callable[..., None], arguments: Sequence[Any], path: P
     entry
         A function or object that ``cute.compile`` takes; it is called with the arguments and a stream.
     arguments
-        What stands for its arguments at run time: tensors of ``cutlass.cute.runtime.make_fake_compact_tensor``, whose
+        The stand-ins for its arguments at run time: tensors of ``cutlass.cute.runtime.make_fake_compact_tensor``, whose
         sizes ``cute.sym_int`` leaves open, and numbers.
     path
-        Where to write.
+        The file to write.
     function
-        Name of the function in it, which takes torch tensors and numbers, and runs on the caller's current stream.
+        The name of the function in the file. It takes torch tensors and numbers, and runs on the caller's current
+        stream.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Which combinations of knob values are legal, each rule stated once with its reason."""
+"""Constraints: the rules that say which combinations of knob values are legal, each stated once with its reason."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,11 +25,11 @@ class Constraint(Generic[P_contra]):
     reason
         Why the rule exists, in one line.
     knobs
-        Names of the knobs that it looks at. The enumerator asks as soon as it has chosen these, so that what one rule
-        excludes is never multiplied by the knobs that follow.
+        Names of the knobs that it looks at. The enumerator applies the rule as soon as it has chosen these, so that it
+        never combines an excluded choice with the knobs that follow.
     holds
-        Predicate: columns of knob values (each of shape [configurations]), the problem (of the template's workload)
-        and the device to a mask of the same shape.
+        The predicate. It takes columns of knob values, each of shape [configurations], the problem and the device, and
+        returns a mask of the same shape: True where the rule is obeyed.
     """
 
     name: str

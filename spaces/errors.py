@@ -66,11 +66,11 @@ class ResumableError(StoreError):
 
 
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
-"""What reading a record of somebody else raises where it is not of the form that is expected."""
+"""The exceptions that reading a record raises where it does not have the expected form."""
 
 
 def check_keys(record: Mapping[str, object], known: Collection[str]) -> None:
-    """Refuse a key of somebody else's record that means nothing.
+    """Refuse a record with an unknown key.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Matrix products: the problem, its operands, the reference, and the library's own version.
+"""Matrix products: the problem, its operands, the reference, and the vendor library's version.
 
 torch is imported where it is used.
 """
@@ -39,9 +39,9 @@ _FORM = (
 )
 _LARGEST = 2**31 - 1  # kernels index with 32-bit integers
 
-# What the accumulation may add to the rounding of the result, relative. Tensor cores truncate: in fp32 that is 2**-23 a
-# step of 16 products (6e-5 after 16,384); in fp8 they keep 14 bits (DeepSeek-V3 technical report, arXiv:2412.19437,
-# section 3.3.2), and kernels promote the sums to fp32 every 128 products or so.
+# The relative error that accumulating may add to the rounding of the result. Tensor cores truncate. In fp32 they lose
+# 2**-23 at every step of 16 products: 6e-5 after 16,384. In fp8 they keep 14 bits (DeepSeek-V3 technical report,
+# arXiv:2412.19437, section 3.3.2), and kernels promote the sums to fp32 about every 128 products.
 _ACCUMULATION = {1: 2.0**-10, 2: 2.0**-12}
 
 
@@ -117,7 +117,7 @@ class GemmProblem(Problem):
 
     @property
     def epilogue(self) -> str:
-        """What is done to the product, as it is printed: ``alpha``, ``bias`` and the activation, joined by ``+``."""
+        """The operations on the product, as printed: ``alpha``, ``bias`` and the activation, joined by ``+``."""
         parts = ("alpha" * self.alpha, "bias" * self.bias, self.activation)
         return "+".join(part for part in parts if part)
 
@@ -185,8 +185,9 @@ def _default_out(dtype: str) -> str:
 class Gemm(Workload[GemmProblem]):
     """D = activation(alpha * A @ B.T + bias); inputs are A, B, then alpha and bias if the problem has them.
 
-    The library is cuBLAS on a GPU and oneDNN or MKL on a CPU, through ``torch.mm``, or ``torch._scaled_mm`` (with its
-    default, accurate accumulation) for e4m3. What neither fuses is done by further operations on the output.
+    The library is cuBLAS on a GPU and oneDNN or MKL on a CPU. It is called through ``torch.mm``, or for e4m3 through
+    ``torch._scaled_mm`` with its default, accurate accumulation. Further operations on the output do those parts of the
+    epilogue that these do not fuse.
     """
 
     problem = GemmProblem
@@ -256,9 +257,9 @@ class Gemm(Workload[GemmProblem]):
         _activate(output, problem.activation)
 
     def edge_problem(self, problem: GemmProblem) -> GemmProblem:
-        # Every tile, cluster and stage has an edge here: 389 is prime, 584 = 8 * 73, 328 = 8 * 41; rows of 1-byte
-        # elements, and the contiguous rows of A when those run along m, must be multiples of 16 bytes. Two products,
-        # so that a batch is walked too.
+        # No tile, cluster or stage divides these sizes: 389 is prime, 584 = 8 * 73, 328 = 8 * 41. Rows of 1-byte
+        # elements must be multiples of 16 bytes, and so must the contiguous rows of A that run along m. There are two
+        # products, so that kernels walk a batch too.
         m = 392 if problem.layout[0] == "m" else 389
         k = 336 if problem.element.bytes == 1 else 328
         return replace(problem, m=m, n=584, k=k, batch=2)

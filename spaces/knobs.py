@@ -15,11 +15,11 @@ class Knob:
     Attributes
     ----------
     name
-        As it appears in configurations, tables and MLflow.
+        Its name in configurations, tables and MLflow.
     values
-        The legal values; their order is the order in which neighbours, distances and encodings see them.
+        The legal values. Neighbours, distances and encodings go by their order.
     doc
-        What the knob changes, in a sentence.
+        The effect of the knob, in a sentence.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Knob:
         return SpaceError(f"knob {self.name} can't be {given}, allowed are {allowed}")
 
 
-@dataclass(frozen=True, eq=False)  # equal as mappings are, in whatever order
+@dataclass(frozen=True, eq=False)  # mappings are equal whatever their order
 class Configuration(Mapping[str, Value]):
     """One value for every knob: an immutable, hashable mapping that prints as ``knob=value ...``."""
 

@@ -1,4 +1,4 @@
-"""Problems of kernels that are known only by what was recorded of them: a name, and nothing else."""
+"""Problems that are known by name only: those of recordings whose kernel is not known here."""
 
 import re
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ _TEXT = re.compile(r"[\w.+:-]{1,200}")
 class NamedProblem(Problem):
     """A problem that a recording names.
 
-    What it computes is not known: it has no sizes, and its operations and bytes are 0, from which neither a rate nor a
-    bound on the time follows.
+    It is not known here what it computes. It has no sizes, and its operations and bytes are 0, so that no rate and no
+    bound on the time follow from them.
 
     Parameters
     ----------

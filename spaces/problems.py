@@ -1,4 +1,4 @@
-"""What is computed: the base of all problems, and the element types."""
+"""Problems: the base class of all that kernels can compute, and the element types."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -42,14 +42,14 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Unit:
-    """What the speed at which problems are solved is given in.
+    """The unit in which the speed of a kernel is given.
 
     Attributes
     ----------
     name
-        In MLflow and JSON.
+        Its name in MLflow and JSON.
     symbol
-        For people.
+        Its symbol in tables and messages.
     """
 
     name: str
@@ -62,30 +62,30 @@ TERABYTES = Unit("terabytes_per_second", "TB/s")
 
 @dataclass(frozen=True)
 class Rate:
-    """The speed at which a problem is solved, as people give it for problems of its kind.
+    """The measure of a kernel's speed that is usual for a kind of problem: operations or bytes a second.
 
     Attributes
     ----------
     unit
-        Of the speed.
+        The unit of the speed.
     work
-        How much of it a problem is: operations, or bytes; 0 if that is not known.
+        The operations, or bytes, of the problem; 0 if they are not known.
     """
 
     unit: Unit
     work: int
 
     def at(self, time_us: float) -> float:
-        """The speed of a kernel that takes `time_us` µs, in 10**12 a second; 0 if it is not known."""
+        """The speed of a kernel that takes `time_us` µs, in 10**12 a second; 0 if the work is not known."""
         return self.work / time_us / 1e6
 
 
 @dataclass(frozen=True)
 class Problem(ABC):
-    """What a kernel is to compute: sizes, which kernels take as arguments, and a signature, which they are built for.
+    """A computation that kernels perform. It has sizes, which kernels take as arguments, and a signature.
 
-    Problems are frozen dataclasses. They are hashable, and print as one line that `parse` reads back. A field holds
-    each of the `sizes`, under the same name.
+    A kernel is built for a signature and holds for all sizes. Problems are frozen dataclasses: they are hashable, and
+    print as one line that `parse` reads back. Each of the `sizes` is a field of that name.
     """
 
     @classmethod
@@ -103,7 +103,7 @@ class Problem(ABC):
     @classmethod
     @abstractmethod
     def small(cls, signature: str) -> Self:
-        """A small problem of a signature: what holds for all sizes can be asked of it.
+        """A small problem of a signature. It answers for all sizes, for example which element types there are.
 
         Raises
         ------
@@ -130,7 +130,7 @@ class Problem(ABC):
     @property
     @abstractmethod
     def signature(self) -> str:
-        """All but the sizes, as it is printed: element types, and what else is compiled into a kernel."""
+        """All but the sizes, as it is printed: element types, and all else that is compiled into a kernel."""
 
     @property
     @abstractmethod
@@ -154,7 +154,7 @@ class Problem(ABC):
 
     @property
     def rate(self) -> Rate:
-        """What its speed is given in: operations, unless a subclass that is bound by memory says bytes."""
+        """The measure of its speed: operations, unless a subclass whose kernels are bound by memory takes bytes."""
         return Rate(TERAFLOPS, self.flops)
 
     @property
@@ -168,7 +168,7 @@ class Problem(ABC):
     @property
     @abstractmethod
     def tolerance(self) -> float:
-        """The largest relative Frobenius error that rounding alone explains; an element may be off twice as much."""
+        """The largest relative error, in the Frobenius norm, that rounding explains; an element may be off twice it."""
 
 
 # A class of problems: what templates, workloads, constraints and search spaces are generic over. Where none is named it

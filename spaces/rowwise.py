@@ -1,7 +1,7 @@
-"""Operations on the rows of a matrix, bound by memory: the problem, and what their workloads share.
+"""Operations on the rows of a matrix, which are bound by memory: the problem, and the base of their workloads.
 
-What a kernel is compared with is a copy of the same bytes: the time of the copy over the kernel's is then the share of
-the bandwidth that device memory gives, measured in the same milliseconds. torch is imported where it is used.
+A kernel is compared with a copy of the same bytes, measured in the same milliseconds. The copy's time divided by the
+kernel's is the share of the copy's bandwidth that the kernel achieves. torch is imported where it is used.
 """
 
 import re
@@ -23,10 +23,10 @@ TYPES = ("bf16", "fp16", "fp32")
 _TEXT = re.compile(r"(?P<rows>\d{1,10})x(?P<columns>\d{1,10})(:(?P<dtype>\w+))?")
 _FORM = "ROWSxCOLUMNS[:DTYPE], for example 8192x8192:bf16"
 _LARGEST = 2**31 - 1  # kernels index with 32-bit integers
-_EDGE_ROWS, _EDGE_ELEMENTS = 389, 2**25  # a prime that no block divides; fewer where rows are very long
-_ALIGNED_BYTES = 16  # of the widest access to memory
-# What fp32 arithmetic adds to the rounding of the result, relative: some roundings, and functions that hardware
-# approximates to 2**-22.
+_EDGE_ROWS, _EDGE_ELEMENTS = 389, 2**25  # a prime, which no block divides; fewer rows where they are very long
+_ALIGNED_BYTES = 16  # the width of the widest access to memory
+# The relative error that fp32 arithmetic adds to the rounding of the result: some roundings, and functions that the
+# hardware approximates to 2**-22.
 _ARITHMETIC = 2.0**-18
 
 
@@ -90,7 +90,7 @@ class RowwiseProblem(Problem):
 
     @property
     def flops(self) -> int:
-        """Not counted: device memory takes longer than any arithmetic of the kind."""
+        """0, as they do not count: such kernels wait for device memory, not for arithmetic."""
         return 0
 
     @property
@@ -107,7 +107,7 @@ class RowwiseProblem(Problem):
 
 
 class Rowwise(Workload[RowwiseProblem]):
-    """An operation on the rows of one matrix; a workload of this kind says no more than its `reference`."""
+    """The base of workloads on the rows of one matrix; a subclass adds its `reference`."""
 
     problem = RowwiseProblem
 
@@ -138,8 +138,8 @@ class Rowwise(Workload[RowwiseProblem]):
         return (*inputs, output)
 
     def edge_problem(self, problem: RowwiseProblem) -> RowwiseProblem:
-        # A kernel may hold no more columns than the problem has, and rely on how its rows are aligned: so a little
-        # fewer columns, aligned just as well, of which the last access of a row no longer finds any.
+        # A kernel may be built to hold no more columns than the problem has, and may rely on the alignment of its
+        # rows. So the edge problem has slightly fewer columns, aligned as well: the last access of a row finds none.
         step = _ALIGNED_BYTES // problem.element.bytes
         step = next(width for width in (step, step // 2, step // 4, 1) if width and problem.columns % width == 0)
         rows = min(_EDGE_ROWS, _EDGE_ELEMENTS // problem.columns | 1)
@@ -149,8 +149,9 @@ class Rowwise(Workload[RowwiseProblem]):
 class Softmax(Rowwise):
     """The softmax of every row.
 
-    A few elements of a row make up nearly all of its sum, whatever its length, so that a kernel that misses some is
-    seen; rows lie as far from 0 as exponentials overflow, so that one that does not subtract the maximum is.
+    The inputs make faults visible. A few elements of a row make up nearly all of its sum, whatever its length, so that
+    missing some of them shows. Rows lie so far from 0 that the exponentials overflow unless the kernel subtracts the
+    maximum.
     """
 
     def inputs(self, problem: RowwiseProblem, generator: "torch.Generator") -> Tensors:

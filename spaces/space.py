@@ -19,8 +19,8 @@ Indices = NDArray[np.int64]
 class SearchSpace(Generic[P_co]):
     """The legal configurations of a kernel for a problem on a device.
 
-    A configuration has an index, its row in `codes` and `columns`. A code is the position of a value in its knob's
-    `values`. Rows are in lexicographic order of codes.
+    A configuration is named by its index, its row in `codes` and `columns`. A code is the position of a value among its
+    knob's `values`. Rows are in lexicographic order of codes.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class SearchSpace(Generic[P_co]):
     constraints
         The rules that a configuration must satisfy.
     problem, device
-        What the rules may depend on.
+        The problem and the device, on which the rules may depend.
     codes
         Legal configurations, of shape [configurations, knobs], in lexicographic order; None enumerates them all.
     """
@@ -111,7 +111,7 @@ class SearchSpace(Generic[P_co]):
 
     @cached_property
     def features(self) -> NDArray[np.float64]:
-        """Codes scaled to [0, 1] a knob, of shape [configurations, knobs]: the space as a distance sees it."""
+        """Codes with each knob scaled to [0, 1], of shape [configurations, knobs]; distances are taken between them."""
         return self.scale(self.codes)
 
     def scale(self, codes: ArrayLike) -> NDArray[np.float64]:

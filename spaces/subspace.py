@@ -1,9 +1,9 @@
 """Sub-spaces: stated parts of a space, as data in TOML files.
 
-A file has one table ``[[part]]`` or more; what is in one of them is in the sub-space. A part names the values that it
-has of a knob (``tile_k = [64, 128]``), or ``"max"``: the largest one that is legal with the other knobs as they are, as
-of the stages that fit into shared memory. Knobs that are not named have all their values. ``about`` says what a part,
-and at the top the whole, is for.
+A file has one table ``[[part]]`` or more, and the sub-space is their union. A part restricts knobs: to some values
+(``tile_k = [64, 128]``), or to ``"max"``, the largest value that is legal with the other knobs as they are. ``stages =
+"max"``, for example, takes as many stages as fit into shared memory. A knob that a part does not name keeps all its
+values. The text ``about`` says what a part is for, or, at the top of the file, the whole sub-space.
 """
 
 import tomllib
@@ -20,26 +20,26 @@ from tilescout.spaces.knobs import Knob, Value
 from tilescout.spaces.space import SearchSpace
 
 LARGEST = "max"
-"""In place of values: the largest that is legal with the other knobs as they are."""
+"""Stands in place of values for the largest one that is legal with the other knobs as they are."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What has certain values.
+    """The configurations whose knobs have certain values.
 
     Attributes
     ----------
     values
-        The values wanted of each knob that is restricted.
+        Each restricted knob with its allowed values.
     largest
-        A knob that is to be as large as is legal; None has no such.
+        The knob that is to be as large as is legal; None if there is none.
     """
 
     values: tuple[tuple[str, tuple[Value, ...]], ...] = ()
     largest: str | None = None
 
     def holds(self, space: SearchSpace) -> Mask:
-        """Which of a space's configurations are in it, of shape [configurations]."""
+        """The mask of a space's configurations that are in it, of shape [configurations]."""
         axes = {knob.name: axis for axis, knob in enumerate(space.knobs)}
         wanted = np.ones(len(space), dtype=np.bool_)
         for name, values in self.values:
@@ -65,7 +65,7 @@ class SubSpace:
     parts: tuple[Part, ...]
 
     def holds(self, space: SearchSpace) -> Mask:
-        """Which of a space's configurations are in it, of shape [configurations]."""
+        """The mask of a space's configurations that are in it, of shape [configurations]."""
         return np.asarray(np.logical_or.reduce([part.holds(space) for part in self.parts]))
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ def read_subspace(path: Path, knobs: Sequence[Knob]) -> SubSpace:
 
 
 def parse_restrictions(texts: Sequence[str], knobs: Sequence[Knob]) -> SubSpace:
-    """The one part that ``KNOB=VALUE[,VALUE...]`` and ``KNOB=max`` say.
+    """The sub-space of one part that restrictions ``KNOB=VALUE[,VALUE...]`` and ``KNOB=max`` describe.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def _part(given: Mapping[str, Sequence[str]], knobs: Sequence[Knob]) -> Part:
 
 
 def _as_large_as_is_legal(space: SearchSpace, axis: int) -> Mask:
-    """Where a space has no configuration that differs in this knob alone and has more of it."""
+    """The mask of configurations for which no other one differs in this knob alone and has a larger value of it."""
     values = np.array(space.knobs[axis].values)[space.codes[:, axis]]
     others = np.ravel_multi_index(tuple(np.delete(space.codes, axis, axis=1).T), np.delete(space.shape, axis))
     _, group = np.unique(others, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Where kernels come from: a template compiles any configuration of its space."""
+"""Templates, the source of kernels: a template compiles any configuration of its search space."""
 
 import hashlib
 import inspect
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Built:
-    """What a template says of an object file that it compiled.
+    """The description of an object file that a template compiled.
 
     Attributes
     ----------
@@ -43,15 +43,15 @@ class Built:
 
 
 class KernelTemplate(ABC, Generic[P]):
-    """A family of kernels that compute the same thing, for problems of one class: those of the template's workload.
+    """A family of kernels that compute the same thing, on problems of one class: the class of its workload's problems.
 
-    Importing a template costs nothing: the compiler is imported by `build`. A template has no state of its own, and its
-    class is importable: compiler processes are told which class it is.
+    Importing a template is cheap: only `build` imports the compiler. A template has no state, and its class can be
+    imported by name, as compiler processes do.
     """
 
     name: str
-    package: str = ""  #: the Python package that holds the kernel's source; empty if it is in the template's own file
-    sources: tuple[str, ...] = ()  #: its files that decide what a configuration compiles to; rules and defaults do not
+    package: str = ""  #: the Python package with the kernel's source; empty if that is in the template's own file
+    sources: tuple[str, ...] = ()  #: the files of it that decide what a configuration compiles to
     workload: str  #: what the kernels compute: a `tilescout.spaces.workloads.Workload`, as module:Class
     archs: tuple[str, ...]  #: compiler targets it can build for
     knobs: tuple[Knob, ...]
@@ -68,17 +68,17 @@ class KernelTemplate(ABC, Generic[P]):
 
     @abstractmethod
     def default(self, problem: P, device: Device) -> Configuration:
-        """What a careful user would run without any search."""
+        """The configuration that a careful user would run without any search."""
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
-        """Blocks that are launched together: one, unless a subclass says more."""
+        """Blocks that are launched together as a cluster: one, unless a subclass says more."""
         return 1
 
     def scratch_bytes(self, configuration: Mapping[str, Value], problem: P) -> int:
         """Bytes of device memory that a launch needs for itself: none, unless a subclass says more.
 
-        A kernel that needs some takes it as its last argument, a vector of bytes whose values are anything when it is
-        launched, and anybody's again when it has ended.
+        A kernel that needs some takes it as its last argument, a vector of bytes. Their values are arbitrary at the
+        launch, and other kernels may use the memory once the kernel has ended.
         """
         return 0
 
@@ -87,7 +87,7 @@ class KernelTemplate(ABC, Generic[P]):
         """Compile to an object file at `path`.
 
         The object holds for every problem of this signature: sizes are arguments. No GPU is needed. Call it in a
-        process of its own: compilers crash and hang.
+        process of its own, as compilers may crash or hang.
 
         Raises
         ------
@@ -116,9 +116,9 @@ class KernelTemplate(ABC, Generic[P]):
         return find_device(name)
 
     def tiling(self, columns: Columns, problem: P) -> "Tiling | None":
-        """How configurations, given as columns of knob values, divide the work; None if that can't be said.
+        """How configurations, given as columns of knob values, divide a matrix product; None if they compute none.
 
-        Cost models need it: of a template that says nothing they see the knobs only.
+        Cost models derive features from it. Without it their only features are the knobs.
         """
         return None
 

@@ -1,7 +1,7 @@
-"""How a configuration of a tiled matrix product divides the work: what a cost model needs to know of it.
+"""How a configuration of a tiled matrix product divides the work, as cost models need to know it.
 
-A template whose kernels are such products describes them by `KernelTemplate.tiling`; models and features then need not
-know how its knobs are called.
+A template of such kernels describes its configurations by `KernelTemplate.tiling`. Models and features then do not
+depend on the names of its knobs.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Tiling:
-    """The division of D[m, n] = A[m, k] @ B[n, k].T over blocks, a column a fact, each of shape [configurations].
+    """The division of D[m, n] = A[m, k] @ B[n, k].T over blocks. Each fact is a column of shape [configurations].
 
     Attributes
     ----------
@@ -52,8 +52,8 @@ class Tiling:
     early_launch
         Whether the next kernel's prologue may overlap this one's end (programmatic dependent launch).
     split_in_cluster
-        Whether the blocks that share a tile stand in one cluster, in all configurations; else each is a unit of work of
-        its own.
+        Whether the blocks that share a tile are in one cluster, in all configurations. Otherwise each of them is a unit
+        of work of its own.
     """
 
     product: GemmProblem

@@ -1,6 +1,6 @@
-"""What a kernel is given and what it must give back: operands, the reference, the library's own version.
+"""Workloads: a kernel's inputs and output, the reference result, and the vendor library's version of the computation.
 
-Used by the process that measures.
+The process that measures uses them.
 """
 
 import importlib
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 Tensors = tuple["torch.Tensor", ...]
 
 COPY = "torch.Tensor.copy_"
-"""The library of workloads that are bound by memory: what moves the same bytes and computes nothing. The time of the
-copy over a kernel's is the share of the measured bandwidth that the kernel achieves."""
+"""The peer of kernels that are bound by memory: a copy, which moves the same bytes and computes nothing. The copy's
+time divided by a kernel's is the share of the copy's bandwidth that the kernel achieves."""
 
 
 class Workload(ABC, Generic[P]):
@@ -29,7 +29,7 @@ class Workload(ABC, Generic[P]):
 
     @abstractmethod
     def library(self, problem: P) -> str:
-        """What `run_library` calls, for messages and tables."""
+        """The name of the function that `run_library` calls, for messages and tables."""
 
     @abstractmethod
     def inputs(self, problem: P, generator: "torch.Generator") -> Tensors:
@@ -45,10 +45,10 @@ class Workload(ABC, Generic[P]):
 
     @abstractmethod
     def run_library(self, problem: P, inputs: Tensors, output: "torch.Tensor") -> None:
-        """The vendor library's version of the computation, into `output`: the peer that kernels are compared with."""
+        """Run the vendor library's version of the computation, into `output`. Kernels are compared with it."""
 
     def arguments(self, inputs: Tensors, output: "torch.Tensor", max_clusters: int) -> tuple[Any, ...]:
-        """What the entry point of a kernel takes, in its order.
+        """The arguments of a kernel's entry point, in its order.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Measure a plan on all GPUs of an engine, so that it can be interrupted at any moment and goes on where it was."""
+"""Campaigns: measure a plan on all GPUs of an engine. One may be interrupted at any moment, and resumed."""
 
 import logging
 import math
@@ -28,28 +28,28 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CampaignOptions:
-    """How a campaign goes about it.
+    """The options of a campaign.
 
     Attributes
     ----------
     prune
-        A configuration whose pilot is this many times slower than the best known of its problem stops there; None times
-        all in full.
+        A configuration whose pilot is this many times slower than the best one known for its problem is not timed
+        further; None times all in full.
     race
-        How the fastest of each problem are measured anew.
+        The options of the races in which the fastest rows of each problem are measured anew.
     finals
         Races of a problem at most: they go on until the fastest row is one that was raced.
     batch
-        Tasks that a GPU gets at a time.
+        Tasks that a GPU is given at a time.
     worthwhile
-        Compiled configurations that must wait for another problem before a GPU turns to it, while more are compiled:
-        setting it up takes a second, and measuring one some milliseconds.
+        While more is compiled, a GPU turns to another problem only if so many compiled configurations wait for it:
+        setting a problem up takes a second, measuring a configuration some milliseconds.
     compile_first
-        Nothing is measured while anything is compiled. A loaded host disturbs pilots, and makes all else take longer:
-        with 60 compilers beside four H200s 15 of 4,502 pilots of good configurations were off by more than 30 %, and
-        none of 2,730 beside fewer.
+        Whether measuring waits until all is compiled. A loaded host disturbs pilots, and makes all else take longer:
+        with 60 compilers beside four H200s, 15 of 4,502 pilots of good configurations were off by more than 30 %; with
+        fewer compilers, none of 2,730.
     seed
-        Of the order of compiling and of the races.
+        The seed of the order of compiling, and of the races.
     """
 
     prune: float | None = 2.0
@@ -76,22 +76,22 @@ class Campaign:
     """Measures every configuration of a plan on every problem for which it is legal, once.
 
     Every outcome is in the journal as soon as it is known. A GPU stays with a problem while compiled configurations
-    wait for it, and then turns to the one for which the most wait; the fastest of a problem whose rows are all
-    there race, if the engine measures anew. A GPU that is lost hands over what it had; when none is left, the campaign
-    ends with that error and can be resumed.
+    wait for it, and then turns to the one for which the most wait. When all rows of a problem are measured, its fastest
+    ones race, if the engine can measure anew. When a GPU is lost, others measure what it was given. When the last one
+    is lost, the campaign ends with that error, and can be resumed.
 
     Parameters
     ----------
     engine
         Compiles and measures.
     plan
-        What is to be measured.
+        The configurations and problems to be measured.
     journal
-        What is known already, and where outcomes go.
+        Holds what is known already; outcomes are added to it.
     options
         See `CampaignOptions`.
     on_progress
-        Called with every few outcomes.
+        Called after every few outcomes.
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ class Campaign:
         try:
             while not self._done():
                 self._feed()
-                # In the order in which they came: what the same moment brought is written at once.
+                # In the order in which they came; those that are there at the same time are written together.
                 records = self._events.get()()
                 while not self._events.empty():
                     records += self._events.get()()
@@ -156,7 +156,7 @@ class Campaign:
             self._racers.shutdown(wait=False, cancel_futures=True)
 
     def _open(self, number: int) -> Work:
-        """The work of a problem, less what the journal has."""
+        """The work on a problem that the journal does not have yet."""
         measured = {c: outcome for (p, c), outcome in self.rows.items() if p == number}
         ratios = [outcome.timing.ratio for outcome in measured.values() if outcome.timing is not None]
         return Work(
@@ -196,7 +196,7 @@ class Campaign:
         self._on_progress(Progress(len(self.rows), self.plan.rows, len(self.finals), self._compiling, gpus))
 
     def _heed(self, future: "Future[Any]", act: "Callable[[Future[Any]], list[Record]]") -> None:
-        """Have the loop act on a future when it is settled; what acting raises ends the campaign."""
+        """Have the loop act on a future when it is settled; an error that acting raises ends the campaign."""
         future.add_done_callback(lambda settled: self._events.put(partial(act, settled)))
 
     def _compiled(
@@ -218,7 +218,7 @@ class Campaign:
         return Record.row(work.number, number, outcome)
 
     def _feed(self) -> None:
-        """Give every GPU that has room what it does next."""
+        """Give every GPU that has room its next batch, problem or race."""
         if self.options.compile_first and self._compiling:
             return
         for lane in self._lanes:
@@ -226,7 +226,7 @@ class Campaign:
                 if (final := next(filter(self._to_race, self._works), None)) is not None:
                     if not lane.in_flight:
                         self._start_final(lane, final)
-                    break  # else what it has is finished first
+                    break  # it races once it has finished its batches
                 least = self.options.worthwhile if self._compiling else 1
                 work = next_work(lane, self._lanes, self._works, least)
                 if work is None:

@@ -20,7 +20,7 @@ _SYNC_SECONDS = 0.2  # between two waits for the disk, 5 ms each: what a power f
 
 
 def journal_path(out: Path) -> Path:
-    """Where the journal of the campaign that writes the table `out` is, while it is not finished."""
+    """The journal of the campaign that writes the table `out`, until it is finished."""
     return out.with_suffix(".journal")
 
 
@@ -31,10 +31,10 @@ def collect(
     options: CampaignOptions,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Table:
-    """Measure a plan and write the table, or go on where an interrupted campaign was.
+    """Measure a plan and write the table, or resume an interrupted campaign.
 
-    The journal beside the table has every outcome from the moment that it is known; when the table is complete it is
-    removed. Rows are in the order of the plan, whatever the order in which they were measured.
+    The journal beside the table holds every outcome as soon as it is known, and is removed when the table is complete.
+    The rows are in the order of the plan, whatever the order in which they were measured.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def collect(
     out
         The table's Parquet file.
     on_progress
-        Called with every few outcomes.
+        Called after every few outcomes.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def collect(
 
 
 def rows(campaign: Campaign) -> Iterator[Row]:
-    """The rows of a finished campaign, in the order of its plan; those that raced with the times of the race."""
+    """The rows of a finished campaign, in the order of its plan; those that raced have the times of the race."""
     plan = campaign.plan
     for (problem, configuration), measured in sorted(campaign.rows.items()):
         final = campaign.finals.get(problem)

@@ -15,14 +15,14 @@ class Final:
     Attributes
     ----------
     ratios
-        Of every configuration that raced, by its number in the plan: the ratio to the library, the ends of its 95 %
-        interval, and the pairs that it comes from.
+        For every configuration that raced, by its number in the plan: its ratio to the library, the two ends of the
+        95 % interval, and the number of paired measurements.
     winner
-        The one that won the last race; None without a race.
+        The number of the winner of the last race; None without a race.
     probability
-        Share of bootstrap samples of the rounds in which it wins.
+        The share of bootstrap samples of the rounds in which it wins.
     error
-        Why there was no race, or no last one.
+        Why there was no race, or no further one; empty if there was.
     """
 
     ratios: Mapping[int, tuple[float, float, float, int]] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Final:
     error: str = ""
 
     def timing(self, number: int, measured: Measurement) -> Timing:
-        """The timing of a configuration that was timed, by the race if it took part."""
+        """The timing of a configuration that was timed: that of the race, if it took part in one."""
         assert measured.timing is not None
         if number not in self.ratios:
             return measured.timing
@@ -39,7 +39,7 @@ class Final:
         return replace(measured.timing, ratio=ratio, ratio_low=low, ratio_high=high, pairs=pairs)
 
     def after(self, race: Race, pairs: int) -> "Final":
-        """With one more race, of so many pairs a round, whose estimates replace earlier ones."""
+        """The outcome after one more race, with so many pairs a round; its estimates replace earlier ones."""
         found = {
             number: (each.value, each.low, each.high, race.ran[number] * pairs) for number, each in race.ratios.items()
         }

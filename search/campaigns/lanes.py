@@ -1,4 +1,4 @@
-"""The state of a campaign: the work that is left of each problem, what each GPU does, and what it turns to next."""
+"""The state of a campaign: the work that is left of each problem, the GPUs, and the choice of a GPU's next problem."""
 
 import math
 from collections import deque
@@ -47,7 +47,7 @@ class Work:
 
 @dataclass
 class Lane:
-    """What one GPU does.
+    """The state of one GPU.
 
     Attributes
     ----------

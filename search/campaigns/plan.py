@@ -1,4 +1,4 @@
-"""What a campaign measures: which configurations, on which problems."""
+"""The plan of a campaign: which configurations are measured, on which problems."""
 
 import hashlib
 import json
@@ -67,15 +67,15 @@ def make_plan(
     defaults
         The default of every problem; all of them are measured on all problems for which they are legal.
     sample
-        How many are drawn, the defaults counted in; None takes all. In the sample every value of every knob occurs that
-        occurs in one of the spaces, also if that takes more. A configuration is the likelier, the more of the
-        problems it is legal for.
+        How many are drawn, the defaults included; None takes all. Every value of a knob that occurs in one of the
+        spaces occurs in the sample too, even if that takes more configurations. A configuration that is legal for
+        more of the problems is more likely to be drawn.
     seed
         Of the sample, and of the order.
     within
-        What is chosen from, None is the whole space; defaults and given ones are exempt.
+        The sub-space to choose from; None is the whole space. Defaults and given configurations need not be in it.
     also
-        Given configurations, counted in: those that are legal for one of the problems are measured.
+        Given configurations, which count towards the sample. Those that are legal for one of the problems are measured.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def make_plan(
 
 
 def _union(spaces: Sequence[SearchSpace], within: SubSpace | None) -> tuple[Indices, NDArray[np.float64]]:
-    """Positions in the full grid of the wanted configurations, and their weights: every space has the same say."""
+    """Positions in the full grid of the wanted configurations, and their weights: every space has the same weight."""
     shape = spaces[0].shape
     found, weights = [], []
     for space in spaces:
@@ -137,7 +137,7 @@ def _stratified(
     count: int,
     generator: np.random.Generator,
 ) -> Indices:
-    """A weighted random order of `positions`, cut where there are `count`, what shows a missing value first."""
+    """A weighted random order of `positions`, cut at `count`; those that show a missing value of a knob come first."""
     # The largest of log(u) / w first is the order of drawing without replacement with weights w (P. S. Efraimidis and
     # P. G. Spirakis: Weighted random sampling with a reservoir, Information Processing Letters 97, 2006).
     order = np.argsort(np.log(1 - generator.random(len(positions))) / weights)[::-1]

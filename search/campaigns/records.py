@@ -14,7 +14,7 @@ FORMAT = 1
 
 
 class Record(dict[str, Any]):
-    """A line of the journal, behind the first, which is the header."""
+    """A line of the journal; the first line is the header, and is none of these."""
 
     @classmethod
     def row(cls, problem: int, configuration: int, outcome: Measurement) -> "Record":
@@ -34,7 +34,7 @@ class Record(dict[str, Any]):
 
 
 def header(engine: Engine, plan: Plan, prune: float | None) -> dict[str, Any]:
-    """The first line: what must be the same for a campaign to go on."""
+    """The first line of the journal: all that must be the same for a campaign to be resumed."""
     return {
         "format": FORMAT,
         "space": engine.template.name,
@@ -50,7 +50,7 @@ def header(engine: Engine, plan: Plan, prune: float | None) -> dict[str, Any]:
 
 
 def check_header(journal: Journal, ours: Mapping[str, Any]) -> None:
-    """Refuse to go on with a campaign that measured something else, or otherwise.
+    """Refuse to resume a campaign that measures something else, or in another way.
 
     Raises
     ------

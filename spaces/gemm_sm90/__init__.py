@@ -1,7 +1,7 @@
 """A Hopper GEMM: warp-specialised, persistent, TMA in and out, WGMMA in between.
 
-``layout`` is the arithmetic of a configuration, ``template`` its knobs, rules and defaults, ``kernel`` and
-``scheduler`` the code that runs on the GPU.
+``template`` has the knobs, the rules and the defaults, ``layout`` the arithmetic of a configuration, ``estimate`` the
+rough times by which a default is chosen. ``kernel`` and the other modules are the code that runs on the GPU.
 """
 
 from tilescout.spaces.gemm_sm90.template import TEMPLATE

@@ -1,7 +1,8 @@
 """A rough time of a tiling on Hopper, good enough to choose among a few defaults.
 
-It knows five limits: the tensor cores, the way from the L2 to a multiprocessor, the latency that the ring of stages
-hides, what a tile costs once, and device memory. `tilescout.costmodel` has models for more than that.
+It knows five limits: the tensor cores, the transfer from the L2 to a multiprocessor, the latency that the ring of
+stages hides, the fixed cost of a tile, and device memory. For all other purposes there are the models of
+`tilescout.costmodel`.
 
 The rates are fitted to recorded tables, each judged on problems that were left out of its fit.
 """
@@ -20,7 +21,7 @@ _FEWER = CLUSTERS_AT_ONCE[4] * 4  # blocks that run at a time in clusters of fou
 
 @dataclass(frozen=True)
 class Rates:
-    """What the estimate cannot know; fitted to the tables of an H200 (24 problems in bf16, 12 in e4m3).
+    """The constants that were fitted to the tables of an H200 (24 problems in bf16, 12 in e4m3).
 
     Attributes
     ----------

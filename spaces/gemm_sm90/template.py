@@ -37,7 +37,7 @@ KNOBS = (
     Knob("split_k", (1, 2, 4, 8), "blocks of a cluster that split a product along k"),
     Knob("cluster_m", (1, 2, 4), "blocks of a cluster along the rows of the product; they share loads of its columns"),
     Knob("cluster_n", (1, 2, 4), "blocks of a cluster along its columns; they share loads of its rows"),
-    Knob("stages", tuple(range(2, 9)), "stages of the ring between producer and consumers"),
+    Knob("stages", tuple(range(2, 9)), "buffers of the ring between the warp group that loads and those that multiply"),
     Knob("swizzle", (1, 2, 4, 8), "width, in clusters, of the bands in which tiles are walked"),
     Knob("raster", ("m", "n"), "direction in which a band is walked"),
 )
@@ -64,8 +64,9 @@ def _registers_suffice(columns: Columns, problem: GemmProblem, device: Device) -
     return np.asarray(needed <= most)
 
 
-# Fewer registers are left for sums where others are in use too. Seen to spill on sm_90a: one warp group that sends 160
-# accumulators to other blocks (256x80: 80 bytes of stack), and pingpong with 192 in fp8 (192x96: 112 bytes).
+# These kernels need registers for other things too, so that fewer are left for the sums. On sm_90a two were seen to
+# spill: one warp group that sends 160 accumulators to other blocks (256x80: 80 bytes of stack), and pingpong with 192
+# accumulators in fp8 (192x96: 112 bytes).
 _MOST_SENDING = 144
 _MOST_PROMOTING = 176
 
@@ -121,7 +122,7 @@ def _narrow_tiles_are_of_use(columns: Columns, problem: GemmProblem, device: Dev
     return np.asarray((columns["tile_n"] >= 32) | (columns["swap_ab"] == 1) | (problem.n <= _SKINNY))
 
 
-_SKINNY = 128  # rows of D from which on both orders of the operands fill the tensor cores' 64 rows
+_SKINNY = 128  # with more rows of D, both orders of the operands fill the 64 rows of a tensor core instruction
 
 CONSTRAINTS = (
     Constraint(
@@ -205,9 +206,10 @@ def _like(
     return Configuration(tuple((knob.name, values.get(knob.name, knob.values[0])) for knob in KNOBS))
 
 
-# What is run without a search: the one of these that `cycles` says is the fastest. They were picked from the tables of
-# an H200, one after the other, each as what makes the best of them faster on most problems; the last
-# is for the problems for which no other is legal. A comment names a problem that each is for, in bf16 unless told.
+# The default of a problem is the one of these that `cycles` estimates to be the fastest. They were picked from the
+# tables of an H200, greedily: each improves on the best of those before it on the most problems. The last is for
+# problems for which no other is legal. A comment names a problem that a configuration is for, in bf16 unless it says
+# otherwise.
 DEFAULTS = (
     _like((64, 128, 128), (1, 1, 1), 4, 2, schedule="pingpong"),  # what is the least far off everywhere
     _like((128, 128, 64), (1, 2, 1), 5, 2, schedule="pingpong", swizzle=8),  # 8192x8192x8192

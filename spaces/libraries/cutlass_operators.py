@@ -1,7 +1,8 @@
 """Matrix products of CUTLASS's Operator API (package nvidia-cutlass-operators) as search spaces: Hopper and Blackwell.
 
-These are the kernels among which TorchInductor's NVGEMM backend chooses. A configuration is what tells an operator from
-another; on Hopper also the order in which tiles are walked, which the kernel takes and no operator sets.
+These are the kernels among which TorchInductor's NVGEMM backend chooses. The knobs are the properties in which
+operators differ. On Hopper the order in which tiles are walked is a knob too: the kernel takes it, although no operator
+sets it.
 """
 
 from collections.abc import Mapping
@@ -23,10 +24,11 @@ _MOST_BLOCKS = 16  # of a cluster: Sm100DesignMetadata.max_cluster_size
 
 
 class OperatorsTemplate(LibraryGemmTemplate):
-    """What the two spaces have in common.
+    """The base of the two templates.
 
-    The default is the operator that ``cutlass.operators.get_operators`` lists first, as the library's own examples take
-    it: on Hopper it ranks none, and on Blackwell only with nvidia-matmul-heuristics and when asked to.
+    The default is the operator that ``cutlass.operators.get_operators`` lists first; the library's own examples take
+    that one. The list is no ranking: on Hopper the library ranks no operators, and on Blackwell it does so only with
+    nvidia-matmul-heuristics and when asked to.
     """
 
     library = OPERATORS

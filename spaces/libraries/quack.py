@@ -1,9 +1,10 @@
 """Matrix products of Dao-AILab/quack (package quack-kernels) as search spaces: Hopper, Blackwell, Blackwell GeForce.
 
-Knobs are the arguments of ``quack.gemm.gemm`` that make a kernel of their own. The rules are those of the kernels'
-constructors (``quack/gemm_sm90.py``) and, on Blackwell, the shapes that Quack's autotuner lists
-(``quack/gemm_config.py``). Of Quack's three ways to split k one is left out, as its sums depend on which block comes
-first: no two runs agree to the bit. Dynamic scheduling on Hopper is left out too; Quack itself has it off there.
+The knobs are those arguments of ``quack.gemm.gemm`` of which each value needs a kernel of its own. The rules are those
+of the kernels' constructors (``quack/gemm_sm90.py``) and, on Blackwell, the shapes that Quack's autotuner lists
+(``quack/gemm_config.py``). One of Quack's three ways to split k is left out: its sums depend on which block comes
+first, so that two runs differ in their last bits. Dynamic scheduling on Hopper is left out too, as Quack itself has it
+off there.
 """
 
 from collections.abc import Mapping
@@ -104,13 +105,13 @@ def _split_rules(*shape: str) -> tuple[Constraint[GemmProblem], ...]:
 
 
 def warp_groups(tile_m: Any, tile_n: Any, pingpong: Any) -> Any:
-    """Warp groups that compute a tile together: each holds 64 rows, or two of them half of the columns."""
+    """Warp groups that compute a tile together: each holds 64 rows, or each of two holds half of the columns."""
     together = np.where(tile_m == 64, 1, np.where((tile_m == 192) & (tile_n <= 128), 3, 2))
     return np.where(pingpong, 1, together)
 
 
 def accumulators(columns: Columns) -> Any:
-    """Fp32 accumulators a thread. Of 8-bit products Quack holds the sums twice, to promote, and lets them spill."""
+    """Fp32 accumulators a thread. Of 8-bit products Quack holds the sums twice, to promote them, and they spill."""
     groups = warp_groups(columns["tile_m"], columns["tile_n"], columns["schedule"] == "pingpong")
     return columns["tile_m"] * columns["tile_n"] // (128 * groups)
 
@@ -149,7 +150,7 @@ def _cluster_is_small(columns: Columns, problem: GemmProblem, device: Device) ->
 
 
 class QuackTemplate(LibraryGemmTemplate):
-    """What the three spaces have in common."""
+    """The base of the three templates."""
 
     library = QUACK
     sources = ("build.py", "quack_build.py", "quack_split.py")
@@ -215,7 +216,7 @@ class QuackSm90Template(QuackTemplate):
     )
 
     def default(self, problem: GemmProblem, device: Device) -> Configuration:
-        """What ``quack.gemm_config.default_config`` says of Hopper, whatever the problem."""
+        """The answer of ``quack.gemm_config.default_config`` for Hopper, which is the same for every problem."""
         return self._configuration(
             schedule="pingpong",
             swap_ab=0,
@@ -298,7 +299,7 @@ class QuackSm100Template(QuackTemplate):
     )
 
     def default(self, problem: GemmProblem, device: Device) -> Configuration:
-        """What ``quack.gemm_config.default_config`` says of Blackwell, whatever the problem."""
+        """The answer of ``quack.gemm_config.default_config`` for Blackwell, the same for every problem."""
         return self._configuration(
             swap_ab=0,
             tile_m=256,
@@ -347,7 +348,7 @@ class QuackSm120Template(QuackTemplate):
     )
 
     def default(self, problem: GemmProblem, device: Device) -> Configuration:
-        """What ``quack.gemm_config.default_config`` says of these GPUs, whatever the problem."""
+        """The answer of ``quack.gemm_config.default_config`` for these GPUs, the same for every problem."""
         return self._configuration(
             schedule="pingpong",
             swap_ab=0,

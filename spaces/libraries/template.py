@@ -1,4 +1,4 @@
-"""What spaces of other projects' matrix products have in common: the package that they need, and what they refuse."""
+"""The base of the templates of other projects' matrix products: the package that they need, and what they refuse."""
 
 import hashlib
 import math
@@ -45,9 +45,10 @@ class Library:
 
 
 class LibraryGemmTemplate(KernelTemplate[GemmProblem]):
-    """Plain matrix products by kernels of another project; its rules are those that the project states.
+    """Plain matrix products by the kernels of another project, with the rules that the project states.
 
-    Rules that are only a matter of what pays are left out: what the project itself would run must be in the space.
+    There are no rules against configurations that are merely slow: all that the project itself would run is in the
+    space.
     """
 
     package = "tilescout.spaces.libraries"

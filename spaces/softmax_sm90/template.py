@@ -22,8 +22,12 @@ KNOBS = (
     Knob("rows", (1, 2, 4, 8, 16, 32), "rows a block"),
     Knob("cluster", (1, 2, 4, 8), "blocks that share a row"),
     Knob("vector", (1, 2, 4, 8), "elements of one access to memory"),
-    Knob("loads", (1, 2, 4, 8, 16, MOST_LOADS), "accesses of a thread that are under way at once"),
-    Knob("method", ("two_pass", "online", "streamed"), "maximum, then sum; both at once; both at once, in parts"),
+    Knob("loads", (1, 2, 4, 8, 16, MOST_LOADS), "accesses of a thread that are in flight at once"),
+    Knob(
+        "method",
+        ("two_pass", "online", "streamed"),
+        "the maximum and then the sum; both in one pass; both in one pass, the row in parts",
+    ),
     Knob("cache", ("normal", "streaming"), "whether the caches are to keep what is read and written"),
 )
 
@@ -31,14 +35,14 @@ MOST_ROWS = 2**28 - 1  # clusters of 8 in a grid
 MOST_PARTS, LEAST_PART = 64, 8192  # parts in which a row is walked, and bytes of one
 MOST_COLUMNS = MOST_PARTS * 8 * 1024 * 32  # in parts of what a cluster holds, element by element
 
-# Elements that a thread can hold, by the threads of its block. They are there twice for a moment, as they were loaded
-# and in fp32, and 64 Ki registers are shared by the threads. Seen on sm_90a: 64 elements take 92 to 127 registers, and
-# with 1024 threads, which have 64 each, spill 104 bytes.
+# Elements that a thread can hold, by the threads of its block. For a moment a thread holds them twice, as loaded and in
+# fp32, and the threads of a block share 64 Ki registers. On sm_90a, 64 elements were seen to take 92 to 127 registers;
+# with 1024 threads, which have 64 registers each, they spill 104 bytes.
 MOST_HELD = {32: 128, 64: 128, 128: 128, 256: 128, 512: 64, 1024: 32}
 
 
 def _loads(problem: RowwiseProblem, elements: int) -> int:
-    """Accesses a thread, if one of every thread of a row has so many elements together."""
+    """Accesses of a thread, if one access of every thread of a row moves so many elements together."""
     return _power_of_two(-(-problem.columns // elements))
 
 
@@ -129,16 +133,17 @@ CONSTRAINTS = (
     ),
 )
 
-# Enough under way, and few enough registers that several blocks share a multiprocessor: on an H200 blocks of 512
-# threads were 4 to 8 % slower on rows of 16,384 to 65,536 than clusters of blocks of 256.
+# With these, enough accesses are in flight, and the registers are few enough for several blocks to share a
+# multiprocessor. On an H200 and rows of 16,384 to 65,536, blocks of 512 threads were 4 to 8 % slower than clusters of
+# blocks of 256.
 _LOADS, _BLOCK, _LARGEST_BLOCK = 4, 256, 1024
 
 
 class SoftmaxSm90Template(KernelTemplate[RowwiseProblem]):
     """The template of ``softmax_sm90``.
 
-    A kernel holds for any number of rows, and for columns that its rules allow: a row that it can hold, if that is its
-    method, of a multiple of the elements of an access.
+    A compiled kernel works for any number of rows. The columns must be a multiple of the elements of an access, and no
+    more than the threads of a row can hold, unless the method is ``streamed``.
     """
 
     name = "softmax_sm90"
@@ -156,8 +161,8 @@ class SoftmaxSm90Template(KernelTemplate[RowwiseProblem]):
             )
 
     def default(self, problem: RowwiseProblem, device: Device) -> Configuration:
-        # The widest accesses, four of them a thread: by a part of a block, a block, or a cluster of blocks. Where a row
-        # is too long for that, more accesses, and then more threads.
+        # The widest accesses, four for each thread. A part of a block, a block, or a cluster of blocks shares a row, as
+        # it needs. Where a row is too long for that, a thread has more accesses, and then there are more threads.
         vector = next(v for v in (8, 4, 2, 1) if v * problem.element.bytes <= ACCESS_BYTES and problem.columns % v == 0)
         needed = _power_of_two(-(-problem.columns // (vector * _LOADS)))
         row_threads = min(max(needed, WARP), _BLOCK)
