@@ -11,7 +11,7 @@ from tilescout.experiments.commands.options import examples, own_spaces_option, 
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.export.decisions import Choice, Outcome
 from tilescout.search.export.from_studies import describe_left_out, make_bundle, read_outcomes
-from tilescout.search.export.lookup_table import lookup_table, write_lookup_table
+from tilescout.search.export.inductor_lookup_table import lookup_table, write_lookup_table
 from tilescout.search.studies.folders import artifacts, studies
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ExportError

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from tilescout.search.export import torch_hooks
+
 if TYPE_CHECKING:
     import torch
     from torch.fx import Graph, Node
@@ -93,9 +95,10 @@ def _fused_anyway(node: "Node") -> bool:
     """
     import torch
 
+    operator = torch_hooks.OPERATOR.find()
     while len(node.users) == 1:
         (user,) = node.users
-        tags = user.target.tags if isinstance(user.target, torch._ops.OpOverload) else ()
+        tags = user.target.tags if isinstance(user.target, operator) else ()
         if torch.Tag.pointwise in tags or torch.Tag.reduction in tags:
             return True
         if user.target not in (*_views(), aten().permute.default):
@@ -184,13 +187,11 @@ def _known(sizes: Iterable[Any]) -> tuple[int, ...] | None:
 def _activation(name: str, dtype: "torch.dtype") -> "Graph":
     """What TorchInductor makes of an activation of a tensor of this type."""
     import torch
-    from torch._inductor.decomposition import select_decomp_table
-    from torch.fx.experimental.proxy_tensor import make_fx
-    from torch.utils._python_dispatch import _disable_current_modes
 
-    function = getattr(aten(), name).default
-    with _disable_current_modes():
-        traced = make_fx(lambda x: function(x), select_decomp_table())(torch.zeros(2, 2, dtype=dtype))
+    function, decompositions = getattr(aten(), name).default, torch_hooks.DECOMPOSITIONS.find()()
+    make_fx, no_modes = torch_hooks.MAKE_FX.find(), torch_hooks.NO_MODES.find()
+    with no_modes():
+        traced = make_fx(lambda x: function(x), decompositions)(torch.zeros(2, 2, dtype=dtype))
     graph: Graph = traced.graph
     return graph
 

@@ -8,6 +8,7 @@ as long as its address is the same, so that a call neither makes a view of it no
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tilescout.search.export import torch_hooks
 from tilescout.search.export.loaded_kernels import ALIGNMENT, LIBRARY, Family, device_type, find_family
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def bind(name: str, rows: int | None, index: int | None) -> Callable[..., None]:
     """
     import torch
 
+    borrow_storage = torch_hooks.BORROW_STORAGE.find()
     family = find_family(name)
     kind = device_type(family.arch)
     device = torch.device(kind) if index is None else torch.device(kind, index)
@@ -55,18 +57,18 @@ def bind(name: str, rows: int | None, index: int | None) -> Callable[..., None]:
             return
         address, view = kept  # at once: another thread may put others there
         if address != at:
-            view = _borrow(family, b)
+            view = _borrow(family, b, borrow_storage)
             kept = at, view
         kernel.entry(a, view, *epilogue, out, kernel.max_clusters)  # in the order of Workload.arguments
 
     return run
 
 
-def _borrow(family: Family, b: "torch.Tensor") -> Any:
+def _borrow(family: Family, b: "torch.Tensor", borrow_storage: Callable[..., Any]) -> Any:
     """B as TVM FFI takes it; it owns nothing, so that keeping it keeps no weight in memory."""
     import torch
     import tvm_ffi
 
-    memory = torch._C._construct_storage_from_data_pointer(b.data_ptr(), b.device, b.numel() * b.element_size())
+    memory = borrow_storage(b.data_ptr(), b.device, b.numel() * b.element_size())
     view = torch.empty(0, dtype=b.dtype, device=b.device).set_(memory, 0, family.b_shape, family.b_strides)
     return tvm_ffi.from_dlpack(view)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from tilescout.search.export import torch_hooks
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Choice
 from tilescout.search.export.epilogues import Product, aten, forms, is_factor, is_row
@@ -94,7 +95,7 @@ def _with_bias(node: "Node") -> Product | None:
 
 
 def _with_scales(node: "Node") -> Product | None:
-    names = (argument.name for argument in node.target._schema.arguments)  # type: ignore[union-attr]
+    names = torch_hooks.argument_names(node.target)
     given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     bias, scales = given.get("bias"), (given["scale_a"], given["scale_b"])
     product = Product((node,), given["self"], given["mat2"], scales, bias)
@@ -147,8 +148,7 @@ def _dtypes() -> "Mapping[torch.dtype, str]":
 
 def _has_strides(tensor: "torch.Tensor", strides: Sequence[Any]) -> bool:
     """Whether a tensor has these strides, or the last of them, but for dimensions of size 1."""
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
+    statically_known_true = torch_hooks.KNOWN_TRUE.find()
     wanted = strides[-tensor.dim() :]
     return all(
         statically_known_true(size == 1) or statically_known_true(has == wants)
@@ -224,8 +224,6 @@ def _values(args: tuple[Any, ...]) -> Any:
 
 
 def _fake_mode(graph: "Graph") -> Any:
-    from torch._guards import detect_fake_mode
-
-    mode = detect_fake_mode([node.meta.get("val") for node in graph.find_nodes(op="placeholder")])
+    mode = torch_hooks.DETECT_FAKE_MODE.find()([node.meta.get("val") for node in graph.find_nodes(op="placeholder")])
     assert mode is not None
     return mode

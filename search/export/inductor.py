@@ -2,12 +2,12 @@
 
 For everything that is compiled in a block, or by an object that ``torch.compile`` made in it::
 
-    with tilescout.search.export.inductor.use("bundle/"):
+    with tilescout.search.export.use("bundle/"):
         model = torch.compile(model)
 
 For those who compose passes themselves::
 
-    tuned = tilescout.search.export.inductor.graph_pass("bundle/")
+    tuned = tilescout.search.export.graph_pass("bundle/")
     model = torch.compile(model, options={"post_grad_custom_post_pass": tuned})
 
 A process that runs what another one compiled, an AOTInductor package say, calls `load` first.
@@ -24,6 +24,14 @@ from typing import TYPE_CHECKING, Any
 from tilescout.search.export.bundle import Bundle, read_bundle
 from tilescout.search.export.graph_rewrite import Report, replace_products
 from tilescout.search.export.loaded_kernels import register
+from tilescout.search.export.torch_hooks import (
+    CONFIG,
+    OPTION,
+    changed_config,
+    changed_options,
+    check_version,
+    newest_pass_class,
+)
 from tilescout.search.export.torch_operator import define
 from tilescout.spaces.templates import load_templates
 
@@ -31,8 +39,6 @@ if TYPE_CHECKING:
     from torch.fx import Graph
 
     Passes = Callable[..., None] | Sequence[Callable[..., None]] | None
-
-OPTION = "post_grad_custom_post_pass"  # of torch._inductor.config
 
 # The files of this package that decide what a graph becomes: a change in them must not find old compiled code.
 _SOURCES = (
@@ -43,6 +49,7 @@ _SOURCES = (
     "inductor.py",
     "inductor_lowering.py",
     "loaded_kernels.py",
+    "torch_hooks.py",
     "torch_operator.py",
 )
 
@@ -91,14 +98,14 @@ class GraphPass:
     """
 
     def __init__(self, bundle: Bundle, before: "Passes" = None) -> None:
-        _base().register(GraphPass)
+        newest_pass_class().register(GraphPass)
         self.bundle, self.report = bundle, Report()
         self.before = () if before is None else tuple(before) if isinstance(before, list | tuple) else (before,)
 
     def __call__(self, graph: "Graph", is_inference: bool = False) -> None:
         """Rewrite a graph in place; torch 2.13 and newer say whether it is one of inference."""
         for earlier in self.before:
-            knows = _base().__name__ != "CustomGraphPass" and isinstance(earlier, _base())
+            knows = newest_pass_class().__name__ != "CustomGraphPass" and isinstance(earlier, newest_pass_class())
             earlier(graph, is_inference=is_inference) if knows else earlier(graph)
         replace_products(graph, self.bundle, self.report)
 
@@ -112,14 +119,6 @@ class GraphPass:
                 return None  # Inductor then keeps nothing of this in its cache
             earlier.append(repr(named).encode())
         return hashlib.sha256(b"\0".join((self.bundle.digest.encode(), _source_hash(), *earlier))).digest()
-
-
-def _base() -> Any:
-    """The class that passes belong to, the most informed that this torch has."""
-    from torch._inductor import custom_graph_pass
-
-    newest = getattr(custom_graph_pass, "CustomInferenceAwareGraphPass", None)
-    return newest if newest is not None else custom_graph_pass.CustomGraphPass
 
 
 @cache
@@ -146,7 +145,10 @@ def graph_pass(path: str | Path, before: "Passes" = None, spaces: Sequence[str] 
     ------
     BundleError, DeviceError, SpaceError
         As `load` does.
+    ExportError
+        If this torch was not tested, or lacks something that is needed.
     """
+    check_version()
     return GraphPass(load(path, spaces), before)
 
 
@@ -166,22 +168,14 @@ def use(path: str | Path, spaces: Sequence[str] = ()) -> "Iterator[GraphPass]":
     ------
     BundleError, DeviceError, SpaceError
         As `load` does.
+    ExportError
+        If this torch was not tested, or lacks something that is needed.
     """
-    import torch
-    from torch._inductor import config
+    tuned = graph_pass(path, getattr(CONFIG.find(), OPTION), spaces)
 
-    tuned = graph_pass(path, getattr(config, OPTION), spaces)
-    wrapper = torch._TorchCompileInductorWrapper
-    plain = wrapper.__init__
+    def carry(options: dict[str, Any]) -> None:
+        own = options.get(OPTION)
+        options[OPTION] = tuned if own is None else GraphPass(tuned.bundle, own)
 
-    def carry(self: Any, *args: Any, **kwargs: Any) -> None:
-        plain(self, *args, **kwargs)  # type: ignore[no-untyped-call]
-        own = self.config.get(OPTION)
-        self.config[OPTION] = tuned if own is None else GraphPass(tuned.bundle, own)
-
-    wrapper.__init__ = carry  # type: ignore[method-assign]
-    try:
-        with config.patch({OPTION: tuned}):
-            yield tuned
-    finally:
-        wrapper.__init__ = plain  # type: ignore[method-assign]
+    with changed_options(carry), changed_config({OPTION: tuned}):
+        yield tuned

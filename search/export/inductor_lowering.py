@@ -17,8 +17,10 @@ import warnings
 from functools import cache
 from typing import Any
 
+from tilescout.search.export import torch_hooks
 from tilescout.search.export.loaded_kernels import find_family, strides_of
 from tilescout.search.export.torch_operator import define
+from tilescout.spaces.errors import ExportError
 
 
 @cache
@@ -26,10 +28,8 @@ def register() -> bool:
     """Register the lowering, once; say whether this torch lets us."""
     _, operator = define()
     try:
-        from torch._inductor.lowering import register_lowering
-
-        register_lowering(operator, type_promotion_kind=None)(_make_lowering(operator))
-    except (ImportError, AttributeError, TypeError) as error:
+        torch_hooks.REGISTER_LOWERING.find()(operator, type_promotion_kind=None)(_make_lowering(operator))
+    except (ExportError, AttributeError, TypeError) as error:
         _warn(error)
         return False
     return True
@@ -46,13 +46,10 @@ def _warn(error: Exception) -> None:
 
 
 def _make_lowering(operator: Any) -> Any:
-    from torch._inductor import ir
-    from torch._inductor.lowering import fallback_handler
-    from torch._inductor.virtualized import V
+    ir, V = torch_hooks.IR.find(), torch_hooks.VIRTUALIZED.find()  # noqa: N806  (as torch calls it)
+    through_dispatcher = torch_hooks.FALLBACK_HANDLER.find()(operator, add_to_fallback_set=False)
 
-    through_dispatcher = fallback_handler(operator, add_to_fallback_set=False)
-
-    class Launch(ir.ExternKernelOut):
+    class Launch(ir.ExternKernelOut):  # type: ignore[misc, name-defined]
         """A call of a bound kernel; ``binding`` is the line that binds it, at the head of the generated module."""
 
         binding: str

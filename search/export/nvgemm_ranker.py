@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.spaces.errors import ExportError, ProblemError
+from tilescout.search.export import torch_hooks
+from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.problems import DTYPES
 
@@ -33,7 +34,6 @@ Tiling = tuple[int, ...]
 
 NAMES = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n")
 
-_OLDEST = "2.13"
 _HOPPERS = "HopperWgmma"  # the instruction, as CUTLASS names it
 
 Predict = Callable[[GemmProblem, Sequence[Mapping[str, int]]], NDArray[np.float64]]
@@ -96,9 +96,7 @@ class Ranker:
 
 def is_candidate(choice: Any) -> bool:
     """Whether a choice is one of the NVGEMM backend's."""
-    from torch._inductor.codegen.nv_universal_gemm.nv_universal_gemm import NVUniversalGemmCaller
-
-    return isinstance(choice, NVUniversalGemmCaller)
+    return isinstance(choice, torch_hooks.NVGEMM_CALLER.find())
 
 
 def tiling_of(choice: Any) -> Tiling | None:
@@ -134,29 +132,5 @@ def use_ranker(ranker: Ranker) -> Iterator[None]:
     ExportError
         If this torch is too old, or a choices handler is set already.
     """
-    import torch
-    from torch._inductor import choices, config, select_algorithm
-    from torch._inductor.virtualized import V
-
-    if torch.__version__ < _OLDEST:  # torch compares versions, not strings, here
-        raise ExportError(
-            f"torch {torch.__version__} keeps no uuid of choices in its cache's key: use {_OLDEST} or newer to rank"
-        )
-    if config.inductor_choices_class is not None:
-        raise ExportError("torch._inductor.config.inductor_choices_class is set already: one at a time")
-
-    class Ranked(choices.InductorChoices):
-        def uuid(self) -> str:
-            return ranker.uuid
-
-    # Choices that others registered (torch 2.15) stay in force; they are in the key too.
-    make = getattr(choices, "create_inductor_choices", lambda factory: factory())
-    selector = select_algorithm.get_algorithm_selector_cache()
-    selector.add_preprocessing_fn(ranker)  # type: ignore[no-untyped-call, unused-ignore]
-    try:
-        # The ranker trims: it must see all of them.
-        patch = config.patch({"nvgemm_max_profiling_configs": None, "inductor_choices_class": Ranked})
-        with patch, V.set_choices_handler(make(Ranked)):
-            yield
-    finally:
-        selector.preprocessing_fns.remove(ranker)
+    with torch_hooks.preprocessed_choices(ranker, ranker.uuid):
+        yield

@@ -11,7 +11,8 @@ from torch._inductor.utils import run_and_get_code
 
 from tilescout.search.export import loaded_kernels
 from tilescout.search.export.bundle import INDEX, Bundle
-from tilescout.search.export.inductor import OPTION, GraphPass, graph_pass, use
+from tilescout.search.export.inductor import GraphPass, graph_pass, use
+from tilescout.search.export.torch_hooks import OPTION
 from tilescout.spaces.errors import BundleError, DeviceError
 
 Calls = Callable[[Bundle], int]

@@ -1,6 +1,7 @@
 """The ranker of NVGEMM candidates: real candidates of TorchInductor, over invented kernels that are never launched."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -107,7 +108,11 @@ def test_the_selector_asks_the_ranker_in_the_block_only(choices: list[Any]) -> N
     selector = select_algorithm.get_algorithm_selector_cache()
     before, limit = list(selector.preprocessing_fns), config.nvgemm_max_profiling_configs
     with use_ranker(ranker):
-        assert selector.preprocessing_fns == [*before, ranker]
+        *others, added = selector.preprocessing_fns
+        assert others == before
+        assert added(choices) == ranker(choices) != choices
+        with ThreadPoolExecutor(1) as elsewhere:
+            assert elsewhere.submit(added, choices).result() == choices
         assert config.nvgemm_max_profiling_configs is None
         assert V.choices.uuid() == ranker.uuid
     assert selector.preprocessing_fns == before

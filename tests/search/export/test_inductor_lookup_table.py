@@ -19,7 +19,7 @@ from torch._inductor.lookup_table import LookupTableChoices
 from torch._inductor.virtualized import V
 
 from tilescout.search.export.decisions import Choice, Decision, Evidence
-from tilescout.search.export.lookup_table import lookup_key, lookup_table, write_lookup_table
+from tilescout.search.export.inductor_lookup_table import lookup_key, lookup_table, write_lookup_table
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import LAYOUTS, GemmProblem
 from tilescout.spaces.problems import DTYPES
