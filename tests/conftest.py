@@ -13,7 +13,7 @@ import pytest
 
 from tilescout.experiments.commands.cli import main
 from tilescout.search.tracking import default_store
-from tilescout.search.tracking.store import manners, open_client
+from tilescout.search.tracking.store import open_client, quiet_mlflow
 from tilescout.spaces import plugins
 
 hypothesis.settings.register_profile("tilescout", deadline=None)  # a busy machine is no failure
@@ -42,7 +42,7 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The SQLite file of an MLflow store without runs: MLflow takes a second to make one, or ten on a slow disk."""
     folder = tmp_path_factory.mktemp("empty")
     uri, _ = default_store(folder)
-    with manners():
+    with quiet_mlflow():
         open_client(uri)
     return folder / "mlflow.db"
 

@@ -53,9 +53,9 @@ def _draw(name: str, predicted: Sequence[tuple[Sample, Prediction]], folder: Pat
 
 
 def _log(uri: str, result: Mapping[str, Any], plots: Sequence[Path]) -> None:
-    from tilescout.search.tracking.store import artifact_folder, find_experiment, manners, open_client, translated
+    from tilescout.search.tracking.store import artifact_folder, find_experiment, open_client, quiet_mlflow, translated
 
-    with manners():
+    with quiet_mlflow():
         client = open_client(uri)
         with translated(uri):
             experiment = find_experiment(client, "tilescout/cost model evaluation", artifact_folder(uri))

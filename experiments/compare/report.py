@@ -77,9 +77,9 @@ def log_comparison(
         If the store can't be opened or written.
     """
     from tilescout.search.tracking.fields import PARENT_TAG
-    from tilescout.search.tracking.store import artifact_folder, find_experiment, manners, open_client, translated
+    from tilescout.search.tracking.store import artifact_folder, find_experiment, open_client, quiet_mlflow, translated
 
-    with manners():
+    with quiet_mlflow():
         client = open_client(uri)
         with translated(uri):
             root = artifacts or artifact_folder(uri)

@@ -24,16 +24,17 @@ from tilescout.spaces.templates import NONE_NAMED, Named
 if TYPE_CHECKING:
     from sqlalchemy import URL, Table
 
-_LOCKS = "tilescout_locks"  # our table beside optuna's: a row a study, locked by the tuner whose turn it is
-_LOCK_SECONDS = 60  # how long a turn is waited for, and how long one may last without a word to the database
-_SQLITE_SECONDS = 60.0  # how long SQLite is waited for while another process writes
-_STARTS = 5  # attempts at making the tables, which other tuners may be making just now
+_LOCKS = "tilescout_locks"  # our table beside optuna's: a row for each study, which its tuners lock in turn
+_LOCK_SECONDS = 60  # the longest wait for the lock, and the longest that its holder may leave the connection idle
+_SQLITE_SECONDS = 60.0  # the longest wait for SQLite while another process writes
+_STARTS = 5  # attempts at making the tables, which other tuners may be making at the same time
 
 
 class Database(StudyStore):
-    """The studies of a database. It is opened when it is first used.
+    """The studies of a database, each of which several tuners can search together.
 
-    A search makes the tables that it lacks. Reading makes none, and opens SQLite's file for reading only.
+    The database is opened when it is first used. A search makes the tables that are missing. Reading makes none, and
+    opens SQLite's file for reading only.
 
     Parameters
     ----------
@@ -96,7 +97,7 @@ class Database(StudyStore):
             return super().read(name, named)
 
     def open(self, base: str, resume: bool, sampler: BaseSampler) -> optuna.Study:
-        """A new study that is named after `base`, or the newest of those, which other tuners may be at.
+        """Make a new study that is named after `base`, or open the newest of those.
 
         Raises
         ------
@@ -119,7 +120,7 @@ class Database(StudyStore):
                     continue
 
     def exclusive(self, name: str) -> AbstractContextManager[None]:
-        """A context that one process at a time is in for a study; the database ends it when its holder dies."""
+        """A lock of a study, which one process holds at a time. The database releases it when its holder dies."""
         return (
             self._locked_row(name) if self._file is None else _locked(self._file.with_name(f"{self._file.name}.lock"))
         )
@@ -199,7 +200,7 @@ class Database(StudyStore):
                     pass
             connection.rollback()
             if connection.dialect.name == "postgresql":
-                # A holder whose machine vanished is one that the server would believe in for hours.
+                # Without these, the server would wait for hours for a holder whose machine has vanished.
                 connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'")
                 connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{_LOCK_SECONDS}s'")
             connection.execute(sqlalchemy.select(table).where(mine).with_for_update())
@@ -249,7 +250,7 @@ def _lock_table(backend: RDBStorage) -> "Table":
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """A context that one process at a time is in. The system ends it when its holder dies."""
+    """A lock that one process holds at a time. The system releases it when its holder dies."""
     with path.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

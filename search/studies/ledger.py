@@ -1,4 +1,4 @@
-"""Which configurations a study already has, whoever proposed them."""
+"""The configurations that a study has already tried or proposed, by whichever process."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from tilescout.search.studies.optuna_hooks import all_trials, queued_parameters
 from tilescout.spaces.space import Indices, SearchSpace
 
 CLAIM = "tilescout:claim"
-"""The system attribute of a trial that holds the codes proposed for it: optuna stores its parameters only one by one,
-and until the last of them is there other processes would not know what the trial is."""
+"""The system attribute of a trial that holds the codes proposed for it. Optuna stores the parameters of a trial one by
+one: without this attribute other processes would not know the configuration until the last one is stored."""
 
 
 def distributions(space: SearchSpace) -> dict[str, IntDistribution]:
-    """What to ask a study for: the code of every knob, in the order of the knobs."""
+    """The parameters of a trial, as optuna is asked for them: the code of every knob, in the order of the knobs."""
     return {knob.name: IntDistribution(0, len(knob.values) - 1) for knob in space.knobs}
 
 
@@ -43,8 +43,8 @@ def proposed(trial: FrozenTrial, space: SearchSpace) -> dict[str, int] | None:
 class Ledger:
     """The configurations of a study's first trials, extended as the study grows.
 
-    Only new trials and those that were not settled before are looked at again, so that an ask costs the same late in
-    a study as early. It is immutable: threads that share a sampler can't spoil it for each other.
+    A later reading looks only at new trials and at those that were not settled before, so that an ask costs the same
+    late in a study as early. A ledger is immutable, so that threads can share it.
 
     Attributes
     ----------

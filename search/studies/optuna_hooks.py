@@ -31,13 +31,13 @@ _QUEUED = "fixed_params"  # the system attribute in which optuna keeps the param
 
 def all_trials(study: optuna.Study) -> list[FrozenTrial]:
     """The trials of a study in the order of their numbers, as its storage has them now; not to be changed."""
-    # Not study.get_trials(): with a Hyperband pruner samplers are handed a study that shows only part of its trials.
+    # Not study.get_trials(): with a Hyperband pruner optuna hands samplers a study that shows only part of the trials.
     storage, number = study_key(study)
     return storage.get_all_trials(number, deepcopy=False)
 
 
 def study_key(study: optuna.Study) -> tuple[BaseStorage, int]:
-    """What a study is known by: its storage, and its number there."""
+    """The identity of a study: its storage, and its number there."""
     _check_version()
     return study._storage, study._study_id
 

@@ -1,4 +1,4 @@
-"""From a path or an address to the studies there."""
+"""Open the studies of a path or an address."""
 
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ def read_study(name: str, place: Path | str, named: Named = NONE_NAMED) -> Study
 
 
 def result_of(name: str, place: Path | str) -> dict[str, Any] | None:
-    """What the last finished search of one study found; `name` may also be the path of a journal.
+    """The evidence that the last finished search of a study stored; `name` may also be the path of a journal.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a cost model says of the trials of a study that it did not guide."""
+"""A cost model's predictions for the trials of a study that it did not guide."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from tilescout.spaces.templates import NONE_NAMED, Named, find_template
 
 
 def with_expected(result: StudyResult, path: Path, named: Named = NONE_NAMED) -> StudyResult:
-    """The result with, of each trial, what the model in a file expects of them.
+    """The result, with the prediction of the model in a file added to every trial.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Studies read back from their store, without the template, the table or the GPU that they were made with."""
+"""Read a study back, without the template, the table or the GPU that it was made with."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ from tilescout.spaces.templates import NONE_NAMED, Named, find_template
 def study_result(study: optuna.Study, named: Named = NONE_NAMED) -> StudyResult:
     """The result of a study, as far as it has come; see `StudyStore.read`.
 
-    Seconds are those from its first trial to its last where no search of it has ended.
+    If no search of it has ended, its seconds are those from its first trial to its last.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def study_result(study: optuna.Study, named: Named = NONE_NAMED) -> StudyResult:
 
 
 def _check(result: StudyResult) -> None:
-    """Refuse values that a study can't have: those who show it divide by them and look them up.
+    """Refuse values that a study can't have. Reports divide by them and use them as keys.
 
     Raises
     ------
@@ -84,6 +84,8 @@ def _trials(study: optuna.Study, info: StudyInfo) -> list[TrialRecord]:
     for frozen in study.get_trials(deepcopy=False):
         measurement = outcome(frozen)
         if measurement is not None:
+            if any(frozen.params[name] < 0 for name in info.knobs):
+                raise ValueError(f"trial {frozen.number} has a negative code")
             values = ((name, info.knobs[name][frozen.params[name]]) for name in info.knobs)
             trials.append(as_record(frozen, frozen.number, Configuration(tuple(values)), measurement))
     return trials
@@ -93,7 +95,7 @@ def _race(record: Mapping[str, Any] | None) -> Race | None:
     if record is None:
         return None
     ratios = {int(number): Estimate(**ratio) for number, ratio in record["time_over_library"].items()}
-    # Studies of before say how many rounds there were, and not who left early.
+    # Older studies store how many rounds there were, and not which configurations left the race early.
     ran = record.get("rounds_of", dict.fromkeys(ratios, record["rounds"]))
     return Race(
         winner=record["winner"],

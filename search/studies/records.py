@@ -1,4 +1,4 @@
-"""What a search leaves behind: frozen records, apart from the live handles that made them."""
+"""Records of studies: what was searched, every trial, and the result. They hold no open file or connection."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -27,11 +27,11 @@ class TrialRecord:
         The configuration's index in the search space; the trial's number in a study that was read back, for which the
         space is not enumerated.
     configuration, measurement
-        What was tried, and the outcome.
+        The configuration that was tried, and its outcome.
     started, finished
-        When it was proposed and when it was done, in seconds since the epoch.
+        When it was proposed and when it was finished, in seconds since the epoch.
     expected
-        What the strategy's cost model expected of it, where it has one.
+        The prediction of the strategy's cost model before the trial; None if the strategy has no model.
     """
 
     number: int
@@ -45,7 +45,7 @@ class TrialRecord:
 
 @dataclass(frozen=True)
 class StudyInfo:
-    """What a study is about; it does not change while the study runs.
+    """The description of a study. It does not change while the study is searched.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class StudyInfo:
     model
         File of the cost model that guides the search; empty without one.
     hindsight
-        Whether that model was trained on measurements of this very problem: what it expects is then no prediction.
+        Whether that model was trained on measurements of this very problem. Its times are then no predictions.
     """
 
     name: str
@@ -99,7 +99,7 @@ class StudyInfo:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any], problem: Problem) -> Self:
-        """Read what `to_dict` wrote; the problem's text is read by whoever knows its form.
+        """Read what `to_dict` wrote. The caller parses the problem, whose text depends on the template.
 
         Raises
         ------
@@ -115,24 +115,24 @@ class StudyInfo:
 
 @dataclass(frozen=True)
 class StudyResult:
-    """What a search found, with its evidence.
+    """The trials of a study and its best configuration, with the evidence for it.
 
     Attributes
     ----------
     info
-        What the study is about.
+        The description of the study.
     trials
         Every finished trial of the study, in the order of their numbers.
     seconds
         Wall-clock seconds of this run of the search.
     race
-        The final between the best, where they could be measured anew.
+        The race between the best configurations at the end. None where nothing can be measured again, as in a replay.
     not_raced
-        Why a race that was begun has no outcome; empty otherwise. Nothing is proven then, and the default the answer.
+        Why a race was begun and not finished; empty otherwise. Nothing is proven then, and the default is the answer.
     not_tracked
-        What the tracker could not deliver, in one line; a resumed search delivers it. Empty if all arrived.
+        The trials that MLflow did not take, in one line; a resumed search delivers them. Empty if all arrived.
     stopped
-        Why the sampler found that it was not worth going on; empty if the budget or the space ended the search.
+        Why the sampler ended the search; empty if the budget or the space did.
     """
 
     info: StudyInfo
@@ -145,9 +145,9 @@ class StudyResult:
 
     @property
     def best(self) -> TrialRecord | None:
-        """The answer: that of the race where there was one, else the fastest right configuration; None without one.
+        """The best configuration: the answer of the race, or without a race the fastest one with a correct result.
 
-        After a race its time and interval are the race's.
+        None if no configuration had a correct result. After a race its time and interval are those of the race.
         """
         if self.race is not None:
             answer = self.race.answer
@@ -158,7 +158,7 @@ class StudyResult:
 
     @property
     def default(self) -> TrialRecord | None:
-        """The trial of the default configuration, with the race's time after one; None if it was not tried."""
+        """The trial of the default configuration, None if it was not tried. After a race its time is the race's."""
         found = next((trial for trial in self.trials if trial.configuration == self.info.default), None)
         return self._as_raced(found) if found is not None else None
 
@@ -190,7 +190,7 @@ class StudyResult:
 
     @property
     def account(self) -> dict[str, float]:
-        """What the search cost, in seconds: of one core for ``compile``, of the GPU for the others."""
+        """The cost of the search in seconds: of one core for ``compile``, of the GPU for the others."""
         spent = {
             name: sum(getattr(trial.measurement, f"{name}_seconds") for trial in self.trials)
             for name in ("compile", "verify", "pilot", "timing")
@@ -198,7 +198,10 @@ class StudyResult:
         return spent | {"race": self.race.gpu_seconds if self.race is not None else 0.0}
 
     def evidence(self) -> dict[str, Any]:
-        """What was found and how it was proven, in a form that is stored: the part that an export reads."""
+        """The best configuration and the evidence for it, ready for JSON.
+
+        It is stored in the study, and an export reads it.
+        """
         info = self.info
         return {
             "study": info.name,
@@ -248,7 +251,7 @@ def named_bandwidth(library: str, ratio: float) -> dict[str, float]:
 
 
 def spoken(library: str) -> str:
-    """What to call the library in a sentence."""
+    """The words for the library in a sentence."""
     return "a copy" if library == COPY else "the library"
 
 

@@ -1,4 +1,4 @@
-"""Tuners that share a study: whose trial is whose, who is still there, and one at a time where it matters."""
+"""Tuners that share a study: which trial belongs to which tuner, which tuners are alive, and mutual exclusion."""
 
 import uuid
 from abc import abstractmethod
@@ -17,10 +17,10 @@ from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.trials import recover, trial_record
 from tilescout.spaces.space import SearchSpace
 
-_TUNER = "tuner"  # the user attribute of a trial that says whose it is
-_BEAT = "beat:"  # with a tuner's name behind it, the user attribute of a study that it counts up while it lives
-_HEIR = "heir:"  # with a tuner's name behind it, that of who has taken over what it left
-_LEFT = "left"  # the last beat of a tuner that ended by itself
+_TUNER = "tuner"  # the user attribute of a trial that names its tuner
+_BEAT = "beat:"  # followed by a tuner's name: the user attribute of a study with the tuner's heartbeat, a count
+_HEIR = "heir:"  # followed by a tuner's name: the user attribute of a study that names the heir of a dead tuner
+_LEFT = "left"  # the last heartbeat of a tuner that ended normally
 _PAUSE = 0.25  # seconds between two looks at what others have in flight
 
 
@@ -31,10 +31,11 @@ class SharingOptions:
     Attributes
     ----------
     beat
-        Seconds between two signs of life.
+        Seconds between two heartbeats of a tuner.
     patience
-        A tuner that gives none for so many beats of another one is taken for dead. Beats are counted, not seconds: a
-        tuner that was asleep, or cut off from the database, makes no judgement of that time.
+        A tuner is presumed dead when its heartbeat stood still for so many heartbeats of another tuner. Heartbeats are
+        counted, not seconds: a tuner that was suspended, or cut off from the database, does not judge others by that
+        time.
     """
 
     beat: float = 2.0
@@ -42,23 +43,23 @@ class SharingOptions:
 
 
 class Tuner(AbstractContextManager["Tuner"]):
-    """One tuner's part in a study. Leaving the context leaves the study."""
+    """The part of this process in a study, as long as the context is open."""
 
     @abstractmethod
     def exclusive(self) -> AbstractContextManager[None]:
-        """A context that one tuner of the study at a time is in; the death of its holder ends it."""
+        """A lock of the study, which one tuner holds at a time. It is released when its holder dies."""
 
     @abstractmethod
     def take_over(self) -> None:
-        """Settle what tuners that are gone left unfinished, so that it is tried again; call it in `exclusive`."""
+        """Queue the unfinished trials of dead tuners again. Call it while holding `exclusive`."""
 
     @abstractmethod
     def begin(self, trial: optuna.Trial) -> None:
-        """Take a trial that was just asked for as one's own; call it in the same `exclusive` as the ask."""
+        """Mark a trial as this tuner's. Call it under the same `exclusive` as the ask."""
 
     @abstractmethod
     def look(self) -> tuple[list[TrialRecord], int]:
-        """What others have finished since the last look, and how many trials they have in flight."""
+        """The trials that others have finished since the last call, and how many they have in flight."""
 
     @abstractmethod
     def owns(self, number: int) -> bool:
@@ -66,15 +67,15 @@ class Tuner(AbstractContextManager["Tuner"]):
 
     @abstractmethod
     def inherits(self, number: int) -> bool:
-        """Whether a trial, as of the last look, is of a tuner that is gone and whose heir this one is."""
+        """Whether a trial, as of the last `look`, belongs to a dead tuner whose heir this one is."""
 
     def pause(self) -> None:
-        """Wait for others to get on."""
+        """Wait a little for the trials of others."""
         Event().wait(_PAUSE)
 
 
 class SoleTuner(Tuner):
-    """The only tuner of a study: all is its own."""
+    """The only tuner of a study: every trial is its own."""
 
     def __init__(self, study: optuna.Study, space: SearchSpace) -> None:
         self._study = study
@@ -113,20 +114,21 @@ class SoleTuner(Tuner):
 class SharingTuner(Tuner):
     """One of several tuners of a study.
 
-    A trial is asked for and marked with its tuner's name in one `exclusive` context. So a running trial without a name
-    is one whose tuner died in between, and any other is its tuner's as long as that lives: a thread counts up a number
-    in the study. When a tuner has left or is silent, another one becomes its heir: what it had in flight is queued
-    again, and what it finished is the heir's to show.
+    A trial is asked for and marked with its tuner's name in one `exclusive` context. A running trial without a name is
+    therefore one whose tuner died in between. Any other belongs to its tuner as long as that lives: a thread of each
+    tuner counts up its heartbeat in the study. When a tuner has left, or its heartbeat stands still, another tuner
+    becomes its heir. The heir queues the dead tuner's trials in flight again, and delivers its finished trials to
+    MLflow.
 
-    A tuner that was taken for dead and is not goes on under another name; outcomes of what it had in flight are dropped
-    where they are another's by then.
+    A tuner that was presumed dead by mistake goes on under another name. Outcomes of its former trials in flight are
+    dropped where an heir has settled them.
 
     Parameters
     ----------
     study, space
-        What is shared.
+        The study that is shared, and its space.
     exclusive
-        Makes a context that one process at a time is in.
+        Makes the lock of the study.
     options
         See `SharingOptions`.
     """
@@ -145,9 +147,9 @@ class SharingTuner(Tuner):
         self._name = _new_name()
         self._inherited: set[str] = set()
         self._own: set[int] = set()  # numbers of trials
-        self._tuners: dict[int, str | None] = {}  # whose the others are, by their numbers
-        self._looked: set[int] = set()  # others that are finished and that `look` has returned
-        self._others: dict[str, tuple[Any, int]] = {}  # the last beat of each other tuner, and how long it has been so
+        self._tuners: dict[int, str | None] = {}  # the tuners of the other trials, by number
+        self._looked: set[int] = set()  # finished trials of others that `look` has returned
+        self._others: dict[str, tuple[Any, int]] = {}  # each other's heartbeat, and for how many of ours
         self._stopping = Event()
         self._thread = Thread(target=self._keep_beating, name="tuner-beat", daemon=True)
 
@@ -161,7 +163,7 @@ class SharingTuner(Tuner):
     ) -> None:
         self._stopping.set()
         self._thread.join()
-        with suppress(Exception):  # without a last word one is missed a little later
+        with suppress(Exception):  # if this fails, the others notice a little later that it has left
             self._study.set_user_attr(_BEAT + self._name, _LEFT)
 
     def exclusive(self) -> AbstractContextManager[None]:
@@ -169,7 +171,7 @@ class SharingTuner(Tuner):
 
     def take_over(self) -> None:
         attributes = self._study.user_attrs
-        if _HEIR + self._name in attributes:  # taken for dead
+        if _HEIR + self._name in attributes:  # presumed dead
             self._name = _new_name()
             self._beat(1)
         heirs = {key.removeprefix(_HEIR): heir for key, heir in attributes.items() if key.startswith(_HEIR)}
@@ -177,7 +179,8 @@ class SharingTuner(Tuner):
         gone.discard(self._name)
         if not gone and not self._has_orphans(heirs):
             return
-        # Who dies in here is buried too, and whoever does that finds these trials by the names of their dead tuners.
+        # If this tuner dies before it has queued the trials again, its own heir does: the names of all dead tuners
+        # stay in the study, and their trials bear them.
         for name in gone:
             self._study.set_user_attr(_HEIR + name, self._name)
             heirs[name] = self._name
@@ -220,7 +223,7 @@ class SharingTuner(Tuner):
         count = 1
         while not self._stopping.wait(self._options.beat):
             count += 1
-            with suppress(Exception):  # a database that is away says nothing of the other tuners
+            with suppress(Exception):  # while the database can't be reached, nothing is known of the other tuners
                 self._beat(count)
                 self._watch()
 
@@ -249,7 +252,7 @@ def _beats(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def _line(name: str, heirs: Mapping[str, str]) -> list[str]:
     """The heir of a tuner, the heir's heir, and so on."""
     line: list[str] = []
-    while name in heirs:
+    while name in heirs and heirs[name] not in line:
         name = heirs[name]
         line.append(name)
     return line

@@ -31,17 +31,17 @@ class StudyStore(ABC):
     def join(
         self, base: str, resume: bool, sampler: BaseSampler, space: SearchSpace, sharing: SharingOptions
     ) -> AbstractContextManager[tuple[optuna.Study, Tuner]]:
-        """A study to search, and this process's part in it, while the context is open.
+        """Open a study for searching. The context gives the study and this process's `Tuner`.
 
         Parameters
         ----------
         base
             What the study is named after.
         resume
-            Take the newest study of that name, in a database together with the tuners that are at it; else start
-            another.
+            Go on with the newest study of that name, in a database together with the tuners that search it now.
+            Otherwise a new study is made.
         sampler, space
-            Proposes, and what.
+            The strategy, and the space that it searches.
         sharing
             How tuners of one study keep track of each other.
 
@@ -92,7 +92,7 @@ class StudyStore(ABC):
         return self.load(name).user_attrs
 
     def result(self, name: str) -> dict[str, Any] | None:
-        """What the last finished search of a study found, as `StudyResult.evidence` has it; None if none finished.
+        """The evidence that a study's last finished search stored, see `StudyResult.evidence`; None if none finished.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The trials of a study as optuna stores them: outcomes, what was expected of them, and those to be tried again."""
+"""The trials of a study, as optuna stores them: outcomes, predictions, and those that are to be tried again."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -18,10 +18,10 @@ from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
 
 MEASUREMENT = "measurement"  # the user attribute of a trial that holds its outcome
-_EXPECTED = "expected"  # the same that holds what a cost model expected of it
-INFO = "info"  # the user attribute of a study that says what it is about, readable without its template
+_EXPECTED = "expected"  # the user attribute of a trial that holds the prediction of a cost model
+INFO = "info"  # the user attribute of a study that holds its description
 _AGAIN = "again"  # the user attribute of a trial that names the interrupted one whose configuration it tries again
-RESULT = "result"  # the user attribute of a study that holds what its last run found
+RESULT = "result"  # the user attribute of a study that holds the evidence of its last run
 
 
 def codes(space: SearchSpace, params: dict[str, Any]) -> list[int]:
@@ -30,11 +30,11 @@ def codes(space: SearchSpace, params: dict[str, Any]) -> list[int]:
 
 
 def record_expected(trial: optuna.Trial, expected: Expected) -> None:
-    """Store what is expected of a trial that is about to be tried."""
+    """Store the prediction for a trial that is about to be measured."""
     trial.set_user_attr(_EXPECTED, asdict(expected))
 
 
-def record_outcome(study: optuna.Study, trial: int | optuna.Trial, measurement: Measurement) -> bool:
+def record_outcome(study: optuna.Study, trial: optuna.Trial, measurement: Measurement) -> bool:
     """Store an outcome and finish its trial: complete with the time in µs, or failed.
 
     Returns
@@ -42,8 +42,6 @@ def record_outcome(study: optuna.Study, trial: int | optuna.Trial, measurement: 
     bool
         False if the trial is finished already: another tuner has settled it.
     """
-    if not isinstance(trial, optuna.Trial):
-        trial = optuna.Trial(study, trial)
     try:
         trial.set_user_attr(MEASUREMENT, measurement.to_dict())
         _tell(study, trial, measurement)
@@ -56,7 +54,7 @@ def _tell(study: optuna.Study, trial: optuna.Trial, measurement: Measurement) ->
     if measurement.ok:
         study.tell(trial, measurement.time_us, skip_if_finished=True)
     elif measurement.pilot_us is not None and not measurement.failed:
-        # Of a pruned trial samplers learn the pilot: it is slow, and about how slow.
+        # The value of a pruned trial is its pilot's time: samplers learn about how slow it is.
         trial.report(measurement.pilot_us, step=0)
         study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
     else:
@@ -66,15 +64,15 @@ def _tell(study: optuna.Study, trial: optuna.Trial, measurement: Measurement) ->
 def recover(study: optuna.Study, space: SearchSpace, lost: Callable[[FrozenTrial], bool] = lambda trial: True) -> int:
     """Settle the trials that a killed search left running; return how many are to be tried again.
 
-    A trial whose outcome was stored is finished with it. Any other is marked interrupted and its configuration queued
-    again, if it had one. A process that is killed in here leaves nothing undone that another call does not do.
+    A trial whose outcome was stored is finished with it. Any other is marked as interrupted, and its configuration, if
+    it had one, is queued again. If this process is killed meanwhile, the next call does the rest.
 
     Parameters
     ----------
     study, space
         The study.
     lost
-        Which running trials nobody is at any more.
+        Says which running trials no process works on any more.
     """
     again = 0
     trials = all_trials(study)
@@ -104,7 +102,7 @@ def outcome(frozen: FrozenTrial) -> Measurement | None:
 
 
 def trial_record(frozen: FrozenTrial, space: SearchSpace) -> TrialRecord | None:
-    """What a finished trial found; None if it has no outcome, or was interrupted."""
+    """The record of a finished trial; None if it has no outcome, or was interrupted."""
     measurement = outcome(frozen)
     if measurement is None:
         return None
@@ -128,8 +126,16 @@ def as_record(frozen: FrozenTrial, index: int, configuration: Configuration, mea
         measurement=measurement,
         started=frozen.datetime_start.timestamp(),
         finished=frozen.datetime_complete.timestamp(),
-        expected=Expected(**expected) if (expected := frozen.user_attrs.get(_EXPECTED)) else None,
+        expected=_expected(frozen),
     )
+
+
+def _expected(frozen: FrozenTrial) -> Expected | None:
+    stored = frozen.user_attrs.get(_EXPECTED)
+    try:
+        return Expected(**stored) if stored else None
+    except TypeError as error:
+        raise _damaged(frozen.number, error) from error
 
 
 def _outcome(frozen: FrozenTrial) -> Measurement:
@@ -146,14 +152,14 @@ def finished_trials(study: optuna.Study, space: SearchSpace) -> Sequence[TrialRe
 
 
 def record_info(study: optuna.Study, info: StudyInfo) -> None:
-    """Store what a study is about, so that it can be read without its template."""
+    """Store the description of a study, so that it can be read without its template."""
     described = info.to_dict()
     if study.user_attrs.get(INFO) != described:
         study.set_user_attr(INFO, described)
 
 
 def record_result(study: optuna.Study, result: StudyResult) -> None:
-    """Store what a search found, its race included: the trials alone don't tell."""
+    """Store the evidence of a search: its race is not among the trials."""
     study.set_user_attr(RESULT, result.evidence())
 
 

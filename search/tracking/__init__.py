@@ -20,8 +20,8 @@ if TYPE_CHECKING:
         artifact_folder,
         default_store,
         find_experiment,
-        manners,
         open_client,
+        quiet_mlflow,
         translated,
     )
     from tilescout.search.tracking.suite import SuiteInfo, SuiteRun, suite_metrics
@@ -43,8 +43,8 @@ __all__ = [
     "front_page",
     "log_experiment",
     "log_model",
-    "manners",
     "open_client",
+    "quiet_mlflow",
     "serve",
     "suite_metrics",
     "to_html",
@@ -66,7 +66,7 @@ __getattr__, __dir__ = public_names(
         "artifact_folder": "store",
         "default_store": "store",
         "find_experiment": "store",
-        "manners": "store",
+        "quiet_mlflow": "store",
         "open_client": "store",
         "translated": "store",
         "SuiteInfo": "suite",

@@ -1,4 +1,4 @@
-"""Tables as MLflow knows them: datasets that a run had as its input."""
+"""Tables as MLflow's datasets: the inputs of a run."""
 
 import json
 from typing import TYPE_CHECKING

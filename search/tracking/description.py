@@ -1,4 +1,4 @@
-"""What a study's run says of itself in MLflow: a description in Markdown."""
+"""The description of a study's run in MLflow, in Markdown."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ HINDSIGHT = "it was trained on measurements of this very problem: what it expect
 
 
 def opening(info: StudyInfo) -> str:
-    """What the description says of the study itself, from the start."""
+    """The first part of the description, which is known when the study starts."""
     return (
         f"**{_plain(str(info.problem))}** on **{_plain(info.device)}**: `{info.space}` searched by `{info.sampler}`, "
         f"seed {info.seed}; {_plain(source(info))}\n"
@@ -32,7 +32,7 @@ def source(info: StudyInfo) -> str:
 
 
 def verdict(result: StudyResult) -> str:
-    """What was found, in a sentence or two."""
+    """The result in a sentence or two."""
     best = result.best
     timing = best.measurement.timing if best is not None else None
     if best is None or timing is None:
@@ -144,12 +144,12 @@ def _library_row(info: StudyInfo, default: Timing | None) -> str:
 
 
 def _cells(*texts: str) -> str:
-    """A row of a table; with a wide space in each cell, for MLflow sets none between them."""
+    """A row of a table. Each cell has a wide space, because MLflow leaves none between cells."""
     return "|" + "|".join(f" {text}&emsp;" for text in texts) + "|"
 
 
 def _link(result: StudyResult, experiment_id: str, children: Mapping[int, str], room: int) -> str:
-    """A link to parallel coordinates of the right trials: of the fastest, if not all fit into `room` characters."""
+    """A link to parallel coordinates of the correct trials: the fastest ones that fit into `room` characters."""
     right = [trial for trial in result.trials if trial.measurement.ok and trial.number in children]
     right.sort(key=lambda trial: trial.measurement.time_us)
     ids = [f"%22{children[trial.number]}%22" for trial in right]

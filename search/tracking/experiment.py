@@ -7,8 +7,8 @@ from tilescout.search.tracking.store import (
     artifact_folder,
     default_store,
     find_experiment,
-    manners,
     open_client,
+    quiet_mlflow,
     translated,
 )
 
@@ -39,7 +39,7 @@ def log_experiment(
         If the store can't be opened or written.
     """
     uri = default_store(store)[0] if isinstance(store, Path) else store
-    with manners():
+    with quiet_mlflow():
         client = open_client(uri)
         with translated(uri):
             experiment = find_experiment(client, f"tilescout/{name}", artifact_folder(uri))

@@ -1,4 +1,4 @@
-"""What MLflow is told of a study and its trials: names and values, as plain mappings."""
+"""The tags, parameters and metrics of a study and its trials in MLflow, as plain mappings."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,12 +9,12 @@ from tilescout.spaces.problems import Problem
 
 TRIAL_TAG = "tilescout.trial"  # number of the trial that a child run holds
 STUDY_TAG = "tilescout.study"
-SUITE_TAG = "tilescout.suite"  # names what a suite's run is about, so that a resumed one finds it
+SUITE_TAG = "tilescout.suite"  # identifies a suite's run, so that a resumed search finds it
 PARENT_TAG = "mlflow.parentRunId"  # nests a run under another one in MLflow's table
 NOTE_TAG = "mlflow.note.content"  # the description, in Markdown
 TAG_LENGTH = 8000  # MLflow's limit for the value of a tag, in characters
 
-# In a link to MLflow's pages: without it they open on the ones for traces of language models.
+# A part of links to MLflow's pages. Without it they open the pages for traces of language models.
 UI_MODE = "workflowType=machine_learning"
 
 _RUN_STATUS = {Status.OK: "FINISHED", Status.PRUNED: "FINISHED", Status.INTERRUPTED: "KILLED"}
@@ -39,7 +39,7 @@ def experiment_name(space: str) -> str:
 
 
 def common_tags(info: StudyInfo) -> dict[str, str]:
-    """What holds for the study and for each of its trials."""
+    """The tags of the study's run and of each trial's run."""
     return {
         STUDY_TAG: info.name,
         "mlflow.source.name": "tilescout",
@@ -88,7 +88,7 @@ def trial_status(trial: TrialRecord) -> str:
 
 
 def trial_tags(trial: TrialRecord) -> dict[str, str]:
-    """What a child run has in addition to `common_tags`."""
+    """The tags of a trial's run in addition to `common_tags`."""
     measurement = trial.measurement
     tags = {TRIAL_TAG: str(trial.number), "status": str(measurement.status)}
     return tags | ({"error": measurement.error} if measurement.error else {})
@@ -159,7 +159,7 @@ def _rate(info: StudyInfo, timing: Timing) -> dict[str, float]:
 
 
 def result_metrics(result: StudyResult) -> dict[str, float]:
-    """Metrics of the parent run that only the finished study knows: its account, and what the race found."""
+    """Metrics of the parent run that are known when the study is finished: its cost, and the outcome of the race."""
     metrics = {
         "trials": float(len(result.trials)),
         "search_seconds": result.seconds,
@@ -188,7 +188,7 @@ def result_metrics(result: StudyResult) -> dict[str, float]:
 
 
 def race_metrics(result: StudyResult) -> dict[int, dict[str, float]]:
-    """Metrics of the trials that raced, by their number: what each cost of the race's GPU time."""
+    """Metrics of the trials that raced, by number: the share of each in the race's GPU time."""
     race = result.race
     if race is None:
         return {}
@@ -197,7 +197,7 @@ def race_metrics(result: StudyResult) -> dict[int, dict[str, float]]:
 
 
 def result_tags(result: StudyResult) -> dict[str, str]:
-    """Tags of the parent run that only the finished study knows."""
+    """Tags of the parent run that are known when the study is finished."""
     tags = {}
     if result.best is not None:
         tags["best_configuration"] = str(result.best.configuration)

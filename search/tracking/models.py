@@ -12,7 +12,7 @@ from tilescout.costmodel.features import Features
 from tilescout.costmodel.persistence import ModelCard, SavedModel, load_model
 from tilescout.search.measure.provenance import Dataset
 from tilescout.search.tracking.datasets import dataset_input
-from tilescout.search.tracking.store import artifact_folder, find_experiment, manners, open_client, translated
+from tilescout.search.tracking.store import artifact_folder, find_experiment, open_client, quiet_mlflow, translated
 from tilescout.spaces.errors import ModelError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def log_model(uri: str, path: Path, card: ModelCard, features: Features, table: 
     StoreError
         If the store can't be opened or written.
     """
-    with manners():
+    with quiet_mlflow():
         client = open_client(uri)
         with translated(uri):
             experiment = find_experiment(client, EXPERIMENT, artifact_folder(uri))
@@ -158,7 +158,7 @@ def _features_of(model: SavedModel) -> tuple[str, ...]:
 
 
 def served_model() -> Any:
-    """What MLflow serves: predicts log times and their standard deviations from a table of features."""
+    """The object that MLflow serves. It predicts log times and their standard deviations from a table of features."""
     import pandas as pd
     from mlflow.pyfunc.model import PythonModel
 

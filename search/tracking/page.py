@@ -1,4 +1,4 @@
-"""A study as one HTML page for mailing around: it holds all that it shows."""
+"""A study as one HTML page that loads nothing else, so that it can be mailed."""
 
 from importlib.resources import files
 

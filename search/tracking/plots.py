@@ -1,4 +1,4 @@
-"""The pictures of a search, as matplotlib figures: PNG files for MLflow, SVG for a page of either theme."""
+"""The plots of a search, as matplotlib figures: PNG files for MLflow, SVG for the HTML report."""
 
 import math
 import re
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_WIDE = 4.0  # slowest over fastest from which the time axis is logarithmic
-_CELLS = 160  # cells of a heat map up to which each says its time
-_LABELS = 24  # values of a knob up to which each is named at its axis
+_WIDE = 4.0  # slowest over fastest: from here on the time axis is logarithmic
+_CELLS = 160  # a heat map of at most so many cells shows the time in each
+_LABELS = 24  # an axis of at most so many values names each
 _TRIAL, _FAILED, _BEST, _DEFAULT, _LIBRARY = "#7a8fa6", "#c0392b", "#1f3b73", "#ef8e19", "#2e7d32"
 _INK, _MUTED, _GRID = "#000000", "#555555", "#e4e7eb"
 THEMED = {
@@ -44,7 +44,7 @@ _LIGHT_TEXT, _DARK_TEXT = "#ffffff", "#010101"  # on a cell of a heat map, whate
 
 
 def draw(result: StudyResult, importance: Importance | None) -> dict[str, "Figure"]:
-    """The pictures that the study has something to show in, by name, in the order in which to look at them."""
+    """The plots of a study by name, in the order of a report. Plots that would be empty are left out."""
     drawn = {
         "convergence": _convergence(result),
         "importance": _importance(importance) if importance is not None else None,

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param, Run, RunTag
 
-_BATCH = 256  # trials that are written at once, where there is a backlog
-_PAGE = 200  # runs a page when reading back; each comes with all it holds
+_BATCH = 256  # most trials that are written at once
+_PAGE = 200  # runs per request when reading back: each comes with all its data
 
 
 class StudyRuns:
@@ -65,11 +65,11 @@ class StudyRuns:
         self._counted: set[int] = set()  # trials that `_progress` has
         self._children: dict[int, str] = {}  # run of each trial, by its number
         self._finished: set[int] = set()  # trials whose run is complete
-        self._delivered: set[int] = set()  # those of them that `deliver` saw to
+        self._delivered: set[int] = set()  # those of them that `deliver` wrote, or found complete
         self._announced: deque[TrialRecord] = deque()
-        self._attempted: set[int] = set()  # trials whose run may exist although we never heard so
-        self._doubtful: set[int] = set()  # those of them whose run was asked for again
-        self._awaiting_default: list[TrialRecord] = []  # finished before the default's times were known
+        self._attempted: set[int] = set()  # trials whose run may exist although the request for it failed
+        self._doubtful: set[int] = set()  # those of them whose run was requested again
+        self._awaiting_default: list[TrialRecord] = []  # finished before the default was measured
         self._tags = fields.common_tags(info)
         if run_id is None:
             self.experiment_id = find_experiment(client, fields.experiment_name(info.space), artifacts)
@@ -80,7 +80,7 @@ class StudyRuns:
         else:
             run = self._reopen(run_id)
             self.experiment_id, self.run_id = run.info.experiment_id, run_id
-        # On a reopened run this changes nothing, or fails because the run is of another study.
+        # On a reopened run this changes nothing, or fails if the run is of another study.
         client.log_batch(self.run_id, params=_params(fields.study_params(info)))
         self._database = DatabaseRuns.of(client, self.run_id, self.experiment_id)
 
@@ -96,7 +96,7 @@ class StudyRuns:
                 self._finished.add(number)
 
     def count(self, trial: TrialRecord) -> None:
-        """Reckon with a finished trial that another process writes."""
+        """Count a finished trial that another process writes."""
         if trial.number not in self._counted:
             progress = self._progress.after(trial, self._info)
             if progress.default is not None:
@@ -106,24 +106,24 @@ class StudyRuns:
             self._counted.add(trial.number)
 
     def announce(self, trial: TrialRecord) -> None:
-        """Say that `deliver` will be called for a trial, after those announced before: it may go with an earlier one.
+        """Announce that `deliver` will be called for a trial, after those announced before: one call can write several.
 
         Any thread may call it.
         """
         self._announced.append(trial)
 
     def deliver(self, trial: TrialRecord) -> None:
-        """Write a finished trial, unless it is there; trials that are announced behind it go along where they can."""
+        """Write a finished trial, unless it is there, and where possible the trials announced after it."""
         if trial.number in self._delivered:
             return
         while self._announced and self._announced[0].number != trial.number:
-            self._announced.popleft()  # was refused
+            self._announced.popleft()  # it was refused
         batch: list[tuple[ChildRun, dict[str, float], int]] = []
         settled: list[TrialRecord] = []
         progress = self._progress
         for each in list(islice(self._announced, _BATCH)) or [trial]:
             after = progress if each.number in self._counted else progress.after(each, self._info)
-            # What came before the default lacks its speed-up over it, and gets it once that is known.
+            # Trials before the default have no speed-up over it yet; they get it when the default is measured.
             if settled and (self._database is None or after.default is not progress.default):
                 break
             if each.number not in self._finished:
@@ -146,7 +146,7 @@ class StudyRuns:
         self._settle(settled, progress)
 
     def _settle(self, trials: Sequence[TrialRecord], progress: Progress) -> None:
-        """Remember what was written."""
+        """Remember which trials were written."""
         numbers = {trial.number for trial in trials}
         self._finished |= numbers
         self._delivered |= numbers
@@ -251,7 +251,7 @@ class StudyRuns:
         return self._search(f"{parent} and tags.`{fields.TRIAL_TAG}` = '{number}'")
 
     def _drop_doubles(self) -> None:
-        """Delete runs that a server made after all, when we had given up on them and asked again."""
+        """Delete duplicate runs: a request that seemed to fail may have been carried out after it was repeated."""
         for number in self._doubtful:
             for run in self._runs_of(number):
                 if run.info.run_id != self._children.get(number):

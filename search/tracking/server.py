@@ -15,9 +15,9 @@ from tilescout.spaces.errors import StoreError
 
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    # Jobs of the server judge language models; they would be a dozen processes.
+    # The server's jobs evaluate language models, in a dozen processes.
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-    "PYTHONWARNINGS": "ignore",  # the server's own deprecations are nothing that its user can act on
+    "PYTHONWARNINGS": "ignore",  # the user can't act on deprecations within the server
 }
 
 
@@ -59,9 +59,9 @@ def serve(uri: str, artifact_root: Path | None, host: str, port: int) -> int:
     artifacts = artifact_root or artifact_folder(uri)
     if artifacts is not None:
         command += ["--artifacts-destination", str(artifacts)]
-    # One worker: SQLite has one writer, more of them only wait for each other. No line for every request.
+    # One worker: SQLite has one writer, and more workers would only wait for each other. No log line for each request.
     command += ["--host", host, "--port", str(port), "--workers", "1", "--uvicorn-opts", "--log-level warning"]
-    # A group of its own: the server is several processes, and each has to hear of Ctrl-C once.
+    # A process group of its own: the server has several processes, and each has to get one signal on Ctrl-C.
     server = subprocess.Popen(command, env=os.environ | _ENVIRONMENT, start_new_session=True)
     stopped = False
 
@@ -72,7 +72,7 @@ def serve(uri: str, artifact_root: Path | None, host: str, port: int) -> int:
             os.killpg(server.pid, signal.SIGTERM)  # on SIGINT it prints a traceback
 
     with ExitStack() as stack:
-        stack.callback(stop, signal.SIGTERM, None)  # nothing stays behind, whatever ends this function
+        stack.callback(stop, signal.SIGTERM, None)  # no process is left behind, however this function ends
         for number in (signal.SIGINT, signal.SIGTERM):
             stack.callback(signal.signal, number, signal.signal(number, stop))
         code = server.wait()

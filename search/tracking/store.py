@@ -1,4 +1,4 @@
-"""Opening an MLflow store: where it lies, what can be wrong with it, and the manners we ask of MLflow."""
+"""Open an MLflow store: its address and files, the checks before it is used, and MLflow's settings meanwhile."""
 
 import logging
 import os
@@ -15,13 +15,13 @@ from tilescout.spaces.errors import StoreError, one_line
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-ERROR_LENGTH = 300  # of what MLflow says, in characters
+ERROR_LENGTH = 300  # of a message of MLflow's, in characters
 _SQLITE = "sqlite:///"
 _LOCK_SECONDS = 5.0  # how long opening a store waits for another process that is writing to it
 
-# MLflow takes these from the environment and from nowhere else. No retries of its own: it would block for four
-# minutes on a server that is down, where opening a store has to fail at once and the writer has its own backoff.
-_MANNERS = {
+# MLflow takes these from the environment and from nowhere else. It makes no retries of its own: on a server that is
+# down these take four minutes, while opening a store has to fail at once, and the writer retries by itself.
+_QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
@@ -66,17 +66,17 @@ def artifact_folder(uri: str) -> Path | None:
 
 
 @contextmanager
-def manners() -> Iterator[None]:
-    """MLflow without telemetry, chatter and long retries of its own, while the context is open.
+def quiet_mlflow() -> Iterator[None]:
+    """Switch off MLflow's telemetry, its log messages and its retries while the context is open.
 
-    What the user has set in the environment stays. Open it from the main thread: changing the environment while other
-    threads read it is not safe.
+    Variables that the user has set in the environment stay. Open it in the main thread: it is not safe to change the
+    environment while other threads read it.
     """
-    ours = {name: value for name, value in _MANNERS.items() if name not in os.environ}
+    ours = {name: value for name, value in _QUIET.items() if name not in os.environ}
     os.environ.update(ours)
-    import mlflow  # noqa: F401  (not before telemetry is off, and not after: importing it sets its log levels)
+    import mlflow  # noqa: F401  (after telemetry is off, and before its log levels are set)
 
-    # What matters in its log comes as an exception too, so nothing is lost.
+    # Whatever matters is raised as an exception too, so that nothing is lost.
     loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -100,7 +100,7 @@ def open_client(uri: str) -> "MlflowClient":
     """
     path = sqlite_file(uri)
     if path is not None:
-        # MLflow would try ten times over some 100 s before it says that a file can't be opened.
+        # MLflow would try for some 100 s before it reports that a file can't be opened.
         if path.exists():
             _check_sqlite(path)
         else:
@@ -109,7 +109,7 @@ def open_client(uri: str) -> "MlflowClient":
 
     with translated(uri, "; allowed are a file (sqlite:////path/mlflow.db) or a running server (http://host:port)"):
         client = MlflowClient(tracking_uri=uri)
-        client.search_experiments(max_results=1)  # constructing the client talks to no server
+        client.search_experiments(max_results=1)  # the constructor does not contact the server
     return client
 
 
@@ -141,7 +141,7 @@ def find_experiment(client: "MlflowClient", name: str, artifacts: Path | None) -
 
 @contextmanager
 def translated(uri: str, hint: str = "") -> Iterator[None]:
-    """Turn any error of talking to the store at `uri` into a `StoreError` whose message ends with `hint`."""
+    """Turn any error of the store at `uri` into a `StoreError` whose message ends with `hint`."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -152,7 +152,7 @@ def translated(uri: str, hint: str = "") -> Iterator[None]:
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether an error of writing to a store may go away by itself, so that trying again makes sense."""
+    """Whether an error of writing to a store may be temporary, so that it makes sense to try again."""
     from mlflow.exceptions import MlflowException
 
     if isinstance(error, MlflowException):
@@ -165,7 +165,7 @@ def _artifacts_beside(path: Path) -> Path:
 
 
 def _create_sqlite(path: Path) -> None:
-    """Make a store under another name and give it this one when it is whole.
+    """Make a store under a temporary name, and rename it when it is complete.
 
     A process that is killed while MLflow makes its some 60 tables would leave a file that MLflow can neither use nor
     complete.

@@ -14,12 +14,12 @@ import numpy as np
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.fields import milliseconds
-from tilescout.search.tracking.store import artifact_folder, find_experiment, manners, open_client, translated
+from tilescout.search.tracking.store import artifact_folder, find_experiment, open_client, quiet_mlflow, translated
 
 
 @dataclass(frozen=True)
 class SuiteInfo:
-    """What a suite's run is about.
+    """The description of a suite's run.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class SuiteInfo:
 
     @property
     def key(self) -> str:
-        """Names what a resumed search of the suite goes on with."""
+        """Identifies the run that a resumed search of the suite continues."""
         return f"{self.suite} {self.space} {self.device} {self.sampler} s{self.seed}"
 
 
@@ -55,7 +55,7 @@ class SuiteRun:
     uri, artifact_root
         See `MlflowTracker`.
     info
-        What it is about.
+        Its description.
     resume
         Go on with the newest run of the same kind.
 
@@ -73,7 +73,7 @@ class SuiteRun:
     def __init__(self, uri: str, artifact_root: Path | None, info: SuiteInfo, resume: bool = False) -> None:
         self._uri, self._status = uri, "KILLED"
         with ExitStack() as stack:
-            stack.enter_context(manners())
+            stack.enter_context(quiet_mlflow())
             self._client = open_client(uri)
             with translated(uri):
                 root = artifact_root or artifact_folder(uri)
@@ -82,7 +82,7 @@ class SuiteRun:
             self._resources = stack.pop_all()
 
     def finish(self, results: Sequence[StudyResult]) -> None:
-        """Write what the studies found together.
+        """Write the figures of all studies together.
 
         Raises
         ------
@@ -134,7 +134,7 @@ class SuiteRun:
 
 
 def suite_metrics(results: Sequence[StudyResult]) -> dict[str, float]:
-    """What the studies of a suite add up to: geometric means of speeds, and sums of costs."""
+    """The figures of a whole suite: geometric means of speed-ups, and sums of costs."""
     metrics = {
         "problems": float(len(results)),
         "trials": float(sum(len(result.trials) for result in results)),

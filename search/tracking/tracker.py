@@ -1,4 +1,4 @@
-"""Live logging of a search to MLflow, off the search's path."""
+"""Live logging of a search to MLflow, from a thread that does not hold the search up."""
 
 import math
 import time
@@ -14,12 +14,12 @@ from tilescout.search.tracking.fields import UI_MODE
 from tilescout.search.tracking.monitor import system_metrics
 from tilescout.search.tracking.plots import draw, to_png
 from tilescout.search.tracking.runs import StudyRuns
-from tilescout.search.tracking.store import artifact_folder, is_passing, manners, open_client, translated
+from tilescout.search.tracking.store import artifact_folder, is_passing, open_client, quiet_mlflow, translated
 from tilescout.search.tracking.views import importance
 from tilescout.search.tracking.writer import TrackingError, Writer
 
 PACE = 1.0
-"""Seconds between two deliveries of a search whose trials come fast; a kill holds these up until it is resumed."""
+"""Seconds between two deliveries when trials finish fast. A killed search delivers the rest when it is resumed."""
 
 
 class MlflowTracker:
@@ -70,12 +70,12 @@ class MlflowTracker:
     ) -> None:
         self._patience = patience
         self._logged: set[int] = set()
-        self._held: list[TrialRecord] = []  # logged, and not yet handed on to the thread
-        self._handed_on = -math.inf  # when that was done last
+        self._held: list[TrialRecord] = []  # logged, and not yet passed to the thread
+        self._handed_on = -math.inf  # time of the last pass to the thread
         self._noted: set[int] = set()
         self._closed = False
         with ExitStack() as stack:
-            stack.enter_context(manners())
+            stack.enter_context(quiet_mlflow())
             client = open_client(uri)
             with translated(uri):
                 self._runs = StudyRuns(client, artifact_root or artifact_folder(uri), info, run_id, suite)
@@ -91,7 +91,7 @@ class MlflowTracker:
             self._writer.put("the list of what is there", self._runs.read_children)
 
     def log(self, trial: TrialRecord) -> None:
-        """Queue a finished trial and return at once; a trial that was logged before is left alone.
+        """Queue a finished trial and return at once. A trial that was logged before is ignored.
 
         Trials that come fast are handed on together: those of less than `PACE` seconds cost one transaction.
         """
@@ -100,20 +100,20 @@ class MlflowTracker:
             self._hand_on()
 
     def note(self, trial: TrialRecord) -> None:
-        """Queue a trial that another process delivers to the same run: it only counts for the best so far."""
+        """Take note of a trial that another process delivers to the same run. It counts for the best so far only."""
         if trial.number not in self._logged | self._noted:
             self._noted.add(trial.number)
             self._writer.put(f"the count of trial {trial.number}", partial(self._runs.count, trial))
 
     def adopt(self, trials: Iterable[TrialRecord]) -> None:
-        """Queue those of the trials of a process that is gone which MLflow has not, or only half."""
+        """Queue the trials of a dead process that MLflow does not have, or has incompletely."""
         missing = [trial for trial in trials if trial.number not in self._logged]
         if missing:
             self._writer.put("the list of what is there", self._runs.read_children)
             self.catch_up(missing)
 
     def catch_up(self, trials: Iterable[TrialRecord]) -> None:
-        """Queue those of a resumed study's finished trials that MLflow has not, or only half; call it before `log`."""
+        """Queue the finished trials of a resumed study that MLflow lacks, or has incompletely. Call it before `log`."""
         for trial in sorted(trials, key=lambda trial: trial.finished):
             self._hold(trial)
         self._hand_on()
@@ -129,7 +129,7 @@ class MlflowTracker:
         self.catch_up(trial for trial in result.trials if trial.number not in self._noted)
         if self._noted:
             self._writer.put("the list of what is there", self._runs.read_children)
-        # Drawn here: the time that it takes must not count as the store's, which is given up on.
+        # The plots are drawn here and not in the thread, so that their time does not count towards the store's timeout.
         pictures = {name: to_png(figure) for name, figure in draw(result, importance(result)).items()}
         self._writer.put("the summary", partial(self._runs.summarise, result, pictures))
         self._deliver()
@@ -171,7 +171,7 @@ class MlflowTracker:
             return
         try:
             self.close("FAILED" if isinstance(error, Exception) else "KILLED")
-        except TrackingError as failure:  # what ended the search matters more
+        except TrackingError as failure:  # the error that ended the search matters more
             error.add_note(str(failure))
 
     def _deliver(self) -> None:

@@ -1,4 +1,4 @@
-"""What a study shows: plain columns that `plots` draws, and that the description and the page tell."""
+"""The figures of a study as plain columns, for the plots, the description in MLflow and the HTML report."""
 
 import math
 from collections import Counter
@@ -16,13 +16,13 @@ from tilescout.spaces.knobs import Configuration, Value
 
 _MAP = ("tile_m", "tile_n")  # the knobs of the heat map, where a space has them
 _TREES, _DEPTH = 16, 6  # of fANOVA's forest: shares within 0.05 of those of 64 deep trees on three searches of 500
-_LEAST, _MOST = 8, 300  # timed trials from which on importances are told, and how many they are computed from at most
+_LEAST, _MOST = 8, 300  # fewest timed trials for importances, and the most that they are computed from
 _COUNTED = (Status.OK, Status.PRUNED)
 
 
 @dataclass(frozen=True)
 class Importance:
-    """How much each knob matters to the times of a study, as far as its trials tell.
+    """How much each knob matters to the times of a study, estimated from its trials.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ def knob_values(trials: Sequence[TrialRecord]) -> dict[str, list[Value]]:
 
 
 def importance(result: StudyResult) -> Importance | None:
-    """How much each knob matters, the most important first; None where too few trials were timed to tell.
+    """How much each knob matters, the most important first; None if too few trials were timed.
 
     Only trials with a time count, and a search does not try configurations at random: this describes its trials.
     """
@@ -83,7 +83,7 @@ def importance(result: StudyResult) -> Importance | None:
     from optuna.trial import create_trial
 
     timed = [trial for trial in result.trials if trial.measurement.ok]
-    timed = timed[:: max(1, math.ceil(len(timed) / _MOST))]  # evenly over the search; all of a thousand take seconds
+    timed = timed[:: max(1, math.ceil(len(timed) / _MOST))]  # evenly over the search: a thousand would take seconds
     values = knob_values(timed)
     if len(timed) < _LEAST or not values or len({trial.measurement.time_us for trial in timed}) == 1:
         return None
@@ -129,7 +129,7 @@ def heat_map(result: StudyResult, found: Importance | None) -> HeatMap | None:
 
 
 def gpu_account(result: StudyResult) -> dict[str, dict[str, float]]:
-    """Seconds of GPU time by what they went into, and within that by how the trials ended; the race stands alone."""
+    """Seconds of GPU time by purpose, and within a purpose by how the trials ended. The race is one of the purposes."""
     account: dict[str, dict[str, float]] = {}
     for what in ("verify", "pilot", "timing"):
         spent = {"ok": 0.0, "pruned": 0.0, "failed": 0.0}
@@ -144,7 +144,7 @@ def gpu_account(result: StudyResult) -> dict[str, dict[str, float]]:
 
 
 def failures(result: StudyResult) -> list[tuple[str, str, int, int]]:
-    """How trials failed: status, reason, how many did, and the first of them; the most frequent first."""
+    """The failures of trials: status, reason, number of trials and the first of them; the most frequent first."""
     found = [trial for trial in result.trials if trial.measurement.failed]
     reasons = Counter((str(trial.measurement.status), trial.measurement.error) for trial in found)
     first = {(str(trial.measurement.status), trial.measurement.error): trial.number for trial in reversed(found)}

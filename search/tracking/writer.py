@@ -1,4 +1,4 @@
-"""One thread that delivers in order, waits out what passes, and says what it could not deliver."""
+"""A thread that runs jobs in order, retries after temporary errors, and reports the jobs that failed."""
 
 import threading
 from collections import deque
@@ -14,7 +14,7 @@ _NAMED = 10  # how many undelivered items a message names
 
 
 class TrackingError(StoreError):
-    """Something of a search did not reach the tracking store.
+    """A part of a search did not reach the tracking store.
 
     Attributes
     ----------
@@ -54,10 +54,10 @@ class Writer:
         self._jobs: deque[_Job] = deque()
         self._refused: list[str] = []
         self._reason = "nothing came back"
-        self._settled = 0  # jobs that are done or put aside
+        self._settled = 0  # jobs that are done or refused
         self._stopping = False
         self._changed = threading.Condition()
-        # A daemon: a call that hangs in MLflow must not keep the interpreter from ending.
+        # A daemon thread: a call that hangs in MLflow must not keep the interpreter from exiting.
         self._thread = threading.Thread(target=self._work, name="mlflow-writer", daemon=True)
         self._thread.start()
 
@@ -90,7 +90,7 @@ class Writer:
                 raise TrackingError(undelivered, self._reason)
 
     def stop(self) -> None:
-        """End the thread after the attempt that it is making; what is queued is dropped."""
+        """End the thread after its current attempt. Queued jobs are dropped."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -122,7 +122,7 @@ class Writer:
             try:
                 job.action()
                 return False
-            except Exception as error:  # whatever it is, it must not end the thread
+            except Exception as error:  # no error may end the thread
                 self._reason = one_line(error, ERROR_LENGTH)
                 if not self._is_passing(error):
                     return True

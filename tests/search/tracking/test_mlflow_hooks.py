@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from tilescout.search.studies import optuna_hooks
 from tilescout.search.tracking import mlflow_hooks
 from tilescout.search.tracking.mlflow_hooks import DatabaseRuns, is_tested
-from tilescout.search.tracking.store import default_store, find_experiment, manners, open_client
+from tilescout.search.tracking.store import default_store, find_experiment, open_client, quiet_mlflow
 from tilescout.spaces.errors import StoreError
 
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
@@ -42,7 +42,7 @@ def test_the_installed_version_is_one_that_was_tested() -> None:
 @pytest.mark.usefixtures("other_version")
 def test_with_another_version_a_store_is_made_by_the_client_and_not_written_behind_its_back(tmp_path: Path) -> None:
     uri, artifacts = default_store(tmp_path)
-    with manners():
+    with quiet_mlflow():
         client = open_client(uri)
         experiment = find_experiment(client, "tilescout/x", artifacts)
         parent = client.create_run(experiment).info.run_id
@@ -59,7 +59,7 @@ def test_with_other_tables_they_are_not_written(
     monkeypatch.setattr(mlflow_hooks, "COLUMNS", changed)
     is_tested.cache_clear()
     try:
-        with manners():
+        with quiet_mlflow():
             client = open_client(copy_store(tmp_path))
             experiment = find_experiment(client, "tilescout/x", None)
             assert DatabaseRuns.of(client, client.create_run(experiment).info.run_id, experiment) is None

@@ -24,7 +24,7 @@ from tilescout.search.tracking import MlflowTracker, TrackingError, default_stor
 from tilescout.search.tracking.description import describe
 from tilescout.search.tracking.fields import TAG_LENGTH, Progress
 from tilescout.search.tracking.plots import draw, to_png
-from tilescout.search.tracking.store import manners, open_client
+from tilescout.search.tracking.store import open_client, quiet_mlflow
 from tilescout.search.tracking.views import importance
 from tilescout.search.tracking.writer import Writer
 from tilescout.spaces.errors import StoreError
@@ -96,7 +96,7 @@ def test_a_process_that_is_killed_while_it_makes_a_store_leaves_none_and_the_nex
             time.sleep(0.001)
         process.kill()
     assert not (tmp_path / "store" / "mlflow.db").exists()
-    with manners():
+    with quiet_mlflow():
         assert open_client(uri).search_experiments()
 
 
