@@ -7,6 +7,7 @@ from pathlib import Path
 from tilescout.search.campaigns.campaign import Campaign, CampaignOptions, Progress
 from tilescout.search.campaigns.plan import Plan
 from tilescout.search.engines.engine import Engine
+from tilescout.search.measure.measurement import Raced
 from tilescout.search.studies.journal import Journal, JournalForm, every
 from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.rows import Row
@@ -66,12 +67,12 @@ def collect(
 
 
 def rows(campaign: Campaign) -> Iterator[Row]:
-    """The rows of a finished campaign, in the order of its plan; those that raced have the times of the race."""
+    """The rows of a finished campaign, in the order of its plan; those that raced also with what the race told."""
     plan = campaign.plan
     for (problem, configuration), measured in sorted(campaign.rows.items()):
         final = campaign.finals.get(problem)
         if final is not None and configuration in final.ratios:
-            measured = replace(measured, timing=final.timing(configuration, measured))
+            measured = replace(measured, raced=Raced(*final.ratios[configuration]))
         yield plan.configurations[configuration], plan.problems[problem], measured
 
 
@@ -112,7 +113,7 @@ def _selection(campaign: Campaign) -> str:
     raced = sum(bool(final.ratios) for final in campaign.finals.values())
     races = (
         f"On {raced} of {len(campaign.plan.problems)} problems the fastest rows and the default were measured anew in "
-        "interleaved rounds until the fastest was one of them; their times are the races'."
+        "interleaved rounds until the fastest was one of them; that stands in columns of its own (raced_*)."
         if raced
         else f"No row was measured anew: {campaign.engine.provenance.description}."
     )

@@ -57,6 +57,29 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class Raced:
+    """The same kernel, measured once more in a race, in turns with the fastest of its problem.
+
+    A race is another regime: other kernels run in between, in one long queue. Its ratio may differ from that of
+    `Timing` by more than either interval. So the two are kept apart, and whatever compares rows goes by one of them.
+
+    Attributes
+    ----------
+    ratio
+        The kernel's time divided by the library's.
+    low, high
+        The 95 % confidence interval of `ratio`.
+    pairs
+        Number of pairs.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    pairs: int
+
+
+@dataclass(frozen=True)
 class Clocks:
     """The state of a GPU while a kernel was timed, as NVML tells it.
 
@@ -89,7 +112,9 @@ class Measurement:
     error
         Why it failed, in one line; empty if it did not.
     timing
-        The times, if `status` is ``ok``.
+        The times, if `status` is ``ok``, measured in turns with the library alone.
+    raced
+        The outcome of a race with others, if it took part in one.
     pilot_us
         The time that the pilot suggests, in µs: all that is known of the time of a pruned kernel.
     resources
@@ -111,6 +136,7 @@ class Measurement:
     status: Status
     error: str = ""
     timing: Timing | None = None
+    raced: Raced | None = None
     pilot_us: float | None = None
     resources: Resources | None = None
     clocks: Clocks | None = None
@@ -161,7 +187,7 @@ class Measurement:
         """
         known = {field.name: record[field.name] for field in fields(cls) if field.name in record}
         known["status"] = Status(known["status"])
-        for name, kind in (("timing", Timing), ("resources", Resources), ("clocks", Clocks)):
+        for name, kind in (("timing", Timing), ("raced", Raced), ("resources", Resources), ("clocks", Clocks)):
             if known.get(name) is not None:
                 known[name] = kind(**known[name])
                 _check_types(known[name])
@@ -172,7 +198,7 @@ class Measurement:
         return made
 
 
-def _check_types(record: "Measurement | Timing | Resources | Clocks") -> None:
+def _check_types(record: "Measurement | Timing | Raced | Resources | Clocks") -> None:
     """Refuse values that are none of the numbers and texts that a field may have."""
     for field in fields(record):
         value = getattr(record, field.name)

@@ -14,7 +14,7 @@ from tilescout.spaces.named import NamedProblem
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import NONE_NAMED, Named, find_template, template_names
 
-FORMAT = 4
+FORMAT = 5
 _OLDEST = 2  # without pilot_seconds
 _INT32 = range(-(2**31), 2**31)  # what an integer column holds
 
@@ -65,7 +65,8 @@ class TableCard:
         where it was not written down.
     format
         Version of the files' format: since 3 a row says what its pilot cost (before, verifying included it),
-        since 4 how many instructions its kernel has.
+        since 4 how many instructions its kernel has,
+        since 5 what a race told apart from what the row's own pairs told.
     """
 
     space: str

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.search.build.resources import Resources
-from tilescout.search.measure.measurement import Clocks, Measurement, Status, Timing
+from tilescout.search.measure.measurement import Clocks, Measurement, Raced, Status, Timing
 from tilescout.search.tables.card import TableCard
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.knobs import Value
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 Row = tuple[Mapping[str, Value], Problem, Measurement]
 
 _TIMING = tuple(field.name for field in fields(Timing))
+_RACED = {f"raced_{field.name}": field.name for field in fields(Raced)}
 _RESOURCES = tuple(field.name for field in fields(Resources))
 _CLOCKS = tuple(field.name for field in fields(Clocks))
 _COSTS = ("compile_seconds", "gpu_seconds", "verify_seconds", "pilot_seconds")
-_INTEGERS = ("pairs", *_RESOURCES)
-_SINCE = {"pilot_seconds": 3, "instructions": 4}  # the format of the first tables with this column
+_INTEGERS = ("pairs", "raced_pairs", *_RESOURCES)
+# The format of the first tables with a column, where that is not the oldest that is read.
+_SINCE = {"pilot_seconds": 3, "instructions": 4, **dict.fromkeys(_RACED, 5)}
 _ALWAYS_READ = tuple(name for name in _RESOURCES if name not in _SINCE)  # off a binary: all of them or none
 
 
@@ -43,14 +45,15 @@ def schema(card: TableCard) -> "pa.Schema":
     text = pa.dictionary(pa.int32(), pa.string())
     knobs = {name: text if isinstance(values[0], str) else pa.int32() for name, values in card.knobs.items()}
     outcome = {"problem": text, "status": text, "error": text}
-    outcome |= {name: pa.int32() if name in _INTEGERS else pa.float64() for name in _TIMING + _RESOURCES}
+    numbers = (*_TIMING, *_RACED, *_RESOURCES)
+    outcome |= {name: pa.int32() if name in _INTEGERS else pa.float64() for name in numbers}
     outcome |= {name: pa.float64() for name in ("pilot_us", "relative_error", *_COSTS)}
     outcome |= {name: text if name == "throttle" else pa.float64() for name in _CLOCKS}
     outcome = {name: kind for name, kind in outcome.items() if card.format >= _SINCE.get(name, 0)}
     clash = [name for name in knobs if name in outcome]
     if clash:
         raise TableError(f"knob {clash[0]} has the name of another column, the others are {', '.join(outcome)}")
-    absent = {*_TIMING, *_RESOURCES, *_CLOCKS, "pilot_us", "relative_error"}
+    absent = {*_TIMING, *_RACED, *_RESOURCES, *_CLOCKS, "pilot_us", "relative_error"}
     return pa.schema([pa.field(name, kind, name in absent) for name, kind in (knobs | outcome).items()])
 
 
@@ -83,6 +86,9 @@ def decode(record: Mapping[str, Any]) -> Measurement:
         status=Status(record["status"]),
         error=record["error"],
         timing=None if record["ratio"] is None else Timing(**{name: record[name] for name in _TIMING}),
+        raced=None
+        if record.get("raced_ratio") is None
+        else Raced(**{field: record[name] for name, field in _RACED.items()}),
         resources=None
         if record["registers"] is None
         else Resources(**{name: record[name] for name in _RESOURCES if name in record}),
@@ -138,19 +144,23 @@ def check_outcomes(data: "pa.Table") -> None:
     status = positions(data["status"], list(Status))
     _refuse(status < 0, f"unknown status, known are {', '.join(Status)}")
     ok = status == list(Status).index(Status.OK)
-    held = {name: np.asarray(data[name].is_valid()) for name in (*_TIMING, *_ALWAYS_READ)}
+    of_race = [name for name in _RACED if name in data.column_names]  # none in an older table
+    held = {name: np.asarray(data[name].is_valid()) for name in (*_TIMING, *of_race, *_ALWAYS_READ)}
     for name in _TIMING:
         _refuse(held[name] != ok, f"a row has a {name} if, and only if, its status is {Status.OK}")
+    for name in of_race:
+        _refuse(held[name] & ~ok, f"only a row of status {Status.OK} has a {name}")
+        _refuse(held[name] != held[of_race[0]], f"{name} and {of_race[0]} are known together or not at all")
     for name in _ALWAYS_READ:
         _refuse(held[name] != held[_ALWAYS_READ[0]], f"{name} and {_ALWAYS_READ[0]} are known together or not at all")
     pruned = status == list(Status).index(Status.PRUNED)
     _refuse(pruned & ~np.asarray(data["pilot_us"].is_valid()), f"a row has a pilot_us if its status is {Status.PRUNED}")
-    for name in (*_TIMING, *_RESOURCES, *_COSTS, "pilot_us"):
+    for name in (*_TIMING, *_RACED, *_RESOURCES, *_COSTS, "pilot_us"):
         if name not in data.column_names:  # an older table's
             continue
         known = np.asarray(data[name].fill_null(1), dtype=np.float64)
         _refuse(~np.isfinite(known) | (known < 0), f"{name} must be a number of at least 0")
-        if name in _TIMING:
+        if name in _TIMING or name in _RACED:
             _refuse(known == 0, f"{name} must be more than 0")
 
 
@@ -184,6 +194,7 @@ def _flatten(card: TableCard, row: Row) -> dict[str, Any]:
         "status": str(measurement.status),
         "error": measurement.error.encode("utf-8", "backslashreplace").decode(),
         **{name: getattr(measurement.timing, name, None) for name in _TIMING},
+        **{name: getattr(measurement.raced, field, None) for name, field in _RACED.items()},
         **{name: getattr(measurement.resources, name, None) for name in _RESOURCES},
         **{name: getattr(measurement.clocks, name, None) for name in _CLOCKS},
         **{name: getattr(measurement, name) for name in ("pilot_us", "relative_error", *_COSTS)},

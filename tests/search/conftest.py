@@ -20,7 +20,7 @@ import pytest
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool, build
 from tilescout.search.build.resources import Resources
-from tilescout.search.measure.measurement import Clocks, Measurement, Status, Timing
+from tilescout.search.measure.measurement import Clocks, Measurement, Raced, Status, Timing
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.worker import Job
 from tilescout.search.tables.card import Baseline, TableCard
@@ -66,6 +66,7 @@ def invent_measurement(rng: np.random.Generator, library_us: float) -> Measureme
     outcome = Measurement(
         Status.OK,
         timing=Timing(ratio, ratio * 0.99, ratio * 1.02, ratio * 0.995, ratio * 1.01, library_us, 7),
+        raced=Raced(ratio * 1.003, ratio * 0.999, ratio * 1.008, 42) if ratio < 1.5 else None,
         pilot_us=ratio * library_us * rng.uniform(0.9, 1.2),
         resources=resources,
         clocks=Clocks(float(rng.integers(1200, 1981)), rng.uniform(300, 700), float(rng.integers(30, 80)), "power cap"),
@@ -77,7 +78,7 @@ def invent_measurement(rng: np.random.Generator, library_us: float) -> Measureme
     )
     if ratio > 4:
         spent = outcome.verify_seconds + outcome.pilot_seconds
-        return replace(outcome, status=Status.PRUNED, timing=None, gpu_seconds=spent)
+        return replace(outcome, status=Status.PRUNED, timing=None, raced=None, gpu_seconds=spent)
     return outcome
 
 

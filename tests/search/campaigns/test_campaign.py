@@ -206,8 +206,14 @@ def test_a_real_campaign_compiles_measures_and_races(plain_gemm: ModuleType, tmp
     status = {"nothing": Status.OK, "corner": Status.WRONG, "compiler_refuses": Status.COMPILE_ERROR}
     for row in range(len(found)):
         assert found.measurement(row).status is status[str(found.configuration(row)["fault"])]
-    for summary in found.summarise():
-        assert summary.best_timing is not None
-        assert summary.best_timing.pairs % (race.look * race.pairs) == 0  # the race's
+    for problem in found.problems:
+        measured = [found.measurement(int(row)) for row in found.rows(problem)]
+        raced = [(each.timing, each.raced) for each in measured if each.raced is not None]
+        assert len(raced) > 1  # some finalists and the default
+        for timing, told in raced:
+            assert told.pairs % (race.look * race.pairs) == 0
+            assert timing is not None  # what its own pairs told stays beside it
+            assert (timing.ratio, timing.ratio_low) != (told.ratio, told.low)
+        assert all(each.raced is None for each in measured if not each.ok)
     assert "On 2 of 2 problems the fastest rows and the default were measured anew" in found.card.selection
     assert "timed in full" in found.card.selection

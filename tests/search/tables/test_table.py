@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilescout.search.build.resources import Resources
-from tilescout.search.measure.measurement import Clocks, Measurement, Status, Timing
+from tilescout.search.measure.measurement import Clocks, Measurement, Raced, Status, Timing
 from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table, find_tables, write_table
@@ -182,6 +182,11 @@ def test_tables_are_found_damaged_or_not(tmp_path: Path, invented_table: Table) 
         (Measurement(Status.OK, timing=Timing(0, 1, 1, 1, 1, 1, 7)), "ratio must be more than 0"),
         (Measurement(Status.OK, timing=Timing(1, 1, inf, 1, 1, 1, 7)), "ratio_q75 must be a number"),
         (Measurement(Status.OK, timing=Timing(1, 1, 1, 1, 1, 1, 0)), "pairs must be more than 0"),
+        (Measurement(Status.WRONG, raced=Raced(1, 1, 1, 7)), "only a row of status ok has a raced_ratio"),
+        (
+            Measurement(Status.OK, timing=Timing(1, 1, 1, 1, 1, 1, 7), raced=Raced(0, 1, 1, 7)),
+            "raced_ratio must be more than 0",
+        ),
         (Measurement(Status.WRONG, resources=Resources(2**31, 0, 0)), "column registers: "),
         (Measurement(Status.WRONG, resources=Resources(-1, 0, 0)), "registers must be a number of at least 0"),
         (Measurement(Status.OK, timing=Timing(1, 1, 1, 1, inf, 1, 7)), "ratio_high must be a number"),
