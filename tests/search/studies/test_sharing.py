@@ -15,6 +15,7 @@ from threading import Event, Thread
 
 import optuna
 import pytest
+from optuna.exceptions import StorageInternalError
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
@@ -313,6 +314,19 @@ def test_new_studies_of_one_name_are_numbered_and_results_are_found_by_name(tmp_
     assert result_of("base-2", url) == {"study": "base-2"}
     with pytest.raises(StoreError, match="there is no study other in sqlite"):
         result_of("other", url)
+
+
+def test_studies_in_postgresql_are_read_in_transactions_that_may_not_write(postgres: str) -> None:
+    url = postgres.format("postgres")  # the server's own database, in which no other test makes tables
+    with pytest.raises(StoreError, match="failed"):
+        study_store(url).names()
+    with study_store(url).join("base", False, RandomSampler(seed=0), SPACE, QUICK) as (study, _):
+        study.set_user_attr("result", {"study": study.study_name})
+    database = Database(url)
+    assert database.results() == {"base": {"study": "base"}}
+    with pytest.raises(StorageInternalError):
+        database.load("base").set_user_attr("result", None)
+    assert result_of("base", url) == {"study": "base"}
 
 
 @pytest.mark.parametrize(
