@@ -158,7 +158,7 @@ def tune(
         _LOG.info("%s", evaluator.provenance.description)
         if first is not None:
             options = replace(options, first=first(template, evaluator.space))
-        if evaluator.provenance.kind == "replay":
+        if evaluator.provenance.replayed:
             made = make_sampler(sampler, evaluator.space, seed, **options.settings)
             if made.hindsight:
                 _LOG.warning(

@@ -37,7 +37,7 @@ class ArtifactKey:
     configuration
         The knob values.
     signature, arch
-        What of the problem is compiled in, and compiler target.
+        The part of the problem that is compiled in (its types and layouts), and the compiler target.
     compiler
         Version of nvidia-cutlass-dsl.
     """
@@ -78,7 +78,7 @@ class Artifact:
     function
         Name of its entry point.
     resources
-        What the kernel occupies.
+        The resources that the kernel occupies.
     compile_seconds
         Seconds of one core that compiling took.
     error
@@ -110,7 +110,7 @@ class CompileFailure:
     Attributes
     ----------
     error
-        What the compiler or the linker said, or what became of it, in one line.
+        The message of the compiler or linker, or how its process ended, in one line.
     compile_seconds
         Seconds of one core that were spent.
     timed_out
@@ -212,7 +212,7 @@ class ArtifactStore:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def publish(self, key: ArtifactKey, artifact: Artifact, scratch: Path) -> Artifact:
-        """Move what a build left in `scratch` into the store, with its record; return the stored artifact."""
+        """Move the files of a build from `scratch` into the store, with a record; return the stored artifact."""
         folder = self.folder(key)
         record = {
             "format": FORMAT,

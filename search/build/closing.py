@@ -1,4 +1,4 @@
-"""Things that must be closed, and can be left with `with`."""
+"""The base class of objects that start processes or threads and must be closed."""
 
 from abc import ABC, abstractmethod
 from types import TracebackType

@@ -62,9 +62,9 @@ def build(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -> A
     Raises
     ------
     ArtifactError, BuildError
-        If a tool or library that every configuration needs is missing: that is nothing to store.
+        If a tool or library that every configuration needs is missing. That is not stored.
     MemoryError
-        If there was not enough memory, which says nothing of the configuration either.
+        If there was not enough memory. That says nothing of the configuration either.
     StoreError
         If the store can't be written.
     """
@@ -106,7 +106,7 @@ _SHORTAGES = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFI
 
 
 def _refuse_passing(error: BuildError, store: ArtifactStore) -> None:
-    """Raise if a build failed for want of memory or room, and not because of its configuration."""
+    """Raise if a build failed because memory or disk space ran out, and not because of its configuration."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, MemoryError):
@@ -161,8 +161,8 @@ class CompilePool(Closing):
         Returns
         -------
         Future
-            The artifact, or why there is none. It raises only for faults that are
-            not the configuration's, such as a store that can't be written.
+            The artifact, or why there is none. It raises only where the configuration is not at fault, for example if
+            the store can't be written.
         """
         result: Future[Artifact | CompileFailure] = Future()
         key = ArtifactKey.of(self.template, configuration, signature or self.signature, self.arch)
@@ -204,7 +204,8 @@ class CompilePool(Closing):
         return self._pool
 
     def _failure(self, error: BaseException, waited: float) -> CompileFailure | None:
-        # A process that is gone can't tell how long it worked; what waited for a free one includes the queue.
+        # A process that is gone can't tell how long it worked. The time since the configuration was submitted includes
+        # its wait in the queue, so it is an upper bound.
         seconds = min(waited, self.options.timeout)
         if isinstance(error, FutureTimeout):
             message = f"the compiler did not finish in {self.options.timeout:g} s and was killed"
@@ -218,18 +219,18 @@ class CompilePool(Closing):
         return None
 
     def close(self) -> None:
-        """Kill what still compiles and end the processes; what is not compiled then is cancelled."""
+        """Kill the compilers that still work and end the processes; the futures of unfinished kernels are cancelled."""
         if self._pool is not None:
             self._pool.stop()
             self._pool.join()
             self._pool = None
-        for result in list(self._compiling.values()):  # pebble leaves what it stopped as it was
+        for result in list(self._compiling.values()):  # pebble does not settle the futures of the tasks that it stops
             if result.cancel():
                 result.set_running_or_notify_cancel()
         self._compiling.clear()
 
 
-_NICENESS = 10  # a process that measures must not wait for a core: times for which the device waited don't count
+_NICENESS = 10  # the measuring process must not wait for a core: times while the GPU waits for the host don't count
 
 
 def _prepare_process(arch: str, module: str) -> None:

@@ -28,7 +28,7 @@ class LoadedKernel:
     entry
         Its entry point.
     arguments
-        Puts what an entry point takes in order: `tilescout.spaces.workloads.Workload.arguments`.
+        Puts the arguments of an entry point in order: `tilescout.spaces.workloads.Workload.arguments`.
     max_clusters
         How many of its clusters run on the device at once.
     scratch_bytes

@@ -1,11 +1,11 @@
-"""What a compiled kernel occupies."""
+"""The record of the resources that a compiled kernel occupies."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What a compiled kernel occupies, read from its binary.
+    """The resources that a compiled kernel occupies, read from its binary.
 
     Attributes
     ----------

@@ -57,8 +57,8 @@ class Task:
     library_us
         The vendor library's steady time on it, in µs.
     incumbent
-        The best ratio to the library so far, infinite if there is none: what is clearly slower may be given up early.
-        None measures in full.
+        The best ratio to the library so far, infinite if there is none. A clearly slower configuration may be given up
+        early. None measures in full.
     """
 
     configuration: Configuration
@@ -69,7 +69,7 @@ class Task:
 
 
 class CannotMeasureError(TilescoutError):
-    """An engine was asked to measure again what it can't."""
+    """A race was asked of an engine that can't measure again, or it ended early."""
 
 
 class Engine(Closing):
@@ -86,15 +86,15 @@ class Engine(Closing):
     Attributes
     ----------
     template
-        What is compiled and measured.
+        The kernels that are compiled and measured.
     device
         The GPUs, which are alike.
     product, versions
-        What the driver calls them, and the versions of what matters, the driver's among them.
+        The driver's name for them, and the versions of the software that matters, the driver's among them.
     provenance
         Where the measurements come from.
     protocol, protocol_text
-        By what they measure: its version, and in prose.
+        The version of the measuring protocol, and its description in prose.
     gpus
         How many there are; they are numbered from 0.
     compilers
@@ -144,7 +144,7 @@ class Engine(Closing):
 
     @abstractmethod
     def library(self, problem: Problem) -> str:
-        """What the library's kernel is called through."""
+        """The name of the function that calls the library's kernel, for example ``torch.mm``."""
 
     @abstractmethod
     def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
@@ -156,7 +156,10 @@ class Engine(Closing):
 
     @abstractmethod
     def measure(self, gpu: int, tasks: Sequence[Task]) -> "Future[list[Measurement]]":
-        """Measure a batch, all of one problem, in this order; what is fast prunes what comes after it."""
+        """Measure a batch, all of one problem, in this order.
+
+        A fast configuration lowers the incumbent of those that come after it in the batch.
+        """
 
     @abstractmethod
     def race(
@@ -172,7 +175,7 @@ class Engine(Closing):
 
     @abstractmethod
     def close(self) -> None:
-        """Stop everything; what is not settled is cancelled."""
+        """Stop everything; futures that are not settled are cancelled or fail."""
 
 
 def failed_future(error: BaseException) -> "Future[Any]":

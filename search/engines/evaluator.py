@@ -32,7 +32,7 @@ class Evaluator(Closing):
     engine
         Compiles and measures.
     problem
-        What is tuned.
+        The problem that is tuned.
     gpus
         Numbers of the GPUs to use; None takes all.
 
@@ -47,7 +47,7 @@ class Evaluator(Closing):
     provenance
         Where the measurements come from.
     library
-        What the library's kernel is called through, which times are relative to.
+        The function that calls the library's kernel; times are relative to it.
     capacity
         Most configurations in flight.
 
@@ -121,7 +121,7 @@ class Evaluator(Closing):
         RuntimeError
             If nothing is in flight.
         DeviceError, StoreError, BuildError
-            What kept the engine from trying a configuration at all.
+            If the engine could not try a configuration at all.
         """
         if not self._in_flight:
             raise RuntimeError("there is nothing to wait for: submit a configuration first")
@@ -151,7 +151,7 @@ class Evaluator(Closing):
         return track.measure(indices, rounds, pairs, seed)
 
     def close(self) -> None:
-        """Drop what is not measured yet; what is being measured then comes to nothing."""
+        """Drop configurations that are not measured yet; the outcome of one that is being measured is ignored."""
         with self._lock:
             self._closed = True
             self._compiled.clear()

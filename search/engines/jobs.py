@@ -1,4 +1,4 @@
-"""Between engines and measuring processes: jobs, batches of them, and what GPUs are called."""
+"""The steps that engines have in common: jobs of measuring processes, batches of jobs, and names of GPUs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -43,19 +43,22 @@ def make_job(
 
 
 def job_of(template: KernelTemplate, task: Task, options: ProtocolOptions) -> Job:
-    """The job, for a measuring process, that a task is."""
+    """The job, for a measuring process, of measuring a task."""
     job = make_job(template, task.configuration, task.artifact, task.problem, task.library_us, options)
     known = task.incumbent is not None and np.isfinite(task.incumbent)
     return replace(job, incumbent=task.incumbent) if known else job
 
 
 def complete(measured: Measurement, artifact: Artifact) -> Measurement:
-    """A measurement with what is known from compiling."""
+    """A measurement with the resources of the kernel and the seconds of compiling added."""
     return replace(measured, resources=artifact.resources, compile_seconds=artifact.compile_seconds)
 
 
 def measure_batch(process: MeasuringProcess, jobs: Sequence[Job], prunable: Sequence[bool]) -> list[Measurement]:
-    """Measure jobs of one problem one after the other; `prunable` says whose incumbent the earlier ones may lower."""
+    """Measure jobs of one problem one after the other.
+
+    `prunable` says of each whether a faster job before it may lower its incumbent.
+    """
     measured, best = [], np.inf
     for job, may_prune in zip(jobs, prunable, strict=True):
         if may_prune and best < (job.incumbent or np.inf):
@@ -68,7 +71,7 @@ def measure_batch(process: MeasuringProcess, jobs: Sequence[Job], prunable: Sequ
 
 
 def device_of(product: str, given: Device | None = None) -> Device:
-    """The device that a driver's name for a GPU means; `given` overrules it."""
+    """The device of this product name, unless another is given."""
     return given or find_device(product)
 
 
@@ -88,5 +91,5 @@ def describe_gpus(names: Sequence[str]) -> str:
 
 
 def at_work(product: str, gpus: int, where: str = "") -> str:
-    """Where measurements come from, in a line."""
+    """A line that says where measurements come from."""
     return f"measured on {f'{gpus} ' if gpus > 1 else ''}{product}{where}"

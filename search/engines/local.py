@@ -32,7 +32,7 @@ class LocalEngine(Engine):
     Parameters
     ----------
     template
-        What is tuned.
+        The kernels that are compiled and measured.
     store
         Folder of the artifact store.
     gpus

@@ -26,7 +26,7 @@ class Racetrack:
     library_us
         The library's steady time on it, in µs.
     configurations
-        What races, by numbers in this sequence.
+        The configurations; those that race are named by their numbers in this sequence.
     """
 
     def __init__(

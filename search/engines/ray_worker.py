@@ -1,4 +1,4 @@
-"""What runs on the machines of a Ray cluster: a compile task, and the actor that owns a GPU's measuring process.
+"""The code that runs on the machines of a Ray cluster: a compile task, and the actor of a GPU's measuring process.
 
 Kernels run in a child process of the actor, which can be killed; compilers run in a child process of the task's worker,
 for the same reason. Artifacts come and go as bytes with their SHA-256, which is checked before anything is loaded.
@@ -117,7 +117,7 @@ class GpuWorker:
             raise CannotMeasureError(f"the race ended early: {lost}") from None
 
     def close(self) -> None:
-        """End the measuring process, and remove what was received."""
+        """End the measuring process, and remove the artifacts that were received."""
         self._process.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -37,7 +37,7 @@ class ReplayEngine(Engine):
     template
         The kernels that were measured.
     gpus
-        GPUs to pretend, as many as one likes.
+        Number of GPUs to simulate.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class ReplayEngine(Engine):
         self._recorded = cache(lambda problem: RecordedSpace.of(table, template, problem))
 
     def recording(self, problem: Problem) -> RecordedSpace:
-        """What the table has of a problem.
+        """The configurations of a problem that the table has.
 
         Raises
         ------
@@ -91,7 +91,8 @@ class ReplayEngine(Engine):
         return self.table.card.library
 
     def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
-        return _settled(Artifact(self.table.path, "", "", None, 0.0))  # what compiling found is with each measurement
+        # The seconds of compiling are part of each recorded measurement.
+        return _settled(Artifact(self.table.path, "", "", None, 0.0))
 
     def prepare(self, gpu: int, problem: Problem) -> "Future[float]":
         return _settled(self.recording(problem).library_us)

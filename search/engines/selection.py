@@ -24,12 +24,12 @@ def make_engine(
     table: Path | None = None,
     options: LiveOptions | None = None,
 ) -> Engine:
-    """The engine for what is asked.
+    """Choose and open an engine.
 
     Parameters
     ----------
     template, problem
-        What is measured; the problem tells which of the shipped tables is replayed.
+        The kernel and the problem. A shipped table is chosen by the problem.
     artifacts
         Folder of compiled kernels.
     device
@@ -81,7 +81,7 @@ def make_engine(
 
 
 def check_device(device: str) -> None:
-    """Refuse what is no choice of a device.
+    """Check that a device can be chosen by this name.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def usable_gpus(template: KernelTemplate) -> Sequence[str]:
 
 
 def require_gpu() -> None:
-    """Refuse to go on where there is no GPU.
+    """Check that this machine has a GPU.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a measurement is, and how one is made: the protocol, the measuring process, verification, and the race.
+"""Measurements and how they are made: the protocol, the measuring process, verification, and the race.
 
 Everything public is named here; a module is imported when one of its names is first used.
 `docs/explanation/measuring-protocol.md` explains the protocol.

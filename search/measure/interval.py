@@ -1,4 +1,4 @@
-"""What a handful of repeated values says: their mean, and how sure it is."""
+"""The mean of a handful of repeated values, and its confidence interval."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
 TRIMMED = 0.2  # share of the values that is cut off at either end
-_PRIOR_FREEDOM = 10  # how many values the noise that was known before is worth
+_PRIOR_FREEDOM = 10  # the noise that was known before counts as much as so many values
 
 
 def mean_interval(
@@ -17,11 +17,11 @@ def mean_interval(
 ) -> tuple[float, float, float]:
     """The middle of some positive values and its 95 % confidence interval (low, high).
 
-    The middle is the geometric mean without the largest and the smallest fifth, so that disturbed launches don't count;
-    the interval that of J. W. Tukey and D. H. McLaughlin (Less vulnerable confidence and significance procedures for
-    location, Sankhya A 25, 1963): a t-interval from the winsorised variance. So that two values say something already,
-    their variance is averaged with what is known of the noise, as in the moderated t of G. K. Smyth (Linear models and
-    empirical Bayes methods, Statistical Applications in Genetics and Molecular Biology 3, 2004).
+    The middle is the trimmed geometric mean: without the largest and the smallest fifth, so that disturbed launches
+    don't count. The interval is a t-interval from the winsorised variance (J. W. Tukey and D. H. McLaughlin, Less
+    vulnerable confidence and significance procedures for location, Sankhya A 25, 1963). Two values say little of their
+    variance. So it is averaged with the noise that was known before, as in the moderated t-test (G. K. Smyth, Linear
+    models and empirical Bayes methods, Statistical Applications in Genetics and Molecular Biology 3, 2004).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What measurements are made on, and its clock: a GPU, or the CPU for the tests."""
+"""The devices that measurements are made on: a GPU, or the CPU for the tests."""
 
 import math
 import subprocess
@@ -43,8 +43,8 @@ class Queued:
     Attributes
     ----------
     times_us
-        What tells the time of each in µs, once the machine is synchronised; NaN if the device came to it before all of
-        it was queued, so that the host is in its time.
+        To be called once the machine is synchronised: it returns the time of each in µs. The time is NaN if the device
+        reached the block before all of it was queued, since it then includes a wait for the host.
     host_us
         How long the host took to queue them, in µs.
     """
@@ -54,7 +54,7 @@ class Queued:
 
 
 class SlowHostError(Exception):
-    """The host never came to queue launches ahead of the device: what would be timed is the host."""
+    """The host could not queue launches ahead of the device, so that every time would include waits for the host."""
 
 
 class Machine(ABC):
@@ -74,11 +74,11 @@ class Machine(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """How the device calls itself."""
+        """The name that the driver gives the device."""
 
     @abstractmethod
     def versions(self) -> dict[str, str]:
-        """What a reader of the measurements wants to know of this machine's software."""
+        """Versions of the software that a reader of the measurements needs to know: torch, CUDA, the driver."""
 
     @abstractmethod
     def synchronize(self) -> None:
@@ -86,7 +86,7 @@ class Machine(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Give the memory back that nothing uses any more."""
+        """Give memory that is no longer used back to the device."""
 
     @abstractmethod
     def block(self, parts: Sequence[Sequence[Callable[[], None]]], turn: Callable[[], int] = lambda: 0) -> Block:
@@ -102,20 +102,21 @@ class Machine(ABC):
 
     @abstractmethod
     def start(self, block: Block) -> Callable[[], float]:
-        """Run a block of joined launches; what comes back tells its time in µs once the machine is synchronised."""
+        """Run a block of joined launches; return what gives its time in µs once the machine is synchronised."""
 
     @abstractmethod
     def queue(self, blocks: Sequence[Block], delay_us: float = 0.0, late: float = 0.0) -> Queued:
         """Keep the device busy for about `delay_us`, and queue blocks behind that.
 
-        A block that may have waited for the host for this share of its time, `late`, has a time nevertheless.
+        A block that may have waited for the host counts nevertheless if the wait is at most the share `late` of its
+        time.
         """
 
     @abstractmethod
     def record(self, steps: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
-        """Run steps once, and return what repeats each: the same operations on the same tensors.
+        """Run steps once, and return for each a function that repeats it: the same operations on the same tensors.
 
-        What a step makes for itself is its own until it ends; the steps share the memory for it.
+        Temporary tensors of a step are its own until it ends; the steps share the memory for them.
         """
 
     def times_us(
@@ -159,7 +160,7 @@ class Machine(ABC):
 
     @abstractmethod
     def clocks(self) -> Clocks | None:
-        """The state of the clocks; None where nothing tells."""
+        """The state of the clocks; None where it can't be read."""
 
     @abstractmethod
     def other_processes(self) -> int:

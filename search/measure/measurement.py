@@ -1,4 +1,4 @@
-"""What is known of a configuration after it was tried."""
+"""The record of a measurement: how a configuration ended that was tried, its times, and its cost."""
 
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
@@ -118,7 +118,7 @@ class Measurement:
     pilot_us
         The time that the pilot suggests, in µs: all that is known of the time of a pruned kernel.
     resources
-        What the kernel occupies, if it compiled.
+        The resources that the kernel occupies, if it compiled.
     clocks
         The GPU's state at the end of the timing, where NVML answers.
     relative_error

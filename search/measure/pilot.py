@@ -1,4 +1,4 @@
-"""What a few launches tell of a kernel: whether it is worth timing."""
+"""Pilots: a few launches of a kernel, which tell whether it is worth timing."""
 
 import math
 from collections import deque
@@ -13,24 +13,24 @@ _RECENT = 9
 
 
 class Pilots:
-    """Short blocks of kernels, queued behind a delay, so that the host is never what is timed.
+    """Short blocks of kernels, queued behind a delay, so that the time of the host is never measured.
 
-    A block here is launched launch by launch: to join launches to a graph takes the host longer than to launch them,
-    and pays only where they are repeated.
+    The launches of a block are started one by one. Capturing them as a CUDA graph would take the host longer than
+    launching them, and pays only where the graph is repeated.
 
-    Where kernels are timed the library's block is not launched beside each, but what it would take is known from those
-    that were timed: their pilot's time over their ratio. Its own time tells less. A device that has just been heated
-    runs at another clock than one that verifies kernel after kernel: on an H200 at 4096x4096x4096 by a fifth, the same
-    for all kernels within 3 %.
+    The library's block is not launched beside each kernel's. Its time is estimated from the kernels that were timed
+    before: the time of their pilot divided by their ratio. A time of the library alone would tell less, because the
+    clock differs: a device that has just been heated runs at another clock than one that verifies kernel after kernel
+    (on an H200 at 4096x4096x4096 by a fifth, the same for all kernels within 3 %).
 
     Parameters
     ----------
     machine
-        Where.
+        The device.
     library
         The library's block.
     library_us
-        What it takes in a pilot, in µs, until kernels tell; None takes it now.
+        Its time as a pilot, in µs, until kernels have been timed; None measures it now.
     """
 
     def __init__(self, machine: Machine, library: Block, library_us: float | None = None) -> None:
@@ -46,8 +46,8 @@ class Pilots:
         Returns
         -------
         callable
-            What tells the ratio to the library once the machine is synchronised; None if the host was slower than the
-            delay, so that the time is not to be used.
+            To be called once the machine is synchronised: it returns the ratio to the library, or None if the host was
+            slower than the delay, so that the time can't be used.
         """
         queued = self._machine.queue([kernel], self._delay_us)
         self._host_us.append(queued.host_us)
@@ -58,11 +58,11 @@ class Pilots:
         return None if math.isnan(kernel_us) else kernel_us / median(self._library_us)
 
     def learn(self, pilot: float, ratio: float) -> None:
-        """Take in what the last pilot's ratio should have been."""
+        """Update the library's time, now that the ratio is known of the kernel whose pilot said `pilot`."""
         self._library_us.append(median(self._library_us) * pilot / ratio)
 
     def beside(self, kernel: Block) -> float:
-        """The ratio that the library's block and a kernel's right after it tell."""
+        """The ratio by one block of the library and one of a kernel right after it."""
         library_us, kernel_us = self._queue([self._library, kernel])
         return kernel_us / library_us
 

@@ -28,7 +28,7 @@ _START_SECONDS = 120.0  # imports of torch, 3 s where files are warm, and the CU
 
 
 class WorkerLostError(Exception):
-    """The process died or had to be killed; `measurement` is what that makes of the kernel."""
+    """The process died or had to be killed; `measurement` is the failed measurement of the kernel."""
 
     def __init__(self, measurement: Measurement) -> None:
         super().__init__(measurement.error)

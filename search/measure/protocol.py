@@ -1,4 +1,4 @@
-"""How a kernel is timed: the numbers, and the decisions that follow from them."""
+"""The protocol by which a kernel is timed: its numbers, and the decisions that follow from them."""
 
 import math
 from collections.abc import Sequence
@@ -39,19 +39,19 @@ class ProtocolOptions:
     Attributes
     ----------
     single_us
-        A library launch of this length or more is timed by itself; the gap between events (1-2 µs) then weighs at most
-        1 %, on both sides of the ratio alike. Shorter ones are joined to blocks.
+        If a launch of the library takes this long or longer, launches are timed one by one. The gap between events
+        (1-2 µs) is then at most 1 % of the time, for kernel and library alike. Shorter launches are joined to blocks.
     block_us
-        Length of such a block, about. Events resolve 0.5 µs: blocks of 200 µs spread twice as much as these.
+        Length of such a block, about. Events have a resolution of 0.5 µs; blocks of 200 µs spread twice as much.
     pilot_us
         Length of a block that is a pilot, about.
     first, batch
         Pairs before the first look at the interval, and between two looks at least.
     settling_us
-        Time of joined pairs, about, that run before the first that count, which told 3 to 8 % too much without them on
-        problems of 3 to 15 µs: the first three blocks of the library after something else take 6 % less. Of long
-        launches there is one such pair. After a look at the times one is enough too: the device waits for less than a
-        millisecond, and the first pair alone shows it.
+        Time, about, of the pairs of blocks that run first and don't count. Without them, ratios were 3 to 8 % too large
+        on problems of 3 to 15 µs: the library's first three blocks after something else ran take 6 % less. For long
+        launches, one pair is left out. One is enough also after a look at the times, where the device waits for less
+        than a millisecond: only the first pair is disturbed.
     steady
         How far the library's times in two halves of a measurement may differ, relative. If they clearly differ more,
         only the later half counts: at 8192x8192x8192 a card that waited for 5 to 30 ms takes some 65 ms to come back to
@@ -61,18 +61,18 @@ class ProtocolOptions:
     few_pairs
         Pairs that a kernel may have, however long they take.
     precision, rough
-        Half-width of the 95 % interval of the ratio, relative, that ends the timing; and the one that will do in a
-        search, which the race follows.
+        Half-width of the 95 % interval of the ratio, relative, at which timing ends; `rough` is used in a search, at
+        whose end the race measures the best again.
     hopeless
-        A kernel whose interval lies this far above the best known ratio, relative, is not timed further: the race at
-        the end tells apart what is closer.
+        A kernel whose interval lies this far above the best known ratio, relative, is not timed further. Kernels that
+        are closer are told apart by the race at the end.
     prune, prune_at_once
         A kernel is not timed at all if its pilot's ratio is `prune_at_once` times the best known ratio, or if two
         pilots are `prune` times that. Of the 3,429 rows of the recorded tables that are within 10 % of their problem's
         best by `paired-3`, the pilots of 32 were more than 1.1 times their time, of 3 more than 1.15, of one more than
         1.2 (1.24).
     repeat
-        Standard deviation between measurements, relative, that no pair within one shows.
+        Standard deviation between measurements, relative, that the pairs within one measurement do not show.
     heating_us
         The library runs for at least this long before its steady time is taken, and until two stretches of this length
         agree within 0.5 %, or ten have passed.
@@ -102,7 +102,7 @@ class ProtocolOptions:
 
     @property
     def enough(self) -> int:
-        """Pairs from which an interval is believed."""
+        """Fewest pairs whose interval may end the timing."""
         return self.first + self.batch
 
 
@@ -119,7 +119,7 @@ class Estimate:
 def input_sets(input_bytes: int, l2_bytes: int, options: ProtocolOptions) -> int:
     """How many sets of inputs to rotate over so that none is still in the L2 when its turn comes.
 
-    Tiny problems get at most 256: more would take longer to launch than to forget.
+    Tiny problems get at most 256: launching more would take longer than the L2 needs to replace its contents.
     """
     cold = math.ceil(max(options.cold_l2 * l2_bytes, options.cold_bytes) / input_bytes)
     return max(1, min(cold, 256))
@@ -156,10 +156,10 @@ def most_pairs(pair_us: float, single: bool, options: ProtocolOptions) -> int:
 
 
 def pairs_to_add(estimate: Estimate, most: int, incumbent: float | None, options: ProtocolOptions) -> int:
-    """How many pairs more should do, if they are as noisy as those so far; `most` are allowed in all.
+    """How many more pairs are needed if they are as noisy as those so far; `most` are allowed in all.
 
     As in C. Stein, A two-sample test for a linear hypothesis whose power is independent of the variance, Annals of
-    Mathematical Statistics 16, 1945: a first sample tells the noise, and that the size of a second.
+    Mathematical Statistics 16, 1945: the noise of a first sample determines the size of a second.
     """
     count = len(estimate.values)
 
@@ -172,7 +172,7 @@ def pairs_to_add(estimate: Estimate, most: int, incumbent: float | None, options
 
 
 def settling_pairs(beside_us: NDArray[np.float64], options: ProtocolOptions) -> int:
-    """How many of a measurement's first pairs count for nothing, as the library's times beside the kernel's tell."""
+    """How many of a measurement's first pairs are left out because the library's times drifted in them."""
     half = len(beside_us) // 2
     if half < options.enough:
         return 0
@@ -188,7 +188,7 @@ def _goal(incumbent: float | None, options: ProtocolOptions) -> float:
 
 
 def is_pruned(pilots: Sequence[float], incumbent: float | None, options: ProtocolOptions) -> bool:
-    """Whether a kernel's pilots have ruled it out. `incumbent` is the best known ratio, if there is one.
+    """Whether a kernel is too slow by its pilots to be timed. `incumbent` is the best known ratio, if there is one.
 
     One launch may be disturbed: unless it is far off, a second pilot must agree.
     """
@@ -198,12 +198,12 @@ def is_pruned(pilots: Sequence[float], incumbent: float | None, options: Protoco
 
 
 def is_doubtful(pilot: float, incumbent: float | None, options: ProtocolOptions) -> bool:
-    """Whether a second pilot is called for."""
+    """Whether a second pilot is needed to decide."""
     return incumbent is not None and options.prune * incumbent < pilot <= options.prune_at_once * incumbent
 
 
 def is_settled(estimate: Estimate, most: int, incumbent: float | None, options: ProtocolOptions) -> bool:
-    """Whether the pairs so far tell enough for the decision at hand; `most` are allowed."""
+    """Whether the pairs so far are enough for the decision; `most` are allowed."""
     count = len(estimate.values)
     if count >= most:
         return True

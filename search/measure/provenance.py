@@ -47,3 +47,8 @@ class Provenance:
     description: str
     versions: Mapping[str, str] = field(default_factory=dict)
     table: Dataset | None = None
+
+    @property
+    def replayed(self) -> bool:
+        """Whether a recorded table answered, and nothing was measured."""
+        return self.kind == "replay"

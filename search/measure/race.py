@@ -1,4 +1,4 @@
-"""The final between the best configurations of a search: who is the fastest, and how sure is that."""
+"""The race between the best configurations of a search: which is the fastest, and with what confidence."""
 
 import math
 import time
@@ -77,7 +77,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Race:
-    """What a race found.
+    """The outcome of a race.
 
     Attributes
     ----------
@@ -109,7 +109,7 @@ class Race:
     gpu_seconds: float = 0.0
 
     def seconds_of(self, index: int) -> float:
-        """What a configuration cost of the race's GPU time: all that run in a round cost the same. 0 if it did not."""
+        """The share of a configuration in the race's GPU time; all that run in a round count the same."""
         return self.gpu_seconds * self.ran[index] / sum(self.ran.values()) if index in self.ran else 0.0
 
     def verdict(self, peer: str = "the library") -> str:
@@ -148,7 +148,7 @@ def race_fastest(
     Returns
     -------
     Race
-        What was found; its GPU time is that of measuring alone: what the statistics import and compute is the host's.
+        The outcome. Its GPU time counts measuring alone, and not the time in which the host computes the statistics.
     """
     best = min(timing.ratio for timing in timings.values())
     ordered = sorted(timings, key=lambda index: timings[index].ratio)

@@ -21,20 +21,24 @@ _KNOWN = 4  # measurements after which what was learnt is used
 
 
 class Reference:
-    """What is known of the library's times on a problem, measurement by measurement.
+    """An estimator of the library's time on a problem, updated by every measurement.
 
-    At its power cap a GPU's clock moves by percents within milliseconds, and the ratio of neighbours is free of it.
-    Below the cap the clock stands still, neighbours have nothing in common, and dividing by the library's time only
-    adds its noise. So the library's time beside a kernel is shrunk by as much as it looks like noise: within a
-    measurement towards its mean, and that mean towards the level of the last measurements. What is left of a departure
-    is, between measurements, the share of its variance that the noise of the library's blocks does not explain, as in
-    W. James and C. Stein, Estimation with quadratic loss, Fourth Berkeley Symposium, 1961; within them, the coefficient
-    of the kernel's times on the library's, for the library is a control variate (B. L. Nelson, Control variate
-    remedies, Operations Research 38, 1990). Both are near 1 at the cap.
+    A kernel's time is divided by the time of the library's kernel, which runs right before and after it (a paired
+    measurement). At its power cap a GPU's clock moves by percents within milliseconds. It moves both times alike, so
+    their ratio is free of it. Below the cap the clock stands still. Then the two have no common cause of variation, and
+    the division only adds the library's noise.
 
-    The library's level also moves by itself. So nothing is left of its departures unless kernel and library move
-    together within measurements, or the device says that its clock is throttled: a clock that moves from one
-    measurement to the next does not show within them.
+    So the library's time is a shrinkage estimate. Within a measurement, the time beside each block of the kernel is
+    shrunk towards the measurement's mean. The factor is the regression coefficient of the kernel's times on the
+    library's, since the library is a control variate (B. L. Nelson, Control variate remedies, Operations Research 38,
+    1990). Between measurements, that mean is shrunk towards the running mean of the last measurements, the level. The
+    factor is the share of its variance that the noise of the library's blocks does not explain (W. James and C. Stein,
+    Estimation with quadratic loss, Fourth Berkeley Symposium, 1961). Both factors are near 1 at the power cap: then
+    nothing is shrunk.
+
+    The library's level also drifts where the kernels' times do not. So the factor between measurements is 0, unless
+    kernel and library vary together within measurements, or the device reports that its clock is throttled. (A clock
+    that moves from one measurement to the next does not show within them.)
 
     Parameters
     ----------
@@ -57,11 +61,11 @@ class Reference:
 
     @property
     def within(self) -> float:
-        """What counts of the library's departures within a measurement; all until they are known better."""
+        """The shrinkage factor within a measurement; 1, which shrinks nothing, until something is known."""
         return min(max(self._covariance / self._variance, 0.0), 1.0) if self._variance else 1.0
 
     def between(self, pairs: int, throttled: bool = False) -> float:
-        """What counts of the library's departure from its level, in a measurement of so many pairs."""
+        """The shrinkage factor between measurements, for one of so many pairs; 1 until enough is known."""
         if self._measurements < _KNOWN:
             return 1.0
         if not (self.within >= _TOGETHER or throttled) or self._moves == 0:
@@ -76,7 +80,7 @@ class Reference:
     def estimate(
         self, kernel_us: NDArray[np.float64], beside_us: NDArray[np.float64], throttled: bool = False
     ) -> Estimate:
-        """The ratio that some pairs tell.
+        """The ratio to the library by some pairs, with its interval.
 
         Parameters
         ----------
@@ -95,7 +99,7 @@ class Reference:
         # Neighbours share a block of the library. If all blocks are equally noisy, the variance of a value is
         # 1 + within² / 2 times a block's, and that of the mean of n values 1 + between² times a block's over n.
         shared = (1 + between**2) / (1 + within**2 / 2)
-        # What is not followed of the library's moves is in the kernel's time, if it is their common clock that moves.
+        # If the clock that both have in common moves, the kernel's time has the part of the drift that was shrunk away.
         left = (1 - between) * math.sqrt(self._moves) if within >= _TOGETHER else 0.0
         repeat = math.hypot(self._options.repeat, left)
         return Estimate(*mean_interval(found, self._noise, repeat, shared), found)
@@ -112,7 +116,7 @@ class Reference:
         # Neighbours' means share a block: their differences have half the variance of a block's.
         block_noise = math.sqrt(2) * _deviation(beside_us[1:] / beside_us[:-1])
         self._block_noise += (block_noise - self._block_noise) / _RECENT
-        # The steady time, of a library that runs by itself, is not its time beside kernels: it counts for nothing here.
+        # The library's steady time, taken while it runs alone, differs from its time beside kernels: not used here.
         self._measurements += 1
         departure = _middle(beside_us) - self._level
         if self._measurements > 1:

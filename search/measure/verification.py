@@ -41,7 +41,7 @@ class Case:
     Attributes
     ----------
     problem, inputs
-        What is computed, and from what.
+        The problem, and its input tensors.
     reference, norms
         The right result, its Frobenius norm and its largest magnitude.
     buffer, output
@@ -135,13 +135,13 @@ class Case:
 class Verifier:
     """Runs kernels on a case and on an edge case, and judges what they did.
 
-    All that it does before, between and after the launches is recorded once and then repeated as a whole: some 35 small
-    operations one by one would take the host several times as long as the device.
+    The operations before, between and after the launches are recorded once as CUDA graphs and then replayed. Started
+    one by one, some 35 small operations would take the host several times as long as the device.
 
     Parameters
     ----------
     machine
-        Where.
+        The device.
     case, edge
         The problem, and one that no tile divides.
     """
@@ -176,13 +176,13 @@ class Verifier:
     def start(self, launch: Launch, edge: bool) -> Callable[[], float]:
         """Launch once on the case, after two launches on the edge case if `edge` asks for them; wait for nothing.
 
-        The two start from different rubbish in the output, and must agree to the bit.
+        The output is filled with another value before each of the two; their results must agree to the bit.
 
         Returns
         -------
         callable
-            What tells the time of the launch on the case, in µs, once the machine is synchronised; NaN if the device
-            may have waited too long for the host.
+            To be called once the machine is synchronised: it returns the time of the launch on the case, in µs, or NaN
+            if the device may have waited too long for the host.
         """
         # A kernel's first launch loads it, which must not be in the time of the launch on the case.
         if edge:

@@ -1,4 +1,4 @@
-"""The measuring process: loads artifacts, verifies and times them, and may die of it.
+"""The measuring process: it loads artifacts, verifies and times them. A kernel may take it down.
 
 It needs torch, apache-tvm-ffi and CuteDSL's runtime library, not the compiler. It talks JSON over a socket with its
 host (`tilescout.search.measure.process`); nothing is pickled.
@@ -38,7 +38,7 @@ class Job:
     shared_object, sha256, function
         The artifact: its file, the file's checksum and the entry point.
     workload, problem
-        What it computes.
+        The computation, and its sizes and types.
     blocks_per_cluster
         Blocks that are launched together.
     library_us
@@ -89,7 +89,7 @@ class Worker:
         return self._bench[1]
 
     def measure(self, job: Job) -> Measurement:
-        """Verify and time one kernel; whatever it does short of killing the process becomes the measurement."""
+        """Verify and time one kernel; every failure but the death of the process becomes the measurement."""
         bench = self.bench(job.workload, job.problem, job.options, job.library_us)
         start = time.perf_counter()
 

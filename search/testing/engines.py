@@ -76,7 +76,7 @@ class EngineConformance:
             yield engine
 
     def test_it_says_what_measures(self) -> None:
-        """What a study, a table and a tracker write down of an engine is there."""
+        """An engine has all that a study, a table and a tracker record of it."""
         with self.engine() as engine:
             assert engine.gpus >= 1, "an engine has a GPU at least"
             assert all(engine.capacity(gpus) >= 1 for gpus in range(1, engine.gpus + 1)), "nothing can be in flight"
@@ -110,7 +110,7 @@ class EngineConformance:
                     raise AssertionError(f"{self.impossible} is not refused")
 
     def test_compiling_gives_an_artifact_or_says_why_there_is_none(self) -> None:
-        """What does not compile is an outcome; a configuration that is asked for again is the same artifact."""
+        """A failure to compile is an outcome; a configuration that is compiled again is the same artifact."""
         with self.engine() as engine:
             asked = [*self.right, *self.refused, self.right[0]]
             futures = [engine.compile(Configuration.of(each), self.problem.signature) for each in asked]
@@ -155,7 +155,7 @@ class EngineConformance:
                 assert outcome.compile_seconds >= 0
 
     def test_an_incumbent_may_prune_and_without_one_nothing_is_pruned(self) -> None:
-        """What is slower than the incumbent may be given up early, and is no failure then."""
+        """A configuration slower than the incumbent may be given up early; that is no failure."""
         with self.engine() as engine:
             for incumbent, allowed in ((_UNBEATEN, {Status.OK, Status.PRUNED}), (None, {Status.OK})):
                 tasks = self._tasks(engine, self.right, incumbent=incumbent)
@@ -192,7 +192,7 @@ class EngineConformance:
                     assert outcome.status in (Status.COMPILE_ERROR, Status.COMPILE_TIMEOUT)
 
     def test_closing_settles_what_is_in_flight_and_can_be_repeated(self) -> None:
-        """Closing waits for nothing that takes long, and leaves nobody waiting."""
+        """Closing does not take long, and settles every future."""
         engine = self.open_engine()
         try:
             in_flight: list[Future[Any]] = [engine.prepare(0, self.problem)]

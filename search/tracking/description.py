@@ -27,7 +27,7 @@ def opening(info: StudyInfo) -> str:
 
 def source(info: StudyInfo) -> str:
     """Where the times come from, in words."""
-    how = "replayed, nothing is measured now" if info.provenance.kind == "replay" else "measured live"
+    how = "replayed, nothing is measured now" if info.provenance.replayed else "measured live"
     return f"{how}: {info.provenance.description}"
 
 

@@ -337,7 +337,7 @@ def _gpu_seconds(result: StudyResult) -> "Figure | None":
     axes.invert_yaxis()
     axes.grid(True, axis="x", color=_GRID, linewidth=0.6)
     axes.set_xlabel("seconds of GPU")
-    kind = "as they were recorded" if result.info.provenance.kind == "replay" else "measured"
+    kind = "as they were recorded" if result.info.provenance.replayed else "measured"
     below = f"{total:.2f} s in all, {kind}; {result.compile_seconds:.0f} s of compiling"
     _frame(figure, axes, CAPTIONS["gpu_seconds"], below)
     return figure

@@ -79,7 +79,7 @@ class MlflowTracker:
             client = open_client(uri)
             with translated(uri):
                 self._runs = StudyRuns(client, artifact_root or artifact_folder(uri), info, run_id, suite)
-                if info.provenance.kind == "live":
+                if not info.provenance.replayed:
                     stack.enter_context(system_metrics(client, uri, self._runs.run_id))
             self._writer = Writer(is_passing)
             stack.callback(self._writer.stop)

@@ -18,7 +18,7 @@ from tilescout.search.studies.trials import codes, finished_trials, record_expec
 
 @dataclass(frozen=True)
 class Budget:
-    """When a search ends; what is in flight then is still finished. None sets no limit.
+    """When a search ends; trials that are in flight then are still finished. None sets no limit.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Budget:
     seconds
         Wall-clock seconds of this run.
     whole
-        Use it up, also where the sampler finds that it is not worth going on.
+        Use the budget up, also where the sampler would stop earlier.
     """
 
     trials: int | None = None
@@ -63,7 +63,7 @@ def run(
     in_full: Container[int] = (),
     tuner: Tuner | None = None,
 ) -> str | None:
-    """Search until the budget or the space is exhausted, or the sampler finds that it is not worth going on.
+    """Search until the budget or the space is exhausted, or the sampler stops.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def run(
 
 
 class _Tally:
-    """What the finished trials of a study add up to.
+    """Sums over the finished trials of a study.
 
     Attributes
     ----------

@@ -28,7 +28,7 @@ _TRACKING_RUN = "tracking_run"
 
 
 class Tracker(Protocol):
-    """What shows trials to people while a search runs."""
+    """Shows trials to people while a search runs, for example in MLflow."""
 
     @property
     def run_id(self) -> str:
@@ -60,7 +60,7 @@ class Tracker(Protocol):
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """What is searched how, and where it is kept.
+    """The options of a search: its strategy, its budget, and where its study is kept.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class SearchInterrupted(KeyboardInterrupt):
     Attributes
     ----------
     result
-        What it had found, without a race.
+        The best so far, without a race.
     """
 
     def __init__(self, result: StudyResult) -> None:
@@ -161,7 +161,7 @@ def run_study(
     on_trial
         Called with every trial as it finishes, those of earlier runs first.
     search
-        What asks and tells the study; a suite's searches do so in turns.
+        The loop that asks and tells the study; for a suite, one that does so in turns.
 
     Returns
     -------
@@ -246,7 +246,7 @@ def _place(evaluator: Evaluator) -> str:
 
 
 def _about(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, options: TuneOptions) -> StudyInfo:
-    """What the study is about; stored in it on the first run, with the default and `options.first` queued."""
+    """The description of a study. The first run stores it, and enqueues the default and `options.first`."""
     template, space = evaluator.template, evaluator.space
     default = template.default(space.problem, space.device)
     stored = study.user_attrs.get(_ABOUT)

@@ -1,4 +1,4 @@
-"""Who of several searches has a GPU next: the one that expects to gain the most from it."""
+"""Share GPUs between several searches: the next one is the search that expects to gain the most."""
 
 import math
 import threading
@@ -10,7 +10,7 @@ from tilescout.search.tuning.loop import Budget
 
 @dataclass(frozen=True)
 class Claim:
-    """What a search says of itself when it asks for a turn.
+    """The request of a search for a turn.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Turn:
-    """A GPU for a while: for so many more trials; none are left to be tried if 0, and only a race is to be run."""
+    """The use of a GPU for so many more trials. With 0 trials, the budget is spent and only the race is left."""
 
     gpu: int
     trials: int
