@@ -6,10 +6,10 @@ The time of a configuration is that of its busiest multiprocessor or of device m
     processor = waves * (fill + steps * step + store)
     step  = (multiply^p + shared^p + l2^p + latency^p)^(1/p) + overhead
 
-with p = 4, a maximum with its corner rounded: two limits that are level slow each other down. ``multiply`` and
-``shared`` are the cycles of a ring stage on the tensor cores and for their operands, ``l2`` its bytes at the rate that
-the busy multiprocessors share. A stage is asked for, waited for, filled and multiplied before it is free again:
-``latency`` is the time of all that over the stages in flight.
+The norm with p = 4 is a maximum with a rounded corner: two limits that are nearly equal slow each other down.
+``multiply`` is the time of one stage of the ring on the tensor cores, ``shared`` the time to read its operands from
+shared memory, ``l2`` the time of its bytes at the rate that the busy multiprocessors share. A stage is requested,
+arrives, is multiplied and only then is free again; ``latency`` is the time of all that over the stages in flight.
 The counts come from `tilescout.costmodel.features`, the constants from `AnalyticModel.fit`.
 
 After S. Williams, A. Waterman, D. Patterson: Roofline, CACM 52(4), 2009, and J. Little's law for the latency term.
@@ -37,7 +37,7 @@ _FEATURES = (
 
 @dataclass(frozen=True)
 class Constants:
-    """What a device adds to the counts; the defaults are where a calibration starts from.
+    """Rates and latencies of a device; a calibration starts from the defaults.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Constants:
     multiply
         Cycles of a stage on the tensor cores, over their ideal number.
     lone_group
-        The same again with one multiplying warp group, which waits for its own instructions.
+        A further factor if one warp group multiplies alone, which waits for its own instructions.
     shared
         Cycles to read operands from shared memory, over their ideal number.
     l2_bytes
@@ -56,9 +56,9 @@ class Constants:
     l2_total
         Bytes a cycle that all of them together read, over the number of multiprocessors.
     latency_us
-        From asking for a stage to its first bytes.
+        From the request of a stage to its first bytes.
     held
-        Stages that are in nobody's hands: released, but not asked for yet.
+        Stages that are idle: released, but not requested yet.
     overhead_us
         Of each stage: barriers.
     cluster_us
@@ -98,9 +98,9 @@ class Calibration:
     spread, shift
         Standard deviations of the log error of a configuration, and of a problem as a whole.
     measurements
-        How many measurements they rest on.
+        The number of measurements that they were fitted to.
     source
-        Where those come from.
+        Where the measurements come from.
     """
 
     constants: Constants

@@ -1,8 +1,9 @@
 """The learned model that is shipped: the mean of a forest and of ranking networks.
 
-The two are wrong in different ways. A forest knows times, also of what is unlike anything measured, and is coarse among
-the fast; the networks are trained to order those. On the shipped table, with each problem left out in turn, the mean of
-both ranked better than either (`experiments/results/README.md` has the figures). Equal weights: nothing is tuned.
+The two err in different ways. A forest predicts times, also of configurations unlike any that was measured, but is
+coarse among the fast ones; the networks are trained to order those. On the shipped table, with each problem left out in
+turn, the mean of both ranked better than either (`experiments/results/README.md` has the figures). The weights are
+equal; nothing was tuned.
 """
 
 from collections.abc import Sequence

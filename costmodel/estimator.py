@@ -21,13 +21,13 @@ class Sample:
     Attributes
     ----------
     problem
-        The problem, as text: what is left out together in a validation.
+        The problem, as text. A validation leaves out all samples of a problem together.
     features
-        Of the configurations that ran.
+        The features of the configurations that ran.
     log_time
-        Natural logarithm of the time in µs, of shape [configurations]; of a censored one, what is known of it.
+        Natural logarithm of the time in µs, of shape [configurations]; a lower bound of it where it is censored.
     censored
-        Mask: the configuration was given up, and takes at least about `log_time`.
+        Mask: the measurement was given up early, and the time is at least about `log_time`.
     family
         The problem's family, as `tilescout.spaces.problems.Problem.family` names it.
     """
@@ -61,9 +61,9 @@ class Prediction:
     mean
         Expected natural logarithm of the time in µs, of shape [configurations].
     spread
-        Standard deviation of a configuration's own error, of the same shape: what a ranking is uncertain by.
+        Standard deviation of a configuration's own error, of the same shape: the uncertainty of a ranking.
     shift
-        Standard deviation of the error that all configurations of the problem share.
+        Standard deviation of the error that all configurations of the problem share. It does not change their order.
     """
 
     mean: Floats
@@ -82,7 +82,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a cost model expects of one configuration before it is tried.
+    """The time that a cost model expects of one configuration before it is tried.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How good predictions are where nothing was measured: each problem, or family of problems, left out in turn."""
+"""The quality of predictions for new problems: each problem, or family of problems, is left out in turn."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ class Quality:
     rank_correlation
         Spearman's, within the fastest tenth.
     error
-        Root mean square of the log error, that of the problem as a whole taken out.
+        Root mean square of the log error, less the median error of the problem.
     shift
-        Log error of the problem as a whole, its median.
+        The median log error of the problem.
     covered
         Share of the configurations whose time is in the 95 % interval.
     """

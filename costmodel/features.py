@@ -1,4 +1,4 @@
-"""What a model sees of configurations, computed for a whole space at once.
+"""Features of configurations, which models learn from, computed for a whole space at once.
 
 Two levels. The generic features are the knobs themselves, under their names: any space has them. The features of a
 tiled matrix product say what the hardware must do for a configuration; they exist where its template describes a
@@ -62,7 +62,7 @@ from tilescout.spaces.templates import KernelTemplate
 from tilescout.spaces.tiling import Tiling, ceil_div
 
 BINARY_PREFIX = "binary:"
-"""What the names of features of a compiled kernel begin with."""
+"""The beginning of the names of features of a compiled kernel."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def space_features(space: SearchSpace, template: KernelTemplate | None = None) -
     space
         The configurations.
     template
-        Describes how they divide the work; without one, or if it can't say, the features are the knobs.
+        Describes how they divide the work. Without one, or if it describes no tiling, the features are the knobs.
     """
     tiling = template.tiling(space.columns, space.problem) if template is not None else None
     if tiling is None:
@@ -140,7 +140,7 @@ def space_features(space: SearchSpace, template: KernelTemplate | None = None) -
 
 
 def binary_features(registers: Floats, spill_bytes: Floats, instructions: Floats) -> Features:
-    """What the binaries of configurations say; see the module's table.
+    """The features of compiled kernels; see the module's table.
 
     Parameters
     ----------

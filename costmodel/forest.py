@@ -1,11 +1,11 @@
-"""An ensemble of extremely randomised trees that learns what the analytic model misses.
+"""The forest model: extremely randomised trees that correct the analytic model.
 
 P. Geurts, D. Ernst, L. Wehenkel: Extremely randomized trees. Machine Learning 63, 2006.
 
-The trees predict the log time less that of the analytic model, calibrated on the same measurements: that difference is
-alike for problems of different size, the time is not. On the shipped table, with each problem left out in turn, the
-error within a problem was 9.7 % this way and 11.5 % with a plain lower bound in the model's place. On a space whose
-template does not describe its tiling the trees predict the log time from the knobs.
+The trees predict the difference between the log time and that of the analytic model, which is calibrated on the same
+measurements. The difference is alike for problems of different sizes; the time is not. On the shipped table, with each
+problem left out in turn, the error within a problem was 9.7 %, and 11.5 % with a plain lower bound in place of the
+analytic model. If the template of a space does not describe its tiling, the trees predict the log time from the knobs.
 """
 
 from collections.abc import Sequence
@@ -31,20 +31,20 @@ class ForestOptions:
     trees
         Trees of the ensemble; its size on disk goes with it.
     validation_trees
-        Trees of those that are grown, without a problem each, to see how wrong the ensemble is on a new one.
+        Trees of each forest that is grown without some of the problems, to estimate the errors on new ones.
     leaf
         Fewest measurements in a leaf. With 2, a forest of 63,278 measurements took 12.5 MB.
     share
-        Of the features, tried at each split. Half of them take a third of the time that all do.
+        Share of the features that are tried at each split. Half of them take a third of the time of all.
     imputations
         Times that censored measurements are filled in and the forest grown again. A second time changed nothing.
     censored
-        Most censored measurements of a problem, drawn at random: they only say what is slow, and are half of a large
-        table.
+        The most censored measurements of a problem that are used, drawn at random. They only say what is slow, and
+        are half of a large table.
     handful
         Random measurements a problem that the analytic model is calibrated with.
     seed
-        Of all randomness.
+        Seed of all random draws.
     """
 
     trees: int = 48
@@ -114,7 +114,7 @@ class ForestModel(EnsembleModel):
         return Forest.of(ensemble.fit(values, target))
 
     def _impute(self, values: NDArray[np.float32], target: Floats, censored: NDArray[np.bool_]) -> Floats:
-        """Censored targets replaced by what they are expected to be, given that they are larger.
+        """The targets, with each censored one replaced by its expected value above the known bound.
 
         F. Hutter, H. Hoos, K. Leyton-Brown: Bayesian optimization with censored response data, 2011 (after J. Schmee
         and G. Hahn: A simple method for regression analysis with censored data, Technometrics 21, 1979).
@@ -131,7 +131,7 @@ class ForestModel(EnsembleModel):
 
 
 def _thinned(sample: Sample, censored: int, generator: np.random.Generator) -> Sample:
-    """What is exact, and at most so many of the censored measurements."""
+    """The exact measurements, and at most so many of the censored ones."""
     given_up = np.flatnonzero(sample.censored)
     if len(given_up) <= censored:
         return sample

@@ -1,8 +1,8 @@
-"""What NVIDIA's closed heuristics for matrix products suggest: the package nvidia-matmul-heuristics, if installed.
+"""Suggestions of NVIDIA's closed heuristics for matrix products, if the package nvidia-matmul-heuristics is installed.
 
-It knows tiles and clusters, not swizzle, raster or how warp groups are stacked; it needs no GPU. It crashes when the
-interpreter ends, and when it is asked for what it does not know, so it runs in a process of its own: this module as a
-program.
+The package chooses tiles and clusters, but not swizzle, raster or the layout of warp groups. It needs no GPU. It
+crashes when the interpreter ends and when a query is unknown to it, so it runs in a process of its own: this module as
+a program.
 """
 
 import json
@@ -31,7 +31,7 @@ _SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Suggestion:
-    """One configuration, in the words of `tilescout.spaces.tiling.Tiling`.
+    """One suggested configuration; the fields are named as those of `tilescout.spaces.tiling.Tiling`.
 
     Attributes
     ----------
@@ -57,9 +57,10 @@ def is_installed() -> bool:
 
 
 def suggest(problem: GemmProblem, device: str, count: int = 64) -> list[Suggestion]:
-    """Its suggestions for a problem, the lowest estimate first, each tile, cluster and split once.
+    """The suggestions for a problem, the lowest estimated time first, each tile, cluster and split once.
 
-    Its own order is not that of its estimates, and it repeats what differs only in how warps share a tile.
+    The package's own order is not that of its estimates, and it repeats suggestions that differ only in how warps share
+    a tile.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Fitted models on disk: one NumPy archive of plain arrays and a JSON text, never pickle.
 
 A model file is an ``.npz`` archive with the arrays of its forest, of its networks, or of both, and the array ``card``,
-a JSON text. What an array says is checked before it is believed.
+a JSON text. Arrays are checked before they are used.
 """
 
 import json
@@ -26,7 +26,7 @@ from tilescout.spaces.errors import ModelError
 
 FORMAT = 2
 SavedModel = ForestModel | RankingModel | BlendModel
-"""What can be saved."""
+"""The models that can be saved."""
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -1,11 +1,11 @@
-"""A Gaussian process over configurations: what measurements of a problem say of those that were not measured.
+"""A Gaussian process over configurations: predicts those that were not measured from those that were.
 
 C. Rasmussen, C. Williams: Gaussian processes for machine learning. MIT Press, 2006. The covariance is Matérn's with
 smoothness 5/2 over distances in which every coordinate has its own length.
 
-Where a cost model gives a prior, the process models its error: a shift that all configurations of a problem share, and
-an error of each one's own that is alike for similar ones, on similar problems too where sizes are among the
-coordinates. Without a prior it models the values themselves.
+With a cost model as the prior mean, the process models the error of that model: a shift that all configurations of a
+problem share, and an error of each configuration's own, which is alike for similar ones (also on similar problems,
+where sizes are among the coordinates). Without a prior it models the values themselves.
 """
 
 from dataclasses import dataclass, fields
@@ -58,7 +58,7 @@ def matern(squares: Floats) -> Floats:
     correlation *= scaled
     correlation += 1
     np.negative(scaled, out=scaled)
-    correlation *= np.exp(scaled, out=scaled)  # in place: half the time is memory that is asked for
+    correlation *= np.exp(scaled, out=scaled)  # in place: half the time would go into allocating memory
     return correlation
 
 
@@ -71,14 +71,14 @@ class Observed:
     points
         Of shape [measurements, coordinates].
     errors
-        What was measured less what was expected, of shape [measurements].
+        Measured less expected values, of shape [measurements].
     spread
-        Standard deviation that was expected of each one's own error, of the same shape.
+        Expected standard deviation of each one's own error, of the same shape.
     noise
-        Standard deviation of what was measured, of the same shape.
+        Standard deviation of each measurement, of the same shape.
     problem
-        Which problem it was measured on, of the same shape; 0 is the one that is asked about. Measurements of others
-        say something of configurations that are alike, and nothing of the error that all of this problem share.
+        Which problem each was measured on, of the same shape; 0 is the one that is asked about. Measurements of other
+        problems tell of similar configurations, but not of the error that all configurations of this problem share.
     """
 
     points: Floats
@@ -103,8 +103,8 @@ def condition(
 ) -> tuple[Floats, Floats]:
     """Mean and standard deviation of the errors at `points`, after the measurements.
 
-    The expected standard deviations are scaled as the measurements ask for it: a prior that is wrong by more than it
-    says becomes less sure.
+    The expected standard deviations are scaled by the size of the measured errors: a prior that errs by more than its
+    spread becomes less sure.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def condition(
 
 
 SURE = 4.0
-"""How many measurements it takes to outweigh what the spread was expected to be."""
+"""Measurements whose weight the expected spread has, when the spread is scaled by what was measured."""
 
 
 def fit_kernel(points: Floats, values: Floats, rng: np.random.Generator) -> Kernel:

@@ -1,8 +1,9 @@
 """A small neural network that learns which of two configurations of a problem is faster.
 
-C. Burges et al.: Learning to rank using gradient descent. ICML 2005 (RankNet). Pairs are drawn from the same problem,
-the fast ones more often, because the order among slow configurations is of no use. A weak pull to the log times keeps
-the scores in their unit, so that they are predictions too. Like the forest it corrects the analytic model.
+C. Burges et al.: Learning to rank using gradient descent. ICML 2005 (RankNet). Pairs are drawn within a problem. Fast
+configurations are drawn more often, because the order among slow ones is of no use. A second term of the loss, the
+squared error of the log times, keeps the scores in that unit: they are predictions too. Like the forest it corrects the
+analytic model.
 
 Torch is used to fit; a fitted network is a list of arrays and predicts with NumPy.
 """
@@ -42,9 +43,9 @@ class RankingOptions:
     rate
         Largest learning rate of Adam; it falls to zero along a cosine.
     temperature
-        Difference of log times at which a pair counts as decided.
+        Scale of the difference of scores in the loss: pairs much further apart than this count as decided.
     focus
-        Decay of the probability to be drawn, by the log time over the fastest.
+        How fast the probability to be drawn decays with the log of the time over the fastest.
     absolute
         Weight of the squared error of the log times.
     decay
@@ -52,7 +53,7 @@ class RankingOptions:
     handful
         Random measurements a problem that the analytic model is calibrated with.
     seed
-        Of all randomness.
+        Seed of all random draws.
     """
 
     members: int = 2
@@ -77,7 +78,7 @@ class Networks:
     names
         The features.
     centre, scale
-        Of each, taken off and divided by, of shape [features].
+        Mean and standard deviation of each feature in the training, of shape [features].
     members
         The layers of each network.
     constants

@@ -15,10 +15,10 @@ from tilescout.spaces.hardware import rated_clock
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.tiling import Integers
 
-# Round figures to compare parts of a time by, not to predict one: the analytic model calibrates its own.
-L2_BYTES_A_CYCLE = 32  # that a multiprocessor reads of the L2
-STORE_BYTES_A_CYCLE = 32  # that it writes
-LATENCY_US = 0.8  # from asking for a stage to its first bytes
+# Round figures, good enough to compare the parts of a time. The analytic model fits rates of its own.
+L2_BYTES_A_CYCLE = 32  # read from the L2 by a multiprocessor
+STORE_BYTES_A_CYCLE = 32  # written by a multiprocessor
+LATENCY_US = 0.8  # from the request of a stage to its first bytes
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Roofline:
 
     @property
     def bound(self) -> str:
-        """What the problem is bound by: ``compute`` or ``memory``."""
+        """The resource that bounds the time: ``compute`` or ``memory``."""
         return "compute" if self.compute_us >= self.memory_us else "memory"
 
 
@@ -70,7 +70,7 @@ def parts_us(work: Work, stages: Integers, device: Device) -> dict[str, Floats]:
     per_us = rated_clock(device) * 1e-6  # cycles
     multiply_us = np.maximum(work.mma_cycles, work.smem_cycles) / per_us
     fill_us = work.l2_bytes / (L2_BYTES_A_CYCLE * per_us)
-    # A stage is asked for, waited for, filled and multiplied before it can be asked for again.
+    # A stage is requested, arrives and is multiplied before it can be requested again.
     round_trip = LATENCY_US + fill_us + multiply_us
     return {
         "mma": work.waves * work.steps * multiply_us,

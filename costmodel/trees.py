@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from sklearn.ensemble import ExtraTreesRegressor
 
 LEAF = -1
-"""What stands for the feature in a leaf."""
+"""The value that stands for the feature in a leaf."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Forest:
         return len(self.roots)
 
     def each(self, values: NDArray[Any]) -> NDArray[np.float32]:
-        """What every tree says.
+        """The prediction of every tree.
 
         Parameters
         ----------
@@ -54,7 +54,7 @@ class Forest:
         said = np.empty((len(self), len(values)), dtype=np.float32)
         ends = np.append(self.roots[1:], len(self.feature))
         for tree, (start, end) in enumerate(zip(self.roots, ends, strict=True)):
-            # A tree's own arrays fit the processor's cache; all trees at once would not.
+            # The arrays of one tree fit into the processor's cache, those of all trees do not.
             leaf = _descend(self.feature[start:end], self.value[start:end], self.right[start:end], values)
             said[tree] = self.value[start:end][leaf]
         return said

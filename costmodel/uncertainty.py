@@ -1,4 +1,4 @@
-"""How wrong a learned model is on problems that it has not seen, found by leaving out those that it has."""
+"""The errors of a learned model on new problems, estimated by leaving out problems of its training."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ class Ensemble(Protocol):
 
 @dataclass(frozen=True)
 class Errors:
-    """How wrong an ensemble is on problems that it has not seen.
+    """The errors of an ensemble on new problems.
 
     Attributes
     ----------
     floor
         Variance of a configuration's own error where all members agree.
     slope
-        What it grows by with the variance between members.
+        Growth of that variance with the variance between members.
     shift
         Standard deviation of the error that all configurations of a problem share.
     """
@@ -47,18 +47,18 @@ class Errors:
 
 
 def estimate_errors(samples: Sequence[Sample], learn: Callable[[Sequence[Sample]], Ensemble], seed: int) -> Errors:
-    """The errors of what is learned from some samples, on others: at most `FOLDS` times, problems are left out.
+    """Estimate errors by cross-validation: learn without some problems and predict those, at most `FOLDS` times.
 
-    Of a single problem, fifths of its configurations are left out instead.
+    If there is a single problem, fifths of its configurations are left out instead.
 
     Parameters
     ----------
     samples
         Measurements, a sample a problem.
     learn
-        Learns from some of them.
+        Learns an ensemble from some of them.
     seed
-        Of the division into fifths.
+        Seed of the division into fifths.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def estimate_errors(samples: Sequence[Sample], learn: Callable[[Sequence[Sample]
 
 
 FOLDS = 4
-"""Times that problems are left out: training then takes no longer, a measurement, on a table of many problems."""
+"""Folds of the cross-validation: a fixed number, so that training time grows linearly with the size of a table."""
 
 
 def _variance_line(between: Floats, errors: Floats) -> tuple[float, float]:

@@ -21,7 +21,7 @@ from tilescout.spaces.tiling import Tiling, ceil_div
 
 @dataclass(frozen=True)
 class Work:
-    """What the hardware must do for each configuration; every field of shape [configurations].
+    """The work of each configuration for the hardware; every field is of shape [configurations].
 
     Attributes
     ----------
@@ -34,9 +34,9 @@ class Work:
     steps
         Stages that a block consumes for one tile.
     mma_cycles, smem_cycles
-        Cycles of a stage on the tensor cores, and to read its operands from shared memory.
+        Cycles of a stage on the tensor cores, and cycles to read its operands from shared memory.
     stage_bytes, l2_bytes
-        Bytes that a stage fills, and those of them that this block's share of the loads reads from L2.
+        Bytes of a stage, and the bytes of it that this block itself reads from L2: blocks of a cluster share loads.
     tile_bytes
         Bytes of a tile of D.
     wave_bytes

@@ -60,7 +60,7 @@ CIRCLES = {
 }
 """Modules that import one another."""
 
-WHATS = {"spaces": 21, "costmodel": 9, "search": 47, "experiments": 38}
+WHATS = {"spaces": 21, "costmodel": 0, "search": 31, "experiments": 38}
 """Docstrings of a room that begin with "What"."""
 
 SOURCES = sorted(path for room in ALLOWED for path in (ROOT / room).rglob("*.py"))

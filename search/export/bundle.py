@@ -1,4 +1,4 @@
-"""What is handed to users: decisions, the kernels that they name, and checksums; a directory.
+"""Bundles: a directory with decisions, the kernels that they name, and checksums, which is handed to users.
 
 ``bundle.json`` holds everything but the kernels, and its own SHA-256 over the rest of it; ``kernels/`` holds the shared
 objects, each with its SHA-256 in ``bundle.json``. Loading one is running its code, so that a bundle is checked

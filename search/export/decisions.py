@@ -1,4 +1,4 @@
-"""What a search decided for a problem: our kernel, where it was proven as good as the library's, else the library's."""
+"""Decisions of searches: our kernel for a problem if it was proven as good as the library's, else the library's."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -104,7 +104,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a finished study says of its problem, before it is known which artifact that is.
+    """The outcome of a finished study, before the artifact of its kernel is known.
 
     Attributes
     ----------
@@ -186,9 +186,9 @@ def _worst(outcome: Outcome) -> float:
 class Buckets:
     """Which decision holds for a number of rows that is known only when the program runs.
 
-    A tuned size holds for itself. It also holds for the sizes below it that are more than half of it, down to the next
-    tuned size, if our kernel was decided for both: what was proven at both ends is taken to hold in between. All other
-    sizes are the library's.
+    The decision of a tuned size holds for that size. If our kernel was decided for it and for the next smaller tuned
+    size, it also holds for the sizes in between that are more than half of it: what was proven at both ends is assumed
+    in between. All other sizes go to the library.
 
     Parameters
     ----------

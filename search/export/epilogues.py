@@ -1,9 +1,9 @@
-"""What follows a matrix product in a graph and a kernel may fuse: a factor, a bias, an activation.
+"""Recognise epilogues in a graph: the factor, bias and activation behind a matrix product that a kernel may fuse.
 
-An activation is left where TorchInductor fuses it into something that follows.
+An activation is left alone where TorchInductor fuses it into an operation that follows.
 
-TorchInductor has taken activations apart by the time that its custom passes run, differently from version to version.
-What to look for is therefore traced: the activation by itself, with the decompositions of the torch that is installed.
+When custom passes run, TorchInductor has decomposed activations into simpler operations, differently in each version.
+The pattern to look for is therefore traced: the activation by itself, with the decompositions of the installed torch.
 """
 
 import math
@@ -34,11 +34,11 @@ class Product:
     Attributes
     ----------
     nodes
-        What computes it, from the product on. The last is its result; nothing outside uses the others.
+        The nodes that compute it, from the product on. The last is the result; nothing else uses the others.
     a, b
         The operands.
     factors
-        What the product is multiplied by: numbers, and fp32 tensors of one element.
+        The factors of the product: numbers, and fp32 tensors of one element.
     bias
         A vector along n, of the result's type; None if there is none.
     activation
@@ -178,14 +178,14 @@ def is_row(node: Any, result: "torch.Tensor") -> bool:
 
 
 def _known(sizes: Iterable[Any]) -> tuple[int, ...] | None:
-    """Sizes, if the compiler knows them all: to compare others would make it assume what they are."""
+    """Sizes, if the compiler knows them all. Comparing an unknown size would specialise the graph to that size."""
     found = tuple(sizes)
     return found if all(isinstance(size, int) for size in found) else None
 
 
 @cache
 def _activation(name: str, dtype: "torch.dtype") -> "Graph":
-    """What TorchInductor makes of an activation of a tensor of this type."""
+    """The operations that TorchInductor decomposes an activation of a tensor of this type into."""
     import torch
 
     function, decompositions = getattr(aten(), name).default, torch_hooks.DECOMPOSITIONS.find()()
@@ -197,7 +197,7 @@ def _activation(name: str, dtype: "torch.dtype") -> "Graph":
 
 
 def _follow(pattern: "Graph", start: "Node") -> "tuple[Node, ...] | None":
-    """The nodes that do with the result of `start` what a pattern does with its input, if nothing else uses it."""
+    """The nodes behind `start` that match a pattern; None if they do not, or if anything else uses the inner ones."""
     from torch.fx.node import map_arg
 
     found: dict[Node, Node] = {}

@@ -1,4 +1,4 @@
-"""From studies to a bundle: what each decided, and the kernels that were decided for."""
+"""From finished studies to a bundle: their decisions, and the kernels of these."""
 
 import json
 from collections.abc import Mapping, Sequence

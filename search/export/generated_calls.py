@@ -1,8 +1,8 @@
-"""What the Python that TorchInductor generates calls: a tuned kernel, with as little in between as there can be.
+"""Calls of tuned kernels from the Python code that TorchInductor generates, with as little overhead as possible.
 
-Generated code has allocated the result, made its device the current one, and knows shapes, strides and types: only
-addresses are left to be looked at. B is as a rule a weight that stays where it is; what TVM FFI makes of it is kept for
-as long as its address is the same, so that a call neither makes a view of it nor converts it.
+Generated code has allocated the result and made its device the current one, and shapes, strides and types were checked
+when it was generated. Only addresses are looked at in a call. B is usually a weight that stays where it is: its view,
+as TVM FFI takes it, is kept as long as the address is the same.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def bind(name: str, rows: int | None, index: int | None) -> Callable[..., None]:
-    """What runs the decisions of this name, for one call in generated code.
+    """Make the function that runs the decisions of this name, for one call in generated code.
 
     Parameters
     ----------

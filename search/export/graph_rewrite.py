@@ -1,4 +1,4 @@
-"""Which matrix products of a traced graph a bundle has decided, and putting our operator in their place.
+"""Find the matrix products of a traced graph that a bundle decides, and put our operator in their place.
 
 Works on the graphs that TorchInductor lowers: functional, with a fake tensor in ``meta["val"]`` of every node.
 """
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class Report:
-    """What became of the matrix products that were looked at, by problem; ``*`` stands for an unknown m.
+    """Counts of the matrix products that were looked at, by problem; ``*`` stands for an unknown m.
 
     Attributes
     ----------
     replaced
-        Run our kernels now.
+        Products that now run our kernels.
     left
-        Are known and were left to the library, because that was the decision.
+        Products whose decision is the library.
     unknown
-        Nothing is known of.
+        Products without a decision.
     """
 
     replaced: Counter[str] = field(default_factory=Counter)
@@ -104,9 +104,9 @@ def _with_scales(node: "Node") -> Product | None:
 
 
 def _problems(product: Product, bundle: Bundle, activations: Sequence[str]) -> Sequence[tuple[GemmProblem, Product]]:
-    """The problems that a product is, the one that fuses most first; where m is not known, theirs stands for any.
+    """The problems that a product may be, the one that fuses most first. An unknown m is written as 1.
 
-    There are none if no kernel of ours could have been decided for it, and several where strides fit several layouts.
+    There are none if no kernel of ours can compute it, and several if its strides fit several layouts.
     """
     a, b = product.a.meta.get("val"), product.b.meta.get("val")
     if a is None or b is None or a.device != b.device or a.device.type != device_type(bundle.arch):
@@ -183,7 +183,7 @@ def _replace(graph: "Graph", product: Product, decision: str) -> None:
 
 
 def _alpha(graph: "Graph", product: Product) -> "Node | None":
-    """What the product is scaled by, as the operator takes it: fp32 [1] on its device."""
+    """The factor of a product as the operator takes it, fp32 [1] on its device; None without one."""
     import torch
 
     if not product.factors:
@@ -200,7 +200,7 @@ def _alpha(graph: "Graph", product: Product) -> "Node | None":
 
 
 def _transposed(graph: "Graph", b: "Node") -> "Node":
-    """B with its last two dimensions swapped: what it is a transposed view of, where it is one."""
+    """B with its last two dimensions swapped; if B is a transposed view itself, the tensor that it views."""
     order = [1, 0] if b.meta["val"].dim() == 2 else [0, 2, 1]
     if b.target is aten().permute.default and list(b.args[1]) == order:  # type: ignore[arg-type]
         return b.args[0]  # type: ignore[return-value]

@@ -1,6 +1,7 @@
-"""Tuned kernels in models that ``torch.compile`` compiles: nothing is benchmarked, what is not known stays as it was.
+"""Tuned kernels in models that ``torch.compile`` compiles.
 
-For everything that is compiled in a block, or by an object that ``torch.compile`` made in it::
+Nothing is benchmarked when a model is compiled, and products that no bundle decides stay as they were. For everything
+that is compiled in a block, or by an object that ``torch.compile`` made in it::
 
     with tilescout.search.export.use("bundle/"):
         model = torch.compile(model)
@@ -10,7 +11,7 @@ For those who compose passes themselves::
     tuned = tilescout.search.export.graph_pass("bundle/")
     model = torch.compile(model, options={"post_grad_custom_post_pass": tuned})
 
-A process that runs what another one compiled, an AOTInductor package say, calls `load` first.
+A process that runs code which another one compiled, such as an AOTInductor package, calls `load` first.
 """
 
 import hashlib
@@ -94,7 +95,7 @@ class GraphPass:
     Attributes
     ----------
     report
-        What the pass met, over all graphs. Graphs from Inductor's cache don't come by here.
+        The products that the pass met, over all graphs. Graphs from TorchInductor's cache don't pass here.
     """
 
     def __init__(self, bundle: Bundle, before: "Passes" = None) -> None:
@@ -110,7 +111,7 @@ class GraphPass:
         replace_products(graph, self.bundle, self.report)
 
     def uuid(self) -> bytes | None:
-        """What compiled code depends on: the bundle, this package, passes before; None if one of them does not say."""
+        """A key of what compiled code depends on: the bundle, this package, earlier passes; None if one has no key."""
         earlier = []
         for one in self.before:
             uuid: Callable[[], Any] | None = getattr(one, "uuid", None)

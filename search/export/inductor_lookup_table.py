@@ -1,7 +1,7 @@
-"""TorchInductor's own lookup table: it pins ATen for the problems whose decision is the library.
+"""Entries for TorchInductor's own lookup table, which pin ATen for the problems whose decision is the library.
 
-With ``max_autotune`` TorchInductor then benchmarks nothing for these products. It can't name our kernels; those come
-into a graph by `tilescout.search.export.inductor`, before the table is asked. The table is asked only by
+With ``max_autotune`` TorchInductor then benchmarks nothing for these products. The table can't name our kernels; those
+are put into a graph by `tilescout.search.export.inductor`, before the table is read. The table is read only by
 `torch._inductor.lookup_table.LookupTableChoices`, which is not TorchInductor's default::
 
     torch._inductor.config.lookup_table.table = json.loads(Path("table.json").read_text())

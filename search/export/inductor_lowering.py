@@ -1,16 +1,16 @@
-"""How TorchInductor writes calls of our operator into the Python that it generates: straight, as those of its own.
+"""The lowering of our operator: TorchInductor writes direct calls of a kernel into the Python that it generates.
 
-Through torch's dispatcher an operator that is written in Python costs a call some 5 µs more than ``extern_kernels.mm``
-(experiments/results): at few rows that is more than a better kernel gains. So a lowering of ours stands in the place of
-TorchInductor's own for custom operators. The memory of the result is planned as any other's, and
+Through torch's dispatcher, a call of an operator that is written in Python costs some 5 µs more than
+``extern_kernels.mm`` (experiments/results). With few rows that is more than a better kernel gains. So this lowering
+replaces TorchInductor's own for custom operators. The memory of the result is planned like any other, and
 
     tilescout_buf1(buf0, arg1_1, out=buf1)
 
 runs what `tilescout.search.export.generated_calls.bind` made once, when the generated module was loaded. Shapes,
 strides and types are settled here, when code is generated; only addresses are looked at when it runs.
 
-This leans on what TorchInductor does not promise to keep. Where that has changed, a warning says so, and calls go
-through the dispatcher. So do those of the C++ that TorchInductor generates (``cpp_wrapper``, AOTInductor packages).
+This uses private parts of TorchInductor. If one is missing, a warning says so, and calls go through the dispatcher. So
+do the calls of C++ code that TorchInductor generates (``cpp_wrapper``, AOTInductor packages).
 """
 
 import warnings

@@ -1,4 +1,4 @@
-"""The kernels of a bundle in this process, and which of them runs on what tensors."""
+"""The kernels of loaded bundles in this process, and the choice of the one that runs on given tensors."""
 
 import warnings
 from collections import defaultdict
@@ -23,7 +23,7 @@ ALIGNMENT = 16  # bytes: what TMA needs, and what kernels were promised
 
 
 def device_type(arch: str) -> str:
-    """What torch calls the kind of device that a target belongs to."""
+    """The type of a target's device, as torch names it."""
     return "cpu" if arch == HOST else "cuda"
 
 
@@ -38,14 +38,14 @@ def arch_of(device: "torch.device") -> str:
 
 
 def family(problem: GemmProblem) -> str:
-    """What problems have in common that differ only in m, as text."""
+    """A problem as text with ``*`` for m: equal for problems that differ only in m."""
     return "*" + str(problem).removeprefix(str(problem.m))
 
 
 class Family:
-    """The decisions for problems that differ only in m: called on tensors, it runs the kernel that was decided.
+    """The decisions for problems that differ only in m. A call with tensors runs the kernel that was decided.
 
-    What was not decided for our kernels, and tensors that they can't take, go to the library.
+    Sizes whose decision is not our kernel, and tensors that it can't take, go to the library.
 
     Parameters
     ----------

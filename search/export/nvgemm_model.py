@@ -1,4 +1,4 @@
-"""The NVGEMM candidates of TorchInductor as a cost model sees them: what ranks them, and which was decided already.
+"""Rank the NVGEMM candidates of TorchInductor by the learned cost model, and pin those that a search decided.
 
 On Hopper they are ``Sm90StaticPersistentGemmOperator`` of CUTLASS's Operator API (package nvidia-cutlass-operators).
 That its stages, warp groups and staging tiles are as computed here was read in its version 0.3. Our learned model was

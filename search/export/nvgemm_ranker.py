@@ -44,7 +44,7 @@ Predict = Callable[[GemmProblem, Sequence[Mapping[str, int]]], NDArray[np.float6
 
 @dataclass(frozen=True)
 class Ranker:
-    """What becomes of the NVGEMM candidates of a product.
+    """Chooses the NVGEMM candidates of a product that TorchInductor times.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Ranker:
     keep
         How many candidates are timed; with 1 the model alone decides among them.
     pinned
-        The candidate of a problem that was decided already: no other NVGEMM candidate is timed.
+        The candidate of each problem that is decided already; no other NVGEMM candidate of it is timed.
     """
 
     predict: Predict
@@ -65,7 +65,7 @@ class Ranker:
 
     @property
     def uuid(self) -> str:
-        """What the choice depends on."""
+        """A text that differs where the choice may differ."""
         pins = sorted((str(problem), list(tiling)) for problem, tiling in self.pinned.items())
         return hashlib.sha256(json.dumps([self.version, self.keep, pins]).encode()).hexdigest()
 

@@ -1,9 +1,9 @@
 """The operators that run tuned kernels: ``tilescout::gemm`` and, for compiled graphs, ``tilescout::gemm_compiled``.
 
-Both compute D = A @ B.T of A [batch, m, k] and B [batch, n, k], scaled by alpha [1], plus a bias [n], and activated, as
-the problem says, by what a loaded bundle decided, and by torch itself where nothing was. The second has no formula for
-gradients: it stands in graphs in which gradients are operators already, and skipping that layer, which is Python, saves
-4.5 µs a call (on an H200's host with torch 2.11; experiments/results).
+Both compute D = A @ B.T of A [batch, m, k] and B [batch, n, k], with the problem's epilogue: scaled by alpha [1], plus
+a bias [n], activated. The kernel is the one that a loaded bundle decides, else torch's. The second operator has no
+formula for gradients, because in the graphs that it is used in gradients are operators already. Without that layer of
+Python a call is 4.5 µs shorter (on an H200's host with torch 2.11; experiments/results).
 """
 
 from functools import cache
