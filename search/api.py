@@ -138,7 +138,7 @@ def tune(
     check_sampler(sampler)
     store, table = Path(store), Path(table) if table is not None else None
     template = named_template(space, table) if isinstance(space, str) else of_any_problem(space)
-    parsed = template.parse(problem) if isinstance(problem, str) else problem
+    parsed = template.parse(str(problem))  # an object too: it may be a problem of another template
     budget = budget if budget is not None else Budget(trials=DEFAULT_TRIALS)
     options = TuneOptions(
         sampler,

@@ -11,8 +11,9 @@ import mlflow
 import pytest
 
 from tilescout.search import Budget, StudyResult, TrialRecord, tune
-from tilescout.spaces.errors import DeviceError, SamplerError, TableError
+from tilescout.spaces.errors import DeviceError, ProblemError, SamplerError, TableError
 from tilescout.spaces.gemm_sm90 import TEMPLATE
+from tilescout.spaces.rowwise import RowwiseProblem
 
 PROBLEM = "512x512x512:bf16"
 
@@ -43,6 +44,12 @@ def test_a_template_and_a_parsed_problem_give_the_same_trials_as_their_names(tmp
         mlflow=False,
     )
     assert [trial.index for trial in given.trials] == [trial.index for trial in named.trials]
+
+
+def test_a_problem_of_another_template_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError, match="malformed problem '8192x4096:bf16': expected MxNxK"):
+        tune("gemm_sm90", RowwiseProblem(8192, 4096), device="replay", store=tmp_path, mlflow=False)
+    assert not list(tmp_path.iterdir())
 
 
 def test_resume_goes_on_and_options_reach_the_strategy(tmp_path: Path) -> None:
