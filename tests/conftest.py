@@ -110,7 +110,9 @@ def run_command(
         process, outputs = start_command(folder, *arguments)
         process.join()
         assert process.exitcode is not None
-        return subprocess.CompletedProcess(arguments, process.exitcode, *(path.read_text() for path in outputs))
+        return subprocess.CompletedProcess(
+            list(map(str, arguments)), process.exitcode, *(path.read_text() for path in outputs)
+        )
 
     return run_command
 

@@ -176,10 +176,10 @@ def imported_rooms(room: Path) -> set[str]:
 def test_the_architecture_says_which_room_of_search_imports_which() -> None:
     page = (DOCS / "explanation" / "architecture.md").read_text(encoding="utf-8")
     table = page[page.index("| room of `search/` |") :].partition("\n\n")[0].splitlines()[2:]
-    told = {}
+    told: dict[str, set[str]] = {}
     for line in table:
-        room, _, imports = line.strip("| ").split(" | ")
-        told[room.strip("`")] = set(re.findall(r"`(\w+)`", imports))
+        name, _, below = line.strip("| ").split(" | ")
+        told[name.strip("`")] = set(re.findall(r"`(\w+)`", below))
     rooms = {path.parent.name for path in (ROOT / "search").glob("*/__init__.py")} - {"testing"}
     assert set(told) == rooms
     seen: set[str] = set()

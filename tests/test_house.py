@@ -11,6 +11,7 @@ from graphlib import CycleError, TopologicalSorter
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -90,12 +91,12 @@ def module_of(path: Path) -> str:
 
 def is_kernel_source(path: Path) -> bool:
     """Whether this is written in CuteDSL: it is then imported where a kernel is compiled, and nowhere else."""
-    statements = [node for node in tree_of(path).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    statements: list[ast.stmt] = [node for node in tree_of(path).body if isinstance(node, ast.Import | ast.ImportFrom)]
     names = {name.partition(".")[0] for name, _ in imports_of(ast.Module(statements, []))}
     return path.parent.parent == ROOT / "spaces" and "cutlass" in names
 
 
-def unpickles(node: ast.AST) -> bool:
+def unpickles(node: ast.AST) -> TypeGuard[ast.expr | ast.keyword]:
     if isinstance(node, ast.Attribute):
         return ast.unparse(node) == "torch.load" or node.attr == "read_pickle"
     if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
@@ -306,7 +307,7 @@ def test_a_library_does_not_name_what_is_built_on_it():
 
 
 def test_a_library_advises_no_option_of_the_command_line():
-    found = defaultdict(list)
+    found: dict[str, list[str]] = defaultdict(list)
     for path in (path for room in LIBRARY for path in paths_of(room)):
         name = str(path.relative_to(ROOT))
         for node in strings_of(tree_of(path)):
@@ -316,13 +317,14 @@ def test_a_library_advises_no_option_of_the_command_line():
 
 
 def test_docstrings_say_what_a_thing_is_or_does_and_do_not_begin_with_what():
-    found = defaultdict(list)
+    found: dict[str, list[str]] = defaultdict(list)
     templates = [find_template(name) for name in template_names()]
     hashed = {files(template.package).joinpath(name) for template in templates for name in template.sources}
     assert hashed <= set(SOURCES)
     for path in set(SOURCES) - hashed:  # a word more in what is hashed, and the recorded tables would be stale
         for node in ast.walk(tree_of(path)):
-            documentable = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-            if documentable and (ast.get_docstring(node) or "").startswith("What "):
-                found[path.relative_to(ROOT).parts[0]].append(where(path, getattr(node, "lineno", 1)))
+            match node:
+                case ast.Module() | ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                    if (ast.get_docstring(node) or "").startswith("What "):
+                        found[path.relative_to(ROOT).parts[0]].append(where(path, getattr(node, "lineno", 1)))
     assert not (wrong := too_many(found, WHATS)), wrong

@@ -54,8 +54,8 @@ def edited(draw: st.DrawFn, document: Any) -> Any:
     copy = json.loads(json.dumps(document))
     for _ in range(draw(st.integers(1, 3))):
         holder, key = [copy], 0
-        while isinstance(holder[key], dict | list) and holder[key] and draw(st.integers(0, 5)):  # type: ignore[index]
-            holder = holder[key]  # type: ignore[index,assignment]
+        while isinstance(holder[key], dict | list) and holder[key] and draw(st.integers(0, 5)):
+            holder = holder[key]
             keys = sorted(holder) if isinstance(holder, dict) else range(len(holder))
             key = draw(st.sampled_from(list(keys)))
         match draw(st.sampled_from(["replace", "remove", "add"])):
@@ -269,7 +269,7 @@ def journal(folder: Path) -> list[Any]:
         study.set_user_attr("result", RESULT)
         for index in range(3):
             study.enqueue_trial(dict(zip(distributions(SPACE), map(int, SPACE.codes[index]), strict=True)))
-            trial = study.ask(distributions(SPACE))
+            trial = study.ask({**distributions(SPACE)})
             if index < 2:
                 record_outcome(study, trial, outcomes[index])
     return [json.loads(line) for line in (folder / "made.journal").read_text().splitlines()]

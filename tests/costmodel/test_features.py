@@ -29,9 +29,23 @@ def column(problem: GemmProblem, name: str, **knobs: int | str) -> float:
 
 
 def configuration(**changes: int | str) -> dict[str, int | str]:
-    base = {"tile_m": 128, "tile_n": 128, "tile_k": 64, "cluster_m": 1, "cluster_n": 1, "stages": 4, "swizzle": 1}
-    rest = {"schedule": "cooperative", "swap_ab": 0, "split_k": 1, "raster": "m", "warp_groups": 2}
-    return {**base, **rest, **changes}
+    base: dict[str, int | str] = {
+        "tile_m": 128,
+        "tile_n": 128,
+        "tile_k": 64,
+        "cluster_m": 1,
+        "cluster_n": 1,
+        "stages": 4,
+        "swizzle": 1,
+    }
+    rest: dict[str, int | str] = {
+        "schedule": "cooperative",
+        "swap_ab": 0,
+        "split_k": 1,
+        "raster": "m",
+        "warp_groups": 2,
+    }
+    return {**base, **rest, "warp_groups": 2, **changes}
 
 
 @settings(max_examples=15)

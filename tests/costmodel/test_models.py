@@ -195,7 +195,7 @@ def test_a_saved_model_predicts_the_same(
     kind: str, samples: list[Sample], model: ForestModel, ranking: RankingModel, blend: BlendModel, tmp_path: Path
 ) -> None:
     path = tmp_path / "folder" / "model.npz"
-    saved = {"forest": model, "ranking": ranking, "blend": blend}[kind]
+    saved = model if kind == "forest" else ranking if kind == "ranking" else blend
     save_model(path, saved, CARD)
     loaded, card = load_model(path)
     assert card == CARD

@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -196,7 +197,7 @@ def build_plain(plain_gemm: ModuleType, tmp_path_factory: pytest.TempPathFactory
 def job_of() -> Callable[..., Job]:
     """A function: the job of measuring an artifact on a problem, with little time spent on heating."""
 
-    def job_of(artifact: Artifact, problem: str = "64x64x64", incumbent: float | None = None, **options: float) -> Job:
+    def job_of(artifact: Artifact, problem: str = "64x64x64", incumbent: float | None = None, **options: Any) -> Job:
         return Job(
             shared_object=str(artifact.path),
             sha256=artifact.sha256,
@@ -254,7 +255,7 @@ def postgres() -> Iterator[str]:
         with log_file.open("wb") as log:
             server = subprocess.Popen([binaries / "postgres", *options], stderr=log, cwd=files, **user)  # type: ignore[call-overload]
         try:
-            ask = [binaries / "psql", "-h", files, "-U", "tester", "-d", "postgres", "-qc"]
+            ask: list[str | Path] = [binaries / "psql", "-h", files, "-U", "tester", "-d", "postgres", "-qc"]
             deadline = time.monotonic() + 60
             while subprocess.run([*ask, "CREATE DATABASE studies"], capture_output=True, check=False).returncode:
                 assert server.poll() is None, log_file.read_text()

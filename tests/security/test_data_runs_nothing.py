@@ -22,7 +22,7 @@ from tilescout.search.tables.table import Table, card_path
 from tilescout.spaces.gemm import GemmProblem
 
 if TYPE_CHECKING:
-    from conftest import Scene
+    from conftest import Scene  # type: ignore[import-not-found]
 
 Record = dict[str, Any]
 Rename = Callable[[str], str]

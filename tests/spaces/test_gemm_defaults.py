@@ -20,7 +20,7 @@ SIZES = st.one_of(st.integers(1, 64), st.integers(1, 4096)).map(lambda size: 16 
     st.one_of(st.integers(1, 300), SIZES), SIZES, SIZES, st.integers(1, 8),
     st.sampled_from(SIGNATURES), st.sampled_from(HOPPER),
 )  # fmt: skip
-def test_the_default_is_legal_for_every_problem(m, n, k, batch, signature, device) -> None:  # type: ignore[no-untyped-def]
+def test_the_default_is_legal_for_every_problem(m, n, k, batch, signature, device) -> None:
     problem = GemmProblem.parse(f"{m}x{n}x{k}x{batch}:{signature}")
     assume(all(getattr(problem, name) % step == 0 for name, step in steps(problem).items()))
     default = TEMPLATE.default(problem, device)
@@ -30,9 +30,9 @@ def test_the_default_is_legal_for_every_problem(m, n, k, batch, signature, devic
 
 
 @given(SIZES, SIZES, SIZES, st.sampled_from(HOPPER))
-def test_more_work_never_takes_fewer_cycles(m, n, k, device) -> None:  # type: ignore[no-untyped-def]
+def test_more_work_never_takes_fewer_cycles(m, n, k, device) -> None:
     def estimated(*size: int) -> "np.typing.NDArray[np.float64]":
-        problem = GemmProblem(*size)
+        problem = GemmProblem(*size)  # type: ignore[arg-type]
         return cycles(TEMPLATE.tiling(COLUMNS, problem), device)
 
     once = estimated(m, n, k)

@@ -215,7 +215,10 @@ def test_a_space_is_not_offered_for_another_architecture() -> None:
 def test_the_default_and_splits_of_k_compile_with_no_gpu(name: str, tmp_path: Path) -> None:
     template, device = find_template(name), device_of(name)
     default = template.default(PROBLEM, device)
-    split = {"quack_sm90": {"split_k": 4}, "quack_sm100": {"split_k": 2, "split_mode": "separate"}}
+    split: dict[str, dict[str, int | str]] = {
+        "quack_sm90": {"split_k": 4},
+        "quack_sm100": {"split_k": 2, "split_mode": "separate"},
+    }
     configurations = [default, *([Configuration.of({**default, **split[name]})] if name in split else [])]
     with CompilePool(template, "bf16", device.arch, ArtifactStore(tmp_path), CompileOptions(processes=1)) as pool:
         for submitted in [pool.submit(configuration) for configuration in configurations]:

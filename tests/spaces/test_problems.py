@@ -88,7 +88,7 @@ def test_whatever_is_typed_is_read_or_refused(text: str) -> None:
 @pytest.mark.parametrize("size", [0, -8, LARGEST + 1])
 def test_a_size_out_of_range_is_refused_by_name(name: str, size: int) -> None:
     with pytest.raises(ProblemError, match=rf"{name} is {size}, allowed are 1 to {LARGEST}"):
-        GemmProblem(**{"m": 8, "n": 8, "k": 8, "batch": 1, name: size})
+        GemmProblem(**{"m": 8, "n": 8, "k": 8, "batch": 1, name: size})  # type: ignore[arg-type]
 
 
 def test_an_unknown_type_is_refused_with_those_known() -> None:

@@ -84,7 +84,7 @@ BASE: Mapping[str, Value] = {
     "threads": 256, "rows": 1, "cluster": 1, "vector": 8, "loads": 4, "method": "two_pass", "cache": "normal",
 }  # fmt: skip
 # The most elements a thread in blocks of each size, with each method, each way to exchange, and each type.
-KERNELS = {
+KERNELS: Mapping[str, tuple[str, Mapping[str, Value]]] = {
     "a warp a row": ("bf16", {"rows": 8, "method": "online"}),
     "some threads a row": ("bf16", {"rows": 32, "loads": 8}),
     "most held of 128 threads": ("bf16", {"threads": 128, "loads": 16}),

@@ -45,7 +45,7 @@ class Rule:
                 total += weight * np.array([knob.values.index(value) for value in columns[knob.name]])
         return np.asarray(total % self.modulus != self.remainder)
 
-    def constraint(self, number: int) -> Constraint:
+    def constraint(self, number: int) -> Constraint[GemmProblem]:
         looks_at = tuple(knob.name for knob, weight in zip(self.knobs, self.weights, strict=True) if weight)
         return Constraint(f"rule {number}", f"because of {number}", looks_at, self.holds)
 
@@ -85,7 +85,7 @@ def cases(draw: st.DrawFn) -> Case:
     grid = itertools.product(*(range(len(knob.values)) for knob in knobs))
     legal = tuple(codes for codes in grid if all(rule.allows(codes) for rule in rules))
     assume(legal)
-    constraints = [rule.constraint(number) for number, rule in enumerate(rules)]
+    constraints: list[Any] = [rule.constraint(number) for number, rule in enumerate(rules)]
     return Case(SearchSpace("invented", knobs, constraints, PROBLEM, H200), rules, legal)
 
 

@@ -79,8 +79,8 @@ def test_the_same_searches_give_the_same_figures_and_are_not_run_again(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: RunCommand
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    arguments = ("--table", str(table.path), "--problem", PROBLEM, "--trials", "10", "--seeds", "2")
-    arguments += ("--samplers", "random,tpe", "--processes", "1")
+    arguments = ["--table", str(table.path), "--problem", PROBLEM, "--trials", "10", "--seeds", "2"]
+    arguments += ["--samplers", "random,tpe", "--processes", "1"]
     run("compare", *arguments, "--json", "first.json")
     journal = Path(".tilescout/compare/runs.jsonl")
     lines = journal.read_text().splitlines()

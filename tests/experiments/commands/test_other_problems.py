@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.problems import Problem
 from tilescout.spaces.rowwise import RowwiseProblem
 from tilescout.spaces.templates import find_template
 
@@ -30,7 +32,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A table of some softmax kernels, the defaults among them, with invented times."""
     rng = np.random.default_rng(0)
     rows: list[Row] = []
-    baselines = {}
+    baselines: dict[Problem, Baseline] = {}
     for problem in PROBLEMS:
         space, default = SOFTMAX.space(problem, H200), SOFTMAX.default(problem, H200)
         baselines[problem] = Baseline(default, COPY_US)
@@ -38,7 +40,12 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for index in dict.fromkeys(chosen):
             ratio = float(1 + rng.gamma(2.0))
             timing = Timing(ratio, ratio * 0.99, ratio * 1.01, ratio, ratio, COPY_US, 7)
-            cost = {"compile_seconds": 0.5, "gpu_seconds": 0.02, "verify_seconds": 0.01, "pilot_seconds": 0.001}
+            cost: dict[str, Any] = {
+                "compile_seconds": 0.5,
+                "gpu_seconds": 0.02,
+                "verify_seconds": 0.01,
+                "pilot_seconds": 0.001,
+            }
             rows.append(
                 (space[index], problem, Measurement(Status.OK, timing=timing, pilot_us=ratio * COPY_US, **cost))
             )
@@ -130,6 +137,7 @@ def test_a_suite_of_them_is_collected(
     for row in range(len(found)):
         problem = next(problem for problem in PROBLEMS if row in found.rows(problem))
         where = recorded.row(found.configuration(row), problem)
+        assert where is not None
         assert found.measurement(row) == recorded.measurement(where)
 
 

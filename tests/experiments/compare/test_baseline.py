@@ -29,7 +29,7 @@ def test_the_expected_best_is_the_mean_over_every_draw(values: list[float]) -> N
 @pytest.mark.parametrize("total", [1, 2, 10, 38_016])
 def test_of_equally_spaced_values_the_expected_best_has_a_closed_form(total: int) -> None:
     draws = np.arange(1, 201)
-    values = np.random.default_rng(0).permutation(total) + 1.0
+    values = np.random.default_rng(0).permutation(total).astype(np.float64) + 1
     closed = np.where(draws < total, (total + 1) / (draws + 1), 1.0)
     np.testing.assert_allclose(expected_best(values, 200), closed, rtol=1e-9)
 

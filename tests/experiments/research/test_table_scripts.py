@@ -8,6 +8,7 @@ from tilescout.experiments.research.studies.knob_worth import losses
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.gemm_sm90.estimate import RATES
 
 TABLE = Table.read(shipped_tables()[0])
 
@@ -47,7 +48,7 @@ def test_each_picked_default_helps_and_none_chosen_beats_the_best_of_them() -> N
     for count in (1, 2):  # each that is picked after the first makes the best of them faster
         assert losses.logs[picked[:count]].min(axis=0).mean() > best.mean()
     for at in everywhere:
-        assert losses.chosen(picked, int(at), defaults.RATES) >= best[at]
+        assert losses.chosen(picked, int(at), RATES) >= best[at]
     assert (losses.logs[np.isfinite(losses.logs)] >= 0).mean() > 0.99  # but for pilots that were disturbed
 
 

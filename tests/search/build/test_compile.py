@@ -139,16 +139,19 @@ def test_a_damaged_record_or_a_missing_library_is_compiled_again(
     wanted = [plain(), plain(repeats=2)]
     with open_pool() as pool:
         first = [pool.submit(configuration).result() for configuration in wanted]
+    assert isinstance(first[0], Artifact)
+    assert isinstance(first[1], Artifact)
     first[0].path.with_name("artifact.json").write_text('{"format": 1, "key"')
     first[1].path.unlink()
 
     with open_pool() as pool:
         second = [pool.submit(configuration).result() for configuration in wanted]
 
-    for outcome in second:
+    for before, outcome in zip(first, second, strict=True):
         assert isinstance(outcome, Artifact)
         verify_shared_object(outcome.path, outcome.sha256)
-    assert [outcome.path for outcome in second] == [outcome.path for outcome in first]
+        assert isinstance(before, Artifact)
+        assert outcome.path == before.path
 
 
 def test_a_store_that_can_not_be_written_is_an_error_not_a_failed_configuration(

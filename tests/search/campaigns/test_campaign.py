@@ -27,6 +27,7 @@ from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import DeviceError, StoreError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.problems import Problem
 from tilescout.spaces.subspace import parse_restrictions
 from tilescout.spaces.templates import find_template
 
@@ -157,7 +158,7 @@ class Failing(ReplayEngine):
     def __init__(self, table: Table, lives: Sequence[int]) -> None:
         super().__init__(table, TEMPLATE, len(lives))
         self.lives = list(lives)
-        self.asked: list[tuple[str, GemmProblem]] = []
+        self.asked: list[tuple[str, Problem]] = []
 
     def measure(self, gpu: int, tasks: Sequence[Task]) -> "Future[list[Measurement]]":
         self.lives[gpu] -= 1

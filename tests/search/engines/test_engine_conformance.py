@@ -74,7 +74,7 @@ class Unlike(ReplayEngine):
 class Anonymous(ReplayEngine):
     protocol = ""
 
-    @property  # type: ignore[override]
+    @property
     def product(self) -> str:
         return ""
 

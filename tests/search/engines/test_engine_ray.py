@@ -61,9 +61,9 @@ def engine(plain_gemm: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> 
     with pytest.MonkeyPatch.context() as patch:
         name, value = MARK.split("=")
         patch.setenv(name, value)  # the processes that are started from here inherit it
-        patch.setenv("PYTHONPATH", str(Path(plain_gemm.__file__).parents[1]), prepend=os.pathsep)
+        patch.setenv("PYTHONPATH", str(Path(plain_gemm.__file__ or "").parents[1]), prepend=os.pathsep)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")  # type: ignore[arg-type]
         try:
             store = tmp_path_factory.mktemp("ray")
             cluster = RayOptions(gpu="cpu")

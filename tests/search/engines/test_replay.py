@@ -12,6 +12,7 @@ from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.constraints import Constraint
 from tilescout.spaces.errors import ProblemError, TableError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate, find_template
 
 TEMPLATE = find_template("gemm_sm90")
@@ -21,7 +22,7 @@ PROBLEM = GemmProblem(16, 4096, 4096)
 Alter = Callable[..., KernelTemplate]
 
 
-def recorded(rows: list[Row], problem: GemmProblem) -> dict[str, str]:
+def recorded(rows: list[Row], problem: Problem) -> dict[str, str]:
     return {str(configuration): repr(measurement) for configuration, p, measurement in rows if p == problem}
 
 

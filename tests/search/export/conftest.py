@@ -123,6 +123,7 @@ def form_of() -> Callable[[GemmProblem], Callable[..., "torch.Tensor"]]:
             bias = rest.pop(0) if problem.bias else None
             if problem.dtype == "e4m3":
                 out = getattr(torch, problem.result.torch_name)
+                assert alpha is not None
                 one = torch.ones_like(alpha)
                 result = torch._scaled_mm(a.squeeze(0), b.squeeze(0).t(), alpha, one, bias=bias, out_dtype=out)
             else:

@@ -56,7 +56,7 @@ def test_the_worst_end_of_the_interval_decides(low: float, choice: Choice) -> No
     assert outcome.evidence.high == pytest.approx(1 / low)
     assert outcome.evidence.ratio == pytest.approx(1 / 1.02)
     assert (outcome.configuration is None) == (choice is Choice.LIBRARY)
-    assert choice is Choice.LIBRARY or outcome.configuration == CONFIGURATION
+    assert choice is Choice.LIBRARY or outcome.configuration == CONFIGURATION  # type: ignore[comparison-overlap]
 
 
 @pytest.mark.parametrize(

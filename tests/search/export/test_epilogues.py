@@ -139,7 +139,7 @@ def test_another_activation_is_not_taken_for_the_decided_one(make_strided: Calla
     bundle = make_strided([str(GemmProblem(M, N, K, activation="gelu"))], "gelu")
     for other in (lambda x: torch.nn.functional.gelu(x, approximate="tanh"), torch.nn.functional.silu, torch.sigmoid):
         torch._dynamo.reset()
-        assert run(bundle, lambda a, b, bias, other=other: other(a @ b), "kk", calls) == (0, {})
+        assert run(bundle, lambda a, b, bias, other=other: other(a @ b), "kk", calls) == (0, {})  # type: ignore[misc]
 
 
 def test_a_factor_is_fused_where_that_was_decided(make_strided: Callable[..., Bundle], calls: Calls) -> None:

@@ -113,5 +113,5 @@ def test_inductor_gives_our_operator_the_strides_that_were_matched(
             for operation in lowered.operations
             if isinstance(operation, ir.ExternKernelOut) and operation.get_kernel_name().startswith("tilescout_")
         ]
-        strides = [list(map(int, operand.get_layout().stride)) for operand in ours.inputs]
+        strides = [list(map(int, operand.get_layout().stride)) for operand in ours.inputs]  # type: ignore[union-attr]
     assert [stride[-2:] for stride in strides] == [[4104, 1], [4104, 1]]

@@ -92,7 +92,7 @@ def test_modes_keep_their_meaning(bundle: Bundle, calls: Calls, mode: str) -> No
     with torch.no_grad():
         close(compiled(rows(16)), model(rows(16)))
     assert calls(bundle) == before + 2
-    assert compiled.get_compiler_config()["triton.cudagraphs"] == (mode == "reduce-overhead")
+    assert compiled.get_compiler_config()["triton.cudagraphs"] == (mode == "reduce-overhead")  # type: ignore[attr-defined]
 
 
 def test_a_module_compiled_in_place_uses_the_bundle(bundle: Bundle, calls: Calls) -> None:
@@ -139,7 +139,7 @@ def test_several_passes_of_the_user_run_first_and_are_told_of_inference(bundle: 
     told: list[object] = []
 
     class Aware(CustomInferenceAwareGraphPass):
-        def __call__(self, graph: torch.fx.Graph, is_inference: bool) -> None:
+        def __call__(self, graph: torch.fx.Graph, is_inference: bool) -> None:  # type: ignore[override]
             told.append(is_inference)
 
         def uuid(self) -> str:

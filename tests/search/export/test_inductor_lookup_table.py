@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -89,7 +90,7 @@ def test_torchinductor_is_left_with_aten_alone(text: str, tmp_path: Path) -> Non
     )
     table = json.loads((tmp_path / "table.json").read_text())
     assert len(table) == 1
-    templates = [aten_mm, mm_template] if problem.batch == 1 else [aten_bmm, bmm_template]
+    templates: list[Any] = [aten_mm, mm_template] if problem.batch == 1 else [aten_bmm, bmm_template]
     operator = "mm" if problem.batch == 1 else "bmm"
     with config.patch({"lookup_table.table": table}):
         choices = LookupTableChoices().get_template_configs(operands(problem), templates, operator)
@@ -98,7 +99,7 @@ def test_torchinductor_is_left_with_aten_alone(text: str, tmp_path: Path) -> Non
             operator,
             [template.uid for template in templates],
         )
-    assert [choice.choice for choice in choices] == templates[:1]
+    assert [cast(Any, choice).choice for choice in choices] == templates[:1]
     assert found == {}
 
 

@@ -178,7 +178,7 @@ def test_the_key_of_the_cache_names_the_ranker_of_these_candidates() -> None:
 
     def key(ranker: Ranker | None) -> str:
         with use_ranker(ranker) if ranker is not None else nullcontext():
-            return compiled_fx_graph_hash(graph, inputs, {}, [])[0]  # type: ignore[arg-type]
+            return compiled_fx_graph_hash(graph, inputs, {}, [])[0]
 
     model = learned_ranker()
     rankers: list[Ranker | None] = [None, model, learned_ranker(keep=2), replace(model, version="another model")]

@@ -49,12 +49,12 @@ def test_the_operators_are_ordered_by_the_learned_model_and_trimmed(problem: Gem
     tilings = {tiling: caller for caller in offered if (tiling := tiling_of(caller)) is not None}
     assert len(tilings) == 24
     assert len(offered) > 24  # those for older GPUs have no tiling, and come last
-    every = learned_ranker(keep=len(offered))(list(offered))  # type: ignore[arg-type]
+    every = learned_ranker(keep=len(offered))(list(offered))
     ranker = learned_ranker(keep=5)
     times = ranker.predict(problem, [dict(zip(NAMES, tiling, strict=True)) for tiling in tilings])
     fastest = [list(tilings)[index] for index in np.argsort(times, kind="stable")]
     assert [tiling_of(choice) for choice in every] == [*fastest, *[None] * (len(offered) - 24)]
-    kept = ranker(list(offered))  # type: ignore[arg-type]
+    kept = ranker(list(offered))
     assert [tiling_of(choice) for choice in kept] == fastest[:5]
     assert np.ptp(times) > np.log(1.5)  # they are told apart
 
@@ -69,7 +69,14 @@ def test_the_learned_model_knows_large_tiles_from_small_ones() -> None:
 
 
 def test_what_a_search_among_the_operators_decided_is_pinned() -> None:
-    configuration = {"tile_m": 128, "tile_n": 64, "cluster_m": 2, "cluster_n": 1, "swizzle": 1, "raster": "m"}
+    configuration: dict[str, int | str] = {
+        "tile_m": 128,
+        "tile_n": 64,
+        "cluster_m": 2,
+        "cluster_n": 1,
+        "swizzle": 1,
+        "raster": "m",
+    }
     ours = Outcome(
         LARGE,
         "cutlass_operators",

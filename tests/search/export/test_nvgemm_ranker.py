@@ -114,7 +114,7 @@ def test_the_selector_asks_the_ranker_in_the_block_only(choices: list[Any]) -> N
         with ThreadPoolExecutor(1) as elsewhere:
             assert elsewhere.submit(added, choices).result() == choices
         assert config.nvgemm_max_profiling_configs is None
-        assert V.choices.uuid() == ranker.uuid
+        assert V.choices.uuid() == ranker.uuid  # type: ignore[attr-defined]
     assert selector.preprocessing_fns == before
     assert config.nvgemm_max_profiling_configs == limit
 
@@ -127,14 +127,14 @@ def test_choices_that_others_registered_stay_in_force() -> None:
         def uuid(self) -> str:
             return "theirs"
 
-        def should_use_cooperative_reduction(self, *args: Any) -> bool:
+        def should_use_cooperative_reduction(self, *args: Any) -> bool:  # type: ignore[override]
             raise NotImplementedError("theirs")
 
     ranker = Ranker(by_tiles, "v1")
     inductor_choices.register_inductor_choices("theirs", Theirs)  # type: ignore[attr-defined, unused-ignore]
     try:
         with use_ranker(ranker):
-            assert ranker.uuid in str(V.choices.uuid())
+            assert ranker.uuid in str(V.choices.uuid())  # type: ignore[attr-defined]
             with pytest.raises(NotImplementedError, match="theirs"):
                 V.choices.should_use_cooperative_reduction(None)  # type: ignore[call-arg, arg-type]
     finally:

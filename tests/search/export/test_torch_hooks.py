@@ -68,7 +68,7 @@ def private_uses(path: Path) -> Iterator[str]:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Attribute):
             names = [ast.unparse(node)]
-        yield from (f"{path.name}:{node.lineno} {name}" for name in names if is_private(name))
+        yield from (f"{path.name}:{getattr(node, 'lineno', 0)} {name}" for name in names if is_private(name))
 
 
 def test_private_parts_of_torch_are_named_in_one_file_only(tmp_path: Path) -> None:

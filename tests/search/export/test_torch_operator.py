@@ -79,8 +79,8 @@ def test_a_kernel_gets_the_strides_that_it_was_built_for(bundle: Bundle, calls: 
         odd = torch.arange(512.0).as_strided(shape, strides)
         assert odd.is_contiguous()
         wanted = torch.empty(shape).stride()
-        assert loaded_kernels.with_strides(odd, wanted).stride() == wanted
-        assert torch.equal(loaded_kernels.with_strides(odd, wanted), odd)
+        assert loaded_kernels.with_strides(odd, wanted).stride() == wanted  # type: ignore[arg-type]
+        assert torch.equal(loaded_kernels.with_strides(odd, wanted), odd)  # type: ignore[arg-type]
 
 
 def test_operands_that_do_not_fit_fail_as_in_torch(bundle: Bundle) -> None:

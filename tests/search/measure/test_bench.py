@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from tilescout.search.build.compilers import find_linker
+from tilescout.search.build.loading import Launch
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.machine import Block, HostMachine
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import Race, RaceOptions, run_race
-from tilescout.search.measure.verification import Launch
 from tilescout.search.measure.worker import Job, Worker
 from tilescout.spaces.gemm import Gemm, GemmProblem
 from tilescout.spaces.workloads import Tensors

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ class Rounds:
         return found
 
 
-def race(ratios: dict[int, float], seed: int = 0, **conditions: float) -> Race:
+def race(ratios: dict[int, float], seed: int = 0, **conditions: Any) -> Race:
     rounds = Rounds(ratios, seed, **conditions)
     return run_race(list(ratios), DEFAULT, rounds.measure, OPTIONS, seed)
 
@@ -95,7 +96,7 @@ def test_the_intervals_hold_the_truth() -> None:
     ],
 )
 def test_the_intervals_hold_the_truth_of_correlated_rounds_and_differing_heats(
-    conditions: dict[str, float],
+    conditions: dict[str, Any],
 ) -> None:
     ratios = {1: 1.0, 2: 1.002, 3: 1.004, DEFAULT: 1.01}
     options = replace(OPTIONS, repeat=0.0)  # of one process

@@ -26,7 +26,7 @@ def pairs(
 def spread(drift: float, noise: float, library_noise: float) -> tuple[Reference, float, float]:
     """The reference after 60 measurements, and the standard deviations of its ratios and of plain ones."""
     rng = np.random.default_rng(7)
-    reference = Reference(LIBRARY_US, LIBRARY_US * (1 + noise * rng.standard_normal(12)), ProtocolOptions())
+    reference = Reference(LIBRARY_US, (LIBRARY_US * (1 + noise * rng.standard_normal(12))).tolist(), ProtocolOptions())
     found, plain = [], []
     for _ in range(60):
         kernel_us, beside_us = pairs(rng, drift, noise, library_noise)
@@ -93,7 +93,7 @@ def test_until_something_is_known_the_ratio_of_neighbours_is_taken() -> None:
 
 def test_a_library_far_from_where_it_was_is_divided_by_even_if_the_pairs_do_not_move_together() -> None:
     rng = np.random.default_rng(1)
-    reference = Reference(LIBRARY_US, LIBRARY_US * (1 + 0.001 * rng.standard_normal(12)), ProtocolOptions())
+    reference = Reference(LIBRARY_US, (LIBRARY_US * (1 + 0.001 * rng.standard_normal(12))).tolist(), ProtocolOptions())
     for _ in range(5):
         reference.learn(*pairs(rng, drift=0.0, noise=0.002, library_noise=0.002))
     assert reference.between(25) == 0
@@ -118,7 +118,7 @@ def test_on_a_throttled_device_the_library_beside_counts_even_if_no_pair_shows_i
 
 def test_a_disturbed_block_decides_nothing() -> None:
     rng = np.random.default_rng(2)
-    reference = Reference(LIBRARY_US, LIBRARY_US * (1 + 0.002 * rng.standard_normal(12)), ProtocolOptions())
+    reference = Reference(LIBRARY_US, (LIBRARY_US * (1 + 0.002 * rng.standard_normal(12))).tolist(), ProtocolOptions())
     for _ in range(20):
         kernel_us, beside_us = pairs(rng, drift=0.03, noise=0.002, library_noise=0.0005)
         beside_us[rng.integers(len(beside_us))] *= 1.5

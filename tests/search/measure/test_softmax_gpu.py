@@ -12,10 +12,11 @@ from tilescout.search.engines.jobs import make_job
 from tilescout.search.measure.process import MeasuringProcess
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.softmax_sm90 import TEMPLATE
+from tilescout.spaces.templates import find_template
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
+TEMPLATE = find_template("softmax_sm90")
 H200 = find_device("h200")  # the rules are those of every Hopper GPU
 UNBEATEN = 0.01  # a ratio that no kernel reaches: with it as the incumbent a right one is verified, and not timed
 

@@ -7,10 +7,10 @@ import torch
 
 from tilescout.search.measure.machine import HostMachine
 from tilescout.search.measure.verification import Case, Verifier, WrongResultError
-from tilescout.spaces.gemm import Gemm, GemmProblem
-from tilescout.spaces.workloads import Tensors
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.workloads import Tensors, load_workload
 
-GEMM = Gemm()
+GEMM = load_workload("tilescout.spaces.gemm:Gemm")
 
 
 def case_of(text: str) -> Case:

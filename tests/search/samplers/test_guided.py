@@ -66,7 +66,7 @@ def study_of(space: SearchSpace, model: CostModel | None, **options: float) -> o
 
 
 def ask(study: optuna.Study, space: SearchSpace) -> tuple[optuna.Trial, int]:
-    trial = study.ask(distributions(space))
+    trial = study.ask({**distributions(space)})
     return trial, int(space.find([trial.params[knob.name] for knob in space.knobs]))
 
 
@@ -182,7 +182,7 @@ def test_pruned_and_failed_trials_are_learned_from(model: CostModel | None) -> N
     told = others[np.argsort(near)[:8]].tolist()
     for number, index in enumerate(told):
         study.enqueue_trial(dict(zip(distributions(SPACE), map(int, SPACE.codes[index]), strict=True)))
-        trial = study.ask(distributions(SPACE))
+        trial = study.ask({**distributions(SPACE)})
         if number % 2:
             trial.report(float(np.exp(truth.max() + 1)), 0)
             study.tell(trial, state=TrialState.PRUNED)

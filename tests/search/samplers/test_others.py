@@ -1,5 +1,7 @@
 """What a search learns from the trials of other problems."""
 
+from typing import Any
+
 import numpy as np
 import optuna
 import pytest
@@ -42,14 +44,14 @@ def known(table: Table) -> list[OtherTrials]:
     return [other for other in found if other is not None]
 
 
-def proposals(table: Table, count: int, **settings: object) -> np.ndarray:
+def proposals(table: Table, count: int, **settings: Any) -> np.ndarray:
     """Recorded times in µs of the first configurations that a search tries, infinite where it was not timed."""
     recording = RecordedSpace.of(table, TEMPLATE, SEARCHED)
     space, times = recording.space, table.times_us[recording.rows]
     study = optuna.create_study(sampler=make_sampler("guided", space, 0, **settings))
     tried = []
     for _ in range(count):
-        trial = study.ask(distributions(space))
+        trial = study.ask({**distributions(space)})
         tried.append(int(space.find([trial.params[knob.name] for knob in space.knobs])))
         if np.isfinite(times[tried[-1]]):
             study.tell(trial, times[tried[-1]])
@@ -63,7 +65,7 @@ def test_a_study_tells_its_timed_and_pruned_trials() -> None:
     study = optuna.create_study(sampler=make_sampler("random", space, 0))
     told = {}
     for number in range(12):
-        trial = study.ask(distributions(space))
+        trial = study.ask({**distributions(space)})
         index = int(space.find([trial.params[knob.name] for knob in space.knobs]))
         if number % 3 == 0:
             study.tell(trial, state=optuna.trial.TrialState.FAIL)

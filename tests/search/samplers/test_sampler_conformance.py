@@ -149,7 +149,7 @@ class Optimist(Careless):
     """A sampler that takes every trial for a timed one."""
 
     def propose(self, study: optuna.Study, trial: optuna.trial.FrozenTrial, free: Any) -> int:
-        best = min((t for t in study.get_trials(deepcopy=False)[:-1]), key=lambda t: t.value, default=None)
+        best = min((t for t in study.get_trials(deepcopy=False)[:-1]), key=lambda t: t.value, default=None)  # type: ignore[arg-type,return-value]
         return int(free[0 if best is None else -1])
 
 

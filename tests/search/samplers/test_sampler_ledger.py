@@ -5,7 +5,7 @@ import optuna
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from optuna.distributions import IntDistribution
+from optuna.distributions import BaseDistribution, IntDistribution
 from optuna.trial import TrialState
 
 from tilescout.search.studies.ledger import Ledger, distributions, seen
@@ -18,8 +18,9 @@ from tilescout.spaces.space import SearchSpace
 SPACE = SearchSpace(
     "small", [Knob("a", (1, 2, 4), ""), Knob("b", ("x", "y", "z"), "")], [], GemmProblem(512, 512, 512), DEVICES["h200"]
 )
-KNOBS = distributions(SPACE)
-OTHER = {"a": IntDistribution(0, 2), "b": IntDistribution(0, 9)}  # the same names, another meaning
+KNOBS: dict[str, BaseDistribution] = {**distributions(SPACE)}
+# The same names, another meaning.
+OTHER: dict[str, BaseDistribution] = {"a": IntDistribution(0, 2), "b": IntDistribution(0, 9)}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,10 +62,10 @@ def test_reading_a_study_as_it_grows_gives_what_reading_it_at_once_gives(steps: 
                 study.tell(trial, None if failed else 1.0, TrialState.FAIL if failed else TrialState.COMPLETE)
     ledger = ledger.read(all_trials(study))
     expected = set()
-    for trial in study.trials:
-        queued = trial.system_attrs.get("fixed_params", {})
-        if trial.distributions == KNOBS:
-            expected.add((trial.params["a"], trial.params["b"]))
+    for told in study.trials:
+        queued = told.system_attrs.get("fixed_params", {})
+        if told.distributions == KNOBS:
+            expected.add((told.params["a"], told.params["b"]))
         elif len(queued) == 2:
             expected.add((queued["a"], queued["b"]))
     found = np.flatnonzero(ledger.taken | ledger.pending())
@@ -80,7 +81,7 @@ def test_settled_trials_are_not_read_again() -> None:
     ledger = Ledger.empty(SPACE).read(all_trials(study))
     assert (ledger.length, ledger.unsettled) == (5, ())
     unread = [None] * 5  # reading any of these would fail
-    assert list(np.flatnonzero(ledger.read(unread).taken)) == [0, 1, 2, 3, 4]
+    assert list(np.flatnonzero(ledger.read(unread).taken)) == [0, 1, 2, 3, 4]  # type: ignore[arg-type]
 
 
 def test_enqueued_codes_that_are_no_configuration_count_for_nothing() -> None:

@@ -9,6 +9,7 @@ import optuna
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from optuna.distributions import BaseDistribution
 
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import distributions
@@ -31,7 +32,7 @@ SPACE = SearchSpace(
     GemmProblem(512, 512, 512),
     DEVICES["h200"],
 )
-KNOBS = dict(distributions(SPACE))
+KNOBS: dict[str, BaseDistribution] = {**distributions(SPACE)}
 SMALL = {"initial": 8, "copies": 2, "neighbours": 40, "selected": 0.1}
 RNG = np.random.default_rng
 

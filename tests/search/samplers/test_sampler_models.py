@@ -1,13 +1,14 @@
 """The strategies with a model: that they learn, and what from."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import optuna
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from optuna.distributions import IntDistribution
+from optuna.distributions import BaseDistribution, IntDistribution
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
@@ -31,7 +32,7 @@ BOWL = SearchSpace(
     GemmProblem(512, 512, 512),
     DEVICES["h200"],
 )
-KNOBS = distributions(BOWL)
+KNOBS: dict[str, BaseDistribution] = {**distributions(BOWL)}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,7 +50,7 @@ TIMES = np.array([bowl(index) for index in range(len(BOWL))])
 
 
 def study_of(name: str, seed: int = 0, direction: str = "minimize") -> optuna.Study:
-    return optuna.create_study(sampler=make_sampler(name, BOWL, seed), direction=direction)
+    return optuna.create_study(sampler=make_sampler(name, BOWL, seed), direction=direction)  # type: ignore[arg-type]
 
 
 def search(study: optuna.Study, trials: int, time_of: Callable[[int], float | None]) -> list[int]:
@@ -104,7 +105,8 @@ def test_models_learn_from_pruned_trials_too(name: str, trials: int, seeds: int)
 def test_tpe_chooses_among_those_of_its_draws_that_are_free() -> None:
     study = study_of("tpe")
     search(study, 12, bowl)
-    free = study.sampler.free(study)[::3]  # two of three draws are refused
+    sampler: Any = study.sampler
+    free = sampler.free(study)[::3]  # two of three draws are refused
     chosen = [
         tpe._TPEAmong(BOWL, free, seed, candidates=24).sample_relative(study, study.trials[-1], dict(KNOBS))
         for seed in range(60)
@@ -165,13 +167,13 @@ def test_gp_does_not_hold_an_interruption_against_a_configuration_that_is_tried_
     interrupted, broken = search(study, 2, lambda index: None)
     again = {name: int(code) for name, code in zip(KNOBS, BOWL.codes[interrupted], strict=True)}
     study.enqueue_trial(again)
-    search(study, int(study.sampler.option["startup"]), bowl)
+    search(study, int(study.sampler.option["startup"]), bowl)  # type: ignore[union-attr]
     failed: list[FrozenTrial] = []
     observations = gp._observations
 
     def spy(*arguments: Sequence[FrozenTrial]) -> list[FrozenTrial]:
         failed.extend(arguments[1])
-        return observations(*arguments)
+        return observations(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(gp, "_observations", spy)
     study.ask(KNOBS)

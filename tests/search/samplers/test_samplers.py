@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optuna
@@ -46,12 +47,12 @@ def space_of(shape: Sequence[int], holds: Callable[[Columns], np.ndarray] | None
     return SearchSpace("small", knobs, rules, PROBLEM, DEVICE)
 
 
-def study_of(name: str, space: SearchSpace | None, seed: int = 0, **options: object) -> optuna.Study:
+def study_of(name: str, space: SearchSpace | None, seed: int = 0, **options: Any) -> optuna.Study:
     return optuna.create_study(sampler=make_sampler(name, space, seed), **options)
 
 
 def ask(study: optuna.Study, space: SearchSpace) -> tuple[optuna.Trial, int]:
-    trial = study.ask(distributions(space))
+    trial = study.ask({**distributions(space)})
     return trial, int(space.find([trial.params[knob.name] for knob in space.knobs]))
 
 
@@ -93,7 +94,8 @@ def spaces(draw: st.DrawFn, most: int) -> SearchSpace:
 
 def check_that_every_configuration_is_proposed_once(name: str, space: SearchSpace, data: st.DataObject) -> None:
     study = study_of(name, space, seed=data.draw(st.integers(0, 99)))
-    asked, in_flight = [], []
+    asked: list[int] = []
+    in_flight: list[optuna.Trial] = []
     while len(asked) < len(space):
         assert len(seen(study, space)) == len(asked)
         trial, index = ask(study, space)
@@ -107,7 +109,7 @@ def check_that_every_configuration_is_proposed_once(name: str, space: SearchSpac
                 study.tell(in_flight.pop(), state=TrialState.FAIL)
     assert sorted(asked) == list(range(len(space)))
     with pytest.raises(SpaceExhaustedError):
-        study.ask(distributions(space))
+        study.ask({**distributions(space)})
 
 
 hastily = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
@@ -133,7 +135,7 @@ def test_an_enqueued_trial_that_no_configuration_suits_is_refused_with_its_codes
     study = study_of("random", space)
     study.enqueue_trial({"a": 1})
     with pytest.raises(SamplerError, match=r"fixes the codes a=1; no legal configuration") as refusal:
-        study.ask(distributions(space))
+        study.ask({**distributions(space)})
     assert not isinstance(refusal.value, SpaceExhaustedError)
     assert ask(study, space)[1] in (0, 1)
 
@@ -171,7 +173,7 @@ def test_a_worker_that_finds_nothing_left_claims_nothing(tmp_path: Path) -> None
     mine.others = optuna.load_study(study_name="s", storage=journal(path), sampler=ExhaustiveSampler(space))
     search(mine.others, space, 1, float)
     with pytest.raises(SpaceExhaustedError, match="all 2 configurations"):
-        study.ask(distributions(space))
+        study.ask({**distributions(space)})
     assert not study.trials[1].system_attrs[CLAIM]
 
 
@@ -184,7 +186,7 @@ def test_a_strategy_that_repeats_a_configuration_is_stopped() -> None:
     study = optuna.create_study(sampler=CarelessSampler(SMALL))
     ask(study, SMALL)
     with pytest.raises(SamplerError, match="CarelessSampler proposed configuration 0, which is not free"):
-        study.ask(distributions(SMALL))
+        study.ask({**distributions(SMALL)})
 
 
 def test_a_sampler_may_serve_one_study_after_another() -> None:

@@ -120,7 +120,7 @@ def test_a_study_in_a_folder_that_may_not_be_written_is_read(studies: Path) -> N
 
 def test_a_study_is_read_while_it_is_searched(studies: Path) -> None:
     with open_study(studies / f"{NAME}.journal", RandomSampler(seed=0)) as study:
-        trial = study.ask(distributions(SPACE))
+        trial = study.ask({**distributions(SPACE)})
         assert len(read_study(NAME, studies).trials) == 4
         record_outcome(study, trial, Measurement(Status.WRONG, "x"))
         assert len(read_study(NAME, studies).trials) == 5
@@ -246,7 +246,7 @@ def test_a_recorded_study_is_read_and_goes_on(studies: Path) -> None:
         tuner.take_over()
         found = finished_trials(study, SPACE)
         assert [trial.configuration for trial in found] == [trial.configuration for trial in result.trials]
-        record_outcome(study, study.ask(distributions(SPACE)), Measurement(Status.WRONG, "x"))
+        record_outcome(study, study.ask({**distributions(SPACE)}), Measurement(Status.WRONG, "x"))
     assert path.read_bytes().startswith(recorded)
     assert [json.loads(line)["op_code"] for line in path.read_bytes().splitlines()][-1] == 6
     assert len(read_study(NAME, studies).trials) == 5
@@ -277,7 +277,7 @@ def test_a_recorded_database_is_read_and_goes_on(url: str) -> None:
     with study_store(url).join(NAME, True, RandomSampler(seed=0), SPACE, SharingOptions()) as (study, tuner):
         with tuner.exclusive():
             tuner.take_over()
-            trial = study.ask(distributions(SPACE))
+            trial = study.ask({**distributions(SPACE)})
             tuner.begin(trial)
         record_outcome(study, trial, Measurement(Status.WRONG, "x"))
     assert len(read_study(NAME, url).trials) == 4

@@ -90,7 +90,9 @@ def the_study(url: str) -> optuna.Study:
 
 
 def measured(ratio: float = 1.0) -> Measurement:
-    return Measurement(Status.OK, timing=Timing(*[ratio] * 5, library_us=10.0, pairs=3), gpu_seconds=0.5)
+    return Measurement(
+        Status.OK, timing=Timing(ratio, ratio, ratio, ratio, ratio, library_us=10.0, pairs=3), gpu_seconds=0.5
+    )
 
 
 @pytest.fixture
@@ -267,7 +269,7 @@ def test_a_tuner_that_died_between_asking_and_saying_so_loses_nothing(database: 
 
 def test_taking_over_that_was_itself_killed_queues_nothing_twice(database: Database, study: optuna.Study) -> None:
     queue(study, 5)
-    trial = study.ask(distributions(SPACE))
+    trial = study.ask({**distributions(SPACE)})
     study.enqueue_trial(trial.params, user_attrs={"again": trial.number})  # and killed before the trial was settled
     assert recover(study, SPACE) == 1
     assert recover(study, SPACE) == 0

@@ -31,12 +31,14 @@ def space() -> SearchSpace:
 
 
 def measured(ratio: float) -> Measurement:
-    return Measurement(Status.OK, timing=Timing(*[ratio] * 5, library_us=10.0, pairs=3), gpu_seconds=0.5)
+    return Measurement(
+        Status.OK, timing=Timing(ratio, ratio, ratio, ratio, ratio, library_us=10.0, pairs=3), gpu_seconds=0.5
+    )
 
 
 def ask(study: optuna.Study, space: SearchSpace, index: int) -> optuna.Trial:
     study.enqueue_trial(dict(zip(distributions(space), map(int, space.codes[index]), strict=True)))
-    return study.ask(distributions(space))
+    return study.ask({**distributions(space)})
 
 
 def opened(path: Path) -> AbstractContextManager[optuna.Study]:
@@ -139,7 +141,7 @@ def test_a_trial_whose_outcome_was_stored_is_finished_and_any_other_tried_again(
         assert recover(again, space) == 1
         assert [trial.index for trial in finished_trials(again, space)] == [0]
         assert again.trials[0].value == pytest.approx(15.0)
-        trial = again.ask(distributions(space))
+        trial = again.ask({**distributions(space)})
         assert int(space.find([trial.params[knob.name] for knob in space.knobs])) == 1
 
 

@@ -42,7 +42,7 @@ def study(*ratios: float | None) -> StudyResult:
     """A study whose trials took these times, of the library's; None is one that crashed. Trial 0 is the default."""
     trials = []
     for number, ratio in enumerate(ratios):
-        timing = None if ratio is None else Timing(*[ratio] * 5, INFO.library_us, 9)
+        timing = None if ratio is None else Timing(ratio, ratio, ratio, ratio, ratio, INFO.library_us, 9)
         status = Status.CRASH if ratio is None else Status.OK
         measurement = Measurement(status, timing=timing, gpu_seconds=0.5)
         trials.append(TrialRecord(number, number, KNOBS[number], measurement, 1e9 + number, 1e9 + number + 1))

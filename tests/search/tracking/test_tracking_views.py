@@ -110,14 +110,16 @@ def test_the_table_and_the_cost_model_are_inputs_of_the_run(store: str) -> None:
     path = shipped_model("gemm_sm90", "h200")
     assert path is not None
     client, parent, children = log(store, study(replace(INFO, model=str(path))))
+    assert parent.inputs is not None
     (dataset,) = parent.inputs.dataset_inputs
     assert (dataset.dataset.name, dataset.tags[0].value) == ("t.parquet", "replay")
-    assert '{"name": "rows", "type": "long"}' in dataset.dataset.schema
+    assert '{"name": "rows", "type": "long"}' in (dataset.dataset.schema or "")
     (model,) = parent.inputs.model_inputs
     logged = client.get_logged_model(model.model_id)
     assert logged.params["space"] == "gemm_sm90"
     assert logged.status == "READY"
     _, again, _ = log(store, study(replace(INFO, name="another", model=str(path))))
+    assert again.inputs is not None
     assert again.inputs.model_inputs[0].model_id == model.model_id  # one file, one model
     assert children["trial 0"].data.metrics["predicted_us"] == 8
 

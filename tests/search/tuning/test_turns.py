@@ -42,7 +42,7 @@ def test_searches_that_can_not_say_what_they_expect_share_the_time_evenly() -> N
     assert order[:10] == [0, 1, 1, 1, 0, 1, 1, 1, 0, 1]
 
 
-def _ignoring_stop(search, number: int) -> None:  # type: ignore[no-untyped-def]
+def _ignoring_stop(search, number: int) -> None:
     with suppress(StoppedError):
         search(number)
 

@@ -41,7 +41,7 @@ KERNEL_FAULTS = (
 COMPILER_FAULTS = ("compiler_refuses", "compiler_aborts", "compiler_hangs")
 
 
-class PlainGemmTemplate(KernelTemplate):
+class PlainGemmTemplate(KernelTemplate[GemmProblem]):
     name = "plain_gemm"
     package = "plain_gemm"
     sources = ("gemm.c",)

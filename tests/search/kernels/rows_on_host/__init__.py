@@ -16,7 +16,7 @@ HOST = Device("host", "CPU", "host", sms=1, shared_memory=1, l2=1, bandwidth=1e1
 FAULTS = ("last_is_missed", "maximum_is_forgotten", "row_too_many", "eight_too_many")  # the enumerators of rows.c
 
 
-class HostSoftmax(KernelTemplate):
+class HostSoftmax(KernelTemplate[RowwiseProblem]):
     name = "host_softmax"
     package = "rows_on_host"
     sources = ("rows.c",)

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from own_kernel import RmsNorm
+from own_kernel import RmsNorm  # type: ignore[import-not-found]
 
-from rows_on_host import build_rows
+from rows_on_host import build_rows  # type: ignore[import-not-found]
 from tilescout.spaces.knobs import Value
 from tilescout.spaces.templates import Built
 
