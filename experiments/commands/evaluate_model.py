@@ -31,6 +31,7 @@ from tilescout.experiments.commands.options import (
     collected,
     examples,
     json_option,
+    processes_option,
     seed_option,
     space_argument,
     steps_option,
@@ -38,7 +39,6 @@ from tilescout.experiments.commands.options import (
     trees_option,
 )
 from tilescout.experiments.compare.held_out import FOLDER, HeldOutModels
-from tilescout.experiments.compare.processes import processes_option
 from tilescout.search.build.cores import available_cores
 from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table

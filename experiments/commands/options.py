@@ -41,6 +41,10 @@ store_option = click.option(
     show_default=True,
     help="Folder for compiled kernels, studies and the MLflow store.",
 )
+processes_option = click.option(
+    "--processes", type=click.IntRange(min=1), help="Processes at a time. [default: one a core]"
+)
+
 seed_option = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
 problem_option = click.option(
     "--problem", required=True, help="What to compute, for example 4096x4096x4096:bf16, or 8192x8192:bf16."

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tilescout.experiments.compare.contenders import Contender
+from tilescout.experiments.compare.contender import Contender
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.tables.kernel_tuner import cache_of, key_of
 from tilescout.search.tables.recorded_space import RecordedSpace

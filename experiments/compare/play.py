@@ -12,17 +12,16 @@ from zlib import crc32
 
 import numpy as np
 
-from tilescout.experiments.compare.contenders import Contender, parse_contender
-from tilescout.experiments.compare.held_out import FOLDER
+from tilescout.experiments.compare.contender import Contender
+from tilescout.experiments.compare.contenders import parse_contender
 from tilescout.experiments.compare.processes import prepare_process
 from tilescout.experiments.compare.truth import Truth
 from tilescout.search.build.closing import Closing
 from tilescout.search.engines.replay import ReplayEngine
-from tilescout.search.studies.folders import STORE
 from tilescout.search.studies.journal import Journal, JournalForm, never
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
-from tilescout.spaces.errors import SamplerError, StoreError, TilescoutError, one_line
+from tilescout.spaces.errors import StoreError, TableError, TilescoutError, one_line
 from tilescout.spaces.problems import Problem
 
 
@@ -119,10 +118,36 @@ def open_case(case: Case) -> tuple[Truth, ReplayEngine, Problem]:
     return Truth.of(engine.recording(problem)), engine, problem
 
 
-def run_one(run: Run, models: Path = STORE / "models" / FOLDER) -> Trace:
-    """Run one search. A strategy that raises is an outcome, as a configuration that fails is."""
+def find_cases(tables: Sequence[Path], problems: Sequence[str]) -> list[Case]:
+    """The problems of some tables, all or those named.
+
+    Raises
+    ------
+    TableError
+        If a table can't be read, a named problem is in none, or nothing is left.
+    """
+    cases = []
+    for path in tables:
+        table = Table.read(path)
+        cases += [Case(str(path.absolute()), table.card.sha256, str(problem)) for problem in table.problems]
+    held = [case.problem for case in cases]
+    missing = [name for name in problems if name not in held]
+    if missing:
+        raise TableError(f"no table holds {missing[0]}, held are {', '.join(dict.fromkeys(held))}")
+    chosen = [case for case in cases if not problems or case.problem in problems]
+    if not chosen:
+        raise TableError("there is no table to compare on: name one with --table")
+    return chosen
+
+
+def run_one(run: Run, contender: Contender | None = None) -> Trace:
+    """Run one search, of the contender that its name stands for unless one is given.
+
+    A strategy that raises is an outcome, as a configuration that fails is.
+    """
     _, engine, problem = _opened(run.case)
-    contender = parse_contender(run.contender, models)
+    if contender is None:
+        contender = parse_contender(run.contender)
     started = time.perf_counter()
     try:
         indices = tuple(map(int, contender.play(engine, problem, run.trials, run.entropy)))
@@ -132,7 +157,7 @@ def run_one(run: Run, models: Path = STORE / "models" / FOLDER) -> Trace:
 
 
 def run_all(
-    runs: Sequence[Run], processes: int, timeout: float, models: Path = STORE / "models" / FOLDER
+    runs: Sequence[Run], processes: int, timeout: float, contenders: Mapping[str, Contender] | None = None
 ) -> Iterator[Trace]:
     """Run searches in processes of their own; yield each as it ends.
 
@@ -144,11 +169,12 @@ def run_all(
         How many at a time.
     timeout
         Seconds after which a search is killed and counts as failed.
-    models
-        Folder that keeps cost models.
+    contenders
+        By name; a name that is missing is parsed.
     """
     from pebble import ProcessPool
 
+    known = contenders or {}
     pool = ProcessPool(max_workers=processes, context=get_context("spawn"), initializer=prepare_process)
     with pool:
         pending: dict[Future[Trace], Run] = {}
@@ -157,7 +183,7 @@ def run_all(
             while True:
                 # A few more than there are processes: no process waits, and what is not started can be forgotten.
                 for run in queue:
-                    pending[pool.schedule(run_one, args=(run, models), timeout=timeout)] = run
+                    pending[pool.schedule(run_one, args=(run, known.get(run.contender)), timeout=timeout)] = run
                     if len(pending) >= 2 * processes:
                         break
                 if not pending:
@@ -243,23 +269,6 @@ def runs_of(contenders: Sequence[Contender], cases: Sequence[Case], trials: int,
 def played_for(run: Run, deterministic: Collection[str]) -> Run:
     """The search that tells how this one goes: of contenders without randomness all are the first."""
     return replace(run, seed=0) if run.contender in deterministic else run
-
-
-def check_contenders(names: Sequence[str], models: Path) -> list[Contender]:
-    """The contenders of these names, which keep cost models in the folder `models`, if they can be run here.
-
-    Raises
-    ------
-    SamplerError
-        With the first that can't, or that is named twice.
-    """
-    contenders: list[Contender] = []
-    for name in names:
-        if names.count(name) > 1:
-            raise SamplerError(f"{name} is named twice")
-        contenders.append(parse_contender(name, models))
-        contenders[-1].check()
-    return contenders
 
 
 @cache

@@ -9,13 +9,7 @@ from multiprocessing.connection import wait
 from threading import Thread
 from typing import Any, TypeVar
 
-import click
-
 Result = TypeVar("Result")
-
-processes_option = click.option(
-    "--processes", type=click.IntRange(min=1), help="Processes at a time. [default: one a core]"
-)
 
 
 def each(

@@ -64,6 +64,8 @@ class Comparison:
     ----------
     trials, seeds
         The budget, and seeds a problem.
+    tables
+        The files of the tables.
     cases
         The problems, with what is known of them and what random search is expected to need.
     standings
@@ -74,6 +76,7 @@ class Comparison:
 
     trials: int
     seeds: int
+    tables: tuple[str, ...]
     cases: Mapping[str, Mapping[str, float]]
     standings: Sequence[Standing]
     tests: Sequence[PairedTest]
@@ -109,7 +112,7 @@ class Comparison:
         return cleaned
 
 
-def compare(truths: Mapping[Case, Truth], traces: Sequence[Trace], trials: int, seeds: int) -> Comparison:
+def compare_traces(truths: Mapping[Case, Truth], traces: Sequence[Trace], trials: int, seeds: int) -> Comparison:
     """Score searches and compare the strategies.
 
     Parameters
@@ -139,7 +142,8 @@ def compare(truths: Mapping[Case, Truth], traces: Sequence[Trace], trials: int, 
     standings.sort(key=lambda standing: -np.nan_to_num(standing.scores["score"][0], nan=-np.inf))
     ordered = {standing.name: by_run[standing.name] for standing in standings if standing.name in by_run}
     cases = {case.label: _describe(truth) for case, truth in truths.items()}
-    return Comparison(trials, seeds, cases, standings, paired_tests(ordered))
+    tables = tuple(sorted({case.table for case in truths}))
+    return Comparison(trials, seeds, tables, cases, standings, paired_tests(ordered))
 
 
 def _standing(

@@ -104,11 +104,15 @@ def find_sampler(sampler: "str | type[BaseSampler]") -> "type[SpaceSampler]":
     from tilescout.search.samplers.base import SpaceSampler
     from tilescout.search.samplers.ordinary import among_legal
 
-    found = _named(parse_sampler(sampler)[0]) if isinstance(sampler, str) else sampler
+    name = parse_sampler(sampler)[0] if isinstance(sampler, str) else None
+    found = _named(name) if name is not None else sampler
     if not (isinstance(found, type) and issubclass(found, BaseSampler)):
         what = found.__name__ if isinstance(found, type) else type(found).__name__
         raise SamplerError(f"{sampler!r} is no class of optuna samplers, but a {what}")
-    return found if issubclass(found, SpaceSampler) else among_legal(found)
+    kind = found if issubclass(found, SpaceSampler) else among_legal(found)
+    if name is not None and ":" not in name and kind.name != name:
+        raise SamplerError(f"sampler {name!r} calls itself {kind.name!r}: the names must agree")
+    return kind
 
 
 def _named(name: str) -> Any:

@@ -22,9 +22,16 @@ from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.evaluation import median_interval
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
-from tilescout.experiments.commands.options import collected, space_argument, steps_option, store_option, trees_option
+from tilescout.experiments.commands.options import (
+    collected,
+    processes_option,
+    space_argument,
+    steps_option,
+    store_option,
+    trees_option,
+)
 from tilescout.experiments.compare.held_out import FOLDER, HeldOutModels
-from tilescout.experiments.compare.processes import each, processes_option
+from tilescout.experiments.compare.processes import each
 from tilescout.experiments.research.runner import TABLES, Run, study
 from tilescout.search.build.cores import available_cores
 from tilescout.search.engines.evaluator import Evaluator

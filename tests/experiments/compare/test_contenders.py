@@ -14,7 +14,7 @@ from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.heuristics import is_installed
 from tilescout.costmodel.persistence import load_model
 from tilescout.costmodel.ranking import RankingOptions
-from tilescout.experiments.compare import guided
+from tilescout.experiments.compare import sampler as sampler_contender
 from tilescout.experiments.compare.contenders import parse_contender
 from tilescout.experiments.compare.held_out import HeldOutModels
 from tilescout.experiments.compare.kernel_tuner import listed
@@ -114,7 +114,9 @@ def test_the_guided_search_takes_a_model_that_never_saw_the_problem_and_stops_by
     play: Play, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where the store is
-    monkeypatch.setattr(guided, "held_out", lambda table, folder: HeldOutModels(table.absolute(), folder, QUICK))
+    monkeypatch.setattr(
+        sampler_contender, "held_out", lambda table, folder: HeldOutModels(table.absolute(), folder, QUICK)
+    )
     tried = play("guided", 200, seed=1)
     assert len(set(tried)) == len(tried) < 200
     assert play("guided", 200, seed=2) == tried
@@ -141,7 +143,7 @@ def test_the_heuristics_are_measured_from_the_top(play: Play) -> None:
 
 
 def test_a_search_that_stops_by_itself_goes_on_if_it_is_told_to(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilescout.search.samplers.guided.GuidedSampler.done", lambda sampler, study: "enough")
+    monkeypatch.setattr("tilescout.search.samplers.guided.sampler.GuidedSampler.done", lambda sampler, study: "enough")
     assert play("guided-cold", 12, seed=1) == []
     assert len(play("guided-cold:whole=1", 12, seed=1)) == 12
     with pytest.raises(SamplerError, match="option whole can't be 2"):

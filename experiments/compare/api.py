@@ -1,0 +1,108 @@
+"""Compare search strategies in one call: all that ``tilescout compare`` measures, for scripts and notebooks."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tilescout.experiments.compare.contenders import MODELS, check_contenders
+from tilescout.experiments.compare.play import FinishedRuns, Trace, find_cases, open_case, played_for, run_all, runs_of
+from tilescout.experiments.compare.report import write_comparison
+from tilescout.experiments.compare.result import Comparison, compare_traces
+from tilescout.search.build.cores import available_cores
+from tilescout.search.samplers import AnySampler
+from tilescout.search.tables.shipped import shipped_tables
+
+DEFAULT_TRIALS = 200
+DEFAULT_SEEDS = 20
+DEFAULT_TIMEOUT = 3600.0
+
+
+def compare(
+    samplers: Sequence[AnySampler],
+    *,
+    tables: Sequence[Path | str] = (),
+    problems: Sequence[str] = (),
+    trials: int = DEFAULT_TRIALS,
+    seeds: int = DEFAULT_SEEDS,
+    processes: int | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+    out: Path | str | None = None,
+    resume: bool = False,
+    models: Path | str = MODELS,
+    on_begin: Callable[[int], None] = lambda searches: None,
+    on_search: Callable[[Trace], None] = lambda trace: None,
+) -> Comparison:
+    """Have every strategy search every problem of some recorded tables with every seed, and score the searches.
+
+    Searches run in processes of their own, which import the calling script: keep the call under
+    ``if __name__ == "__main__":`` there. Every search starts from nothing; the default configuration is not given to
+    it. Scores are those of Willemsen et al.: 0 is random search, 1 the table's best from the first trial on.
+
+    Parameters
+    ----------
+    samplers
+        What is compared: text such as ``"tpe"``, ``"lfbo:copies=5"``, ``"my_module:MySampler"``,
+        ``"kernel_tuner.genetic_algorithm"`` or ``"ranking.quack"`` (see `tilescout.experiments.compare.contenders`), or
+        classes or objects of samplers that other processes can import. Objects are copied for every search and given
+        its seed; an object of a plain optuna sampler searches every problem once.
+    tables
+        Files of tables; none means the shipped ones.
+    problems
+        Problems, as they are printed; none means all.
+    trials, seeds
+        Trials of a search at most, and searches of each strategy on each problem. One whose searches do not depend on
+        the seed is run once a problem, and counts as often as the others.
+    processes
+        Searches at a time; None means one for each core.
+    timeout
+        Seconds after which a search is ended and counts as failed.
+    out
+        A folder for every search, figures and plots; None keeps nothing.
+    resume
+        Keep the searches that the folder has.
+    models
+        Folder of the cost models that are trained without the problems that are replayed.
+    on_begin
+        Called with the number of searches that are to be run.
+    on_search
+        Called with every search as it ends.
+
+    Returns
+    -------
+    Comparison
+        The standing of each strategy, the highest score first, with intervals, and paired tests.
+
+    Raises
+    ------
+    SamplerError
+        If a strategy can't be run here, or two have one name.
+    TableError
+        If a table can't be read, or does not hold a problem.
+    StoreError
+        If the folder can't be written.
+    """
+    contenders = check_contenders(samplers, Path(models).absolute())
+    cases = find_cases([Path(table) for table in tables] or shipped_tables(), problems)
+    truths = {case: open_case(case)[0] for case in cases}
+    runs = runs_of(contenders, cases, trials, seeds)
+    fixed = [contender.name for contender in contenders if contender.deterministic]
+    played = list(dict.fromkeys(played_for(run, fixed) for run in runs))
+    workers = processes or available_cores()
+    with ExitStack() as stack:
+        folder = Path(out) if out is not None else Path(stack.enter_context(TemporaryDirectory(prefix="tilescout-")))
+        finished = stack.enter_context(FinishedRuns(folder / "runs.jsonl", resume))
+        for contender in contenders:
+            for table in dict.fromkeys(case.table for case in cases):
+                contender.prepare(Path(table), [case.problem for case in cases if case.table == table], workers)
+        left = finished.left(played)
+        on_begin(len(left))
+        by_name = {contender.name: contender for contender in contenders}
+        finished.take(run_all(left, min(workers, max(len(left), 1)), timeout, by_name), on_search)
+        latest = {trace.run: trace for trace in finished.traces}
+    traces = [replace(latest[played_for(run, fixed)], run=run) for run in runs]
+    comparison = compare_traces(truths, traces, trials, seeds)
+    if out is not None:
+        write_comparison(comparison, folder)
+    return comparison
