@@ -163,7 +163,7 @@ BUNDLE = {
             "file": f"kernels/{DIGEST}.so",
             "sha256": SHA256,
             "function": "f",
-            "workload": "w",
+            "workload": "tilescout.spaces.gemm:Gemm",
             "blocks_per_cluster": 1,
             "key": {},
         }
