@@ -23,6 +23,7 @@ from tilescout.costmodel.ranking import Networks, RankingModel
 from tilescout.costmodel.trees import LEAF, Forest
 from tilescout.costmodel.uncertainty import Ensemble, Errors
 from tilescout.spaces.errors import ModelError
+from tilescout.spaces.outputs import check_replaceable
 
 FORMAT = 2
 SavedModel = ForestModel | RankingModel | BlendModel
@@ -58,13 +59,14 @@ class ModelCard:
 
 
 def save_model(path: Path, model: SavedModel, card: ModelCard) -> None:
-    """Write a fitted model; a file that is there is replaced.
+    """Write a fitted model; a model that is there is replaced.
 
     Raises
     ------
     ModelError
-        If the model was not fitted or the file can't be written.
+        If the model was not fitted, or the file can't be written or is something else.
     """
+    check_model_file(path)
     if model.fitted is None:
         raise ModelError("only a fitted model can be saved: call fit first")
     parts = _parts(model.fitted.ensemble)
@@ -87,6 +89,25 @@ def save_model(path: Path, model: SavedModel, card: ModelCard) -> None:
         temporary.replace(path)
     except OSError as error:
         raise ModelError(f"can't write the model {path}: {error.strerror}") from error
+
+
+def check_model_file(path: Path) -> None:
+    """Refuse to write a model over a file that is something else.
+
+    Raises
+    ------
+    ModelError
+        If it is.
+    """
+    check_replaceable(path, "a model", _has_card, ModelError)
+
+
+def _has_card(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return "card.npy" in archive.namelist()
+    except zipfile.BadZipFile:
+        return False
 
 
 def load_model(path: Path) -> tuple[SavedModel, ModelCard]:

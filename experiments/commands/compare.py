@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tilescout.experiments.commands.options import (
-    check_writable,
+    check_result,
     collected,
     examples,
     json_option,
@@ -41,6 +41,7 @@ class CompareRequest:
     timeout: float
     out: Path | None
     resume: bool
+    anew: bool
     store: Path
     mlflow_uri: str | None
     json_path: Path | None
@@ -81,6 +82,7 @@ class CompareRequest:
 )
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="[default: compare in the store]")
 @click.option("--resume", is_flag=True, help="Keep the searches that the folder has.")
+@click.option("--anew", is_flag=True, help="Drop the searches that the folder has.")
 @store_option
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="MLflow server. [default: a SQLite file in the store]")
 @json_option
@@ -94,8 +96,9 @@ def compare(asked: CompareRequest) -> None:
     """
     from tilescout.search.tracking import default_store
 
-    if asked.json_path is not None:
-        check_writable(asked.json_path)
+    if asked.resume and asked.anew:
+        raise click.UsageError("give one of --resume and --anew")
+    check_result(asked.json_path)
     names = [name.strip() for name in asked.samplers.split(",") if name.strip()]
     out = asked.out or asked.store / "compare"
     console = Console(stderr=True)
@@ -120,6 +123,7 @@ def compare(asked: CompareRequest) -> None:
             timeout=asked.timeout,
             out=out,
             resume=asked.resume,
+            anew=asked.anew,
             models=asked.store / "models" / FOLDER,
             on_begin=begin,
             on_search=show,

@@ -28,6 +28,7 @@ from tilescout.costmodel.forest import ForestModel, ForestOptions
 from tilescout.costmodel.heuristics import PRECISIONS, is_installed, matches, suggest
 from tilescout.costmodel.ranking import RankingModel, RankingOptions
 from tilescout.experiments.commands.options import (
+    check_result,
     collected,
     examples,
     json_option,
@@ -97,6 +98,7 @@ def evaluate_model(asked: EvaluationRequest) -> None:
     Medians over problems with bootstrapped 95 % intervals. Takes minutes: a model is trained anew for each, on all
     cores. The models are kept in the store, and a run that was interrupted goes on with those that are there.
     """
+    check_result(asked.json_path)
     template = load_template(asked.space)
     recorded = Table.read(asked.table, {template.name: template}) if asked.table else largest_table(template)
     recorded.check_space(template)

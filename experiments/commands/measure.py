@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import track
 
 from tilescout.experiments.commands.options import (
+    check_result,
     chosen,
     examples,
     json_option,
@@ -51,6 +52,7 @@ def measure(
     json_path: Path | None,
 ) -> None:
     """Verify and time the default configuration of SPACE, a changed one, or a sample, on the GPU."""
+    check_result(json_path)
     template = load_template(space)
     parsed = template.parse(problem)
     template.check(parsed)

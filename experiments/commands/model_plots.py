@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from tilescout.costmodel.estimator import Prediction, Sample
+from tilescout.spaces.errors import StoreError
+from tilescout.spaces.outputs import check_replaceable, is_matplotlib
 
 Drawn = Mapping[str, Sequence[tuple[Sample, Prediction]]]
 """What was predicted, by the model and what was left out."""
@@ -48,6 +50,7 @@ def _draw(name: str, predicted: Sequence[tuple[Sample, Prediction]], folder: Pat
     calibration.set_ylabel("share found inside")
     figure.suptitle(name)
     path = folder / f"{name.replace(', ', '-').replace(' ', '-')}.png"
+    check_replaceable(path, "a plot", is_matplotlib, StoreError)
     figure.savefig(path)
     return path
 

@@ -16,6 +16,7 @@ from tilescout.search.studies.folders import STORE
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError, StoreError
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.outputs import check_replaceable, has_keys
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.suite import find_suite
@@ -173,6 +174,43 @@ def chosen(
     first = space.index(changed_default(template, space, settings))
     drawn = space.sample(sample, np.random.default_rng(seed)).tolist()
     return [space[index] for index in dict.fromkeys([first, *drawn])]
+
+
+# What every command writes with --json has all keys of one of these.
+_RESULTS = (
+    ("study", "space", "problem", "measured_by"),  # tune; of a suite, a list of such
+    ("trials", "seeds", "contenders", "paired_tests"),  # compare
+    ("table", "rows", "device", "models"),  # evaluate-model
+    ("space", "problem", "model", "ranking"),  # predict
+    ("problem", "library_us", "measurements"),  # measure
+)
+
+
+def check_result(path: Path | None) -> None:
+    """Refuse a file for --json that can't be written, or holds something else than what --json wrote.
+
+    Raises
+    ------
+    StoreError
+        If it does.
+    """
+    if path is not None:
+        check_output(path, "a result that --json wrote", lambda file: has_keys(file, *_RESULTS))
+
+
+def check_output(path: Path, kind: str, is_one: Callable[[Path], bool]) -> None:
+    """Refuse a file that can't be written, or is not of the kind that is written; see `check_replaceable`.
+
+    A pipe or a terminal loses nothing by being written to.
+
+    Raises
+    ------
+    StoreError
+        If it is refused.
+    """
+    check_writable(path)
+    if path.is_file():
+        check_replaceable(path, kind, is_one, StoreError)
 
 
 def check_writable(path: Path) -> None:

@@ -13,7 +13,14 @@ from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.features import space_features
 from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.costmodel.roofline import Roofline
-from tilescout.experiments.commands.options import examples, json_option, problem_option, space_argument, target_option
+from tilescout.experiments.commands.options import (
+    check_result,
+    examples,
+    json_option,
+    problem_option,
+    space_argument,
+    target_option,
+)
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.templates import load_template
@@ -43,6 +50,7 @@ def predict(
 
     The interval holds 95 % of the times, as far as leaving out each problem of the training could tell.
     """
+    check_result(json_path)
     template, device = load_template(space), find_device(target)
     parsed = template.parse(problem)
     whole = template.space(parsed, device)

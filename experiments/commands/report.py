@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from tilescout.experiments.commands.options import (
-    check_writable,
+    check_output,
     examples,
     own_spaces_option,
     storage_option,
@@ -42,11 +42,11 @@ def report(
     import optuna
 
     from tilescout.search.studies.places import read_study
-    from tilescout.search.tracking.page import to_html
+    from tilescout.search.tracking.page import GENERATOR, to_html
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     target = out if out is not None else Path(f"{Path(study.removesuffix('.journal')).name}.html")
-    check_writable(target)
+    check_output(target, "a page of a study", lambda path: GENERATOR in path.read_bytes()[:1000])
     named = load_templates(own_spaces)
     result = read_study(study, studies(store, storage), named)
     if model is not None:

@@ -7,10 +7,13 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.experiments.commands.from_model import load_factory, record
-from tilescout.experiments.commands.options import check_writable, examples
+from tilescout.experiments.commands.options import check_output, examples
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import INPUTS
-from tilescout.spaces.suite import Entry, find_suite, suite_names, write_suite
+from tilescout.spaces.suite import Entry, find_suite, parse_suite, suite_names, write_suite
+
+RECORDED = "recorded from a model"
+"""The source of the suites that are written here."""
 
 
 @click.command(
@@ -65,7 +68,7 @@ def from_model(factory: str, dtype: str | None, training: bool, out: Path | None
     if out is not None:
         if out.suffix != ".toml":
             raise ProblemError(f"a suite is a .toml file, not {out}")
-        check_writable(out)
+        check_output(out, "a suite that was recorded from a model", _is_recorded)
     recording = record(load_factory(factory), dtype, training)
     console = Console()
     if not recording.entries:
@@ -78,8 +81,12 @@ def from_model(factory: str, dtype: str | None, training: bool, out: Path | None
         console.print(f"torch.compile made {recording.graphs} graphs of the call", highlight=False)
     if out is not None:
         phase = "training" if training else "inference"
-        out.write_text(write_suite(f"{factory}, {phase}", "recorded from a model", recording.entries))
+        out.write_text(write_suite(f"{factory}, {phase}", RECORDED, recording.entries))
         console.print(f"suite: {out}", highlight=False, soft_wrap=True)
+
+
+def _is_recorded(path: Path) -> bool:
+    return parse_suite(path.stem, path.read_text()).source == RECORDED
 
 
 def _print_entries(entries: tuple[Entry, ...], console: Console) -> None:

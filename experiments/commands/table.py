@@ -20,7 +20,7 @@ from tilescout.search.tables.kernel_tuner import cache_of, read_cache
 from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import TableError
+from tilescout.spaces.errors import StoreError, TableError
 from tilescout.spaces.templates import KernelTemplate, find_template
 
 
@@ -67,6 +67,8 @@ def import_kernel_tuner(file: Path, out: Path, problem: str | None) -> None:
 def export_kernel_tuner(path: Path, out: Path, problem: str | None) -> None:
     """Write a problem of TABLE to OUT as a cache that Kernel Tuner's simulation mode runs (.json or .json.gz)."""
     check_writable(out)
+    if out.is_file() and out.stat().st_size:  # a cache may be days of somebody's measuring, and says nothing of us
+        raise StoreError(f"{out} is there already: choose another file, or move it away")
     recorded = Table.read(path)
     if problem is None and len(recorded.problems) > 1:
         named = ", ".join(map(str, recorded.problems))

@@ -1,7 +1,7 @@
 """``tilescout train``: learn cost models from a recorded table."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import click
@@ -12,7 +12,7 @@ from tilescout.costmodel.analytic import AnalyticModel, Calibration, is_tiled
 from tilescout.costmodel.blend import BlendModel, BlendOptions
 from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.forest import ForestOptions
-from tilescout.costmodel.persistence import ModelCard, save_model
+from tilescout.costmodel.persistence import ModelCard, check_model_file, save_model
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.commands.options import (
     collected,
@@ -26,8 +26,11 @@ from tilescout.experiments.commands.options import (
 from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import samples_of
+from tilescout.spaces.errors import ModelError
+from tilescout.spaces.outputs import check_replaceable, has_keys
 from tilescout.spaces.templates import load_template
 
+_CALIBRATION = tuple(field.name for field in fields(Calibration))
 HANDFUL = 24
 """Random configurations a problem that the analytic model is calibrated with."""
 
@@ -77,15 +80,17 @@ def train(asked: TrainRequest) -> None:
     recorded = Table.read(asked.table, {template.name: template}) if asked.table else largest_table(template)
     left_out = [template.parse(text) for text in asked.without]
     samples = samples_of(recorded, template, left_out)
+    device = recorded.card.device
+    folder = asked.out if asked.out is not None else asked.store / "models"
+    path, analytic = folder / f"{asked.space}-{device}.npz", folder / f"analytic-{device}.json"
+    check_model_file(path)
+    check_replaceable(analytic, "a calibration", lambda file: has_keys(file, _CALIBRATION), ModelError)
     console = Console()
     started = time.perf_counter()
     options = BlendOptions(
         ForestOptions(trees=asked.trees, seed=asked.seed), RankingOptions(steps=asked.steps, seed=asked.seed)
     )
     model = BlendModel(options).fit(samples)
-    folder = asked.out if asked.out is not None else asked.store / "models"
-    device = recorded.card.device
-    path = folder / f"{asked.space}-{device}.npz"
     card = ModelCard(
         space=asked.space,
         device=device,
@@ -107,7 +112,6 @@ def train(asked: TrainRequest) -> None:
     )
     if is_tiled(samples[0].features.names):
         calibration = calibrate(samples, recorded.path.name, asked.seed)
-        analytic = folder / f"analytic-{device}.json"
         analytic.write_text(calibration.to_json())
         console.print(
             f"{analytic}: calibrated with {calibration.measurements} measurements", highlight=False, soft_wrap=True

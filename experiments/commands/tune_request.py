@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tilescout.experiments.commands.options import check_writable
+from tilescout.experiments.commands.options import check_result
 from tilescout.search.api import DEFAULT_TRIALS
 from tilescout.search.tuning.loop import Budget
 from tilescout.spaces.errors import StoreError
@@ -50,8 +50,7 @@ class TuneRequest:
         """
         if (self.problem is None) == (self.suite is None):
             raise click.UsageError("give one of --problem and --suite")
-        if self.json_path is not None:
-            check_writable(self.json_path)
+        check_result(self.json_path)
         if self.suite is not None and self.first is not None:
             raise click.UsageError("--first is for one problem: a list is of one space, and a suite has many")
         if self.suite is not None and self.storage is not None:

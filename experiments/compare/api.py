@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from tilescout.experiments.compare.contenders import MODELS, check_contenders
 from tilescout.experiments.compare.play import FinishedRuns, Trace, find_cases, open_case, played_for, run_all, runs_of
-from tilescout.experiments.compare.report import write_comparison
+from tilescout.experiments.compare.report import SEARCHES, check_comparison_files, write_comparison
 from tilescout.experiments.compare.result import Comparison, compare_traces
 from tilescout.search.build.cores import available_cores
 from tilescout.search.samplers import AnySampler
@@ -30,6 +30,7 @@ def compare(
     timeout: float = DEFAULT_TIMEOUT,
     out: Path | str | None = None,
     resume: bool = False,
+    anew: bool = False,
     models: Path | str = MODELS,
     on_begin: Callable[[int], None] = lambda searches: None,
     on_search: Callable[[Trace], None] = lambda trace: None,
@@ -62,6 +63,8 @@ def compare(
         A folder for every search, figures and plots; None keeps nothing.
     resume
         Keep the searches that the folder has.
+    anew
+        Drop the searches that the folder has. With neither, it must have none.
     models
         Folder of the cost models that are trained without the problems that are replayed.
     on_begin
@@ -81,7 +84,8 @@ def compare(
     TableError
         If a table can't be read, or does not hold a problem.
     StoreError
-        If the folder can't be written.
+        If the folder can't be written, or has searches that are neither to be kept nor to be dropped, or files of
+        somebody else's.
     """
     contenders = check_contenders(samplers, Path(models).absolute())
     cases = find_cases([Path(table) for table in tables] or shipped_tables(), problems)
@@ -92,7 +96,8 @@ def compare(
     workers = processes or available_cores()
     with ExitStack() as stack:
         folder = Path(out) if out is not None else Path(stack.enter_context(TemporaryDirectory(prefix="tilescout-")))
-        finished = stack.enter_context(FinishedRuns(folder / "runs.jsonl", resume))
+        check_comparison_files(folder)
+        finished = stack.enter_context(FinishedRuns(folder / SEARCHES, resume, anew))
         for contender in contenders:
             for table in dict.fromkeys(case.table for case in cases):
                 contender.prepare(Path(table), [case.problem for case in cases if case.table == table], workers)

@@ -219,18 +219,21 @@ class FinishedRuns(Closing):
     path
         The file; its folder is made if it does not exist.
     resume
-        Keep what is there; otherwise it is replaced.
+        Keep the searches that are there.
+    anew
+        Drop the searches that are there. With neither, there must be none.
 
     Raises
     ------
     StoreError
-        If the file can't be read or written.
+        If the file can't be read or written, is something else, or has searches that are neither to be kept nor to be
+        dropped.
     """
 
-    def __init__(self, path: Path, resume: bool) -> None:
+    def __init__(self, path: Path, resume: bool, anew: bool = False) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._journal = Journal(path, FORM, never, new=not resume)
+            self._journal = Journal(path, FORM, never, new=anew)
         except (OSError, StoreError) as error:
             raise StoreError(f"can't use {path}: {one_line(error)}; choose another folder with --out") from error
         try:
@@ -238,6 +241,12 @@ class FinishedRuns(Closing):
         except (StoreError, KeyError, TypeError) as error:
             self.close()
             raise StoreError(f"can't use {path}: {one_line(error)}; choose another folder with --out") from error
+        if self.traces and not resume:
+            self.close()
+            raise StoreError(
+                f"{path.parent} has {len(self.traces)} searches of a comparison: keep them with --resume, drop them "
+                "with --anew, or choose another folder with --out"
+            )
 
     def left(self, runs: Iterable[Run]) -> list[Run]:
         """Those of `runs` that have not succeeded yet."""

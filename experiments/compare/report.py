@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,29 @@ from rich.table import Table as Grid
 
 from tilescout.experiments.compare.plots import draw_convergence, draw_scores
 from tilescout.experiments.compare.result import SCORES, Comparison, Standing
+from tilescout.spaces.errors import StoreError
+from tilescout.spaces.outputs import check_replaceable, has_keys, is_matplotlib
 
 EXPERIMENT = "tilescout/compare"
+SEARCHES = "runs.jsonl"
+"""The file of the searches, in the folder of a comparison."""
+
+_SCORES_OF = ("contender", "problem")
+_TESTS_OF = ("first", "second", "difference", "wins", "pairs", "unit", "p", "p_corrected")
+
+
+def _begins_with(columns: Sequence[str]) -> Callable[[Path], bool]:
+    return lambda path: path.read_bytes().startswith(",".join(columns).encode())
+
+
+# The files of a comparison, and how one is told from somebody else's.
+_FILES: Mapping[str, Callable[[Path], bool]] = {
+    "comparison.json": lambda path: has_keys(path, ("trials", "seeds", "contenders", "paired_tests")),
+    "scores.csv": _begins_with(_SCORES_OF),
+    "tests.csv": _begins_with(_TESTS_OF),
+    "convergence.png": is_matplotlib,
+    "scores.png": is_matplotlib,
+}
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
@@ -50,17 +71,29 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         console.print(f"{best} scored higher than {beaten} at the 5 % level{how}", highlight=False, soft_wrap=True)
 
 
+def check_comparison_files(folder: Path) -> None:
+    """Refuse a folder that has files of somebody else's under the names that `write_comparison` writes.
+
+    Raises
+    ------
+    StoreError
+        If one is not of a comparison.
+    """
+    for name, is_one in _FILES.items():
+        check_replaceable(folder / name, "of a comparison", is_one, StoreError)
+
+
 def write_comparison(comparison: Comparison, folder: Path) -> None:
     """Write ``comparison.json``, ``scores.csv``, ``tests.csv`` and two plots into an existing folder."""
     (folder / "comparison.json").write_text(json.dumps(comparison.to_dict(), indent=1) + "\n")
     with (folder / "scores.csv").open("w", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow(["contender", "problem", *SCORES])
+        rows.writerow([*_SCORES_OF, *SCORES])
         for standing in comparison.standings:
             rows.writerows([standing.name, case, *scores.values()] for case, scores in standing.by_case.items())
     with (folder / "tests.csv").open("w", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow(["first", "second", "difference", "wins", "pairs", "unit", "p", "p_corrected"])
+        rows.writerow(_TESTS_OF)
         rows.writerows(list(vars(test).values()) for test in comparison.tests)
     draw_convergence(comparison, folder / "convergence.png")
     draw_scores(comparison, folder / "scores.png")
@@ -87,7 +120,8 @@ def log_comparison(
             parent = client.create_run(experiment, run_name=about["name"], tags={"mlflow.source.name": "tilescout"})
             for name, value in about.items():
                 client.log_param(parent.info.run_id, name, value[:6000])
-            client.log_artifacts(parent.info.run_id, str(folder))
+            for name in (SEARCHES, *_FILES):  # not whatever else the folder holds
+                client.log_artifact(parent.info.run_id, str(folder / name))
             for standing in comparison.standings:
                 child = client.create_run(experiment, run_name=standing.name, tags={PARENT_TAG: parent.info.run_id})
                 _log_standing(client, child.info.run_id, standing)

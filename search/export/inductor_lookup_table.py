@@ -20,6 +20,7 @@ from tilescout.search.export.decisions import Choice, Decision, Outcome
 from tilescout.search.export.loaded_kernels import strides_of
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.outputs import check_replaceable
 
 Table = Mapping[str, list[dict[str, Any]]]
 
@@ -62,14 +63,22 @@ def lookup_key(problem: GemmProblem, product: str) -> str | None:
     return f"{product}+({operands})+{_operator(problem)}"
 
 
+def _is_lookup_table(path: Path) -> bool:
+    entries = json.loads(path.read_bytes())
+    return isinstance(entries, dict) and all(
+        isinstance(choices, list) and all("template_id" in choice for choice in choices) for choices in entries.values()
+    )
+
+
 def write_lookup_table(path: Path, table: Table) -> None:
-    """Write a table as JSON.
+    """Write a table as JSON; a lookup table that is there is replaced.
 
     Raises
     ------
     StoreError
-        If it can't be written.
+        If it can't be written, or the file is something else.
     """
+    check_replaceable(path, "a lookup table", _is_lookup_table, StoreError)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")

@@ -121,7 +121,7 @@ class Journal(Closing):
     sync
         When to wait for the disk: `every`, `at_key` or `never`.
     new
-        Start an empty one: whatever the file held is removed.
+        Start an empty one: the records of a journal of this form are removed.
 
     Attributes
     ----------
@@ -147,9 +147,9 @@ class Journal(Closing):
             raise StoreError(f"can't write {form.noun} {path}: {error.strerror}") from error
         try:
             self._lock()
+            _check_form(self._file, path, form)
             if new:
                 os.ftruncate(self._file.fileno(), 0)
-            _check_form(self._file, path, form)
             self._ends = [0, *(end for end, _ in _lines(self._file, path, form))]  # of every record, behind a 0
             if self._ends[-1] < os.fstat(self._file.fileno()).st_size:
                 os.ftruncate(self._file.fileno(), self._ends[-1])

@@ -30,6 +30,7 @@ from tilescout.search.tables.rows import (
 )
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.knobs import Configuration, Knob, Value
+from tilescout.spaces.outputs import check_replaceable, has_keys
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import NONE_NAMED, KernelTemplate, Named
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SUFFIX = ".parquet"
+_CARD = ("space", "knobs", "baselines", "sha256")  # what the cards of all formats have, and their tables
+_COLUMNS = ("problem", "status", "library_us")
 
 
 @dataclass(frozen=True)
@@ -298,7 +301,7 @@ def card_path(path: Path) -> Path:
 
 
 def write_table(path: Path, card: TableCard, rows: Iterable[Row]) -> Table:
-    """Write a table and its card; a table that is there already is replaced.
+    """Write a table and its card; a table that is there already is replaced, but no other file.
 
     Both files are complete before either takes its place, the card last. If the process dies between the two, reading
     says that the data are not those of the card.
@@ -320,10 +323,12 @@ def write_table(path: Path, card: TableCard, rows: Iterable[Row]) -> Table:
     Raises
     ------
     TableError
-        If a row does not fit the card, a configuration occurs twice for a problem, or a file can't be written.
+        If a row does not fit the card, a configuration occurs twice for a problem, or a file can't be written or is
+        something else.
     """
     with _naming(path):
         _check_suffix(path)
+        _check_replaceable(path)
         card = TableCard.from_json(card.to_json())
         data = encode(card, rows)
         card = replace(card, rows=data.num_rows)
@@ -357,6 +362,21 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except TableError as error:
         raise TableError(f"table {path}: {error}") from error
+
+
+def _check_replaceable(path: Path) -> None:
+    check_replaceable(card_path(path), "the card of a table", lambda card: has_keys(card, _CARD), TableError)
+    check_replaceable(path, "a table", _has_columns, TableError)
+
+
+def _has_columns(path: Path) -> bool:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return set(_COLUMNS) <= set(pq.read_schema(path).names)
+    except pa.ArrowException:
+        return False
 
 
 def _check_suffix(path: Path) -> None:

@@ -9,6 +9,9 @@ from tilescout.search.tracking.description import HINDSIGHT, interval, source, v
 from tilescout.search.tracking.plots import draw, to_svg
 from tilescout.search.tracking.views import differing, failures, importance, over_library, trial_rows
 
+GENERATOR = b'<meta name="generator" content="tilescout">'
+"""The mark of such a page, within its first kilobyte."""
+
 _LEFT_OUT = frozenset({"space_index", "library_us", "pairs", "time_over_library", "verify_seconds", "pilot_seconds",
                        "timing_seconds", "race_seconds", "time_over_library_q25", "time_over_library_q75"})  # fmt: skip
 

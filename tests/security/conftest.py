@@ -92,6 +92,17 @@ class Scene:
         return done
 
 
+@dataclass(frozen=True)
+class ForkedScene(Scene):
+    """The same, for what does not depend on how the process starts: it is forked, see `run_command`."""
+
+    forked: Callable[..., "subprocess.CompletedProcess[str]"]
+
+    def tilescout(self, *arguments: object) -> "subprocess.CompletedProcess[str]":
+        """Run ``tilescout`` in the directory."""
+        return self.forked(self.folder, *arguments)
+
+
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
     """A working directory with the module `evil`: a template that works, whose import writes the canary."""
@@ -100,6 +111,12 @@ def scene(tmp_path: Path) -> Scene:
     made = Scene(folder, tmp_path / "canary")
     made.plant("evil", source=_TEMPLATE)
     return made
+
+
+@pytest.fixture
+def forked_scene(scene: Scene, run_command: Callable[..., "subprocess.CompletedProcess[str]"]) -> ForkedScene:
+    """The same directory; commands are forked."""
+    return ForkedScene(scene.folder, scene.canary, run_command)
 
 
 @pytest.fixture(scope="session")

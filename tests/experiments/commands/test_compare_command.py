@@ -9,6 +9,7 @@ import pytest
 
 from tilescout.experiments.compare.play import Case, FinishedRuns, Run, Trace, run_all, run_one
 from tilescout.search.tables.table import Table
+from tilescout.spaces.errors import StoreError
 
 RunCommand = Callable[..., None]
 
@@ -113,7 +114,9 @@ def test_a_journal_keeps_what_is_finished_and_forgets_what_failed(case: Case, tm
     with FinishedRuns(path, resume=True) as again:
         assert again.traces[0] == Trace(runs[0], (1, 2), 0.5)
         assert again.left(runs) == runs[1:]
-    with FinishedRuns(path, resume=False) as anew:
+    with pytest.raises(StoreError, match="keep them with --resume, drop them with --anew"):
+        FinishedRuns(path, resume=False)
+    with FinishedRuns(path, resume=False, anew=True) as anew:
         assert anew.left(runs) == runs
 
 
