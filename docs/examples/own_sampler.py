@@ -7,7 +7,8 @@ import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from tilescout.search.samplers import Indices, Option, SpaceSampler
+from tilescout.search.samplers import Option, SpaceSampler
+from tilescout.spaces import Indices
 
 
 class NearestSampler(SpaceSampler):

@@ -17,12 +17,13 @@ from tilescout.search.build.binaries import CUOBJDUMP, find_cuobjdump
 from tilescout.search.build.compilers import find_linker
 from tilescout.search.build.loading import runtime_libraries
 from tilescout.search.engines.gpus import driver_version, visible_gpus
+from tilescout.search.samplers import find_sampler, other_samplers
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.study_store import StudyStore
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import DeviceError, SpaceError, TilescoutError
+from tilescout.spaces.errors import DeviceError, SamplerError, SpaceError, TilescoutError
 from tilescout.spaces.templates import find_template, other_spaces, template_names
 
 
@@ -77,6 +78,7 @@ def examine(store: Path, storage: str | None = None, tables: Sequence[Path] = ()
     yield _try("runtime libraries", lambda: ", ".join(path.name for path in runtime_libraries()), "")
     yield _try("store", lambda: str(ArtifactStore(store / "artifacts").root), "")
     yield from _spaces()
+    yield from _samplers()
     if storage is not None:
         yield _try("storage", lambda: _checked(study_store(storage)), "")
     yield _driver()
@@ -156,6 +158,20 @@ def _spaces() -> Iterator[Finding]:
         yield Finding(name, "ok", found + (f", of {others.usable[name].distribution}" if name in others.usable else ""))
     for name, reason in others.refused.items():
         yield Finding(name, "note", reason)
+
+
+def _samplers() -> Iterator[Finding]:
+    """The samplers that installed packages register."""
+    others = other_samplers()
+    for name, registered in others.usable.items():
+        try:
+            summary = find_sampler(name).summary
+        except SamplerError as error:
+            yield Finding(f"sampler {name}", "note", str(error))
+            continue
+        yield Finding(f"sampler {name}", "ok", f"{summary.rstrip('.')}, of {registered.distribution}")
+    for name, reason in others.refused.items():
+        yield Finding(f"sampler {name}", "note", reason)
 
 
 def _gpus() -> Iterator[Finding]:

@@ -17,14 +17,13 @@ if TYPE_CHECKING:
         check_sampler,
         find_sampler,
         make_sampler,
+        other_samplers,
         parse_sampler,
     )
-    from tilescout.spaces.space import Indices
 
 __all__ = [
     "SAMPLERS",
     "AnySampler",
-    "Indices",
     "Option",
     "SpaceExhaustedError",
     "SpaceSampler",
@@ -32,6 +31,7 @@ __all__ = [
     "distributions",
     "find_sampler",
     "make_sampler",
+    "other_samplers",
     "parse_sampler",
     "seen",
 ]
@@ -39,10 +39,19 @@ __all__ = [
 __getattr__, __dir__ = public_names(
     __name__,
     {
-        **dict.fromkeys(("Indices", "SpaceExhaustedError", "SpaceSampler", "distributions", "seen"), "base"),
+        **dict.fromkeys(("SpaceExhaustedError", "SpaceSampler", "distributions", "seen"), "base"),
         "Option": "options",
         **dict.fromkeys(
-            ("SAMPLERS", "AnySampler", "check_sampler", "find_sampler", "make_sampler", "parse_sampler"), "registry"
+            (
+                "SAMPLERS",
+                "AnySampler",
+                "check_sampler",
+                "find_sampler",
+                "make_sampler",
+                "other_samplers",
+                "parse_sampler",
+            ),
+            "registry",
         ),
     },
 )

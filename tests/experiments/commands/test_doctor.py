@@ -46,6 +46,26 @@ def test_an_old_library_and_a_missing_extra_are_found(tmp_path: Path, monkeypatc
     assert "pip install 'tilescout[kernel-tuner]'" in found["kernel_tuner (extra kernel-tuner)"].detail
 
 
+def test_samplers_that_packages_register_are_listed_and_those_that_are_refused(
+    tmp_path: Path, install: Callable[..., None]
+) -> None:
+    source = """
+from tilescout.search.samplers.random import RandomSampler
+
+class Other(RandomSampler):
+    "Another random search."
+    name = "other"
+"""
+    install("other-samplers", "other", source, "Other", "tilescout.samplers")
+    install("broken-samplers", "broken", "import a_module_that_nobody_has", "Broken", "tilescout.samplers")
+    install("greedy-samplers", "tpe", source, "Other", "tilescout.samplers")
+    found = findings(tmp_path)
+    assert found["sampler other"] == Finding("sampler other", "ok", "Another random search, of other-samplers 1.0")
+    assert found["sampler broken"].state == "note"
+    assert "ModuleNotFoundError" in found["sampler broken"].detail
+    assert "the name is tilescout's own" in found["sampler tpe"].detail
+
+
 @pytest.mark.parametrize(
     ("driver", "built", "state"),
     [((12, 4), "13.0", "missing"), ((13, 1), "13.0", "ok"), ((13, 0), "12.9", "ok"), ((13, 0), None, "ok")],

@@ -11,15 +11,15 @@ from optuna.trial import FrozenTrial
 from tilescout.search import tune
 from tilescout.search.samplers import (
     SAMPLERS,
-    Indices,
     Option,
     SpaceSampler,
     distributions,
     find_sampler,
     make_sampler,
+    other_samplers,
     parse_sampler,
 )
-from tilescout.search.samplers.registry import GROUP, other_samplers
+from tilescout.search.samplers.registry import GROUP
 from tilescout.search.samplers.tpe import TPESampler
 from tilescout.search.tables.table import Table
 from tilescout.search.testing.samplers import SPACES, search
@@ -27,6 +27,7 @@ from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import tune_suite
 from tilescout.spaces.errors import SamplerError
+from tilescout.spaces.space import Indices
 
 Install = Callable[..., None]
 SPACE = SPACES[0]
