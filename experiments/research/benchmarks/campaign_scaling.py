@@ -1,10 +1,10 @@
-r"""How fast a campaign fills a table on 1, 2, 4, ... GPUs of a Ray cluster.
+r"""Measure how fast a campaign fills a table with more and more GPUs of a Ray cluster.
 
     python -m tilescout.experiments.research campaign-scaling gemm_sm90 --suite ground-truth --sample 400 \
         --gpus 1 --gpus 2 --gpus 4
 
-Measures the same plan on ever more GPUs and prints rows a second, the time in which problems are set up included. What
-comes once is not: Ray's start, compiling, and the start of the processes that measure. Races are left out.
+Measures the same plan each time and prints rows a second. Setting problems up is counted. Starting Ray, compiling,
+starting the measuring processes and racing the finalists are not.
 """
 
 import math

@@ -1,9 +1,10 @@
-"""What a trial costs beyond its kernel, by the engine of this machine and by Ray's.
+"""Measure what a trial costs beyond its kernel, with the local engine and with Ray's.
 
     python -m tilescout.experiments.research cluster-overhead --problem 512x512x512:bf16
 
-Measures one compiled configuration again and again, by itself and in batches, and prints the wall-clock time of a trial
-less what the measuring process spent on it. ``--template MODULE:ATTRIBUTE --gpu cpu`` takes kernels of the host.
+One compiled configuration is measured again and again, by itself and in batches. Printed is the wall-clock time of a
+trial less the time that the measuring process spent on it. ``--template MODULE:ATTRIBUTE --device cpu`` takes kernels
+for the host.
 """
 
 import importlib

@@ -1,10 +1,10 @@
-"""What a call of our operator costs the host, beside torch.mm, and what is left of it in a CUDA graph.
+"""Measure how long a call of our operator keeps the host, against torch.mm.
 
     python -m tilescout.experiments.research launch-overhead --bundle bundle/ --out overhead.json
 
-Times how long calls take to return, in bursts that the GPU's queue holds, on the smallest product that a bundle gives
-to our kernels; then the same calls, replayed from CUDA graphs. With ``out=`` a call is as generated code has it, ours
-as `tilescout.search.export.generated_calls` binds it; the others allocate their results.
+Calls the smallest product that a bundle gives to our kernels, in bursts that the GPU's queue can hold, and then replays
+the same calls from CUDA graphs. With ``out=`` a call is made as generated code makes it, ours as
+`tilescout.search.export.generated_calls` binds it; the other calls allocate their results.
 """
 
 import time

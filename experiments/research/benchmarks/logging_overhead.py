@@ -1,11 +1,11 @@
-"""What logging a search to MLflow adds to it: the same replayed search with and without, in turns.
+"""Measure what logging to MLflow adds to a search.
 
     python -m tilescout.experiments.research logging-overhead --trials 1000 --out logging.json
 
-Every search is of the same seed and so tries the same configurations. What a process pays once is told apart: importing
-MLflow, making a store, and what the first summary imports. What a study pays once, its summary with its plots, is in
-what logging adds. The fastest of the rounds counts, for what else the machine does only adds to them; the median of the
-rounds' differences is told beside it.
+The same replayed search runs with and without MLflow in turns; all have one seed and so try the same configurations.
+What a process pays once is kept apart: importing MLflow, making a store, and the imports of the first summary. A
+study's summary with its plots is counted. The fastest round counts, since other work on the machine can only add time;
+the median of the rounds' differences is given too.
 """
 
 import os

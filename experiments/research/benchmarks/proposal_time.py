@@ -1,9 +1,9 @@
-"""How long the guided search takes to propose a configuration, and how long the features of a space take.
+"""Measure how long a guided search takes to propose a configuration, and to compute a space's features.
 
     python -m tilescout.experiments.research proposal-time --out proposal.json
 
-No GPU is used: searches are told what the shipped model expects, with noise. What is printed is time of one processor
-core, which other work on the machine hardly lengthens.
+No GPU is used: the searches are told the times that the shipped model expects, with noise. The figures are CPU time of
+one core, which other work on the machine hardly changes.
 """
 
 import time

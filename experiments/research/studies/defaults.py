@@ -1,10 +1,13 @@
-"""How good the defaults of `gemm_sm90` are on the problems of recorded tables, and how they were found.
+"""Measure how good the shipped defaults of `gemm_sm90` are, and pick and fit new ones.
 
     python -m tilescout.experiments.research defaults search/tables/recorded/*.parquet --out defaults.json
 
-A few configurations are picked greedily, each as what lowers the mean of log(time / best recorded) the most if the
-best of the picked is run. Then the rates of the estimate that chooses among them are fitted. Both are also done
-without a sixth of the problems at a time, and judged on those. A pruned row counts with its pilot.
+The default of a problem is chosen in two steps: there is a short list of configurations, and an estimate of their times
+prefers one of them. The study picks such a list greedily: each configuration is the one that lowers the mean of
+log(time / best recorded time) the most. It then fits the rates of the estimate.
+
+Both steps are also done without a sixth of the problems at a time, and judged on the problems left out. A pruned row
+counts with its pilot time.
 """
 
 from collections.abc import Sequence

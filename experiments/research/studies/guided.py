@@ -1,10 +1,11 @@
-"""How soon a guided search finds the best of a recorded table, its model trained without the problem.
+"""Measure how soon a guided search finds the best of a table, with a model trained without the problem.
 
     python -m tilescout.experiments.research guided gemm_sm90 --out guided.json
 
-For each problem of the table: a model is trained on the others, and a search that it guides is replayed, the default
-configuration first. Its seed settles nothing: with a model nothing in a guided search is random. Runs on all cores; the
-models are kept in the store, where `tilescout evaluate-model` has put them already if it was run.
+For each problem of the table, a cost model is trained on all others. A search guided by it is then replayed from the
+table; its first trial is the default. With a model, nothing in a guided search is random, so one seed is enough.
+
+Trains and searches on all cores. The models are kept in the store; `tilescout evaluate-model` shares them.
 """
 
 from collections.abc import Sequence

@@ -1,14 +1,18 @@
-"""What tuned kernels are worth in a compiled model: a Llama-style block, compiled in several ways.
+"""Time a Llama-style block with our kernels against five other ways to compile it.
 
     tilescout export --out bundle/                                        # where the searches were
     python -m tilescout.experiments.research inductor-model --bundle bundle/ --rows 4096 --rows 64 --out model.json
 
-The ways: TorchInductor as it is; ``max_autotune`` over ATen and Triton; the same with the NVGEMM backend, where it is
-there; ours from a bundle; ours with CUDA graphs; and the first with CUDA graphs, so that these have their peer. Each is
-compiled with an empty cache. Then their runs are timed in turns, in random order within a round: as a program calls
-them, and, for those without CUDA graphs of their own, replayed from a graph, which leaves out the time of launching.
-What is compared is the ratio to TorchInductor's default in the same round. All results, those of replays too, are
-compared with the same block in fp32.
+The ways to compile are:
+
+- TorchInductor's default, without and with CUDA graphs;
+- ``max_autotune`` over ATen and Triton, and with the NVGEMM backend too where torch has it;
+- our kernels from a bundle, without and with CUDA graphs.
+
+Each starts from an empty compilation cache. The compiled blocks then take turns, in random order within a round. They
+are called as a program calls them; those without CUDA graphs of their own are also replayed from one, which leaves out
+the time of launching. The figures are ratios to TorchInductor's default in the same round. Every result is compared
+with the same block in fp32.
 """
 
 import random

@@ -1,10 +1,11 @@
-r"""What each knob of a space is worth on the problems of a table, by the rows that were recorded.
+r"""Measure what each knob of a space is worth on the problems of a table.
 
     python -m tilescout.experiments.research knob-worth search/tables/recorded/gemm_sm90-h200-bf16.parquet \
         --out worth.json
 
-For every knob and value: how much slower than the table's best the best configuration with that value is. A knob earns
-its place on a problem if leaving it at the value that does best over all problems costs more than 1 % there.
+For every value of every knob, the loss is how much slower the best configuration with that value is than the best of
+all. A knob is worth having on a problem if fixing it, at the one value that does best over all problems, costs more
+than 1 % there.
 """
 
 from pathlib import Path

@@ -1,22 +1,19 @@
-"""How good the measuring protocol is: its cost, its spread, and whether it ever prunes the best.
+"""Measure the protocol itself: its cost, how well it repeats, and whether it ever prunes the best.
 
-    tilescout compile gemm_sm90 --problem 4096x4096x4096 --sample 500        # anywhere, ahead
+    tilescout compile gemm_sm90 --problem 4096x4096x4096 --sample 500        # ahead, on any machine
     python -m tilescout.experiments.research measurement --out study.json
 
-On this machine's GPU, with configurations of ``gemm_sm90`` and their compiled kernels from the store:
+Runs on configurations of ``gemm_sm90``, in three parts:
 
-- **pruning**: the same random configurations by the protocol as a search runs it (the best so far is the incumbent),
-  by 20 launches each, and by the protocol without pruning; GPU seconds, and what became of the best. Loading kernels is
-  paid once a process, whoever measures then: it is timed before and counted by itself. Some that the protocol gave up
-  after a look or two then race: how far off its few pairs were.
-- **spread**: the best configurations (of a recorded table if ``--table`` names one, else of the random ones) measured
-  again in rounds, in random order, by the protocol and by the usual ones, on a card that has been heated for two
-  seconds; by the protocol also with pauses between measurements, as a search has them where it waits for compilers;
-- **tunings** (``--tunings N``): N whole searches from different seeds, each ended by its race; the winners re-measured
-  in one more race, with the default. What each cost of the GPU's time and for what, beside 20 launches of each of the
-  same trials, and of each of the random configurations.
-
-Results go to ``--out`` as JSON, and to MLflow with plots if ``--mlflow`` names a store.
+- **pruning**: the same random configurations measured three times: as a search does it (the best so far is the
+  incumbent), without pruning, and by 20 launches each. It compares GPU seconds, and tells what became of the best.
+  Loading a kernel is paid once a process whoever measures, so it is timed beforehand and kept apart. Some
+  configurations that were given up after few pairs then race, which tells how far off those pairs were.
+- **spread**: good configurations measured again in rounds of random order, by the protocol and by usual ones, on a card
+  that was heated for two seconds. The protocol is also run with pauses, as a search has them where it waits for
+  compilers.
+- **tunings** (``--tunings N``): N whole searches from different seeds, each ended by its race. The winners and the
+  default are measured once more, against each other. GPU seconds are compared with 20 launches of each trial.
 """
 
 import math

@@ -1,10 +1,10 @@
-"""What the ranker leaves of TorchInductor's NVGEMM candidates on Hopper, by times that a GPU recorded of all of them.
+"""Measure what ranking TorchInductor's NVGEMM candidates costs, by recorded times of all of them.
 
     python -m tilescout.experiments.research nvgemm-ranking experiments/results/peers-2026-11-21/peers.json
 
-`peer_kernels` has TorchInductor's benchmarker time the 24 operators for Hopper. For each of its problems: how much
-slower than the fastest operator the fastest is that TorchInductor would have timed, which takes the first of the list,
-and the fastest of those that the ranker keeps.
+TorchInductor times the first of its list of candidates, and our ranker keeps the best few of all by prediction. For
+each problem of the file, which `peer-kernels` wrote, this prints how much slower the fastest of either choice is than
+the fastest of all 24 operators for Hopper.
 """
 
 from collections.abc import Sequence

@@ -1,13 +1,15 @@
-"""Tune other people's kernels, and compare with what their own libraries choose.
+"""Tune the kernels of other projects, and compare with what their own libraries choose.
 
     python -m tilescout.experiments.research peer-kernels --out peers.json
 
-On this machine's GPU, an H200, for `quack_sm90` and `cutlass_operators` on some problems of the suite ``recorded``.
-First what the libraries would choose of their own configurations, each timed once and their way: Quack's 44 by the
-function that its autotuner times with, and those times the splits of k that it would add if asked to; the 24 Hopper
-operators by TorchInductor's benchmarker. Then `tilescout tune`, its first trials the default and those configurations,
-with the race at its end. Last our answer, our best without a split of k, the package's default and its choices run
-against each other and cuBLAS in interleaved rounds.
+Runs on `quack_sm90` and `cutlass_operators`, in three steps:
+
+- Each library chooses among its own configurations, timed once in its own way: Quack's 44 by the function that its
+  autotuner times with, and also with the splits of k that it can add; the 24 Hopper operators by TorchInductor's
+  benchmarker.
+- A search as of `tilescout tune`, whose first trials are the default and those configurations, ends with its race.
+- Our answer, our best without a split of k, the library's default and the library's choices run against each other and
+  cuBLAS in interleaved rounds.
 """
 
 import time

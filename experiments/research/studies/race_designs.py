@@ -1,12 +1,14 @@
-"""How many rounds a race should run between two looks: designs of it, replayed over recorded rounds of finalists.
+"""Compare designs of the race at the end of a search, by replaying them over recorded rounds.
 
     python -m tilescout.experiments.research race-designs TABLE.parquet --problem 4096x4096x4096:bf16 --out R.json.gz
     python -m tilescout.experiments.research race-designs --again R.json.gz
 
-The best configurations of a table and its default take turns with the library, pair by pair, in several heats, each of
-one queue. Races of each design (`tilescout.search.measure.race`) then draw their rounds from what was recorded: six of
-the best eight and the default, as a search hands them over. For each design it prints the pairs that a race takes, and
-how far its answers are behind the best in the race, by the mean of everything recorded.
+Recording: the best configurations of a table and its default take turns with the library, pair by pair. This is done in
+several heats; a heat is one queue of launches.
+
+Replaying: races of each design (`tilescout.search.measure.race`) draw their rounds from the recorded ones. Six of the
+best eight and the default race, as a search has it. For each design this prints how many pairs a race takes, and how
+far its answers are behind the best in the race, by the mean of everything recorded.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,10 @@
-"""Race the best rows of a table: measure them anew in interleaved rounds, so that "the best" is no lucky draw.
+"""Race the best rows of a table, so that "the best" is no lucky draw.
 
     python -m tilescout.experiments.research race-table gemm_sm90-h200-bf16.parquet --out best.json
 
-For every problem the fastest configurations of the table and the default run against each other and the library until
-the winner is separated (`tilescout.search.measure.race`). Artifacts that the store holds are not compiled again.
+For every problem, the fastest configurations of the table and the default run against each other and the library in
+interleaved rounds, until the winner is clear (`tilescout.search.measure.race`). Kernels that the store holds are not
+compiled again.
 """
 
 import math

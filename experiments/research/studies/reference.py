@@ -1,17 +1,20 @@
-r"""What a kernel's time should be divided by, from raw block times of a table's best configurations.
+r"""Compare references that a kernel's time can be divided by, on raw times of a table's best rows.
 
     python -m tilescout.experiments.research reference TABLE.parquet --problem 64x8192x8192:bf16 \
         --out reference.json
 
-Measures each of the configurations in rounds of random order, as the protocol does: blocks in turns with the
-library's, then in turns with a copy of as many bytes. Prints by how much the rounds of a configuration spread if its
-time is divided by nothing, by the library beside it, by the library's mean over the last measurements, by the copy
-beside it, by the mean of all configurations in the round (which no search could do, but which tells whether something
-moves them all), or as the protocol does, told and not told when the device is throttled. Every length of the blocks
-and every number of input sets is a set-up of its own. With ``--as-searched`` each kernel is verified and its block is
-made anew before each measurement, as in a search, so that the device had waited for the host; how the times of
-kernels and library settle, pair by pair, is printed too. All block times and the clocks go to ``--out``; ``--again
-FILE`` prints the figures of such a file anew, without a GPU.
+The configurations are measured in rounds of random order: blocks of launches in turns with the library's, then in turns
+with a copy of as many bytes. Printed is how much the rounds of a configuration spread if its time is divided by
+
+- nothing;
+- the library's blocks beside it, or the library's mean over the last measurements;
+- the copy beside it;
+- the mean of all configurations in the round, which no search could know, but which shows drift that is common to all;
+- what the protocol divides by, with and without knowing when the device is throttled.
+
+Every length of a block and every number of input sets is a set-up of its own. With ``--as-searched`` each kernel is
+verified and prepared anew before it is measured, so that the device has waited for the host, as in a search; how times
+settle after that, pair by pair, is printed too.
 """
 
 import time

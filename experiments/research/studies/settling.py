@@ -1,11 +1,11 @@
-r"""How long a device that waited must be busy before its times count, on good and on slower rows of a table.
+r"""Measure how long a device that waited must be busy before its times count.
 
     python -m tilescout.experiments.research settling TABLE.parquet --problem 1024x1024x1024:bf16 \
         --out settling.json
 
-With every length of pairs that run before those that count (``--settling-us``): the fastest configurations are verified
-and timed in rounds of random order, as in a search, and how much they spread is printed; and slower ones, which get two
-pairs each, are compared with a race of the same.
+Some pairs run before those that count; ``--settling-us`` says for how long. For every such length, the fastest
+configurations are verified and timed in rounds of random order, as in a search, and their spread is printed. Slower
+configurations get two pairs each and are compared with a race of the same.
 """
 
 from collections.abc import Sequence

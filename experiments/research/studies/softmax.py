@@ -1,13 +1,13 @@
-"""Check the softmax on a GPU, and set it beside a copy, torch's softmax and the one that TorchInductor writes.
+"""Check the softmax kernels on a GPU, tune them, and compare them with torch's.
 
     python -m tilescout.experiments.research softmax check --out check.json
     python -m tilescout.experiments.research softmax tune 8192x8192:bf16 ... --out FOLDER
     python -m tilescout.experiments.research softmax peers 8192x8192:bf16 ... --tuned FOLDER --out peers.json
 
-``check`` verifies random configurations on odd problems, as a search does. ``tune`` does what ``tilescout tune`` does,
-for many problems in one process, and writes FOLDER/8192x8192-bf16.json as ``--json`` does. ``peers`` times the default
-configuration, the one in FOLDER, ``torch.softmax``, and the same compiled by
-``torch.compile`` without and with autotuning, in interleaved rounds, relative to a copy of the same bytes beside each.
+- ``check`` verifies random configurations on problems of odd sizes.
+- ``tune`` searches as ``tilescout tune`` does, for many problems in one process, and writes FOLDER/8192x8192-bf16.json.
+- ``peers`` times the default and the tuned configuration, ``torch.softmax``, and its compiled form without and with
+  autotuning, in interleaved rounds. All are relative to a copy of the same bytes beside them.
 """
 
 import json

@@ -1,11 +1,11 @@
-"""What a guided search gains from the trials of the other problems of a suite, on a recorded table.
+"""Measure what a guided search gains from the trials of a suite's other problems.
 
     python -m tilescout.experiments.research suites gemm_sm90 --out suite.json
     python -m tilescout.experiments.research suites gemm_sm90 --cold --out suite-cold.json
 
-The problems of the table are searched one after the other, in several random orders. Each is searched twice: alone, and
-with the trials of those before it. The model was trained without the problem's whole family; with ``--cold`` there is
-none, and one is learned from the trials. The orders run on all cores.
+The problems of a table are searched one after the other, in several random orders. Each is searched twice: alone, and
+with the trials of the problems before it. The model was trained without the problem's family; with ``--cold`` there is
+no trained model, and one is learned from the trials. The orders run on all cores.
 """
 
 from collections.abc import Sequence

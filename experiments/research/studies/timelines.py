@@ -1,20 +1,17 @@
-r"""What every block of a measurement took, where the device had rested before and where it had not.
+r"""Record the time of every block of a measurement, on a device that rested before and on one that did not.
 
     python -m tilescout.experiments.research timelines TABLE.parquet --problem 8192x8192x8192:bf16 \
         --out timelines.json.gz
 
 The fastest configurations of a table are measured by the protocol, in rounds of random order and in three manners: one
-right after the other (``dense``), each verified before (``verified``), and each after a pause of random length
-(``paused``), as a search has them where it waits for compilers. All block times go to ``--out``; printed are, for each
-manner:
+right after the other (``dense``), each verified before (``verified``), and each after a random pause (``paused``), as
+in a search that waits for compilers. For each manner this prints
 
 - how much a configuration's ratio spreads over the rounds if its blocks are divided by the library's beside them, by
-  the library's mean in the last measurements, or as the protocol does; by how much kernels follow what moves the
-  library from one measurement to another, and between which SM clocks;
-- pair by pair, how far the ratio is from the configuration's median, and the library from its last block: after
-  something else ran (the first queue), and after a look at the times (the second).
-
-``--again FILE`` prints the figures of such a file anew, without a GPU.
+  the library's mean over the last measurements, or as the protocol does; how closely kernels follow the library from
+  one measurement to the next, and the range of the SM clock;
+- pair by pair, how far the ratio is from the configuration's median, and the library's time from its last block: after
+  something else ran (queue 1), and after a look at the times (queue 2).
 """
 
 import math
