@@ -66,9 +66,11 @@ class _Commands(click.Group):
 def cli() -> None:
     """Find the fastest configuration of a CuteDSL kernel.
 
-    Start with `tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16`, look at the trials with `tilescout ui`, and see
-    what is missing with `tilescout doctor`. Completion in bash: eval "$(_TILESCOUT_COMPLETE=bash_source tilescout)";
-    zsh and fish alike.
+    Start with `tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16`. `tilescout ui` shows the trials, and
+    `tilescout doctor` says what is missing on this machine.
+
+    To complete words with the tab key in bash, run eval "$(_TILESCOUT_COMPLETE=bash_source tilescout)"; in zsh and fish
+    put zsh_source or fish_source for bash_source.
     """
 
 
@@ -103,7 +105,7 @@ def run_command(command: click.Command) -> None:
 
 @contextmanager
 def _logged() -> Iterator[None]:
-    """What the rooms log goes to standard error, a line each, as it is."""
+    """Print the log messages of the library on standard error, a line each."""
     logger, handler = logging.getLogger("tilescout"), logging.StreamHandler()
     level = logger.level
     logger.addHandler(handler)
@@ -124,7 +126,7 @@ _ARGUMENT = re.compile(r"`(cluster|device|out|store|table)(?:='([^'`]+)')?`")
 
 
 def as_options(message: str) -> str:
-    """A message of the library, which names arguments as `table` or `device='replay'`, with this program's options."""
+    """Write the options of the command line into a message of the library, which names `table` or `device='replay'`."""
     return _ARGUMENT.sub(lambda found: " ".join(filter(None, (f"--{found[1]}", found[2]))), message)
 
 

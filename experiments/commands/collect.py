@@ -49,7 +49,7 @@ PRUNE = CampaignOptions().prune
 
 
 def parse_prune(context: click.Context, parameter: click.Parameter, text: str) -> float | None:
-    """The ratio, or None for ``full``."""
+    """Parse the factor, or None for ``full``."""
     if text == "full":
         return None
     try:
@@ -129,9 +129,9 @@ class CollectRequest:
 def collect(asked: CollectRequest) -> None:
     """Measure configurations of SPACE on every problem of a suite, on all GPUs, into a table.
 
-    The same command goes on with a campaign that was interrupted, at whatever moment: every outcome is in a journal
-    beside the table at once. What is slower than the best known by the ratio of --prune is not timed: its row is
-    marked pruned. At the end the fastest rows of each problem race, so that the best is no lucky draw.
+    Every outcome is written to a journal beside the table at once, and the same command resumes an interrupted
+    campaign. A configuration that is slower than the best so far by the factor of --prune is not timed; its row is
+    marked pruned. At the end the fastest rows of each problem race each other, so that the best is no lucky draw.
     """
     if asked.exhaustive == (asked.sample is not None):
         raise click.UsageError("give one of --exhaustive and --sample N")
@@ -223,7 +223,7 @@ def _bars(console: Console) -> Bars:
 
 
 def _print_best(table: Table, console: Console) -> None:
-    """What was found on each problem."""
+    """Print the best and the default of each problem."""
     grid = Grid(title=str(table), title_justify="left")
     grid.add_column("problem", no_wrap=True)
     for heading in (f"{table.card.library} µs", "best", "default", "rows", "pruned", "failed"):

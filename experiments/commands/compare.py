@@ -90,9 +90,9 @@ class CompareRequest:
 def compare(asked: CompareRequest) -> None:
     """Compare search strategies on recorded tables.
 
-    Every strategy searches every problem with every seed, on all cores, from nothing: the default configuration is not
-    given to it. Scores are those of Willemsen et al.: 0 is what random search is expected to reach, 1 the table's best
-    from the first trial on.
+    Every strategy searches every problem with every seed, on all cores. None is told the default configuration. The
+    scores are those of Willemsen et al.: 0 is the expected result of random search, 1 the table's best from the first
+    trial on.
     """
     from tilescout.search.tracking import default_store
 

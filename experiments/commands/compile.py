@@ -51,10 +51,10 @@ def compile_sample(
     processes: int | None,
     store: Path,
 ) -> None:
-    """Compile configurations of SPACE for a problem into the store; what is there already is not compiled again.
+    """Compile configurations of SPACE for a problem into the store, without a GPU.
 
-    No GPU is needed. A kernel holds for every size of the problem's types, layouts and epilogue; which ones make sense
-    depends on the sizes. A configuration that does not compile is recorded with its error.
+    Kernels that the store has are not compiled again. A kernel works for every size of the problem, as long as types,
+    layouts and epilogue are the same. A configuration that does not compile is recorded with its error.
     """
     template, device = load_template(space), find_device(target)
     parsed = template.parse(problem)

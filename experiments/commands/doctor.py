@@ -38,7 +38,7 @@ class Finding:
     state
         ``ok``, ``missing`` (something will not work) or ``note`` (something works otherwise).
     detail
-        What was found, and what to do about it.
+        The finding, and the remedy.
     """
 
     what: str
@@ -70,7 +70,7 @@ def doctor(store: Path, storage: str | None, tables: tuple[Path, ...]) -> int:
 
 
 def examine(store: Path, storage: str | None = None, tables: Sequence[Path] = ()) -> Iterator[Finding]:
-    """Everything that is looked at, in order; beside what is shipped, `tables`, and the database `storage`."""
+    """Look at everything in order: the machine, the packages, the shipped tables, and the database and tables named."""
     yield Finding("Python", "ok", sys.version.split()[0])
     yield from _packages()
     yield _try("C compiler", find_linker, "installs with your system's compiler package")
@@ -190,7 +190,7 @@ def _gpus() -> Iterator[Finding]:
 
 
 def _archs(name: str) -> tuple[str, ...]:
-    """What a space builds for; nothing if it can't be loaded, which is a finding of its own."""
+    """The architectures that a space builds for; none if it can't be loaded, which is a finding of its own."""
     try:
         return find_template(name).archs
     except TilescoutError:
@@ -213,7 +213,7 @@ def _tables(others: Sequence[Path]) -> Iterator[Finding]:
 
 
 def _doubt(table: Table) -> str:
-    """What is to be known before a table is believed; empty if it is of today's kernels."""
+    """The reason not to trust a table; empty if it is of today's kernels."""
     if table.card.space not in template_names():
         return ""
     template = find_template(table.card.space)

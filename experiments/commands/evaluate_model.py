@@ -93,10 +93,10 @@ class EvaluationRequest:
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="Log figures and plots to this MLflow store.")
 @collected(EvaluationRequest)
 def evaluate_model(asked: EvaluationRequest) -> None:
-    """Train without each problem of a table in turn, then without each family, and predict what was left out.
+    """Train the cost model of SPACE without each problem of a table in turn, then without each family, and predict it.
 
-    Medians over problems with bootstrapped 95 % intervals. Takes minutes: a model is trained anew for each, on all
-    cores. The models are kept in the store, and a run that was interrupted goes on with those that are there.
+    Prints medians over the problems with bootstrapped 95 % intervals. This takes minutes, on all cores, because a model
+    is trained for each problem. The models are kept in the store; an interrupted run continues with those it has.
     """
     check_result(asked.json_path)
     template = load_template(asked.space)
@@ -157,7 +157,7 @@ def _groups(samples: Sequence[Sample], labels: Sequence[str]) -> list[tuple[str,
 
 
 def _fits(kinds: Sequence[HeldOutModels], parts: bool, tiled: bool) -> dict[str, tuple[Sequence[Sample], Fit]]:
-    """What each model that is evaluated sees, and what gives it, by its name."""
+    """The samples that each model sees and the function that fits it, by the model's name."""
     plain = kinds[0]
     fits: dict[str, tuple[Sequence[Sample], Fit]] = {}
     for models, name in zip(kinds, ("learned", "learned with binaries"), strict=False):
@@ -192,7 +192,7 @@ def _networks(models: HeldOutModels, rest: Sequence[Sample]) -> RankingModel:
 
 
 def _heuristics(table: Table, template: KernelTemplate, sample: Sample, binaries: bool) -> dict[int, float] | None:
-    """Regret of its first suggestions, every other knob at its best; what the table does not hold is passed over.
+    """Regret of the heuristics' first suggestions that the table holds, with every other knob at its best.
 
     None if it is no matrix product, or of types that the heuristics do not know.
     """

@@ -1,4 +1,4 @@
-"""``tilescout export``: hand what was found to TorchInductor."""
+"""``tilescout export``: hand the results of searches to TorchInductor."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,10 +64,10 @@ def export(
     store: Path,
     storage: str | None,
 ) -> None:
-    """Write what searches decided, for models that torch.compile compiles.
+    """Write the decisions of searches, with their kernels, for models that torch.compile compiles.
 
-    Our kernel is chosen for a problem only where the race that ended its search proved it as fast as the library's; all
-    else is left as it was. Studies of which nothing can be exported are named, with the reason.
+    Our kernel is chosen for a problem only if the race at the end of its search proved it as fast as the library's. All
+    other problems stay with the library. Studies that can't be exported are named with the reason.
     """
     named = load_templates(own_spaces)
     wanted = {problem for name in suites for problem in find_suite(name).parsed(GemmProblem.parse)}

@@ -45,7 +45,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Recording:
-    """What was seen in one call of a model.
+    """The matrix products of one call of a model.
 
     Attributes
     ----------
@@ -184,7 +184,7 @@ class _Watch:
 
 
 def _stand_in(query: "torch.Tensor", key: "torch.Tensor", value: "torch.Tensor", *_: Any, **__: Any) -> "torch.Tensor":
-    """What has the shape of attention's result and depends on what it depends on, without a product in its gradient."""
+    """A tensor like attention's result in shape and dependences, but without a product in its gradient."""
     mixed = query.sum(-1, keepdim=True) + key.sum() + value.sum()
     return mixed.expand(*query.shape[:-1], value.shape[-1]).contiguous()
 

@@ -1,4 +1,4 @@
-"""Plots of how good cost models are, and their way to MLflow."""
+"""Plots of the quality of cost models, and logging them to MLflow."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Options that several commands take, and what they mean."""
+"""Options that several commands share, and functions that read their values."""
 
 import functools
 import os
@@ -125,7 +125,7 @@ def collected(kind: Callable[..., Any]) -> Callable[[Callable[..., Result]], Cal
 
 
 def examples(*lines: str) -> str:
-    """The end of a help text: calls that can be copied."""
+    """The end of a help text: command lines to copy."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 

@@ -46,9 +46,9 @@ MODELS = ("learned", "analytic")
 def predict(
     space: str, problem: str, top: int, name: str, model_file: Path | None, target: str, json_path: Path | None
 ) -> None:
-    """Show the fastest configurations of SPACE as a model predicts them; nothing is compiled or measured.
+    """Show the configurations of SPACE that a cost model predicts to be fastest; nothing is compiled or measured.
 
-    The interval holds 95 % of the times, as far as leaving out each problem of the training could tell.
+    The interval is meant to hold 95 % of the times. It comes from the model's errors on problems left out of training.
     """
     check_result(json_path)
     template, device = load_template(space), find_device(target)
@@ -90,7 +90,7 @@ def predict(
 
 
 def find_model(space: str, device: str, name: str, path: Path | None) -> tuple[CostModel, str]:
-    """A model and what it is called: of the file at `path`, or as it comes with the package.
+    """Load a model and its name: from the file at `path`, or the one that comes with the package.
 
     Raises
     ------

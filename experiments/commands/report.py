@@ -36,8 +36,8 @@ def report(
 ) -> None:
     """Write STUDY, the name of one in the store or a journal, as one HTML page.
 
-    The page holds all that it shows, plots included, and loads nothing: it can be mailed around and printed. A study
-    that is still searched, or was killed, is shown as far as it has come.
+    The page is one file with its plots in it and loads nothing from elsewhere, so it can be mailed and printed. A study
+    that is still running, or was killed, is shown as far as it has come.
     """
     import optuna
 

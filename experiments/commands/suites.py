@@ -60,10 +60,10 @@ def suite() -> None:
 @click.option("--training", is_flag=True, help="Record the products of the gradients too.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the suite to this .toml file.")
 def from_model(factory: str, dtype: str | None, training: bool, out: Path | None) -> None:
-    """Record the matrix products of a model's call, as torch.compile sees them; no GPU, no memory for its weights.
+    """Record the matrix products in one call of a model, as torch.compile sees them.
 
     FACTORY is a function without arguments that returns the model and the arguments of the call: (module, (argument,
-    ...)). It is called with torch's meta device as the default.
+    ...)). It is called with torch's meta device as the default, so neither a GPU nor memory for the weights is needed.
     """
     if out is not None:
         if out.suffix != ".toml":

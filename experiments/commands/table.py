@@ -1,4 +1,4 @@
-"""``tilescout table``: bring tables here from elsewhere, and take them there."""
+"""``tilescout table``: import, export and complete recorded tables."""
 
 import gzip
 import json
@@ -42,7 +42,7 @@ def table() -> None:
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--problem", metavar="NAME", help="What to call the problem. [default: its size]")
 def import_kernel_tuner(file: Path, out: Path, problem: str | None) -> None:
-    """Make a table of FILE, a cache of Kernel Tuner (.json or .json.gz), and write it to OUT, a .parquet file.
+    """Convert FILE, a cache of Kernel Tuner (.json or .json.gz), to a table, and write it to OUT, a .parquet file.
 
     `tilescout tune KERNEL --problem NAME --table OUT` and `tilescout compare --table OUT` replay it.
     """
@@ -65,7 +65,7 @@ def import_kernel_tuner(file: Path, out: Path, problem: str | None) -> None:
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--problem", metavar="NAME", help="Which problem, if the table has several.")
 def export_kernel_tuner(path: Path, out: Path, problem: str | None) -> None:
-    """Write a problem of TABLE to OUT as a cache that Kernel Tuner's simulation mode runs (.json or .json.gz)."""
+    """Write a problem of TABLE to OUT as a cache for Kernel Tuner's simulation mode (.json or .json.gz)."""
     check_writable(out)
     if out.is_file() and out.stat().st_size:  # a cache may be days of somebody's measuring, and says nothing of us
         raise StoreError(f"{out} is there already: choose another file, or move it away")

@@ -71,10 +71,10 @@ class TrainRequest:
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="Log the model to this MLflow store, with its signature.")
 @collected(TrainRequest)
 def train(asked: TrainRequest) -> None:
-    """Train the learned model of SPACE on a table, and calibrate the analytic one with a handful of its rows.
+    """Train the learned cost model of SPACE on a table, and calibrate the analytic model with a few of its rows.
 
-    Writes SPACE-DEVICE.npz and analytic-DEVICE.json. `tilescout predict` and the sampler `guided` take the shipped
-    ones unless told otherwise.
+    Writes SPACE-DEVICE.npz and analytic-DEVICE.json. `tilescout predict` and the sampler `guided` use the shipped
+    models unless --model names another.
     """
     template = load_template(asked.space)
     recorded = Table.read(asked.table, {template.name: template}) if asked.table else largest_table(template)

@@ -76,9 +76,9 @@ _LOG = logging.getLogger(__name__)
 def tune(asked: TuneRequest) -> None:
     """Search SPACE for the fastest configuration of a problem, or of every problem of a suite.
 
-    Every trial is stored at once and logged to MLflow (`tilescout ui` shows it). Where there is no GPU, a recorded
-    table answers instead, and the output says so. For a suite the limits are those of all its problems together, and
-    GPU time goes where the most is still expected to be gained.
+    Every trial is stored at once and logged to MLflow; `tilescout ui` shows it. Without a GPU the search is replayed
+    from a recorded table, and the output says so. For a suite, the limits are those of all its problems together; GPU
+    time goes to the problem that is expected to gain the most.
     """
     asked.check()
     if asked.suite is not None:

@@ -2,8 +2,8 @@
 
     python -m tilescout.experiments.scripts.ablation --out ablation
 
-Groups of features are left out, each in turn; forests that saw three quarters of the problems predict the others.
-What a group is worth to `Trees` is not what it is worth to the shipped model, which corrects an analytic one.
+Each group of features is left out in turn. Forests trained on three quarters of the problems predict the others. The
+figures hold for `Trees`; the shipped model corrects an analytic one and may need other features.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,10 +1,10 @@
-"""What does a measurement cost, and how sure is it? On this machine's GPU, or from the shipped table without one.
+"""Measure the cost and the uncertainty of measurements, on this machine's GPU, or from the shipped table without one.
 
     python -m tilescout.experiments.scripts.measurement --out measurement
 
-The same random configurations as a search would measure them, for each problem: how wide the 95 % interval of the ratio
-to the library is, how many pairs that took, and where the GPU's seconds went. The first line says what was measured, or
-what stood in for it. `experiments/research/studies/measurement.py` compares protocols, for which a GPU is needed.
+Random configurations of each problem are measured as in a search. Shown are the width of the 95 % interval of the ratio
+to the library, the pairs of launches that it took, and the GPU seconds by phase. The output says whether a GPU measured
+or a table was replayed. The study `measurement` of a checkout compares protocols, for which a GPU is needed.
 """
 
 from collections.abc import Sequence

@@ -2,9 +2,9 @@
 
     python -m tilescout.experiments.scripts.model_export --out model
 
-Only what the race of a live search proved goes into a bundle as a kernel: after replayed searches every product stays
-with the library, and the bundle says why. `--device cuda` makes the real one; `torch.compile` then uses it (see
-docs/tutorial.md).
+A kernel goes into the bundle only if the race of a live search proved it as fast as the library's. After replayed
+searches every product stays with the library, and the bundle says why. With `--device cuda` the bundle holds kernels,
+which `torch.compile` then uses (see docs/tutorial.md).
 """
 
 from collections.abc import Sequence

@@ -2,9 +2,9 @@
 
     python -m tilescout.experiments.scripts.strategies --out strategies
 
-Every sampler searches every problem with every seed; what counts is how far the best so far is from the table's best.
-`tilescout compare` does this on all cores, with scores, intervals, tests and the peers' strategies. This is the short
-form to copy: change `SAMPLERS`, or register your own (docs/how-to/add-a-sampler.md).
+Every sampler searches every problem with every seed. The figure is how far the best so far is from the table's best.
+`tilescout compare` does this on all cores, with scores, intervals, tests and other projects' strategies. This script is
+the short form to copy: change `SAMPLERS`, or register your own (docs/how-to/add-a-sampler.md).
 """
 
 from pathlib import Path

@@ -1,11 +1,10 @@
-"""What does a model that was trained on one problem know of another? From the shipped table; no GPU is used.
+"""How well does a model trained on one problem rank another? From the shipped table; no GPU is used.
 
     python -m tilescout.experiments.scripts.transfer --out transfer
 
-A model is trained on some measurements of each problem alone, and of all but one; it ranks all configurations of the
-others. The regret is the time of the fastest of its first five over that of the fastest recorded, less 1. Small
-problems are bound by latencies, skinny ones by memory, large ones by the tensor cores: what holds for one need not for
-another.
+Models are trained on some measurements of one problem, and of all but one. Each ranks all configurations of the others.
+The regret is the time of the fastest of its first five over the fastest recorded time, less 1. Small problems are bound
+by latency, skinny ones by memory and large ones by the tensor cores, so a model need not transfer.
 """
 
 from collections.abc import Sequence

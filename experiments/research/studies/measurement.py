@@ -106,7 +106,7 @@ USUAL = {
 
 
 def loading_seconds(worker: Worker, bench: Bench, jobs: Sequence[Job]) -> float:
-    """What the first launches of kernels cost more than their second ones: the driver loads each when it first runs."""
+    """Seconds that kernels' first launches cost over their second ones: the driver loads a kernel at its first one."""
 
     def verify_all() -> float:
         started = time.perf_counter()
@@ -118,7 +118,7 @@ def loading_seconds(worker: Worker, bench: Bench, jobs: Sequence[Job]) -> float:
 
 
 def few_pairs_over_race(worker: Worker, jobs: Sequence[Job], timed: Sequence[Measurement]) -> float | None:
-    """What configurations that were given up after few pairs read over what a race of them does, the median of some."""
+    """Median ratio of what few pairs told of configurations that were given up to what a race of them tells."""
     bench = worker.bench(jobs[0].workload, jobs[0].problem, OPTIONS, None)
     few = [
         (job, outcome.timing.ratio)
@@ -133,7 +133,7 @@ def few_pairs_over_race(worker: Worker, jobs: Sequence[Job], timed: Sequence[Mea
 
 
 def fixed_seconds(bench: Bench, launches: Sequence[Launch]) -> float:
-    """What it takes to verify kernels that have run before and time each by the same number of launches."""
+    """Seconds it takes to verify kernels that have run before and to time each by a fixed number of launches."""
     started = time.perf_counter()
     for launch in track(launches, f"{bench.problem} fixed"):
         bench.verify(launch, edge=False)
@@ -142,7 +142,7 @@ def fixed_seconds(bench: Bench, launches: Sequence[Launch]) -> float:
 
 
 def study_pruning(worker: Worker, jobs: Sequence[Job]) -> dict[str, Any]:
-    """The same configurations as a search measures them, without pruning, and by a fixed number of launches."""
+    """Measure the same configurations as a search does, without pruning, and by a fixed number of launches."""
     bench = worker.bench(jobs[0].workload, jobs[0].problem, OPTIONS, None)
     loading = loading_seconds(worker, bench, jobs)
 
@@ -226,7 +226,7 @@ def study_spread(worker: Worker, jobs: Sequence[Job], rounds: int, seed: int, us
 
 
 def fixed_seconds_of(worker: Worker, problem: Problem, store: Path, results: Sequence[StudyResult]) -> list[float]:
-    """What the trials of each search would have taken by the same number of launches each, without a race."""
+    """GPU seconds that each search's trials would have taken by a fixed number of launches each, without a race."""
     bench = worker.bench(TEMPLATE.workload, str(problem), OPTIONS, None)
     arch = find_device(worker.machine.name).arch
     tried = [[trial.configuration for trial in one.trials if not trial.measurement.failed] for one in results]
@@ -239,7 +239,7 @@ def fixed_seconds_of(worker: Worker, problem: Problem, store: Path, results: Seq
 
 
 def study_tunings(worker: Worker, problem: Problem, store: Path, count: int, asked: TuneOptions) -> dict[str, Any]:
-    """Whole searches from different seeds, what each cost, and how far their answers are from the best of them."""
+    """Run whole searches from different seeds; their cost, and how far their answers are from the best of them."""
     device = str(worker.machine.device)
     results: list[StudyResult] = []
     races: list[Race] = []

@@ -39,9 +39,9 @@ def predicted(problem: GemmProblem) -> NDArray[np.float64]:
 
 
 def losses(times: Sequence[float], predictions: NDArray[np.float64], timed: int, kept: Sequence[int]) -> list[float]:
-    """What the fastest of the first ``timed``, and of the best ``kept`` by prediction, lose to the fastest of all.
+    """Losses of the fastest of the first ``timed``, and of the best ``kept`` by prediction, against the fastest of all.
 
-    That is their time over its, less 1.
+    A loss is the time over the fastest time, less 1.
 
     Parameters
     ----------

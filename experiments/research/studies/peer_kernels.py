@@ -174,7 +174,7 @@ def choices_of(
 def kernel_of(
     template: KernelTemplate, problem: GemmProblem, configuration: Configuration, built: Artifact | CompileFailure
 ) -> Kernel:
-    """What another process needs to launch a compiled configuration on a problem."""
+    """Describe a compiled configuration so that another process can launch it on a problem."""
     assert isinstance(built, Artifact)
     return Kernel(
         str(built.path),

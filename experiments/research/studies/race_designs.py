@@ -86,14 +86,14 @@ class Recorded:
 
 
 def replay(logs: Floats, design: RaceOptions, races: int, seed: int) -> dict[str, float]:
-    """Figures of a design, over so many races.
+    """Replay races of a design and return its figures.
 
     Parameters
     ----------
     logs
         Logarithms of recorded ratios, of shape [heats, rounds, kernels]; the last kernel is the default.
     design, races, seed
-        What is tried how often.
+        The design, how many races of it are replayed, and the seed of the first.
     """
     true = logs.mean(axis=(0, 1))
     default = len(true) - 1

@@ -73,7 +73,7 @@ class Asked:
 
 
 def copy_block(bench: Bench) -> Block:
-    """A block of copies that move as many bytes as a launch, of other buffers each time."""
+    """A block of copies that move as many bytes as a launch; each copy uses other buffers."""
     import torch
 
     bytes_each = bench.problem.bytes // 2

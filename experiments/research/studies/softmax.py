@@ -127,7 +127,7 @@ def file_of(problem: RowwiseProblem) -> str:
 
 
 def peers(texts: Sequence[str], tuned: Path | None, store: Path, run: Run) -> None:
-    """Time everything on every problem, over the copy's, with 95 % intervals; the result is kept after each."""
+    """Time all contenders on every problem relative to a copy, with 95 % intervals; keep the result after each."""
     machine = make_machine("cuda")
     result: dict[str, Any] = {"device": machine.name, "versions": machine.versions(), "protocol": VERSION}
     result |= {"rounds": ROUNDS, "pairs": PAIRS, "problems": {}}
@@ -148,7 +148,7 @@ def peers(texts: Sequence[str], tuned: Path | None, store: Path, run: Run) -> No
 
 
 def side_by_side(machine: Machine, problem: RowwiseProblem, ours: Mapping[str, Launch]) -> dict[str, Any]:
-    """The shares of the copy's bandwidth of our kernels, once they are verified, and of torch's."""
+    """The shares of the copy's bandwidth that our kernels, once verified, and torch's reach."""
     bench = Bench(machine, WORKLOAD, problem, ProtocolOptions())
     for launch in ours.values():
         bench.verify(launch, edge=True)
@@ -183,14 +183,14 @@ def loaded(machine: Machine, configuration: Configuration, built: Artifact | Com
 
 
 def eager(inputs: Tensors, output: "torch.Tensor") -> None:
-    """What torch runs."""
+    """Run torch's own softmax."""
     import torch
 
     torch.softmax(inputs[0], dim=1, out=output)
 
 
 def inductor(mode: str) -> Launch:
-    """What TorchInductor writes, for sizes that it knows; it allocates its output, as it does in a model."""
+    """Compile the softmax by TorchInductor, for static sizes; it allocates its output, as it does in a model."""
     import torch
 
     torch._dynamo.reset()  # there is a limit to how often a function is compiled anew

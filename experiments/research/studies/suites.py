@@ -56,11 +56,11 @@ class Gain:
     Attributes
     ----------
     problem
-        What was searched.
+        The problem that was searched.
     before
-        Problems whose trials the second one had.
+        The number of problems whose trials the second search knew.
     alone, together
-        Best found after each trial over the best recorded, less 1, without and with those trials.
+        The best found after each trial over the best recorded, less 1, without and with those trials.
     """
 
     problem: str
@@ -70,7 +70,7 @@ class Gain:
 
 
 def gains_of(models: HeldOutModels, cold: bool, trials: int, seed: int) -> list[Gain]:
-    """Search the problems of the table in the random order of this seed; see the module."""
+    """Search the problems of the table in the random order of this seed."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     table = Table.read(models.table)
     template = template_of(table)

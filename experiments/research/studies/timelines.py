@@ -69,12 +69,12 @@ class Asked:
 
 
 class Recorder:
-    """Keeps the times of all blocks that a machine's measurements are made of.
+    """Records the times of all blocks that a machine's measurements are made of.
 
     Attributes
     ----------
     queues
-        Of each: ``skip``, how many blocks count for nothing, and ``times_us``, None where the device waited.
+        For each queue ``skip``, the number of blocks that don't count, and ``times_us``, None where the device waited.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -157,7 +157,7 @@ def counted(record: dict[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.flo
 
 
 def divided(records: Sequence[dict[str, Any]], block_us: float) -> dict[str, NDArray[np.float64]]:
-    """Ratios of shape [rounds, configurations], by what the kernel's blocks are divided by; `block_us` is steady."""
+    """Ratios of shape [rounds, configurations] by reference; `block_us` is the library's steady time of a block."""
     shape = max(each["round"] for each in records) + 1, max(each["kernel"] for each in records) + 1
     ratios = {name: np.empty(shape) for name in ("neighbours", "level", "protocol")}
     last = Timeline.of(records[0]["queues"][-1])
@@ -176,7 +176,7 @@ def divided(records: Sequence[dict[str, Any]], block_us: float) -> dict[str, NDA
 
 
 def follows(records: Sequence[dict[str, Any]]) -> float:
-    """The coefficient of kernels on the library between measurements of the same configuration (of logarithms)."""
+    """Regression coefficient of kernels on the library between measurements of a configuration, in logarithms."""
     kernels: dict[int, list[tuple[float, float]]] = {}
     for each in records:
         kernel_us, beside_us = (mean_interval(times.tolist())[0] for times in counted(each))
@@ -186,7 +186,7 @@ def follows(records: Sequence[dict[str, Any]]) -> float:
 
 
 def settling(records: Sequence[dict[str, Any]], queue: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """By pair of a queue, medians of the ratio over the configuration's and of the library over its last block."""
+    """Medians by pair of a queue: the ratio over the configuration's median, and the library over its last block."""
     by_kernel: dict[int, list[float]] = {}
     for each in records:
         by_kernel.setdefault(each["kernel"], []).append(each["ratio"])
