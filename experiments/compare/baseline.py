@@ -1,7 +1,7 @@
-"""What random search is expected to reach, computed from a table instead of simulated.
+"""The expected results of random search, computed from a table in closed form instead of simulated.
 
-Random search draws configurations without replacement, each as likely. Of M configurations, K of them good, n draws
-miss every good one with probability C(M - K, n) / C(M, n): all below follows from that.
+Random search draws configurations uniformly without replacement. If K of M configurations are good, n draws miss every
+good one with probability C(M - K, n) / C(M, n). Everything below follows from that.
 """
 
 import numpy as np

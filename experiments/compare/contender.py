@@ -32,7 +32,7 @@ class Contender(ABC):
 
     @property
     def deterministic(self) -> bool:
-        """Whether the seed changes nothing, so that one search a problem tells all."""
+        """Whether the seed changes nothing, so that one search a problem is enough."""
         return False
 
     def prepare(self, table: Path, problems: Sequence[str], processes: int) -> None:  # noqa: B027  (most need nothing)

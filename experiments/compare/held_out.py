@@ -24,8 +24,8 @@ FOLDER = "held-out"
 class HeldOutModels:
     """The learned models of a table, each without some of its problems.
 
-    A file is named by all that its model follows from, so what is there need not be trained again, by this or another
-    command, or after an interruption.
+    A file's name is a hash of everything that its model follows from. So a model that is there is not trained again, by
+    this or another command, or after an interruption.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class HeldOutModels:
     binaries: bool = False
 
     def samples(self) -> list[Sample]:
-        """What can be learned from, a sample a problem; the same list whenever it is asked for."""
+        """The training samples, one a problem; the same list at every call."""
         return _samples(self.table, self.built, self.binaries)
 
     def without(self, problems: Collection[str]) -> BlendModel:

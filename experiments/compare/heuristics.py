@@ -1,4 +1,4 @@
-"""What nvidia-matmul-heuristics suggests for a problem, as a ranking: TorchInductor's way with CUTLASS kernels."""
+"""The suggestions of nvidia-matmul-heuristics as a ranking; TorchInductor chooses CUTLASS kernels by them."""
 
 from collections.abc import Mapping, Sequence
 

@@ -22,16 +22,16 @@ from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.problems import Problem
 
 STALE = 20_000
-"""Evaluations of configurations that were tried before, one after the other, from which a strategy is stuck. Kernel
-Tuner's budget counts new ones only, so a population that has converged would go on for ever."""
+"""Successive evaluations of configurations that were tried before, after which a strategy counts as stuck. Kernel
+Tuner's budget counts only new ones, so a population that has converged would go on for ever."""
 
 
 class KernelTunerStrategy(Contender):
     """A strategy of Kernel Tuner, on a cache file with what the table holds.
 
-    It may propose what the table holds, failed configurations included: which will fail it has to find out, as all
-    others. Its trials are the configurations that it evaluates for the first time. Its options are those that Kernel
-    Tuner documents, with Kernel Tuner's defaults.
+    It may propose every configuration of the table, also those that failed: it has to find out which fail, as every
+    strategy has. Its trials are the configurations that it evaluates for the first time. Its options are those that
+    Kernel Tuner documents, with Kernel Tuner's defaults.
 
     Searches follow from the seed, but for those of ``bayes_opt``: with its default method it fits its model anew when
     the last evaluation took long beside the last fit, by the clock (Kernel Tuner 1.5), and in a simulation none does.
@@ -109,7 +109,7 @@ def listed(cache: Mapping[str, Any]) -> Any:
 
 @lru_cache(maxsize=4)
 def _cache(recording: RecordedSpace) -> dict[str, Any]:
-    """What the table has, in the order of the recorded space.
+    """The table's entries as a cache of Kernel Tuner, in the order of the recorded space.
 
     It has no names of the table's: Kernel Tuner evaluates a size that is text as an expression.
     """
@@ -128,7 +128,7 @@ class _Recorded:
 
     @staticmethod
     def stop() -> type[Exception]:
-        """What Kernel Tuner raises at the end of a budget."""
+        """The exception that Kernel Tuner raises at the end of a budget."""
         from kernel_tuner.util import StopCriterionReached
 
         stop: type[Exception] = StopCriterionReached

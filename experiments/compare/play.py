@@ -1,4 +1,4 @@
-"""Running searches on replayed tables: on all cores, each finished one kept on disk."""
+"""Run searches on replayed tables, on all cores; each finished search is kept on disk."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -74,9 +74,9 @@ class Run:
     def entropy(self) -> int:
         """The seed of all its randomness.
 
-        It differs from problem to problem: problems of a table have mostly the same configurations, and with the same
-        seed strategies would draw the same ones on all of them. Luck would then not average out over the problems, and
-        intervals be too narrow. It is the same for every strategy.
+        It is the same for every strategy, and differs from problem to problem. Problems of a table have mostly the same
+        configurations. With one seed for all, a strategy would draw the same configurations on every problem: luck
+        would not average out over the problems, and intervals would be too narrow.
         """
         case = crc32(f"{self.case.sha256} {self.case.problem}".encode())
         return int(np.random.SeedSequence([self.seed, case]).generate_state(1)[0])
@@ -93,7 +93,7 @@ class Trace:
     indices
         The configurations that it tried, in order, as indices of the replay's space.
     seconds
-        Wall-clock seconds of the search; replaying costs next to nothing of them, so they are the strategy's own.
+        Wall-clock seconds of the search. Replaying takes next to none of them, so they are the strategy's own.
     error
         Why it failed, in one line; empty if it did not.
     """
@@ -276,7 +276,7 @@ def runs_of(contenders: Sequence[Contender], cases: Sequence[Case], trials: int,
 
 
 def played_for(run: Run, deterministic: Collection[str]) -> Run:
-    """The search that tells how this one goes: of contenders without randomness all are the first."""
+    """The search that stands for this one: of a deterministic contender, the one with the first seed."""
     return replace(run, seed=0) if run.contender in deterministic else run
 
 

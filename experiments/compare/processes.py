@@ -15,12 +15,12 @@ Result = TypeVar("Result")
 def each(
     function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]], processes: int, title: str
 ) -> Iterator[Result]:
-    """What a function of a module returns for each of these arguments, as each call ends, under a progress bar.
+    """Call a function with each of these arguments, and yield the results as calls end, with a progress bar.
 
     Parameters
     ----------
     function
-        Called in other processes, unless one is enough.
+        A function of a module. It is called in other processes, unless one is enough.
     arguments
         Of each call; anything that can be sent to a process.
     processes

@@ -1,10 +1,10 @@
-"""The configurations among which Dao-AILab/quack's autotuner measures every one on Hopper.
+"""The configurations that Dao-AILab/quack's autotuner measures on Hopper, every one of them.
 
 Quack lists 11 tiles, each with a cluster along m or along n, each with the operands as they are or swapped: 44, with
 two consumer warp groups and bands of at most 8 clusters. All of it has a knob in ``gemm_sm90``; in ``quack_sm90`` the
-list is Quack's own to the letter. What Quack does not choose (``tile_k``, ``stages``, ``raster``) is left to
-`rankings.places`, as is what the rules or a table do not have. Then different ones may stand for the same
-configuration, and fewer than 44 are measured.
+list is exactly Quack's own. Quack does not choose ``tile_k``, ``stages`` and ``raster``; `rankings.places` does.
+It also replaces entries that the rules or a table do not have by the nearest configuration. Several entries may then
+stand for one configuration, and fewer than 44 are measured.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""Lists that are measured from the top: what to try in which order, known before the first measurement.
+"""Ranked lists: configurations that are measured from the top, in an order known before the first measurement.
 
-A ranking is a function of a problem's space and its default configuration; it returns configurations, the most
-promising first. They may leave knobs open and name values that the space does not have: what is measured is the nearest
-legal configuration, see `places`.
+A ranking is a function of a problem's space and its default configuration. It returns configurations, the most
+promising first. They may leave knobs open, and name values that the space does not have. The nearest legal
+configuration is measured then, see `places`.
 """
 
 import importlib

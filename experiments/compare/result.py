@@ -193,7 +193,7 @@ def _standing(
 
 
 def _stops(traces: Sequence[Trace], truths: Mapping[Case, Truth], trials: int) -> dict[str, float]:
-    """What `Standing.stops` says; only how many, if none."""
+    """The figures of `Standing.stops`; their number alone, if it is 0."""
     ended = [trace for trace in traces if 0 < len(trace.indices) < min(trials, len(truths[trace.run.case]))]
     if not ended:
         return {"searches": 0}

@@ -1,4 +1,4 @@
-"""How good a search was: what it had found after each trial and second, beside random search and the optimum.
+"""How good a search was: the best it had found after each trial and second, beside random search and the optimum.
 
 The score is that of Willemsen et al., "A methodology for comparing optimization algorithms for auto-tuning" (Future
 Generation Computer Systems 159, 2024): P_t = (S(t) - F(t)) / (S(t) - f*), with F(t) the best found after t, S(t) what
@@ -67,7 +67,7 @@ def score_curve(best: Floats, baseline: Floats, optimum: float) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Baselines:
-    """What random search is expected to have found on a problem.
+    """The times that random search is expected to have found on a problem.
 
     Attributes
     ----------

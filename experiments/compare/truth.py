@@ -1,4 +1,4 @@
-"""What a table knows of every configuration of a problem: what searches are scored against."""
+"""The recorded truth about every configuration of a problem; searches are scored against it."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -36,7 +36,7 @@ class Truth:
 
     @classmethod
     def of(cls, recording: RecordedSpace) -> Self:
-        """What a table says of the configurations of a problem, in the order of the recorded space.
+        """The outcomes and costs that a table holds of a problem, in the order of the recorded space.
 
         Raises
         ------

@@ -30,19 +30,18 @@ class SpaceSampler(BaseSampler, ABC):
     """An optuna sampler over the legal configurations of a search space.
 
     A trial that asks for the knobs (see `distributions`) gets a legal configuration that no other trial of the study
-    has, whatever became of that trial. Parameters that are not knobs come from an ordinary optuna sampler, and so do
-    all if there is no space. Knobs that an enqueued trial fixes stay as they are, and the others are chosen to suit
-    them.
+    has, finished or not. If an enqueued trial fixes some knobs, the others are chosen to suit them. Parameters that are
+    not knobs come from an ordinary optuna sampler. Without a space all parameters do.
 
-    The proposal of a trial follows from the seed, the trial's number and the study's history, not from what this
-    object did before: a resumed study goes on as it would have.
+    A proposal follows from the seed, the trial's number and the study's history, not from what this object did before.
+    So a resumed study goes on as if it had not been interrupted.
 
-    Several processes may share a study: a proposal is claimed in the storage, and given up if another trial is then
-    found to have claimed it too.
+    Several processes may share a study. A proposal is claimed in the storage, and given up if another trial has claimed
+    the same configuration meanwhile.
 
     An ask of an exhausted space raises `SpaceExhaustedError`, and leaves a running trial without parameters behind.
-    Optuna asks no sampler for a parameter that has one possible value, so a space of one configuration is never
-    exhausted to it. Both are avoided by looking at `free` before asking.
+    Optuna asks no sampler for a parameter that has one possible value, so in a space of one configuration nothing is
+    raised. Look at `free` before asking to avoid both.
 
     Parameters
     ----------
@@ -92,7 +91,7 @@ class SpaceSampler(BaseSampler, ABC):
     learns_from_others: ClassVar[bool] = False
     several_objectives: ClassVar[bool] = False
 
-    model_file: Path | None = None  #: the file of the cost model that it goes by, if it goes by one
+    model_file: Path | None = None  #: the file of the cost model, if one from a file is used
     hindsight: bool = False  #: whether that model was trained on the problem of the space
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -155,14 +154,14 @@ class SpaceSampler(BaseSampler, ABC):
         """
 
     def done(self, study: optuna.Study) -> str | None:
-        """Why it is not worth going on; None if it is. Most strategies never say so.
+        """The reason why the search is not worth going on; None if it is. Most samplers never give one.
 
-        What is in flight then is still to be told. Asking on is allowed.
+        Trials in flight are still to be told. A study may be asked for more trials nevertheless.
         """
         return None
 
     def gain(self, study: optuna.Study) -> float | None:
-        """By how much the next trial is expected to lower the best time, relative; None where it can't be said."""
+        """The share by which the next trial is expected to lower the best time; None if that is not known."""
         return None
 
     def expected(self, index: int) -> Expected | None:

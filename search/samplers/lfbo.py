@@ -52,22 +52,22 @@ class _Plan:
 class LFBOSampler(SpaceSampler):
     """Pattern search whose neighbours a random forest filters, as Helion's autotuner does by default.
 
-    A random population is tried first. From its best, a few searches advance generation by generation: around where
-    each stands, neighbours are drawn; a forest that was trained to tell the best tenth of all trials from the rest, the
-    better the heavier, picks a tenth of them, one by one, unlike those picked before; they are tried, and the search
-    moves to the best. A failed configuration is one of the rest, so the forest learns to keep away from failures.
+    A random population is tried first. From its best configurations a few searches start, and advance generation by
+    generation. A search draws neighbours of the configuration at which it stands. A random forest is trained to tell
+    the best tenth of all trials from the rest; better trials weigh more. It picks a tenth of the neighbours, one by
+    one, each unlike those picked before. They are tried, and the search moves to the best of them. Failed
+    configurations belong to the rest, so the forest learns to keep away from failures.
 
     The acquisition function is that of Song et al., "A general recipe for likelihood-free Bayesian optimization" (ICML
-    2022). The search is that of pytorch/helion's LFBOPatternSearch as of 2026, with what was corrected there after its
-    publication: every trial is learnt from once, positive weights have a mean of 1, and picks are diverse.
+    2022). The search is that of pytorch/helion's LFBOPatternSearch as of 2026, with the corrections that were made
+    there later: every trial is learnt from once, positive weights have a mean of 1, and picks are diverse.
 
-    It differs from Helion's where spaces do. Helion moves one block size and the number of warps in every neighbour; no
-    knob is special here, and the one that moves furthest is drawn. Where Helion's search would end, because no copy
-    improves any more, this one starts again from a new random population and all that it has learnt. Where fewer
-    neighbours are in the space than are to be picked, as in a table that holds a sample of a space, the nearest
-    configurations stand in.
+    It differs from Helion's in three ways. Helion moves one block size and the number of warps in every neighbour; no
+    knob is special here, and the one that moves furthest is drawn. Helion's search ends when no copy improves any more;
+    this one starts again from a new random population, with all that it has learnt. If fewer neighbours are in the
+    space than are to be picked, as in a table that holds a sample of a space, the nearest configurations stand in.
 
-    A generation is planned when the first of its trials is asked for, from what is known then.
+    A generation is planned when the first of its trials is asked for, from the trials that are finished then.
     """
 
     name = "lfbo"

@@ -1,4 +1,4 @@
-"""Trials of other problems: what a search of one problem of a suite learns from the others."""
+"""Trials of other problems: a search of one problem of a suite learns from them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ from tilescout.spaces.templates import find_template
 Floats = NDArray[np.float64]
 
 OCTAVES = 4.0
-"""Factor between two sizes of a problem, as a logarithm to base 2, that counts as much as a knob's whole range."""
+"""Logarithm to base 2 of the ratio of two sizes of a problem that counts as much as a knob's whole range."""
 
 MOST = 256
-"""Most trials of other problems that correct a prior, those of the most similar problems first: time goes with the
-cube of their number."""
+"""Most trials of other problems that correct a prior, those of the most similar problems first. The time of a proposal
+grows with the cube of their number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,12 +68,12 @@ class OtherTrials:
     @classmethod
     def of_study(cls, study: optuna.Study, space: SearchSpace) -> Self | None:
         """The timed and the pruned trials of a study of times; None if there is none."""
+        names = list(distributions(space))
         found = [
             trial
             for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-            if trial.value is not None and trial.value > 0
+            if trial.value is not None and trial.value > 0 and all(name in trial.params for name in names)
         ]
-        names = list(distributions(space))
         codes = np.array([[trial.params[name] for name in names] for trial in found], dtype=np.int64)
         indices = np.asarray(space.find(codes.reshape(-1, len(names))), dtype=np.int64)
         times = np.array([trial.value for trial in found], dtype=np.float64)

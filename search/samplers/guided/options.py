@@ -7,7 +7,7 @@ from tilescout.search.samplers.options import option
 
 @dataclass(frozen=True)
 class GuidedOptions:
-    """How a guided search goes about it; each field says so itself, see `options_of`.
+    """The options of a guided search. Each field has its range and its meaning, see `options_of`.
 
     Scores are those of ``tilescout compare``: 0 is random search, 1 the optimum from the first trial on.
     """

@@ -44,7 +44,7 @@ class Corrected:
     elsewhere
         The prior's errors on other problems, if any are known.
     options
-        How the search goes about it.
+        The options of the search.
     """
 
     points: Floats
@@ -96,7 +96,7 @@ class Uninformed:
     kernel
         How alike configurations are; see `kernel_of`.
     options
-        How the search goes about it.
+        The options of the search.
     """
 
     points: Floats

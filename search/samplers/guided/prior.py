@@ -33,7 +33,7 @@ class Prior:
     others
         Called for what is known by then of other problems with the same knobs; None if there are none.
     options
-        How the search goes about it.
+        The options of the search.
     """
 
     def __init__(

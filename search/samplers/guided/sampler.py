@@ -29,15 +29,16 @@ from tilescout.spaces.space import Indices, SearchSpace
 class GuidedSampler(SpaceSampler):
     """The configuration of largest expected improvement under a cost model that every measurement corrects.
 
-    A Gaussian process models the error of the model's log times (`tilescout.costmodel.posterior`); without a model it
-    models the log times themselves. A pruned trial counts with its pilot's uncertainty, a failed one as slow, and
-    trials in flight as what is expected of them, so that proposals made at the same time differ.
+    A Gaussian process models the error of the cost model's log times (`tilescout.costmodel.posterior`). Without a cost
+    model it models the log times themselves. A pruned trial counts with the large uncertainty of its pilot, the one
+    launch that told that it is slow. A failed trial counts as slow. A trial in flight counts as having the time that is
+    expected of it, so that proposals made at the same time differ.
 
-    Trials of other problems, as of a suite that is tuned together, correct the model too, the more the more similar the
-    problem. Without a model, one is learned from them.
+    Trials of other problems, as of a suite that is tuned together, correct the cost model too, more so the more similar
+    the problem is. Without a cost model, one is learned from them.
 
-    Of values that are no times (not all positive, maximised, or of several objectives) it sees standardised ranks or
-    values, and no prior.
+    Values that are no times (not all positive, maximised, or of several objectives) are standardised, as they are or as
+    ranks, and no prior is used.
 
     The parts are modules of their own: `prior`, `posterior`, `acquisition` and `stopping`.
 

@@ -4,21 +4,25 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import optuna
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_tuner.searchspace import Searchspace
 
 from tilescout.costmodel.blend import BlendOptions
+from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.heuristics import is_installed
 from tilescout.costmodel.persistence import load_model
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.compare import sampler as sampler_contender
-from tilescout.experiments.compare.contenders import parse_contender
+from tilescout.experiments.compare.contenders import check_contenders, contender_of, parse_contender
 from tilescout.experiments.compare.held_out import HeldOutModels
 from tilescout.experiments.compare.kernel_tuner import listed
 from tilescout.search.engines.replay import ReplayEngine
+from tilescout.search.samplers.guided import GuidedSampler
+from tilescout.search.samplers.random import RandomSampler
 from tilescout.search.tables.recorded_space import RecordedSpace
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
@@ -122,6 +126,51 @@ def test_the_guided_search_takes_a_model_that_never_saw_the_problem_and_stops_by
     assert play("guided", 200, seed=2) == tried
     (path,) = (tmp_path / ".tilescout" / "models").rglob("*.npz")  # and kept for the next search
     assert str(PROBLEM) not in load_model(path)[1].problems
+
+
+class OwnGuidedSampler(GuidedSampler):
+    """Guided as a sampler of somebody's own, which uses a model too."""
+
+
+def test_any_sampler_that_uses_a_model_gets_one_that_never_saw_the_problem(
+    table: Table, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    models = []
+
+    def without(table: Path, folder: Path, problem: str) -> CostModel:
+        models.append((folder, problem))
+        return HeldOutModels(table, folder, QUICK).without([problem])
+
+    monkeypatch.setattr(sampler_contender, "_model_without", without)
+    contender = contender_of(OwnGuidedSampler, tmp_path)
+    contender.check()
+    assert contender.deterministic
+    assert len(contender.play(ReplayEngine(table, template_of(table)), PROBLEM, 5, 0)) == 5
+    assert models == [(tmp_path, str(PROBLEM))]
+
+
+def test_an_object_whose_model_saw_the_problem_is_refused(table: Table) -> None:
+    contender = contender_of(GuidedSampler())
+    with pytest.raises(SamplerError, match=r"its cost model was trained on 512x512x512:bf16, which is replayed"):
+        contender.play(ReplayEngine(table, template_of(table)), PROBLEM, 5, 0)
+
+
+def test_an_object_gets_the_seed_of_each_search(table: Table) -> None:
+    engine = ReplayEngine(table, template_of(table))
+    contender = contender_of(RandomSampler(seed=5))
+    tried = [list(contender.play(engine, PROBLEM, 6, seed)) for seed in (1, 1, 2)]
+    assert tried[0] == tried[1] != tried[2]
+    assert contender_of(optuna.samplers.RandomSampler(seed=5)).seeds == 1
+
+
+def test_a_class_that_other_processes_can_not_import_is_refused() -> None:
+    class Local(RandomSampler):
+        pass
+
+    with pytest.raises(SamplerError, match=r"Local runs in other processes, which import it: define it in a module"):
+        check_contenders([Local])
+    with pytest.raises(SamplerError, match="random is named twice"):
+        check_contenders(["random", RandomSampler])
 
 
 def test_a_contender_says_how_often_it_is_worth_searching() -> None:
