@@ -34,14 +34,14 @@ class Registered:
 
 @dataclass(frozen=True)
 class Registry:
-    """What is registered by name: the targets that can be asked for, and why the others can't."""
+    """The targets that can be asked for by name, and why the others can't."""
 
     usable: Mapping[str, Registered]
     refused: Mapping[str, str]
 
 
 def registered(group: str, kind: str, taken: Collection[str]) -> Registry:
-    """What installed packages register under an entry point group.
+    """The targets that installed packages register under an entry point group.
 
     Parameters
     ----------

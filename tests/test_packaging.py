@@ -23,7 +23,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 def shipped(folder: Path) -> set[str]:
-    """What a wheel must hold: every file of the rooms in `folder`, Python or data, as paths inside the wheel.
+    """The files that a wheel must hold: every file of the rooms in `folder`, Python or data, as paths inside the wheel.
 
     Except the studies and benchmarks of experiments/research and what they measured, in experiments/results: they are
     for readers of the repository.

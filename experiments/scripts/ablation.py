@@ -31,7 +31,7 @@ GROUPS = {
     "memories": ("l2_intensity", "smem_intensity", "multicast_a", "multicast_b", "wave_bytes", "traffic"),
     "the tile": ("rows", "columns", "depth", "area", "aspect", "pad_m", "pad_n", "pad_k"),
 }
-"""What is left out; the names are explained in `tilescout.costmodel.features`."""
+"""The parts that are left out; the names are explained in `tilescout.costmodel.features`."""
 
 
 class Trees(CostModel):

@@ -21,7 +21,7 @@ _INT32 = range(-(2**31), 2**31)  # what an integer column holds
 
 @dataclass(frozen=True)
 class Baseline:
-    """What the configurations of a problem are compared with.
+    """The times that the configurations of a problem are compared with.
 
     Attributes
     ----------

@@ -28,7 +28,7 @@ from tilescout.spaces.problems import Problem
 
 INVALID, COMPILATION, RUNTIME = "InvalidConfig", "CompilationFailedConfig", "RuntimeFailedConfig"
 FAILURES = (INVALID, COMPILATION, RUNTIME, "ErrorConfig")
-"""What stands in place of a time."""
+"""The words that stand in place of a time."""
 
 PROTOCOL = "kernel-tuner"
 PROTOCOL_TEXT = (
@@ -74,7 +74,7 @@ def read_cache(path: Path, problem: str | None = None) -> tuple[TableCard, list[
 
 
 def stored(values: Iterable[CacheValue]) -> dict[str, Value]:
-    """What stands for each value of a parameter in a table, by the value as text; numbers in order, the rest as given.
+    """The form of a parameter's values in a table, by the value as text; numbers in order, the rest as given.
 
     All integers of 32 bits stay what they are; otherwise all become text.
     """

@@ -72,7 +72,7 @@ class RecordedSpace:
 
     @property
     def default(self) -> Configuration:
-        """What was run without any search, as it was recorded."""
+        """The recorded default: the configuration that is run without any search."""
         return self.table.card.baselines[self.problem].default
 
     def measurement(self, index: int) -> Measurement:

@@ -40,7 +40,7 @@ class RecordedTemplate(KernelTemplate):
 
     @property
     def source_hash(self) -> str:
-        """What the card says: what was recorded can't have changed since."""
+        """The hash in the card: recorded kernels can't have changed since."""
         return self._table.card.source_hash
 
     def parse(self, text: str) -> Problem:

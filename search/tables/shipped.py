@@ -52,7 +52,7 @@ def largest_table(template: KernelTemplate) -> Table:
 
 
 def template_of(table: Table) -> KernelTemplate:
-    """What the rows of a table are configurations of: our template of that name, or one made from the table.
+    """The template of a table's configurations: ours of that name, or one made from the table.
 
     The latter also if our template has other knobs by now: searches of the table can be compared as before.
     """

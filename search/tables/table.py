@@ -44,7 +44,7 @@ _COLUMNS = ("problem", "status", "library_us")
 
 @dataclass(frozen=True)
 class ProblemSummary:
-    """What a table holds of one problem.
+    """The number of rows of one problem, by outcome, with its best and its default.
 
     Attributes
     ----------
@@ -260,7 +260,7 @@ class Table:
         return template.source_hash != self.card.source_hash
 
     def summarise(self) -> list[ProblemSummary]:
-        """What the table holds of each problem."""
+        """The summary of each problem."""
         return [self._summarise(problem) for problem in self.problems]
 
     def _summarise(self, problem: Problem) -> ProblemSummary:

@@ -102,7 +102,7 @@ class TestModelOfOnesOwn(CostModelConformance):
 
 
 def faults_of(suite: CostModelConformance) -> list[str]:
-    """What the checks of a suite, each on an object of its own, find wrong."""
+    """The faults that the checks of a suite find, each on an object of its own."""
     faults = []
     for name in dir(suite):
         if name.startswith("test_"):

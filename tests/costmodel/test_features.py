@@ -1,4 +1,4 @@
-"""What models see: counted by hand where that is possible, and for every problem finite."""
+"""The features that models see: counted by hand where that is possible, and for every problem finite."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What the rooms of search name as public is there, and costs little until it is used."""
+"""The names that the rooms of search make public are there, and cost little until they are used."""
 
 import importlib
 import subprocess

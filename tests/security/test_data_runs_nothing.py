@@ -1,4 +1,4 @@
-"""What files and databases name is never imported from the working directory: an attack for every format."""
+"""Names in files and databases are never imported from the working directory: an attack for every format."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What is public in `tilescout.spaces`."""
+"""The public names of `tilescout.spaces`."""
 
 import ast
 import subprocess

@@ -1,4 +1,4 @@
-"""What holds of any search space: checked against brute force on random ones, and on the real one."""
+"""The properties of any search space: checked against brute force on random ones, and on the real one."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""What kernels are compared with."""
+"""The references that kernels are compared with."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING

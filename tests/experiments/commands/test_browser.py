@@ -1,4 +1,4 @@
-"""What a person sees of a study: the MLflow UI and the page of ``tilescout report`` in a headless Chromium."""
+"""The views of a study: the MLflow UI and the page of ``tilescout report`` in a headless Chromium."""
 
 import os
 import re

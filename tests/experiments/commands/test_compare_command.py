@@ -18,7 +18,7 @@ PROBLEM, OTHER = "512x512x512:bf16", "16x4096x4096:bf16"
 
 @pytest.fixture(scope="module")
 def table(part_of_table: Callable[..., Table]) -> Table:
-    """What was recorded on two problems: each process reads it, and of all 24 it would take a second."""
+    """A table of two problems: each process reads it, and all 24 would take it a second."""
     return part_of_table(PROBLEM, OTHER, rows=4000)
 
 

@@ -1,4 +1,4 @@
-"""What ``tilescout doctor`` finds: a missing compiler, extra or database, an old library or driver, a wrong table."""
+"""Findings of ``tilescout doctor``: a missing compiler, extra or database, an old library or driver, a wrong table."""
 
 import importlib.metadata
 import shutil

@@ -1,4 +1,4 @@
-"""What binaries say of a recorded table, and models that learn from it."""
+"""The resources in a recorded table's binaries, and models that learn from them."""
 
 from collections.abc import Callable
 from dataclasses import replace

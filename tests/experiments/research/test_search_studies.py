@@ -23,7 +23,7 @@ QUICKLY = ["--trees", "4", "--steps", "20", "--processes", "1"]
 
 
 def kept(folder: Path) -> list[tuple[str, ...]]:
-    """What the models of a store were trained on."""
+    """The problems that each model of a store was trained on."""
     return sorted(load_model(path)[1].problems for path in (folder / "models" / "held-out").glob("*.npz"))
 
 

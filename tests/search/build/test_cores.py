@@ -16,7 +16,7 @@ def _eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def cores(folder: Path, group: str, limits: dict[str, str]) -> int:
-    """What is found where this process is in `group`, and control groups have these files."""
+    """The cores that are found where this process is in `group` and control groups have these files."""
     (folder / "cgroup").write_text(group)
     for name, content in limits.items():
         path = folder / "mount" / name

@@ -1,4 +1,4 @@
-"""What a campaign measures: samples that show every value, restrictions, and where each configuration is legal."""
+"""The plan of a campaign: samples that show every value, restrictions, and where each configuration is legal."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What a study's result decides, and which decision holds for a size that is known late."""
+"""The decision that a study's result gives, and the one that holds for a size that is known late."""
 
 from collections.abc import Mapping
 from typing import Any

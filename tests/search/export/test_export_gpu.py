@@ -1,4 +1,4 @@
-"""What only a GPU can show: streams, CUDA graphs, and models that are right. Real kernels, forced decisions."""
+"""Checks that need a GPU: streams, CUDA graphs, and models that are right. Real kernels, forced decisions."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack

@@ -89,7 +89,7 @@ def traced(problem: GemmProblem) -> Traced:
 
 
 def lowered(problem: GemmProblem, ranker: Ranker | None = None, backends: str = "ATEN,NVGEMM", **options: Any) -> Any:
-    """What TorchInductor makes of a product: the node, and the code of its module, if nothing is left to be timed."""
+    """TorchInductor's lowering of a product: the node, and the code of its module if nothing is left to be timed."""
     graph, _, mode = traced(problem)
     lowering = GraphLowering(graph)
     wanted = {"max_autotune_gemm": True, "max_autotune_gemm_backends": backends, **options}

@@ -26,7 +26,7 @@ def node(tensor: torch.Tensor) -> Any:
 
 
 def callers(problem: GemmProblem) -> list[NVUniversalGemmCaller]:
-    """What the backend would offer: every operator that takes these operands, in the library's order."""
+    """The candidates of the backend: every operator that takes these operands, in the library's order."""
     operators = pytest.importorskip("cutlass.operators", reason="needs nvidia-cutlass-operators")
 
     def operand(rows: int, columns: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What only a Hopper GPU can show: the kernels are right, and the worst of kernels are survived."""
+"""Checks that need a Hopper GPU: the kernels are right, and the worst of kernels are survived."""
 
 import json
 import subprocess

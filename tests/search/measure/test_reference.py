@@ -1,4 +1,4 @@
-"""What a kernel's times are divided by: the library's beside them, shrunk by as much as it looks like noise."""
+"""The divisor of a kernel's times: the library's times beside them, shrunk towards their recent mean by their noise."""
 
 import numpy as np
 import pytest

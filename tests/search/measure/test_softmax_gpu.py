@@ -1,4 +1,4 @@
-"""What only a Hopper GPU can show: the softmax's kernels are right."""
+"""Checks that need a Hopper GPU: the softmax's kernels are right."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What verification sees, whatever the kernel before left behind."""
+"""Verification sees wrong results, whatever the kernel before left behind."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a search learns from the trials of other problems."""
+"""A search learns from the trials of other problems."""
 
 from typing import Any
 

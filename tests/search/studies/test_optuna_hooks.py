@@ -1,4 +1,4 @@
-"""What is private in optuna and MLflow is used in one file each."""
+"""The private parts of optuna and MLflow are used in one file each."""
 
 import ast
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What is private in MLflow is used with versions that it was tested on, and done by MLflow's client otherwise."""
+"""The private parts of MLflow are used with versions that were tested; MLflow's client does the same otherwise."""
 
 import sqlite3
 import tomllib

@@ -1,4 +1,4 @@
-"""What a search leaves in MLflow: written to real SQLite stores, read back through MLflow's own client."""
+"""The runs that a search leaves in MLflow: written to real SQLite stores, read back through MLflow's own client."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""What a study shows in MLflow beyond its trials: inputs, the machine's load, importances and maps of any space."""
+"""The views of a study in MLflow beyond its trials: inputs, the machine's load, importances and maps of any space."""
 
 from dataclasses import replace
 from itertools import product

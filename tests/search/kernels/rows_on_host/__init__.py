@@ -1,4 +1,4 @@
-"""What stands in on a machine without a GPU for kernels on the rows of a matrix: the same operations in plain loops."""
+"""Kernels of the host for the rows of a matrix, for machines without a GPU: the same operations in plain loops."""
 
 import subprocess
 from collections.abc import Mapping
