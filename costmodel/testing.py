@@ -26,6 +26,8 @@ from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.templates import find_template
 
+__all__ = ["EXAMPLES", "CostModelConformance", "example_samples"]
+
 EXAMPLES = ("1024x1024x1024", "4096x4096x4096", "64x8192x8192")
 """Problems of `example_samples`."""
 

@@ -1,8 +1,8 @@
 """Search for the fastest configuration of a kernel: ``from tilescout.search import tune``.
 
 What is named here is loaded when it is first used: a process that only measures needs no optuna. The rooms below name
-what else is public: `build`, `measure`, `engines`, `tables`, `studies`, `samplers`, `tuning`, `campaigns`, `tracking`
-and `testing`.
+what else is public: `build`, `measure`, `engines`, `tables`, `studies`, `samplers`, `tuning`, `campaigns`, `tracking`,
+`export` and `testing`.
 """
 
 from typing import TYPE_CHECKING

@@ -36,6 +36,8 @@ from tilescout.spaces.workloads import Workload, load_workload
 if TYPE_CHECKING:
     import torch
 
+__all__ = ["TemplateConformance"]
+
 _COMPILER = "cutlass"  # the package of CuteDSL
 _COMPILE_SECONDS = 300  # a kernel takes seconds, on a loaded machine tens of them
 _INT32 = range(-(2**31), 2**31)  # what tables hold of a knob
