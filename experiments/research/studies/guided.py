@@ -8,7 +8,7 @@ table; its first trial is the default. With a model, nothing in a guided search 
 Trains and searches on all cores. The models are kept in the store; `tilescout evaluate-model` shares them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +17,6 @@ import click
 import numpy as np
 
 from tilescout.costmodel.blend import BlendOptions
-from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.commands.options import (
@@ -39,8 +38,7 @@ from tilescout.search.tables.shipped import largest_table, template_of
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
-from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import KernelTemplate, load_template
+from tilescout.spaces.templates import load_template
 
 TRIALS = 60
 
@@ -73,12 +71,31 @@ class Convergence:
 
 def converge(models: HeldOutModels, name: str, trials: int) -> Convergence:
     """The guided search of the problem of this name by a model that was trained without it."""
-    table = Table.read(models.table)
+    return convergence(Table.read(models.table), name, "guided", 0, {"model": models.without([name])}, trials)
+
+
+def convergence(
+    table: Table, name: str, sampler: str, seed: int, settings: Mapping[str, object], trials: int
+) -> Convergence:
+    """A search of the problem of this name on a table, the default first.
+
+    Parameters
+    ----------
+    table, name
+        The table, and one of its problems.
+    sampler, seed, settings
+        The strategy, its seed, and what else it takes.
+    trials
+        Most measurements.
+    """
     template = template_of(table)
     problem = table.problem(name)
-    model = models.without([name])
-    stopping = _search(table, template, problem, model, Budget(trials))
-    going_on = _search(table, template, problem, model, Budget(trials, whole=True))
+
+    def search(budget: Budget) -> StudyResult:
+        with TemporaryDirectory() as folder, Evaluator(ReplayEngine(table, template), problem) as evaluator:
+            return run_study(evaluator, TuneOptions(sampler, seed, budget, Path(folder), settings=settings))
+
+    stopping, going_on = search(Budget(trials)), search(Budget(trials, whole=True))
     rows = table.rows(problem)
     best = float(table.times_us[rows].min())
     regret = np.minimum.accumulate([trial.measurement.time_us for trial in going_on.trials]) / best - 1
@@ -92,12 +109,6 @@ def converge(models: HeldOutModels, name: str, trials: int) -> Convergence:
         gpu_seconds=stopping.gpu_seconds,
         exhaustive_gpu_seconds=float(np.asarray(table.data["gpu_seconds"])[rows].sum()),
     )
-
-
-def _search(table: Table, template: KernelTemplate, problem: Problem, model: CostModel, budget: Budget) -> StudyResult:
-    with TemporaryDirectory() as folder, Evaluator(ReplayEngine(table, template), problem) as evaluator:
-        options = TuneOptions("guided", 0, budget, Path(folder), settings={"model": model})
-        return run_study(evaluator, options)
 
 
 def print_found(found: Sequence[Convergence], trials: int) -> None:

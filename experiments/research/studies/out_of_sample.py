@@ -1,0 +1,214 @@
+r"""How fast the GEMM is, and how good its searches are, on problems that nothing was chosen on.
+
+    python -m tilescout.experiments.research out-of-sample \
+        experiments/results/out-of-sample-2026-11-22/gemm_sm90-h200-out-of-sample.parquet --sampler guided
+
+The problems are those of the suite `out-of-sample`. Every configuration of the stated sub-space was measured on each.
+Speeds are over `torch.mm`, that is over the first choice of the library's heuristic. They are those of the race, in
+which the default and the fastest rows of a problem were measured together. Intervals are of the geometric mean over
+other such problems: a bootstrap over the problems.
+
+Searches are replayed on the table, the default first, by what every row's own pairs told. The cost model is the shipped
+one; a model that was trained on one of the problems is refused. Within the table a search can't be better than the best
+of the sub-space.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table as Grid
+
+from tilescout.costmodel.persistence import load_model, shipped_model
+from tilescout.experiments.commands.options import collected, processes_option, seed_option
+from tilescout.experiments.compare.processes import each
+from tilescout.experiments.research.runner import Run, study
+from tilescout.experiments.research.studies.guided import Convergence, convergence
+from tilescout.search.build.cores import available_cores
+from tilescout.search.tables.table import Table
+from tilescout.spaces.errors import ModelError
+from tilescout.spaces.suite import find_suite
+
+SUITE = "out-of-sample"
+RESAMPLES = 10_000
+TRIALS = 60
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The speed of a problem's kernels over `torch.mm`, by the race and by every row's own pairs.
+
+    Attributes
+    ----------
+    problem, kind
+        The problem, and which kind of problem it is.
+    best, default
+        Of the fastest configuration of the race and of the default, by the race.
+    best_alone, default_alone
+        Of the fastest configuration of all rows and of the default, by their own pairs. The fastest of thousands is
+        partly lucky.
+    """
+
+    problem: str
+    kind: str
+    best: float
+    default: float
+    best_alone: float
+    default_alone: float
+
+
+def speeds(table: Table) -> list[Speed]:
+    """The speeds of every problem of a table whose fastest rows raced."""
+    kinds = {entry.problem: entry.label.rpartition(", ")[2] for entry in find_suite(SUITE).entries}
+    ratio, raced = (np.asarray(table.data[name].fill_null(np.inf)) for name in ("ratio", "raced_ratio"))
+    found = []
+    for problem in table.problems:
+        rows, default = table.rows(problem), table.row(table.card.baselines[problem].default, problem)
+        assert default is not None
+        found.append(
+            Speed(
+                problem=str(problem),
+                kind=kinds.get(str(problem), ""),
+                best=float(1 / raced[rows].min()),
+                default=float(1 / raced[default]),
+                best_alone=float(1 / ratio[rows].min()),
+                default_alone=float(1 / ratio[default]),
+            )
+        )
+    return found
+
+
+def mean_of(values: Sequence[float], seed: int) -> tuple[float, float, float]:
+    """The geometric mean over problems, with the ends of its 95 % interval by a bootstrap over the problems."""
+    logs = np.log(values)
+    drawn = np.random.default_rng(seed).integers(len(logs), size=(RESAMPLES, len(logs)))
+    low, high = np.quantile(logs[drawn].mean(axis=1), [0.025, 0.975])
+    return float(np.exp(logs.mean())), float(np.exp(low)), float(np.exp(high))
+
+
+def checked_model(table: Table) -> Path:
+    """The shipped model of a table's space and device.
+
+    Raises
+    ------
+    ModelError
+        If there is none, or it was trained on a problem of the table.
+    """
+    path = shipped_model(table.card.space, table.card.device)
+    if path is None:
+        raise ModelError(f"no model of {table.card.space} on {table.card.device} is shipped")
+    known = set(load_model(path)[1].problems) & set(map(str, table.problems))
+    if known:
+        raise ModelError(f"the shipped model was trained on {min(known)}: it can't be judged on it")
+    return path
+
+
+def search(path: Path, name: str, sampler: str, seed: int, trials: int) -> tuple[str, Convergence]:
+    """One search of a problem, by the shipped model where the sampler takes one."""
+    table = Table.read(path)
+    settings: Mapping[str, object] = {"model": checked_model(table)} if sampler == "guided" else {}
+    return sampler, convergence(table, name, sampler, seed, settings, trials)
+
+
+def print_speeds(console: Console, found: Sequence[Speed], seed: int) -> dict[str, dict[str, list[float]]]:
+    """Print and return the geometric means, with intervals and extremes, by kind and over all problems."""
+    grid = Grid(title="speed over torch.mm, by the race: geometric mean [95 % over problems], least and largest")
+    for heading in ("problems", "best of the sub-space", "", "default", ""):
+        grid.add_column(heading)
+    means: dict[str, dict[str, list[float]]] = {}
+    for kind in [*dict.fromkeys(one.kind for one in found), "all"]:
+        of_kind = [one for one in found if kind in (one.kind, "all")]
+        cells = [f"{kind} ({len(of_kind)})"]
+        means[kind] = {}
+        for name in ("best", "default"):
+            values = [float(getattr(one, name)) for one in of_kind]
+            mean, low, high = mean_of(values, seed)
+            means[kind][name] = [mean, low, high, min(values), max(values)]
+            cells += [f"{mean:.3f} [{low:.3f}, {high:.3f}]", f"{min(values):.3f} to {max(values):.3f}"]
+        grid.add_row(*cells)
+    console.print(grid)
+    return means
+
+
+def print_searches(
+    console: Console, found: Iterable[tuple[str, Convergence]], trials: int
+) -> dict[str, dict[str, float]]:
+    """Print and return how soon and how well each strategy found the best of the table."""
+    grid = Grid(title=f"searches of at most {trials} measurements, the default first")
+    headings = ("strategy", "searches", "within 1 % after: median", "90th percentile", "never", "stopped after: median")
+    for heading in (*headings, "more than 1 % off when it stopped", "mean regret then", "GPU time of all / its own"):
+        grid.add_column(heading)
+    by_sampler: dict[str, list[Convergence]] = {}
+    for sampler, one in found:
+        by_sampler.setdefault(sampler, []).append(one)
+    figures: dict[str, dict[str, float]] = {}
+    for sampler, searches in by_sampler.items():
+        counts = np.array([one.within or np.inf for one in searches])
+        regret = np.array([one.regret for one in searches])
+        spent = sum(one.gpu_seconds for one in searches)
+        whole = sum(one.exhaustive_gpu_seconds for one in searches)
+        row = {
+            "searches": len(searches),
+            "within_median": float(np.quantile(counts, 0.5, method="higher")),
+            "within_90": float(np.quantile(counts, 0.9, method="higher")),
+            "never": float(np.isinf(counts).mean()),
+            "stopped_median": float(np.median([one.stopped or trials for one in searches])),
+            "off": float((regret > 0.01).mean()),
+            "regret": float(regret.mean()),
+            "gpu_time_ratio": whole / spent,
+        }
+        figures[sampler] = row
+        forms = {"never": ".0%", "off": ".0%", "regret": ".2%", "gpu_time_ratio": ".0f"}
+        grid.add_row(sampler, *(f"{value:{forms.get(name, 'g')}}" for name, value in row.items()))
+    console.print(grid)
+    return figures
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The parameters of the command; its help text says what each means."""
+
+    table: Path
+    samplers: tuple[str, ...]
+    seeds: int
+    trials: int
+    seed: int
+    processes: int | None
+
+
+@study("the table of the suite `out-of-sample`")
+@click.argument("table", type=click.Path(path_type=Path))
+@click.option("--sampler", "samplers", multiple=True, metavar="NAME", help="Replay its searches too; repeatable.")
+@click.option("--seeds", default=1, show_default=True, help="Searches of a problem; guided needs one.")
+@click.option("--trials", default=TRIALS, show_default=True, help="Most measurements of a search.")
+@seed_option
+@processes_option
+@collected(Asked)
+def main(run: Run, asked: Asked) -> None:
+    """Print the speeds, and how the searches do."""
+    table, console = Table.read(asked.table), Console()
+    found = speeds(table)
+    result: dict[str, object] = {"problems": [asdict(one) for one in found]}
+    result["speed"] = print_speeds(console, found, asked.seed)
+    run.keep(result)
+    if not asked.samplers:
+        return
+    checked_model(table)
+    jobs = [
+        (asked.table, one.problem, sampler, asked.seed + number, asked.trials)
+        for sampler in asked.samplers
+        for number in range(asked.seeds)
+        for one in found
+    ]
+    done = sorted(
+        each(search, jobs, asked.processes or available_cores(), "search"),
+        key=lambda one: (asked.samplers.index(one[0]), one[1].problem),
+    )
+    result["searches"] = [{"sampler": sampler, **asdict(one)} for sampler, one in done]
+    result["figures"] = print_searches(console, done, asked.trials)
+    run.keep(result)
