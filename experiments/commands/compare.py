@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,15 +105,15 @@ def compare(asked: CompareRequest) -> None:
     console = Console(stderr=True)
     progress = _progress(console)
     task = progress.add_task("")
+    with ExitStack() as shown:
 
-    def begin(searches: int) -> None:  # training models before has a bar of its own
-        progress.update(task, total=searches)
-        progress.start()
+        def begin(searches: int) -> None:  # training models before has a bar of its own
+            progress.update(task, total=searches)
+            shown.enter_context(progress)
 
-    def show(trace: Trace) -> None:
-        progress.update(task, advance=1, description=trace.run.contender)
+        def show(trace: Trace) -> None:
+            progress.update(task, advance=1, description=trace.run.contender)
 
-    try:
         comparison = run_comparison(
             names,
             tables=asked.tables,
@@ -128,8 +129,6 @@ def compare(asked: CompareRequest) -> None:
             on_begin=begin,
             on_search=show,
         )
-    finally:
-        progress.stop()
     print_comparison(comparison, Console(width=None if sys.stdout.isatty() else WIDTH))
     if asked.json_path is not None:
         asked.json_path.write_text(json.dumps(comparison.to_dict(), indent=1) + "\n")
