@@ -17,7 +17,7 @@ in a search that waits for compilers. For each manner this prints
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -120,9 +120,9 @@ def record(
                 time.sleep(generator.uniform(0, PAUSE_SECONDS))
             recorder.queues.clear()
             ratio = bench.time(launches[kernel], None).ratio
-            throttled = bench.clocks is not None and bench.clocks.throttle != ""
+            clocks = asdict(bench.clocks) if bench.clocks is not None else None
             queues = list(recorder.queues)
-            records.append({"round": turn, "kernel": kernel, "ratio": ratio, "throttled": throttled, "queues": queues})
+            records.append({"round": turn, "kernel": kernel, "ratio": ratio, "clocks": clocks, "queues": queues})
     return records
 
 

@@ -1,0 +1,123 @@
+"""The studies that measure, from the command line to the file, on kernels that run on the host."""
+
+import importlib
+import json
+from collections.abc import Callable, Iterator
+from datetime import date
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tilescout.experiments.research.records import Record
+from tilescout.experiments.research.studies import race_designs, settling, timelines
+from tilescout.search.measure.measurement import Measurement, Status, Timing
+from tilescout.search.tables.card import Baseline, TableCard
+from tilescout.search.tables.rows import Row
+from tilescout.search.tables.table import write_table
+from tilescout.spaces import devices, templates
+from tilescout.spaces.devices import Device
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
+
+KERNELS = Path(__file__).resolve().parents[2] / "search" / "kernels"
+HOST = Device("host", "CPU", "host", sms=1, shared_memory=1, l2=1, bandwidth=1e10, peak=1e11)
+PROBLEM = GemmProblem(64, 64, 64)
+LIBRARY_US = 50.0
+
+
+@pytest.fixture(scope="module")
+def plain_gemm() -> Iterator[ModuleType]:
+    """Kernels for the host, known by their name as those of a GPU are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(KERNELS))
+        patch.setitem(templates._BUILT_IN, "plain_gemm", "plain_gemm:TEMPLATE")
+        patch.setitem(devices.DEVICES, "host", HOST)
+        for measuring in (race_designs, settling, timelines):
+            patch.setattr(measuring, "HEATING_US", 50_000.0)  # a processor has no power cap to reach
+        yield importlib.import_module("plain_gemm")
+
+
+@pytest.fixture(scope="module")
+def table(plain_gemm: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A table of the three right kernels, the slowest of which is half as slow again as the fastest."""
+    template = plain_gemm.TEMPLATE
+    rows: list[Row] = []
+    for ratio, repeats in ((1.0, 1), (1.3, 2), (1.5, 4)):
+        timing = Timing(ratio, ratio * 0.99, ratio * 1.01, ratio, ratio, LIBRARY_US, 9)
+        configuration = Configuration.of({"fault": "nothing", "repeats": repeats})
+        rows.append((configuration, PROBLEM, Measurement(Status.OK, timing=timing, pilot_us=ratio * LIBRARY_US)))
+    card = TableCard(
+        space="plain_gemm",
+        source_hash=template.source_hash,
+        knobs={knob.name: knob.values for knob in template.knobs},
+        device=HOST.name,
+        product=HOST.product,
+        driver="none",
+        versions={"torch": "2.11.0"},
+        protocol="invented-1",
+        protocol_text="Invented.",
+        recorded=date(2026, 11, 22),
+        library="torch.mm",
+        baselines={PROBLEM: Baseline(Configuration.of(rows[0][0]), LIBRARY_US)},
+    )
+    return str(write_table(tmp_path_factory.mktemp("table") / "plain.parquet", card, rows).path)
+
+
+@pytest.fixture
+def measure(study: Callable[..., None], table: str, tmp_path: Path) -> Callable[..., Record]:
+    """A function: run a study on the table and return what it wrote."""
+
+    def measure(name: str, *options: str) -> Record:
+        out = tmp_path / f"{name}.json"
+        study(name, table, "--device", "cpu", "--store", str(tmp_path), "--out", str(out), *options)
+        return Record.read(out)
+
+    return measure
+
+
+ON_PROBLEM = ("--problem", str(PROBLEM), "--good", "2", "--rounds", "3")
+
+
+def test_races_are_recorded_and_replayed(
+    measure: Callable[..., Record], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = measure("race-designs", "--problem", str(PROBLEM), "--good", "2", "--heats", "2", "--rounds", "60",
+                     "--races", "2")  # fmt: skip
+    found = record.result["problems"][str(PROBLEM)]
+    assert record.about["study"] == "race-designs"
+    assert found["library_us"] > 0
+    assert [len(heat) for heat in found["ratios"]] == [60, 60]
+    assert "2 heats of 60 rounds" in capsys.readouterr().out
+
+
+def test_every_block_of_each_manner_is_recorded(measure: Callable[..., Record]) -> None:
+    manners = measure("timelines", *ON_PROBLEM).result["problems"][str(PROBLEM)]
+    assert list(manners) == ["dense", "verified", "paused"]
+    for found in manners.values():
+        assert len(found["records"]) == 3 * 2
+        assert all(each["queues"] for each in found["records"])
+
+
+def test_what_references_are_worth_is_worked_out_for_every_set_up(measure: Callable[..., Record]) -> None:
+    options = ("--pairs", "4", "--block-us", "300", "--block-us", "600", "--cold-l2", "4")
+    setups = measure("reference", *ON_PROBLEM, *options).result[str(PROBLEM)]
+    assert list(setups) == ["blocks of 300 us, inputs of 4 L2", "blocks of 600 us, inputs of 4 L2"]
+    for setup in setups.values():
+        assert setup["spread"]["library beside it"]["spread"] >= 0
+        assert len(setup["raw"]["beside"]) == 3
+
+
+def test_settling_is_measured_for_every_length(measure: Callable[..., Record]) -> None:
+    options = ("--few", "1", "--settling-us", "0", "--settling-us", "500")
+    found = measure("settling", *ON_PROBLEM, *options).result[str(PROBLEM)]
+    assert list(found) == ["0 us", "500 us"]
+    assert all(length["few_pairs_over_race"] > 0 for length in found.values())
+
+
+def test_the_rows_of_a_table_race(measure: Callable[..., Record]) -> None:
+    record = measure("race-table", "--count", "2")
+    outcome = record.result["problems"][str(PROBLEM)]
+    assert record.result["device"] == "CPU"
+    assert outcome["best"] == {"fault": "nothing", "repeats": 1}
+    assert json.dumps(outcome["default"]) == json.dumps(outcome["best"])
