@@ -56,18 +56,15 @@ def _draw(name: str, predicted: Sequence[tuple[Sample, Prediction]], folder: Pat
 
 
 def _log(uri: str, result: Mapping[str, Any], plots: Sequence[Path]) -> None:
-    from tilescout.search.tracking.store import artifact_folder, find_experiment, open_client, quiet_mlflow, translated
+    from tilescout.search.tracking.store import opened_experiment
 
-    with quiet_mlflow():
-        client = open_client(uri)
-        with translated(uri):
-            experiment = find_experiment(client, "tilescout/cost model evaluation", artifact_folder(uri))
-            run = client.create_run(experiment, run_name=result["table"]).info.run_id
-            for left_out in (key for key in result if key.endswith("_left_out")):
-                for model, figures in result[left_out].items():
-                    for figure, interval in figures["summary"].items():
-                        client.log_metric(run, f"{left_out}/{model}/{figure}", interval["value"])
-            client.log_dict(run, dict(result), "result.json")
-            for plot in plots:
-                client.log_artifact(run, str(plot))
-            client.set_terminated(run)
+    with opened_experiment(uri, "tilescout/cost model evaluation") as (client, experiment):
+        run = client.create_run(experiment, run_name=result["table"]).info.run_id
+        for left_out in (key for key in result if key.endswith("_left_out")):
+            for model, figures in result[left_out].items():
+                for figure, interval in figures["summary"].items():
+                    client.log_metric(run, f"{left_out}/{model}/{figure}", interval["value"])
+        client.log_dict(run, dict(result), "result.json")
+        for plot in plots:
+            client.log_artifact(run, str(plot))
+        client.set_terminated(run)

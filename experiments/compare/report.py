@@ -110,23 +110,19 @@ def log_comparison(
         If the store can't be opened or written.
     """
     from tilescout.search.tracking.fields import PARENT_TAG
-    from tilescout.search.tracking.store import artifact_folder, find_experiment, open_client, quiet_mlflow, translated
+    from tilescout.search.tracking.store import opened_experiment
 
-    with quiet_mlflow():
-        client = open_client(uri)
-        with translated(uri):
-            root = artifacts or artifact_folder(uri)
-            experiment = find_experiment(client, EXPERIMENT, root)
-            parent = client.create_run(experiment, run_name=about["name"], tags={"mlflow.source.name": "tilescout"})
-            for name, value in about.items():
-                client.log_param(parent.info.run_id, name, value[:6000])
-            for name in (SEARCHES, *_FILES):  # not whatever else the folder holds
-                client.log_artifact(parent.info.run_id, str(folder / name))
-            for standing in comparison.standings:
-                child = client.create_run(experiment, run_name=standing.name, tags={PARENT_TAG: parent.info.run_id})
-                _log_standing(client, child.info.run_id, standing)
-                client.set_terminated(child.info.run_id, "FINISHED" if standing.runs else "FAILED")
-            client.set_terminated(parent.info.run_id)
+    with opened_experiment(uri, EXPERIMENT, artifacts) as (client, experiment):
+        parent = client.create_run(experiment, run_name=about["name"], tags={"mlflow.source.name": "tilescout"})
+        for name, value in about.items():
+            client.log_param(parent.info.run_id, name, value[:6000])
+        for name in (SEARCHES, *_FILES):  # not whatever else the folder holds
+            client.log_artifact(parent.info.run_id, str(folder / name))
+        for standing in comparison.standings:
+            child = client.create_run(experiment, run_name=standing.name, tags={PARENT_TAG: parent.info.run_id})
+            _log_standing(client, child.info.run_id, standing)
+            client.set_terminated(child.info.run_id, "FINISHED" if standing.runs else "FAILED")
+        client.set_terminated(parent.info.run_id)
 
 
 def _log_standing(client: Any, run_id: str, standing: Standing) -> None:

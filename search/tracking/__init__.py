@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         default_store,
         find_experiment,
         open_client,
+        opened_experiment,
         quiet_mlflow,
         translated,
     )
@@ -44,6 +45,7 @@ __all__ = [
     "log_experiment",
     "log_model",
     "open_client",
+    "opened_experiment",
     "quiet_mlflow",
     "serve",
     "suite_metrics",
@@ -68,6 +70,7 @@ __getattr__, __dir__ = public_names(
         "find_experiment": "store",
         "quiet_mlflow": "store",
         "open_client": "store",
+        "opened_experiment": "store",
         "translated": "store",
         "SuiteInfo": "suite",
         "SuiteRun": "suite",

@@ -3,14 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tilescout.search.tracking.store import (
-    artifact_folder,
-    default_store,
-    find_experiment,
-    open_client,
-    quiet_mlflow,
-    translated,
-)
+from tilescout.search.tracking.store import default_store, opened_experiment
 
 
 def log_experiment(
@@ -39,17 +32,14 @@ def log_experiment(
         If the store can't be opened or written.
     """
     uri = default_store(store)[0] if isinstance(store, Path) else store
-    with quiet_mlflow():
-        client = open_client(uri)
-        with translated(uri):
-            experiment = find_experiment(client, f"tilescout/{name}", artifact_folder(uri))
-            run = client.create_run(experiment, run_name=name).info.run_id
-            for key, value in params.items():
-                client.log_param(run, key, value)
-            for key, figure in metrics.items():
-                client.log_metric(run, key.replace(":", "-"), figure)
-            for path in files:
-                log = client.log_artifacts if path.is_dir() else client.log_artifact
-                log(run, str(path), *([path.name] if path.is_dir() else []))
-            client.set_terminated(run)
+    with opened_experiment(uri, f"tilescout/{name}") as (client, experiment):
+        run = client.create_run(experiment, run_name=name).info.run_id
+        for key, value in params.items():
+            client.log_param(run, key, value)
+        for key, figure in metrics.items():
+            client.log_metric(run, key.replace(":", "-"), figure)
+        for path in files:
+            log = client.log_artifacts if path.is_dir() else client.log_artifact
+            log(run, str(path), *([path.name] if path.is_dir() else []))
+        client.set_terminated(run)
     return str(run)

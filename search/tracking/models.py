@@ -12,7 +12,7 @@ from tilescout.costmodel.features import Features
 from tilescout.costmodel.persistence import ModelCard, SavedModel, load_model
 from tilescout.search.measure.provenance import Dataset
 from tilescout.search.tracking.datasets import dataset_input
-from tilescout.search.tracking.store import artifact_folder, find_experiment, open_client, quiet_mlflow, translated
+from tilescout.search.tracking.store import find_experiment, opened_experiment
 from tilescout.spaces.errors import ModelError
 
 if TYPE_CHECKING:
@@ -55,16 +55,13 @@ def log_model(uri: str, path: Path, card: ModelCard, features: Features, table: 
     StoreError
         If the store can't be opened or written.
     """
-    with quiet_mlflow():
-        client = open_client(uri)
-        with translated(uri):
-            experiment = find_experiment(client, EXPERIMENT, artifact_folder(uri))
-            run_id = str(client.create_run(experiment, run_name=f"{card.space} on {card.device}").info.run_id)
-            for name, value in _params(card).items():
-                client.log_param(run_id, name, value)
-            client.log_inputs(run_id, [dataset_input(table, "training")])
-            _log(client, experiment, path, run_id, Features(features.names, features.values[:EXAMPLES]))
-            client.set_terminated(run_id)
+    with opened_experiment(uri, EXPERIMENT) as (client, experiment):
+        run_id = str(client.create_run(experiment, run_name=f"{card.space} on {card.device}").info.run_id)
+        for name, value in _params(card).items():
+            client.log_param(run_id, name, value)
+        client.log_inputs(run_id, [dataset_input(table, "training")])
+        _log(client, experiment, path, run_id, Features(features.names, features.values[:EXAMPLES]))
+        client.set_terminated(run_id)
     return run_id
 
 

@@ -140,6 +140,30 @@ def find_experiment(client: "MlflowClient", name: str, artifacts: Path | None) -
 
 
 @contextmanager
+def opened_experiment(uri: str, name: str, artifacts: Path | None = None) -> Iterator[tuple["MlflowClient", str]]:
+    """Open a store and yield its client with the id of the experiment of this name; errors become `StoreError`.
+
+    Parameters
+    ----------
+    uri
+        The store.
+    name
+        The experiment; it is made if there is none.
+    artifacts
+        Where a new experiment keeps its files; None takes the folder beside a store that is a file.
+
+    Raises
+    ------
+    StoreError
+        If the store can't be opened or written, or the experiment was deleted.
+    """
+    with quiet_mlflow():
+        client = open_client(uri)
+        with translated(uri):
+            yield client, find_experiment(client, name, artifacts or artifact_folder(uri))
+
+
+@contextmanager
 def translated(uri: str, hint: str = "") -> Iterator[None]:
     """Turn any error of the store at `uri` into a `StoreError` whose message ends with `hint`."""
     from mlflow.exceptions import MlflowException
