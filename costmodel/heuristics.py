@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tilescout.spaces.errors import ModelError, one_line
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.processes import module_command
 from tilescout.spaces.tiling import Tiling
 
 PACKAGE = "nvidia-matmul-heuristics"
@@ -87,7 +88,7 @@ def suggest(problem: GemmProblem, device: str, count: int = 64) -> list[Suggesti
         "gpu": GPUS[device],
         "count": count,
     }
-    command = [sys.executable, "-m", "tilescout.costmodel.heuristics"]
+    command = module_command("tilescout.costmodel.heuristics")
     try:
         done = subprocess.run(
             command, input=json.dumps(request), capture_output=True, text=True, timeout=_SECONDS, check=False

@@ -257,7 +257,7 @@ class TemplateConformance:
         """The standard output of code that finds the template as ``template``, in a fresh interpreter."""
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONHASHSEED": "1"}
         done = subprocess.run(
-            [sys.executable, "-c", _CODE + code, self.template, *arguments],
+            [sys.executable, "-P", "-c", _CODE + code, self.template, *arguments],
             capture_output=True,
             text=True,
             check=False,

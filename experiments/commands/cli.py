@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-from pathlib import Path
 
 import click
 from click.exceptions import NoArgsIsHelpError
 
 from tilescout.experiments.commands.options import examples
 from tilescout.spaces.errors import ResumableError, TilescoutError, one_line
+from tilescout.spaces.processes import safe_processes
 
 # The module and function of each command, imported when it is used: `tilescout --help` costs no torch. What that
 # says of each fits into a terminal of 80 columns.
@@ -81,9 +81,8 @@ def main() -> None:
 
 def run_command(command: click.Command) -> None:
     """Run a command with the arguments of the process, and exit; an error is one line on standard error and code 2."""
-    sys.path.append(str(Path.cwd()))  # where a space of your own, module:Class, may lie; measuring processes look there
     try:
-        with _logged():
+        with _logged(), safe_processes:
             code = command.main(standalone_mode=False)
     except (KeyboardInterrupt, click.Abort):
         print("tilescout: interrupted; what is finished is kept, and tune --resume goes on with it", file=sys.stderr)

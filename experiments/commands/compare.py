@@ -17,6 +17,7 @@ from tilescout.experiments.commands.options import (
     json_option,
     processes_option,
     store_option,
+    typed_samplers,
 )
 from tilescout.experiments.compare.api import DEFAULT_SEEDS, DEFAULT_TIMEOUT, DEFAULT_TRIALS
 from tilescout.experiments.compare.api import compare as run_comparison
@@ -61,6 +62,7 @@ class CompareRequest:
 @click.option("--problem", "problems", multiple=True, metavar="NAME", help="Only this problem; repeatable.")
 @click.option(
     "--samplers",
+    callback=typed_samplers,
     default=DEFAULT_SAMPLERS,
     show_default=True,
     metavar="A,B,...",

@@ -1,13 +1,13 @@
 """The matrix products of a model, as torch.compile sees them, without a GPU and without memory for its weights."""
 
 import importlib
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tilescout.experiments.commands.options import find_modules_here
 from tilescout.spaces.errors import ProblemError, TilescoutError, one_line
 from tilescout.spaces.gemm import INPUTS, GemmProblem
 from tilescout.spaces.problems import DTYPES, Problem
@@ -63,7 +63,7 @@ class Recording:
 
 
 def load_factory(text: str) -> Callable[[], Any]:
-    """The function that ``MODULE:FUNCTION`` names; modules of the current folder are found too.
+    """The function that ``MODULE:FUNCTION`` names; modules of the working directory are found too.
 
     Raises
     ------
@@ -73,8 +73,7 @@ def load_factory(text: str) -> Callable[[], Any]:
     module, colon, name = text.partition(":")
     if not colon or not module or not name:
         raise ProblemError(f"malformed factory {text!r}: expected MODULE:FUNCTION")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
+    find_modules_here(text)
     try:
         factory: Callable[[], Any] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:

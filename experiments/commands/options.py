@@ -18,20 +18,50 @@ from tilescout.spaces.errors import SpaceError, StoreError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.outputs import check_replaceable, has_keys
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.processes import find_modules_in
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.suite import find_suite
 from tilescout.spaces.templates import KernelTemplate, template_names
 
 Result = TypeVar("Result")
 
+
+def find_modules_here(*texts: str) -> None:
+    """Let modules of the working directory be found, behind all others, if a text names a ``module:Class``.
+
+    Only what a person typed goes here.
+    """
+    if any(":" in text for text in texts):
+        find_modules_in(str(Path.cwd()))
+
+
+def _typed_space(context: click.Context, parameter: click.Parameter, space: str) -> str:
+    find_modules_here(space)
+    return space
+
+
+def _typed_spaces(context: click.Context, parameter: click.Parameter, spaces: tuple[str, ...]) -> tuple[str, ...]:
+    find_modules_here(*spaces)
+    return spaces
+
+
+def typed_samplers(context: click.Context, parameter: click.Parameter, samplers: str) -> str:
+    """The callback of an option that takes samplers, with commas between them."""
+    named = (text for text in samplers.split(",") if "=" not in text.partition(":")[2].partition(":")[0])
+    find_modules_here(*named)  # not of lfbo:copies=5
+    return samplers
+
+
 space_argument = click.argument(
     "space",
+    callback=_typed_space,
     shell_complete=lambda context, parameter, typed: [name for name in template_names() if name.startswith(typed)],
 )
 own_spaces_option = click.option(
     "--space",
     "own_spaces",
     multiple=True,
+    callback=_typed_spaces,
     metavar="MODULE:CLASS",
     help="A space of your own that what is read may be of; its module is imported. Repeatable.",
 )

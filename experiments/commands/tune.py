@@ -18,6 +18,7 @@ from tilescout.experiments.commands.options import (
     space_argument,
     storage_option,
     store_option,
+    typed_samplers,
 )
 from tilescout.experiments.commands.printing import print_result
 from tilescout.experiments.commands.tune_request import TuneRequest
@@ -50,6 +51,7 @@ _LOG = logging.getLogger(__name__)
 @click.option("--table", type=click.Path(path_type=Path), help="Table to replay. [default: the shipped one]")
 @click.option(
     "--sampler",
+    callback=typed_samplers,
     default=DEFAULT_SAMPLER,
     show_default=True,
     metavar="NAME[:OPTION=VALUE...]",

@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -23,6 +22,7 @@ from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import StoreError, TableError, TilescoutError, one_line
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.processes import spawn_context
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def run_all(
     from pebble import ProcessPool
 
     known = contenders or {}
-    pool = ProcessPool(max_workers=processes, context=get_context("spawn"), initializer=prepare_process)
+    pool = ProcessPool(max_workers=processes, context=spawn_context(), initializer=prepare_process)
     with pool:
         pending: dict[Future[Trace], Run] = {}
         queue = iter(runs)

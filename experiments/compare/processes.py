@@ -4,10 +4,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
-from multiprocessing import get_context, parent_process
+from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from threading import Thread
 from typing import Any, TypeVar
+
+from tilescout.spaces.processes import spawn_context
 
 Result = TypeVar("Result")
 
@@ -36,7 +38,7 @@ def each(
             yield function(*one)
         return
     workers = min(processes, len(arguments))
-    with ProcessPool(max_workers=workers, context=get_context("spawn"), initializer=prepare_process) as pool:
+    with ProcessPool(max_workers=workers, context=spawn_context(), initializer=prepare_process) as pool:
         try:
             futures = [pool.schedule(function, args=one) for one in arguments]
             for future in track(as_completed(futures), title, total=len(futures)):

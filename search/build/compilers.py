@@ -10,7 +10,6 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from hashlib import sha256
-from multiprocessing import get_context
 from pathlib import Path
 
 from pebble import ProcessExpired, ProcessPool
@@ -23,6 +22,7 @@ from tilescout.search.build.loading import runtime_libraries
 from tilescout.search.build.resources import Resources
 from tilescout.spaces.errors import BuildError, StoreError, one_line
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.processes import spawn_context
 from tilescout.spaces.templates import Built, KernelTemplate
 
 
@@ -199,7 +199,7 @@ class CompilePool(Closing):
                 max_workers=self.options.processes,
                 initializer=_prepare_process,
                 initargs=(self.arch, type(self.template).__module__),
-                context=get_context("spawn"),
+                context=spawn_context(),
             )
         return self._pool
 

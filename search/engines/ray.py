@@ -6,7 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +33,7 @@ from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import DeviceError, one_line
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.processes import find_modules_in, module_places, own_folders
 from tilescout.spaces.templates import KernelTemplate
 from tilescout.spaces.workloads import load_workload
 
@@ -382,13 +383,20 @@ def _join(address: str) -> bool:
         raise DeviceError("a cluster needs Ray: pip install 'tilescout[ray]'") from error
     if ray.is_initialized():
         return False
+    # The working directory is a place of modules for Ray's processes only if it is one here, and behind all others.
+    here = str(Path.cwd())
+    wanted = here in (*module_places(), *own_folders())
+    hook = {"worker_process_setup_hook": lambda: find_modules_in(here)} if wanted else None
     try:
-        ray.init(
-            address=None if address == "auto" else address,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+        # Ray's processes look for modules in the folder that it is joined from, before all other places.
+        with chdir("/"):
+            ray.init(
+                address=None if address == "auto" else address,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                runtime_env=hook,
+            )
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         raise DeviceError(f"can't use the Ray cluster {address}: {one_line(error)}") from error
     return True

@@ -2,11 +2,9 @@
 
 import json
 import logging
-import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -22,8 +20,10 @@ from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.worker import Job, job_request
 from tilescout.spaces.errors import DeviceError
+from tilescout.spaces.processes import module_command, module_places, own_folders, safe_environment
 
 _LOG = logging.getLogger(__name__)
+_WORKER = "tilescout.search.measure.worker"
 _START_SECONDS = 120.0  # imports of torch, 3 s where files are warm, and the CUDA context, 0.1 s
 
 
@@ -43,10 +43,10 @@ class _Child:
         ours, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tilescout.search.measure.worker", str(theirs.fileno()), device],
-                pass_fds=[theirs.fileno()],
                 # A workload of your own is found there where its template was found here.
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                module_command(_WORKER, str(theirs.fileno()), device, json.dumps(module_places()), *own_folders()),
+                pass_fds=[theirs.fileno()],
+                env=safe_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=self.log,
                 stderr=subprocess.STDOUT,

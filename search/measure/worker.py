@@ -26,6 +26,7 @@ from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import ProtocolOptions, is_doubtful, is_pruned
 from tilescout.search.measure.verification import WrongResultError
 from tilescout.spaces.errors import ArtifactError, one_line
+from tilescout.spaces.processes import find_modules_in
 from tilescout.spaces.workloads import load_workload
 
 
@@ -219,4 +220,7 @@ def job_request(job: Job) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    sys.path[:] = json.loads(sys.argv[3])
+    for folder in sys.argv[4:]:
+        find_modules_in(folder)
     serve(Connection(int(sys.argv[1])), sys.argv[2])

@@ -3,15 +3,16 @@
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
-import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from types import FrameType
 
 from tilescout.search.tracking.fields import UI_MODE
 from tilescout.search.tracking.store import artifact_folder, sqlite_file
 from tilescout.spaces.errors import StoreError
+from tilescout.spaces.processes import module_command, safe_environment
 
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -55,14 +56,17 @@ def serve(uri: str, artifact_root: Path | None, host: str, port: int) -> int:
     if path is not None and not path.is_file():
         raise StoreError(f"no MLflow store at {path}: `tilescout tune` makes one")
     _check_free(host, port)
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
-    artifacts = artifact_root or artifact_folder(uri)
-    if artifacts is not None:
-        command += ["--artifacts-destination", str(artifacts)]
+    if path is not None:
+        _check_is_mlflow(path)
+        uri = uri.replace(str(path), str(path.absolute()), 1) if not path.is_absolute() else uri
+    artifacts = artifact_root or artifact_folder(uri) or Path("mlartifacts")  # which is MLflow's own choice
+    command = module_command("mlflow", "server", "--backend-store-uri", uri)
+    command += ["--artifacts-destination", str(artifacts.absolute())]
     # One worker: SQLite has one writer, and more workers would only wait for each other. No log line for each request.
     command += ["--host", host, "--port", str(port), "--workers", "1", "--uvicorn-opts", "--log-level warning"]
-    # A process group of its own: the server has several processes, and each has to get one signal on Ctrl-C.
-    server = subprocess.Popen(command, env=os.environ | _ENVIRONMENT, start_new_session=True)
+    # A process group of its own: the server has several processes, and each has to get one signal on Ctrl-C. They run
+    # in the root folder: uvicorn looks for modules in the working directory, before all other places.
+    server = subprocess.Popen(command, env={**safe_environment(), **_ENVIRONMENT}, start_new_session=True, cwd="/")
     stopped = False
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -79,6 +83,17 @@ def serve(uri: str, artifact_root: Path | None, host: str, port: int) -> int:
         if stopped:
             return 0
     return code if code >= 0 else 128 - code
+
+
+def _check_is_mlflow(path: Path) -> None:
+    """Refuse a database that is not MLflow's: the server would make its tables in it."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except sqlite3.Error as error:
+        raise StoreError(f"can't read the MLflow store {path}: {error}") from error
+    if not {"experiments", "runs"} <= tables:
+        raise StoreError(f"{path} is no MLflow store: its tables are {', '.join(sorted(tables)) or 'none'}")
 
 
 def _check_free(host: str, port: int) -> None:

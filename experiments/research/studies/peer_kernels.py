@@ -16,7 +16,6 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +42,7 @@ from tilescout.spaces.errors import BuildError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.libraries.bare import without_init
+from tilescout.spaces.processes import spawn_context
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate, find_template
 from tilescout.spaces.workloads import load_workload
@@ -161,7 +161,7 @@ def choices_of(
         for text, row in candidates.items()
     }
     # In a process of its own: while another process has the GPU, times spread.
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+    with ProcessPoolExecutor(1, mp_context=spawn_context()) as process:
         times = process.submit(choose, template.name, kernels).result()
     chosen: dict[str, Choices] = {}
     for text, row in times.items():

@@ -1,6 +1,7 @@
 """The command line and spaces that are not ours."""
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def test_a_space_in_the_working_directory_is_found(
     source = "from tilescout.spaces.softmax_sm90.template import SoftmaxSm90Template as Mine\n"
     (tmp_path / "kernel_of_mine.py").write_text(source)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))  # and with it, what the command adds is taken back
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))  # what the command adds is taken back
 
     run("tune", "kernel_of_mine:Mine", "--problem", "8x8", "--device", "replay", code=2)
 

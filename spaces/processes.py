@@ -1,0 +1,131 @@
+"""Processes of Python that find modules where this one does, and not in the working directory.
+
+Python puts the working directory in front of all other places when it is started with ``-c`` or ``-m``, as
+`multiprocessing` starts it. A file that lies there, ``select.py`` or ``torch.py``, would then be run in place of the
+module of that name. Every process that is started goes through here.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing.popen_spawn_posix import Popen
+from multiprocessing.process import BaseProcess
+from multiprocessing.resource_tracker import ensure_running
+from types import ModuleType
+from typing import Any
+
+_ENVIRONMENT = {"PYTHONSAFEPATH": "1"}
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module as a program, without the working directory among the places of modules."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def safe_environment() -> Mapping[str, str]:
+    """The environment of this process, in which Python, and what that starts, leaves the working directory out."""
+    return {**os.environ, **_ENVIRONMENT}
+
+
+def module_places() -> list[str]:
+    """Where this process looks for modules, for a process that it starts.
+
+    An interactive Python and a notebook look in the working directory first; here it is the last place.
+    """
+    places = [place for place in sys.path if place]
+    return places if len(places) == len(sys.path) else [*places, os.getcwd()]
+
+
+class _Folder(MetaPathFinder):
+    """Finds modules in a folder when nothing else has found them, namespace packages included.
+
+    It is no entry of `sys.path`: a module there would come before the namespace packages of others, and a folder there
+    may claim to be an installed package, with plugins for anything.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None, /
+    ) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, [self.folder]) if path is None else None
+
+
+def find_modules_in(folder: str) -> None:
+    """Let modules of a folder be found, behind all others, here and in the processes that are spawned from here."""
+    if folder and folder not in own_folders():
+        sys.meta_path.append(_Folder(folder))
+
+
+def own_folders() -> list[str]:
+    """The folders that `find_modules_in` was called for."""
+    return [finder.folder for finder in sys.meta_path if isinstance(finder, _Folder)]
+
+
+class _Safe:
+    """A context, which several threads may be in, whose processes leave the working directory out.
+
+    Processes that are spawned, and what libraries start, learn that from the environment, and no other way.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before: dict[str, str | None] = {}
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before = {name: os.environ.get(name) for name in _ENVIRONMENT}
+                os.environ.update(_ENVIRONMENT)
+            self._inside += 1
+
+    def __exit__(self, *exception: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside:
+                return
+            for name, value in self._before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
+safe_processes = _Safe()
+"""The context; see the module."""
+
+
+class _Process(SpawnProcess):
+    """A process that is spawned without the working directory; it then gets the places of the one that spawns it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._own_folders = own_folders()
+
+    def run(self) -> None:
+        """Do what the process is for."""
+        for folder in self._own_folders:
+            find_modules_in(folder)
+        super().run()
+
+    @staticmethod
+    def _Popen(process_obj: BaseProcess) -> Popen:  # noqa: N802 - the name is multiprocessing's
+        with safe_processes:
+            return SpawnProcess._Popen(process_obj)
+
+
+class _Context(SpawnContext):
+    Process = _Process
+
+
+def spawn_context() -> SpawnContext:
+    """The context ``spawn`` of `multiprocessing`, whose processes start without the working directory."""
+    with safe_processes:
+        ensure_running()  # the process that counts semaphores, which would be started with the first of them
+    return _Context()
