@@ -21,7 +21,7 @@ from tilescout.experiments.commands.options import (
 )
 from tilescout.experiments.compare.api import DEFAULT_SEEDS, DEFAULT_TIMEOUT, DEFAULT_TRIALS
 from tilescout.experiments.compare.api import compare as run_comparison
-from tilescout.experiments.compare.held_out import FOLDER
+from tilescout.experiments.compare.held_out import held_out_folder
 from tilescout.experiments.compare.play import Trace
 from tilescout.experiments.compare.report import log_comparison, print_comparison
 
@@ -127,7 +127,7 @@ def compare(asked: CompareRequest) -> None:
             out=out,
             resume=asked.resume,
             anew=asked.anew,
-            models=asked.store / "models" / FOLDER,
+            models=held_out_folder(asked.store),
             on_begin=begin,
             on_search=show,
         )

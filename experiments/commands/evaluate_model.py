@@ -39,9 +39,9 @@ from tilescout.experiments.commands.options import (
     store_option,
     trees_option,
 )
-from tilescout.experiments.compare.held_out import FOLDER, HeldOutModels
+from tilescout.experiments.compare.held_out import HeldOutModels
 from tilescout.search.build.cores import available_cores
-from tilescout.search.tables.shipped import largest_table
+from tilescout.search.tables.shipped import named_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import problem_space
 from tilescout.spaces.templates import KernelTemplate, load_template
@@ -100,12 +100,11 @@ def evaluate_model(asked: EvaluationRequest) -> None:
     """
     check_result(asked.json_path)
     template = load_template(asked.space)
-    recorded = Table.read(asked.table, {template.name: template}) if asked.table else largest_table(template)
-    recorded.check_space(template)
+    recorded = named_table(template, asked.table)
     options = BlendOptions(
         ForestOptions(trees=asked.trees, seed=asked.seed), RankingOptions(steps=asked.steps, seed=asked.seed)
     )
-    held_out = HeldOutModels(recorded.path.absolute(), asked.store / "models" / FOLDER, options, built=asked.binaries)
+    held_out = HeldOutModels.of(recorded, asked.store, options, built=asked.binaries)
     kinds = [held_out] + ([replace(held_out, binaries=True)] if asked.binaries else [])
     samples = held_out.samples()
     divisions = {what: [getattr(s, what) for s in samples] for what in LEFT_OUT}

@@ -23,8 +23,7 @@ from tilescout.experiments.commands.options import (
     store_option,
     trees_option,
 )
-from tilescout.search.tables.shipped import largest_table
-from tilescout.search.tables.table import Table
+from tilescout.search.tables.shipped import named_table
 from tilescout.search.tables.training import samples_of
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.outputs import check_replaceable, has_keys
@@ -77,7 +76,7 @@ def train(asked: TrainRequest) -> None:
     models unless --model names another.
     """
     template = load_template(asked.space)
-    recorded = Table.read(asked.table, {template.name: template}) if asked.table else largest_table(template)
+    recorded = named_table(template, asked.table)
     left_out = [template.parse(text) for text in asked.without]
     samples = samples_of(recorded, template, left_out)
     device = recorded.card.device

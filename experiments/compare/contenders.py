@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tilescout.experiments.compare.contender import Contender
-from tilescout.experiments.compare.held_out import FOLDER
+from tilescout.experiments.compare.held_out import held_out_folder
 from tilescout.experiments.compare.kernel_tuner import KernelTunerStrategy
 from tilescout.experiments.compare.ranked_list import RankedList
 from tilescout.experiments.compare.sampler import SamplerContender
@@ -25,7 +25,7 @@ from tilescout.spaces.errors import SamplerError
 
 _SEEDS = Option("seeds", 10**6, 1, 10**6, "how many searches a problem are run at most")
 
-MODELS = STORE / "models" / FOLDER
+MODELS = held_out_folder(STORE)
 """Where the cost models of comparisons are kept, unless another folder is named."""
 
 _PREFIXES = {"kernel_tuner.": KernelTunerStrategy, "ranking.": RankedList}

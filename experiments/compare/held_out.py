@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Self
 
 from tilescout.costmodel.blend import BlendModel, BlendOptions
 from tilescout.costmodel.estimator import Sample
@@ -16,8 +17,10 @@ from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import samples_of
 
-FOLDER = "held-out"
-"""Where they are in a store's folder of models."""
+
+def held_out_folder(store: Path) -> Path:
+    """The folder of these models in a store."""
+    return store / "models" / "held-out"
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,11 @@ class HeldOutModels:
     options: BlendOptions = field(default_factory=BlendOptions)
     built: bool = False
     binaries: bool = False
+
+    @classmethod
+    def of(cls, table: Table, store: Path, options: BlendOptions, built: bool = False) -> Self:
+        """The models of a table that are kept in a store."""
+        return cls(table.path.absolute(), held_out_folder(store), options, built)
 
     def samples(self) -> list[Sample]:
         """The training samples, one a problem; the same list at every call."""

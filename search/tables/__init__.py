@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tilescout.search.tables.shipped import (
         default_table,
         largest_table,
+        named_table,
         named_template,
         shipped_tables,
         template_of,
@@ -35,6 +36,7 @@ __all__ = [
     "default_table",
     "find_tables",
     "largest_table",
+    "named_table",
     "named_template",
     "samples_of",
     "shipped_tables",
@@ -52,6 +54,7 @@ __getattr__, __dir__ = public_names(
         "RecordedTemplate": "recorded_template",
         "default_table": "shipped",
         "largest_table": "shipped",
+        "named_table": "shipped",
         "named_template": "shipped",
         "shipped_tables": "shipped",
         "template_of": "shipped",

@@ -51,6 +51,19 @@ def largest_table(template: KernelTemplate) -> Table:
     return max(fitting, key=len)
 
 
+def named_table(template: KernelTemplate, path: Path | None) -> Table:
+    """The table in a file, or the largest shipped one of the template.
+
+    Raises
+    ------
+    TableError
+        If there is none, it is damaged, or it is of another space than the template's.
+    """
+    table = Table.read(path, {template.name: template}) if path is not None else largest_table(template)
+    table.check_space(template)
+    return table
+
+
 def template_of(table: Table) -> KernelTemplate:
     """The template of a table's configurations: ours of that name, or one made from the table.
 

@@ -27,14 +27,14 @@ from tilescout.experiments.commands.options import (
     store_option,
     trees_option,
 )
-from tilescout.experiments.compare.held_out import FOLDER, HeldOutModels
+from tilescout.experiments.compare.held_out import HeldOutModels
 from tilescout.experiments.compare.processes import each
 from tilescout.experiments.research.runner import TABLES, Run, study
 from tilescout.search.build.cores import available_cores
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.studies.records import StudyResult
-from tilescout.search.tables.shipped import largest_table, template_of
+from tilescout.search.tables.shipped import named_table, template_of
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
@@ -150,10 +150,9 @@ class Asked:
 def main(run: Run, asked: Asked) -> None:
     """Search every problem of the table, and print how soon each was good."""
     template = load_template(asked.space)
-    recorded = Table.read(asked.table) if asked.table else largest_table(template)
-    recorded.check_space(template)
+    recorded = named_table(template, asked.table)
     options = BlendOptions(ForestOptions(trees=asked.trees), RankingOptions(steps=asked.steps))
-    models = HeldOutModels(recorded.path.absolute(), asked.store / "models" / FOLDER, options)
+    models = HeldOutModels.of(recorded, asked.store, options)
     names = [str(problem) for problem in recorded.problems]
     searches = [(models, name, asked.trials) for name in names]
     found: list[Convergence] = []

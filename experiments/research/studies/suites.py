@@ -30,7 +30,7 @@ from tilescout.experiments.commands.options import (
     store_option,
     trees_option,
 )
-from tilescout.experiments.compare.held_out import FOLDER, HeldOutModels
+from tilescout.experiments.compare.held_out import HeldOutModels
 from tilescout.experiments.compare.processes import each
 from tilescout.experiments.research.runner import TABLES, Run, study
 from tilescout.search.build.cores import available_cores
@@ -38,7 +38,7 @@ from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.others import OtherTrials
-from tilescout.search.tables.shipped import largest_table, template_of
+from tilescout.search.tables.shipped import named_table, template_of
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.loop import Budget, run
 from tilescout.spaces.problems import Problem
@@ -157,10 +157,9 @@ class Asked:
 def main(run: Run, asked: Asked) -> None:
     """Search the problems of the table in random orders, alone and together, and print the regrets."""
     template = load_template(asked.space)
-    recorded = Table.read(asked.table) if asked.table else largest_table(template)
-    recorded.check_space(template)
+    recorded = named_table(template, asked.table)
     options = BlendOptions(ForestOptions(trees=asked.trees), RankingOptions(steps=asked.steps))
-    models = HeldOutModels(recorded.path.absolute(), asked.store / "models" / FOLDER, options)
+    models = HeldOutModels.of(recorded, asked.store, options)
     if not asked.cold:
         families = dict.fromkeys(family_beside(recorded, problem) for problem in recorded.problems)
         models.train(list(families), asked.processes or available_cores())
