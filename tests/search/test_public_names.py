@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOMS = [f"tilescout.search.{room}" for room in ("build", "engines", "measure", "tables", "tuning", "testing")]
+NAMES = ("build", "campaigns", "engines", "measure", "samplers", "tables", "tuning", "testing")
+ROOMS = [f"tilescout.search.{name}" for name in NAMES]
 
 
 @pytest.mark.parametrize("package", ["tilescout.search", *ROOMS])
