@@ -1,12 +1,13 @@
 """The steps that engines have in common: jobs of measuring processes, batches of jobs, and names of GPUs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from tilescout.search.build.artifacts import Artifact
 from tilescout.search.engines.engine import Task
+from tilescout.search.measure.clocks import UNREAD
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.process import MeasuringProcess
 from tilescout.search.measure.protocol import ProtocolOptions
@@ -90,6 +91,12 @@ def describe_gpus(names: Sequence[str]) -> str:
     return kinds[0]
 
 
-def at_work(product: str, gpus: int, where: str = "") -> str:
-    """A line that says where measurements come from."""
-    return f"measured on {f'{gpus} ' if gpus > 1 else ''}{product}{where}"
+def at_work(product: str, gpus: int, versions: Mapping[str, str], where: str = "") -> str:
+    """A line that says where measurements come from, and what they lack.
+
+    Without NVML nobody knows whether the clock is throttled: the estimator then misses a clock that moves from one
+    measurement to the next and does not show within them.
+    """
+    nvml = versions.get("nvml", "")
+    lacks = f"; the GPU's clocks are not known, NVML is {nvml}" if nvml.startswith(UNREAD) else ""
+    return f"measured on {f'{gpus} ' if gpus > 1 else ''}{product}{where}{lacks}"

@@ -76,7 +76,7 @@ class LocalEngine(Engine):
         self.versions = {**described[0]["versions"], "nvidia-cutlass-dsl": version("nvidia-cutlass-dsl")}
         self.gpus, self.compilers = len(gpus), self.options.compile.processes
         versions = {**self.versions, "protocol": self.protocol}
-        self.provenance = Provenance("live", at_work(self.product, self.gpus), versions)
+        self.provenance = Provenance("live", at_work(self.product, self.gpus, self.versions), versions)
         self._pool = CompilePool(template, "", self.device.arch, artifacts, self.options.compile)
 
     def library(self, problem: Problem) -> str:

@@ -138,7 +138,7 @@ class RayEngine(Engine):
         self.versions = {**described[0]["versions"], **compiler}
         self.provenance = Provenance(
             "live",
-            at_work(self.product, self.gpus, " of a Ray cluster"),
+            at_work(self.product, self.gpus, self.versions, " of a Ray cluster"),
             {**self.versions, "protocol": self.protocol},
         )
 

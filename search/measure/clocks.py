@@ -4,6 +4,7 @@ import os
 from typing import Any, Self
 
 from tilescout.search.measure.measurement import Clocks
+from tilescout.spaces.errors import one_line
 
 # Reasons for which the SM clock is below its maximum (nvml.h, nvmlClocksEventReason*); idle is none of ours.
 _REASONS = {
@@ -15,6 +16,14 @@ _REASONS = {
 }
 
 
+UNREAD = "unreadable"
+"""Begins the version of NVML, in an engine's versions, where it could not be read."""
+
+
+class NoClocksError(Exception):
+    """NVML, or its Python binding, is missing or refuses."""
+
+
 class ClockSampler:
     """Reads one GPU's clocks; made by `of`.
 
@@ -22,21 +31,31 @@ class ClockSampler:
     ----------
     nvml, handle
         The module ``pynvml``, initialised, and its handle of the GPU.
+    version
+        The version of NVML.
     """
 
-    def __init__(self, nvml: Any, handle: Any) -> None:
-        self._nvml, self._handle = nvml, handle
+    def __init__(self, nvml: Any, handle: Any, version: str) -> None:
+        self._nvml, self._handle, self.version = nvml, handle, version
 
     @classmethod
-    def of(cls, uuid: str) -> Self | None:
-        """The sampler of the GPU with this UUID; None where NVML or its Python binding is missing."""
+    def of(cls, uuid: str) -> Self:
+        """The sampler of the GPU with this UUID.
+
+        Raises
+        ------
+        NoClocksError
+            With the reason.
+        """
         try:
             import pynvml
 
             pynvml.nvmlInit()
-            return cls(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"))
-        except Exception:  # ImportError, or any of NVML's errors: measuring goes on without
-            return None
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+            pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)  # what the estimator goes by
+            return cls(pynvml, handle, str(pynvml.nvmlSystemGetNVMLVersion()))
+        except Exception as error:  # ImportError, or any of NVML's errors
+            raise NoClocksError(one_line(error) or type(error).__name__) from error
 
     def sample(self) -> Clocks | None:
         """The state now; None if NVML does not answer."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilescout.search.measure.clocks import ClockSampler
+from tilescout.search.measure.clocks import UNREAD, ClockSampler, NoClocksError
 from tilescout.search.measure.clusters import max_active_clusters
 from tilescout.search.measure.measurement import Clocks
 
@@ -189,7 +189,12 @@ class CudaMachine(Machine):
         torch.zeros(1, device=self.device)
         self._properties = torch.cuda.get_device_properties(self.device)
         self.l2_bytes = self._properties.L2_cache_size
-        self._sampler = ClockSampler.of(str(self._properties.uuid))
+        self._sampler: ClockSampler | None = None
+        try:
+            self._sampler = ClockSampler.of(str(self._properties.uuid))
+            self._nvml = self._sampler.version
+        except NoClocksError as error:  # measuring goes on, and its result says so
+            self._nvml = f"{UNREAD}: {error}"
         self._capturing = torch.cuda.Stream(self.device)
         self._generator = np.random.default_rng()
         self._scratch = torch.empty(_DISTURBANCE, device=self.device)
@@ -201,7 +206,8 @@ class CudaMachine(Machine):
     def versions(self) -> dict[str, str]:
         import torch
 
-        return {"torch": torch.__version__, "cuda": str(torch.version.cuda), "driver": _driver_version()}
+        versions = {"torch": torch.__version__, "cuda": str(torch.version.cuda), "driver": _driver_version()}
+        return {**versions, "nvml": self._nvml}
 
     def synchronize(self) -> None:
         import torch

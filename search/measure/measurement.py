@@ -167,8 +167,9 @@ class Measurement:
         return self.timing.time_us if self.timing is not None else float("inf")
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready mapping that `from_dict` reads back."""
-        return asdict(self)
+        """A JSON-ready mapping that `from_dict` reads back; without `raced` for what did not race, as it always was."""
+        record = asdict(self)
+        return record if self.raced is not None else {name: value for name, value in record.items() if name != "raced"}
 
     @classmethod
     def of_failure(cls, failure: CompileFailure) -> "Measurement":

@@ -1,12 +1,44 @@
-"""The clocks where there is no GPU: nothing is known, and nothing breaks."""
+"""The clocks where there is no GPU: nothing is known, nothing breaks, and the result says so."""
 
-from tilescout.search.measure.clocks import ClockSampler
+import sys
+from types import ModuleType
+
+import pytest
+
+from tilescout.search.engines.jobs import at_work
+from tilescout.search.measure.clocks import UNREAD, ClockSampler, NoClocksError
 from tilescout.search.measure.machine import HostMachine
 
 
-def test_a_gpu_that_nvml_does_not_know_has_no_sampler() -> None:
-    assert ClockSampler.of("00000000-0000-0000-0000-000000000000") is None
-    assert ClockSampler.of("GPU-00000000-0000-0000-0000-000000000000") is None
+@pytest.mark.parametrize("uuid", ["00000000-0000-0000-0000-000000000000", "GPU-00000000-0000-0000-0000-000000000000"])
+def test_a_gpu_that_nvml_does_not_know_has_no_sampler_and_the_reason_is_told(uuid: str) -> None:
+    with pytest.raises(NoClocksError, match=r"\S"):
+        ClockSampler.of(uuid)
+
+
+def test_a_driver_that_refuses_what_the_estimator_goes_by_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = ModuleType("pynvml")
+
+    def refuse(handle: object) -> int:
+        raise RuntimeError("Not Supported")
+
+    vars(nvml).update(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetCurrentClocksEventReasons=refuse,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+
+    with pytest.raises(NoClocksError, match=r"^Not Supported$"):
+        ClockSampler.of("GPU-1")
+
+
+def test_where_nvml_can_not_be_read_the_line_about_the_measurements_says_so() -> None:
+    assert at_work("NVIDIA H200", 2, {"nvml": "580.1"}) == "measured on 2 NVIDIA H200"
+    assert at_work("CPU", 1, {}) == "measured on CPU"
+    assert at_work("NVIDIA H200", 1, {"nvml": f"{UNREAD}: Driver Not Loaded"}, " of a cluster") == (
+        "measured on NVIDIA H200 of a cluster; the GPU's clocks are not known, NVML is unreadable: Driver Not Loaded"
+    )
 
 
 def test_the_host_has_neither_clocks_nor_other_users() -> None:
@@ -14,3 +46,4 @@ def test_the_host_has_neither_clocks_nor_other_users() -> None:
 
     assert machine.clocks() is None
     assert machine.other_processes() == 0
+    assert "nvml" not in machine.versions()
