@@ -75,7 +75,7 @@ def recover(study: optuna.Study, space: SearchSpace, lost: Callable[[FrozenTrial
         Says which running trials no process works on any more.
     """
     again = 0
-    trials = all_trials(study)
+    trials = _sound(all_trials(study))
     queued = {trial.user_attrs.get(_AGAIN) for trial in trials}
     for frozen in trials:
         if frozen.state is not TrialState.RUNNING or not lost(frozen):
@@ -91,6 +91,21 @@ def recover(study: optuna.Study, space: SearchSpace, lost: Callable[[FrozenTrial
             again += 1
         record_outcome(study, trial, Measurement(Status.INTERRUPTED, "the search ended before this trial did"))
     return again
+
+
+def _sound(trials: Sequence[FrozenTrial]) -> Sequence[FrozenTrial]:
+    """The trials, once each has attributes; optuna takes those of a file as they are.
+
+    Raises
+    ------
+    StoreError
+        If one has something else in their place.
+    """
+    for frozen in trials:
+        attributes: tuple[object, object] = frozen.user_attrs, frozen.system_attrs
+        if not all(isinstance(each, dict) for each in attributes):
+            raise _damaged(frozen.number, TypeError("its attributes are no mapping"))
+    return trials
 
 
 def outcome(frozen: FrozenTrial) -> Measurement | None:
@@ -147,7 +162,7 @@ def _outcome(frozen: FrozenTrial) -> Measurement:
 
 def finished_trials(study: optuna.Study, space: SearchSpace) -> Sequence[TrialRecord]:
     """The finished trials of a study, in the order of their numbers."""
-    records = (trial_record(frozen, space) for frozen in study.get_trials(deepcopy=False))
+    records = (trial_record(frozen, space) for frozen in _sound(study.get_trials(deepcopy=False)))
     return [record for record in records if record is not None]
 
 

@@ -1,5 +1,6 @@
 """The trials of a study in its journal: what it survives, and what a resumed search finds."""
 
+import json
 import os
 import signal
 import subprocess
@@ -23,6 +24,8 @@ from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import find_template
+
+CREATE_TRIAL = 4  # optuna's code of the record that makes a trial
 
 
 @pytest.fixture
@@ -174,3 +177,26 @@ def test_names_are_numbered_and_the_newest_is_found_again(tmp_path: Path) -> Non
         (tmp_path / f"{expected}.journal").write_text("")
         (tmp_path / f"ab-{expected}.journal").write_text("")
         assert latest(folder.names(), "a") == expected
+
+
+@pytest.mark.parametrize("name", ["user_attrs", "system_attrs"])
+@pytest.mark.parametrize("instead", [None, [], [1], "x", 0])
+def test_a_trial_whose_attributes_are_something_else_is_refused(
+    tmp_path: Path, space: SearchSpace, name: str, instead: object
+) -> None:
+    path = tmp_path / "s.journal"
+    with open_study(path, RandomSampler(seed=0)) as study:
+        ask(study, space, 0)
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    made = next(record for record in records if record["op_code"] == CREATE_TRIAL)
+    made[name] = instead
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+
+    with pytest.raises(StoreError, match="damaged"):
+        read_and_recover(path, space)
+
+
+def read_and_recover(path: Path, space: SearchSpace) -> None:
+    with open_study(path, RandomSampler(seed=0)) as study:
+        finished_trials(study, space)
+        recover(study, space)
