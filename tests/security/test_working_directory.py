@@ -221,12 +221,9 @@ def test_the_environment_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_spawned_process_looks_where_this_one_does() -> None:
     context = spawn_context()
     ours, theirs = context.Pipe()
-    process = context.Process(target=_tell, args=(theirs,))
+    # Nothing of this module: it is not importable in a process that another pytest has started.
+    process = context.Process(target=exec, args=("import sys; here.send(sys.path)", {"here": theirs}))
     process.start()
     assert ours.poll(120)
     assert ours.recv() == [place for place in sys.path if place]
     process.join()
-
-
-def _tell(connection: object) -> None:
-    connection.send(sys.path)  # type: ignore[attr-defined]
