@@ -52,6 +52,7 @@ from tilescout.spaces.problems import Problem
 MANNERS = ("dense", "verified", "paused")
 OPTIONS = ProtocolOptions()
 _RECENT = 16  # measurements over which the library's mean goes, as the protocol's
+_ENOUGH = 4  # blocks of the library that tell its noise
 _SHOWN = 10  # pairs
 
 
@@ -156,12 +157,18 @@ def counted(record: dict[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.flo
     return kernel_us[first:], beside_us[first:]
 
 
+def _library_blocks(record: dict[str, Any]) -> list[float]:
+    """The library's blocks that count, of the last queue that has enough of them to tell the noise."""
+    timelines = [Timeline.of(queue) for queue in record["queues"]]
+    counting = [one.library_us[one.skip :].tolist() for one in timelines]
+    return next((blocks for blocks in reversed(counting) if len(blocks) >= _ENOUGH), max(counting, key=len))
+
+
 def divided(records: Sequence[dict[str, Any]], block_us: float) -> dict[str, NDArray[np.float64]]:
     """Ratios of shape [rounds, configurations] by reference; `block_us` is the library's steady time of a block."""
     shape = max(each["round"] for each in records) + 1, max(each["kernel"] for each in records) + 1
     ratios = {name: np.empty(shape) for name in ("neighbours", "level", "protocol")}
-    last = Timeline.of(records[0]["queues"][-1])
-    reference = Reference(block_us, last.library_us[last.skip :].tolist(), OPTIONS)
+    reference = Reference(block_us, _library_blocks(records[0]), OPTIONS)
     level = float(counted(records[0])[1].mean())
     for number, each in enumerate(records):
         kernel_us, beside_us = counted(each)

@@ -99,3 +99,13 @@ def test_without_a_table_or_a_file_it_says_what_it_wants(
     study("timelines", code=2)
 
     assert "--again" in capsys.readouterr().err
+
+
+def test_a_last_queue_that_is_too_short_to_tell_the_noise_is_passed_over() -> None:
+    made = records(drift=0.0, noise=0.001)
+    for each in made:
+        each["queues"].append({"skip": 2, "times_us": [None, 330.0, 300.0, 330.0, 300.0]})
+
+    found = divided(made, LIBRARY_US)
+
+    assert all(np.isfinite(ratios).all() for ratios in found.values())
