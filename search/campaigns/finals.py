@@ -20,7 +20,7 @@ class Final:
     winner
         The number of the winner of the last race; None without a race.
     probability
-        The share of bootstrap samples of the rounds in which it wins.
+        The share of draws of the means in which it has the lowest; see `Race`.
     error
         Why there was no race, or no further one; empty if there was.
     """

@@ -90,7 +90,7 @@ class Race:
     over_default
         The winner's time over the default's, measured in the same rounds.
     probability
-        Share of bootstrap samples of the rounds in which the winner has the lowest mean.
+        Share of draws of the candidates' means, each within its own error, in which the winner has the lowest.
     rounds
         Rounds that were run.
     ran
@@ -169,8 +169,8 @@ def race_fastest(
 def run_race(candidates: Sequence[int], default: int, measure: Measure, options: RaceOptions, seed: int) -> Race:
     """Measure candidates in interleaved rounds until the leader is separated, or the rounds end.
 
-    After every look each candidate is compared with the leader by a one-sided paired t-test on the logarithms of its
-    ratios in the same rounds (`scipy.stats.ttest_rel`), and dropped if it is slower. The level is that of the race,
+    After every look each candidate is compared with the leader by a one-sided t-test on the logarithms of their ratios
+    in the same rounds, with the standard error over heats, and dropped if it is slower. The level is that of the race,
     divided by the looks and by the ordered pairs of racers (Bonferroni's correction; O. J. Dunn: Multiple comparisons
     among means, Journal of the American Statistical Association 56, 1961). The scheme is a race in the sense of
     Maron and Moore (Hoeffding races, NIPS 1993). The default is never dropped.
@@ -186,7 +186,7 @@ def run_race(candidates: Sequence[int], default: int, measure: Measure, options:
     options
         See `RaceOptions`.
     seed
-        Of the order in the rounds and of the bootstrap.
+        Of the order in the rounds and of the draws that tell the probability.
     """
     runners = list(dict.fromkeys([*candidates, default]))
     logs = np.empty((0, options.look, len(runners)))
@@ -249,7 +249,8 @@ def _estimate(found: HeatMean) -> Estimate:
 def _probability(logs: Logs, leader: int, options: RaceOptions, seed: int, samples: int = 2000) -> float:
     """The share of draws of the racers' means in which the leader has the lowest."""
     own = logs - logs.mean(axis=2, keepdims=True)  # without what a round has in common
-    found = [mean_of_heats(own[:, :, at], correlation(own), options.noise) for at in range(own.shape[2])]
+    correlated = correlation(own)
+    found = [mean_of_heats(own[:, :, at], correlated, options.noise) for at in range(own.shape[2])]
     generator = np.random.default_rng(seed)
     drawn = np.array([each.mean + each.error * generator.standard_t(each.freedom, samples) for each in found])
     return float((drawn.argmin(axis=0) == leader).mean())
