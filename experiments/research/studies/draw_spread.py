@@ -1,0 +1,72 @@
+"""Draw problems that a cost model learns from: sizes spread evenly, of no model in particular.
+
+    python -m tilescout.experiments.research draw-spread --out spaces/suites/spread.toml
+
+Real models repeat a few sizes, so a model learned from them alone has seen few ratios of m to n to k. These sizes are a
+Sobol sequence in the logarithms of m, n and k, which leaves no gap. n and k are multiples of 64 as most widths are, and
+every fourth problem's are multiples of 8 only. The products (n, k) of the published models of `draw-problems`
+are passed over: nothing may be learned on those.
+"""
+
+from collections.abc import Iterator
+
+import click
+import numpy as np
+
+from tilescout.experiments.commands.options import seed_option
+from tilescout.experiments.research.runner import Run, study
+from tilescout.experiments.research.studies.draw_problems import products
+from tilescout.spaces.errors import StoreError
+from tilescout.spaces.suite import Entry, write_suite
+
+PROBLEMS = 48
+ROWS = (1, 16384)
+COLUMNS = (8, 131072)
+DEPTH = (256, 32768)
+MOST_FLOP = 2 * 8192**3
+"""The largest product takes 1.5 ms on an H200: larger ones would take most of the time of a campaign."""
+MOST_BYTES = 2**31
+"""Of the operands and the result in bf16, for they are allocated several times over."""
+
+
+def _log_scaled(share: np.ndarray, low: int, high: int) -> np.ndarray:
+    return np.exp(np.log(low) + share * (np.log(high) - np.log(low)))
+
+
+def drawn(seed: int) -> Iterator[Entry]:
+    """The problems, in the order of the sequence."""
+    from scipy.stats import qmc
+
+    kept_out = {product[1:] for kind in ("dense", "vocabulary", "deep") for product in products(kind)}
+    points = qmc.Sobol(3, rng=np.random.default_rng(seed)).random_base2(9)
+    granule = np.where(np.arange(len(points)) % 4 == 3, 8, 64)
+    m = np.rint(_log_scaled(points[:, 0], *ROWS)).astype(int)
+    n, k = (
+        np.maximum(np.rint(_log_scaled(points[:, column], *limits) / granule), 1).astype(int) * granule
+        for column, limits in ((1, COLUMNS), (2, DEPTH))
+    )
+    small = (2 * m * n * k <= MOST_FLOP) & (2 * (m * n + m * k + n * k) <= MOST_BYTES)
+    found = 0
+    for row in np.flatnonzero(small):
+        if (int(n[row]), int(k[row])) not in kept_out and found < PROBLEMS:
+            found += 1
+            yield Entry(f"{m[row]}x{n[row]}x{k[row]}:bf16", "spread")
+
+
+@study("nothing but a sequence of numbers", out_required=True)
+@seed_option
+def main(run: Run, seed: int) -> None:
+    """Write the suite of evenly spread problems."""
+    entries = list(drawn(seed))
+    for entry in entries:
+        click.echo(entry.problem)
+    text = write_suite(
+        "Sizes spread evenly, for a model to learn from",
+        f"a Sobol sequence of seed {seed} in the logarithms of m, n and k; sizes of published models are left out",
+        entries,
+    )
+    assert run.out is not None
+    try:
+        run.out.write_text(text)
+    except OSError as error:
+        raise StoreError(f"can't write {run.out}: {error.strerror}") from error

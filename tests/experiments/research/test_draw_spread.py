@@ -1,0 +1,30 @@
+"""The problems that a model learns from: drawn again by the same seed, and none of a model that judges."""
+
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from tilescout.experiments.research.studies.draw_problems import products
+from tilescout.experiments.research.studies.draw_spread import MOST_BYTES, MOST_FLOP, PROBLEMS, drawn, main
+from tilescout.spaces.gemm import GemmProblem
+
+SUITES = Path(__file__).resolve().parents[3] / "spaces" / "suites"
+
+
+def test_the_shipped_suite_is_what_its_seed_draws(tmp_path: Path) -> None:
+    out = tmp_path / "drawn.toml"
+
+    done = CliRunner().invoke(main, ["--out", str(out), "--seed", "0"])
+
+    assert done.exit_code == 0, done.output
+    assert out.read_text() == (SUITES / "spread.toml").read_text()
+
+
+def test_none_is_drawn_twice_or_too_large_or_of_a_published_model() -> None:
+    problems = [GemmProblem.parse(entry.problem) for entry in drawn(1)]
+
+    assert len(set(problems)) == len(problems) == PROBLEMS
+    published = {product[1:] for kind in ("dense", "vocabulary", "deep") for product in products(kind)}
+    assert not {(problem.n, problem.k) for problem in problems} & published
+    assert all(2 * each.m * each.n * each.k <= MOST_FLOP for each in problems)
+    assert all(2 * (each.m * each.n + each.m * each.k + each.n * each.k) <= MOST_BYTES for each in problems)
