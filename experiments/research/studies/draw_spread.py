@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import click
 import numpy as np
+from numpy.typing import NDArray
 
 from tilescout.experiments.commands.options import seed_option
 from tilescout.experiments.research.runner import Run, study
@@ -29,8 +30,9 @@ MOST_BYTES = 2**31
 """Of the operands and the result in bf16, for they are allocated several times over."""
 
 
-def _log_scaled(share: np.ndarray, low: int, high: int) -> np.ndarray:
-    return np.exp(np.log(low) + share * (np.log(high) - np.log(low)))
+def _log_scaled(share: NDArray[np.float64], low: int, high: int) -> NDArray[np.float64]:
+    scaled: NDArray[np.float64] = np.exp(np.log(low) + share * np.log(high / low))
+    return scaled
 
 
 def drawn(seed: int) -> Iterator[Entry]:
