@@ -174,6 +174,11 @@ class GemmProblem(Problem):
         return "small" if self.flops <= SMALL_FLOPS else "large"
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """The longer and the shorter of m and n, then k and the batch: a product and its transpose have the same."""
+        return max(self.m, self.n), min(self.m, self.n), self.k, self.batch
+
+    @property
     def tolerance(self) -> float:
         return self.result.unit_roundoff + _ACCUMULATION[self.element.bytes]
 

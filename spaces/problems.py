@@ -166,6 +166,11 @@ class Problem(ABC):
         return "other"
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes, in an order that is the same for problems of the same work; see `tilescout.spaces.shapes`."""
+        return tuple(self.sizes.values())
+
+    @property
     @abstractmethod
     def tolerance(self) -> float:
         """The largest relative error, in the Frobenius norm, that rounding explains; an element may be off twice it."""

@@ -1,6 +1,6 @@
 """How sure a comparison is: bootstrap intervals and paired tests."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -10,42 +10,123 @@ from numpy.typing import NDArray
 from tilescout.experiments.compare.truth import Floats
 
 CONFIDENCE = 0.95
-RESAMPLES = 1000
+RESAMPLES = 10_000
+CHUNK = 500
+"""Resamples at a time: curves of thousands of resamples would fill the memory."""
+
 FEWEST_PROBLEMS = 6
 """Problems from which a paired test can reject at 5 %: the smallest two-sided p of 5 pairs is 2 / 2**5 = 0.0625."""
 
-Combine = Callable[[Floats], Floats]
+ENOUGH_PROBLEMS, ENOUGH_SEEDS = 10, 20
+"""Groups of problems, and seeds, from which an interval nearly covers. With values drawn from a normal distribution
+95 % of 1,000 intervals held the mean for 10 problems and 75 % for 3; from a log-normal one (standard deviation 0.5)
+90 % and 71 %. Of seeds on four problems, log-normal, it was 94 % of 500 for 20 seeds, 92 % for 10 and 77 % for 2."""
+
+Interval = tuple[Floats, Floats]
+"""The lower and the upper end."""
 
 
-def bootstrap(groups: Sequence[Floats], combine: Combine, rng: np.random.Generator) -> tuple[Floats, Floats, Floats]:
-    """A figure of several problems, and its confidence interval over what the seeds decided.
+def over_problems(means: Floats, rng: np.random.Generator, labels: Sequence[str] | None = None) -> Interval:
+    """The confidence interval of a mean over problems, for other problems like these.
 
-    Seeds are drawn anew, with replacement, within each problem; the problems stay. So the interval says how far another
-    set of seeds would move the figure on these problems.
+    Problems are drawn anew, with replacement. What the seeds decided is part of what makes problems differ, and so is
+    counted too.
+
+    Parameters
+    ----------
+    means
+        The figure of each problem, of shape [problems, ...].
+    rng
+        Draws the resamples.
+    labels
+        Problems of one label are drawn together, for what is known of one tells of the other; None if each is alone.
+
+    Returns
+    -------
+    tuple of arrays
+        The lower and upper end of the 95 % interval, by percentiles; NaN for a single group, which tells nothing of
+        others.
+    """
+    names = list(labels) if labels is not None else list(map(str, range(len(means))))
+    places = [np.flatnonzero([name == own for name in names]) for own in dict.fromkeys(names)]
+    if len(places) < 2:
+        unknown = np.full(means.shape[1:], np.nan)
+        return unknown, unknown.copy()
+    counts = np.array([len(rows) for rows in places], dtype=np.float64)
+    sums = np.stack([means[rows].sum(axis=0) for rows in places])
+
+    def resample(size: int) -> Floats:
+        drawn = rng.integers(len(places), size=(size, len(places)))
+        total: Floats = sums[drawn].sum(axis=1)
+        total /= counts[drawn].sum(axis=1).reshape(-1, *[1] * (total.ndim - 1))
+        return total
+
+    return _percentiles(resample, len(places), len(places) - 1)
+
+
+def over_seeds(groups: Sequence[Floats], rng: np.random.Generator) -> Interval:
+    """The confidence interval of a mean over problems, for other seeds on these very problems.
+
+    Seeds are drawn anew, with replacement, within each problem; the problems stay.
 
     Parameters
     ----------
     groups
         For each problem, what its searches gave, of shape [seeds, ...]; the seeds may differ in number.
-    combine
-        The figure, from the means over the seeds, of shape [problems, ...]; it works along the first axis.
     rng
         Draws the resamples.
 
     Returns
     -------
     tuple of arrays
-        The figure and the lower and upper end of its 95 % interval, by percentiles.
+        The lower and upper end of the 95 % interval, by percentiles; NaN if no problem was searched twice.
     """
-    point = combine(np.stack([group.mean(axis=0) for group in groups]))
-    draws = [rng.integers(len(group), size=(RESAMPLES, len(group))) for group in groups]
-    resampled = np.stack(
-        [combine(np.stack([group[d[r]].mean(axis=0) for group, d in zip(groups, draws, strict=True)]))
-         for r in range(RESAMPLES)]
-    )  # fmt: skip
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(resampled, [tail, 1 - tail], axis=0)
-    return point, low, high
+    freedom = sum(len(group) - 1 for group in groups)
+    if not freedom:
+        unknown = np.full(groups[0].shape[1:], np.nan)
+        return unknown, unknown.copy()
+
+    def resample(size: int) -> Floats:
+        drawn = [group[rng.integers(len(group), size=(size, len(group)))].mean(axis=1) for group in groups]
+        return np.asarray(np.mean(drawn, axis=0), dtype=np.float64)
+
+    return _percentiles(resample, (freedom + len(groups)) / len(groups), freedom)
+
+
+def geometric_mean(values: Sequence[float], seed: int, labels: Sequence[str] | None = None) -> tuple[float, ...]:
+    """The geometric mean over problems, with the ends of its interval by `over_problems`."""
+    logs = np.log(values)
+    low, high = over_problems(logs, np.random.default_rng(seed), labels)
+    return float(np.exp(logs.mean())), float(np.exp(low)), float(np.exp(high))
+
+
+def share_interval(hits: int, count: int) -> tuple[float, float]:
+    """The 95 % confidence interval of a share that was counted, by Clopper and Pearson (Biometrika 26, 1934)."""
+    from scipy.stats import binomtest
+
+    found = binomtest(hits, count).proportion_ci(CONFIDENCE, method="exact")
+    return float(found.low), float(found.high)
+
+
+def _percentiles(resample: Callable[[int], Floats], count: float, freedom: int) -> Interval:
+    """The ends of the interval, further out the fewer there are: plain percentiles of few values hold too little.
+
+    T. Hesterberg: What teachers should know about the bootstrap, The American Statistician 69, 2015 (the expanded
+    percentile interval).
+
+    Parameters
+    ----------
+    resample
+        Draws so many resamples of the figure, of shape [resamples, ...].
+    count, freedom
+        How many values a resample draws from (the mean over the groups), and the degrees of freedom of their variance.
+    """
+    from scipy.stats import norm, t
+
+    drawn = np.concatenate([resample(CHUNK) for _ in range(RESAMPLES // CHUNK)])
+    tail = norm.cdf(np.sqrt(count / (count - 1)) * t.ppf((1 - CONFIDENCE) / 2, freedom))
+    low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
+    return np.asarray(low), np.asarray(high)
 
 
 @dataclass(frozen=True)
@@ -79,7 +160,9 @@ class PairedTest:
     p_corrected: float
 
 
-def paired_tests(scores: Mapping[str, Mapping[str, Mapping[int, float]]]) -> list[PairedTest]:
+def paired_tests(
+    scores: Mapping[str, Mapping[str, Mapping[int, float]]], fixed: Collection[str] = ()
+) -> list[PairedTest]:
     """Test every two strategies against each other.
 
     With at least `FEWEST_PROBLEMS` problems a pair is a problem, and the test speaks of problems like these; with fewer
@@ -89,12 +172,20 @@ def paired_tests(scores: Mapping[str, Mapping[str, Mapping[int, float]]]) -> lis
     ----------
     scores
         Scores by strategy, problem and seed.
+    fixed
+        Those of the strategies whose searches do not depend on the seed. A problem has one such search, which is beside
+        every search of another strategy.
     """
     from scipy.stats import wilcoxon
 
     found = []
     for first, second in combinations(scores, 2):
-        unit, differences = _differences(scores[first], scores[second])
+        ours, theirs = scores[first], scores[second]
+        if first in fixed and second not in fixed:
+            ours = _beside(ours, theirs)
+        if second in fixed and first not in fixed:
+            theirs = _beside(theirs, ours)
+        unit, differences = _differences(ours, theirs)
         if not len(differences):
             continue
         p = float(wilcoxon(differences).pvalue) if np.any(differences) else 1.0
@@ -130,3 +221,14 @@ def _differences(
     if len(paired) >= FEWEST_PROBLEMS:
         return "problem", np.array([differences.mean() for differences in paired])
     return "run", np.concatenate(paired) if paired else np.array([])
+
+
+def _beside(
+    fixed: Mapping[str, Mapping[int, float]], others: Mapping[str, Mapping[int, float]]
+) -> dict[str, dict[int, float]]:
+    """The one score of each problem, under every seed that another strategy has there."""
+    return {
+        problem: dict.fromkeys(others.get(problem, ()), next(iter(scores.values())))
+        for problem, scores in fixed.items()
+        if scores
+    }

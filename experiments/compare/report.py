@@ -44,8 +44,8 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
             f"{len(comparison.cases)} problems, {comparison.trials} trials, {comparison.seeds} seeds; "
             "pairs are the median and the 90th percentile of the searches"
         ),
-        caption="score: 0 is random search, 1 the best at once; by GPU s: over GPU time; to 5 %, to 1 %: trials until "
-        "within; found: share of the searches within 1 %; ms: to propose a trial",
+        caption="score: 0 is random search, 1 the best at once; 95 %: over problems; by GPU s: over GPU time; to 5 %, "
+        "to 1 %: trials until within; found: share of the searches within 1 %; ms: to propose a trial",
         box=SIMPLE_HEAD,
         title_justify="left",
         caption_justify="left",
@@ -61,6 +61,8 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
             console.print(f"{standing.name} failed on {failure}", highlight=False, markup=False, soft_wrap=True)
         if len(standing.failed) > 3:
             console.print(f"{standing.name} failed {len(standing.failed)} times in all", highlight=False)
+    for warning in comparison.warnings:
+        console.print(warning, highlight=False, soft_wrap=True)
     best, *others = [standing.name for standing in comparison.standings]
     close = [t.second for t in comparison.tests if t.first == best and t.p_corrected >= 0.05]
     if others:
@@ -135,6 +137,8 @@ def _log_standing(client: Any, run_id: str, standing: Standing) -> None:
     metrics = {name: values[0] for name, values in standing.scores.items()}
     metrics |= {f"{name}_low": values[1] for name, values in standing.scores.items()}
     metrics |= {f"{name}_high": values[2] for name, values in standing.scores.items()}
+    for end, at in (("low", 0), ("high", 1)):
+        metrics |= {f"{name}_seeds_{end}": values[at] for name, values in standing.over_seeds.items()}
     for tolerance, figures in standing.within.items():
         metrics |= {f"within_{tolerance.rstrip('%')}_percent/{name}": value for name, value in figures.items()}
     known = [Metric(name, value, stamp, 0) for name, value in metrics.items() if math.isfinite(value)]
@@ -156,7 +160,7 @@ def _cells(standing: Standing) -> tuple[str, ...]:
     close, closest = standing.within["5%"], standing.within["1%"]
     return (
         f"{score:.3f}",
-        f"{low:.3f}-{high:.3f}",
+        f"{_figure(low, '.3f')}-{_figure(high, '.3f')}",
         _figure(standing.scores["score_gpu_seconds"][0], ".3f"),
         _pair(close, "trials", ".0f"),
         _pair(closest, "trials", ".0f"),

@@ -7,15 +7,27 @@ from typing import Any
 import numpy as np
 
 from tilescout.experiments.compare.baseline import expected_trials, quantile_trials
-from tilescout.experiments.compare.inference import CONFIDENCE, PairedTest, bootstrap, paired_tests
+from tilescout.experiments.compare.inference import (
+    CONFIDENCE,
+    ENOUGH_PROBLEMS,
+    ENOUGH_SEEDS,
+    Interval,
+    PairedTest,
+    over_problems,
+    over_seeds,
+    paired_tests,
+)
 from tilescout.experiments.compare.play import Case, Trace
 from tilescout.experiments.compare.scores import Baselines, RunScore, best_so_far
 from tilescout.experiments.compare.truth import Floats, Truth
+from tilescout.spaces.shapes import shape_groups
 
 TOLERANCES = (0.05, 0.01)
 """How far from the table's best "to within" is asked for, relative."""
 
 SCORES = ("score", "score_at_rank", "score_gpu_seconds")
+
+_ENDS = ("mean", "low", "high", "seeds_low", "seeds_high")
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,14 +40,20 @@ class Standing:
         The strategy.
     runs, failed
         Searches that ended well, and what went wrong with the others.
+    deterministic
+        Whether the searches of a problem were the same with every seed. They count as one then.
     scores
-        For each of `SCORES` the mean over the problems, and the low and high end of its 95 % interval.
+        For each of `SCORES` the mean over the problems, and the low and high end of its 95 % interval for other
+        problems like these; NaN where there is a single one.
+    over_seeds
+        For each of `SCORES` the low and high end of the interval for other seeds on these very problems; NaN where no
+        problem was searched with two.
     within
         For each tolerance: the share of the searches that came so close, and the median and 90th percentile of the
         trials and of the GPU seconds that it took; infinite where fewer came so close.
     curve
         Best so far over the table's best after each trial: the geometric mean over problems and seeds, and the low and
-        high end of its 95 % interval, of shape [3, trials].
+        high end of its 95 % interval for other problems, of shape [3, trials].
     seconds_per_trial
         What the strategy itself took to propose, in seconds.
     by_case
@@ -48,7 +66,9 @@ class Standing:
     name: str
     runs: int
     failed: tuple[str, ...]
+    deterministic: bool
     scores: Mapping[str, tuple[float, float, float]]
+    over_seeds: Mapping[str, tuple[float, float]]
     within: Mapping[str, Mapping[str, float]]
     curve: Floats
     seconds_per_trial: float
@@ -72,6 +92,8 @@ class Comparison:
         The strategies, the highest score first.
     tests
         Every two of them.
+    shapes
+        How many groups of problems of one shape there are; intervals are over these. See `tilescout.spaces.shapes`.
     """
 
     trials: int
@@ -80,6 +102,21 @@ class Comparison:
     cases: Mapping[str, Mapping[str, float]]
     standings: Sequence[Standing]
     tests: Sequence[PairedTest]
+    shapes: int
+
+    @property
+    def warnings(self) -> list[str]:
+        """The limits of the figures, a sentence each."""
+        found = []
+        if self.shapes < ENOUGH_PROBLEMS:
+            told = f"intervals over {self.shapes} problems of different shape"
+            found.append(f"{told} hold less than they say: take {ENOUGH_PROBLEMS} or more")
+        if self.seeds < ENOUGH_SEEDS and any(not standing.deterministic for standing in self.standings):
+            found.append(f"intervals over {self.seeds} seeds hold less than they say: take {ENOUGH_SEEDS} or more")
+        same = [standing.name for standing in self.standings if standing.deterministic and self.seeds > 1]
+        if same:
+            found.append(f"the searches of {', '.join(same)} are the same with every seed, and count as one a problem")
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as the command line writes it with ``--json``; what is infinite or unknown becomes null."""
@@ -87,13 +124,16 @@ class Comparison:
             "trials": self.trials,
             "seeds": self.seeds,
             "confidence": CONFIDENCE,
+            "intervals": "over problems; seeds_low and seeds_high over seeds",
+            "warnings": self.warnings,
             "cases": dict(self.cases),
             "contenders": {
                 standing.name: {
                     "runs": standing.runs,
                     "failed": list(standing.failed),
+                    "deterministic": standing.deterministic,
                     **{
-                        name: dict(zip(("mean", "low", "high"), values, strict=True))
+                        name: dict(zip(_ENDS, (*values, *standing.over_seeds.get(name, (np.nan, np.nan))), strict=True))
                         for name, values in standing.scores.items()
                     },
                     "within": standing.within,
@@ -124,13 +164,18 @@ def compare_traces(truths: Mapping[Case, Truth], traces: Sequence[Trace], trials
     trials, seeds
         The budget, and seeds a problem.
     """
+    labels = _shapes(truths)
     baselines = {case: Baselines.of(truth, trials) for case, truth in truths.items()}
     names = list(dict.fromkeys(trace.run.contender for trace in traces))
     by_run: dict[str, dict[str, dict[int, float]]] = {}
     standings = []
+    fixed: list[str] = []
     for name in names:
         own = [trace for trace in traces if trace.run.contender == name]
         good = [trace for trace in own if not trace.error]
+        if same := is_deterministic(good):
+            good = list({trace.run.case: trace for trace in reversed(good)}.values())[::-1]
+            fixed.append(name)
         scored = {
             trace.run: RunScore.of(truths[trace.run.case], baselines[trace.run.case], trace.indices, trials, TOLERANCES)
             for trace in good
@@ -138,28 +183,40 @@ def compare_traces(truths: Mapping[Case, Truth], traces: Sequence[Trace], trials
         for run, score in scored.items():
             by_run.setdefault(name, {}).setdefault(run.case.label, {})[run.seed] = score.score
         failed = tuple(f"{t.run.case.label}, seed {t.run.seed}: {t.error}" for t in own if t.error)
-        standings.append(_standing(name, failed, good, scored, truths, trials))
+        standings.append(_standing(name, failed, good, same, scored, truths, labels, trials))
     standings.sort(key=lambda standing: -np.nan_to_num(standing.scores["score"][0], nan=-np.inf))
     ordered = {standing.name: by_run[standing.name] for standing in standings if standing.name in by_run}
     cases = {case.label: _describe(truth) for case, truth in truths.items()}
     tables = tuple(sorted({case.table for case in truths}))
-    return Comparison(trials, seeds, tables, cases, standings, paired_tests(ordered))
+    tests = paired_tests(ordered, fixed)
+    return Comparison(trials, seeds, tables, cases, standings, tests, len(set(labels.values())))
+
+
+def is_deterministic(traces: Sequence[Trace]) -> bool:
+    """Whether a strategy searched some problem with several seeds, and every problem in one way only."""
+    ways: dict[Case, list[tuple[int, ...]]] = {}
+    for trace in traces:
+        ways.setdefault(trace.run.case, []).append(trace.indices)
+    return any(len(found) > 1 for found in ways.values()) and all(len(set(found)) == 1 for found in ways.values())
 
 
 def _standing(
     name: str,
     failed: tuple[str, ...],
     traces: Sequence[Trace],
+    deterministic: bool,
     scored: Mapping[Any, RunScore],
     truths: Mapping[Case, Truth],
+    labels: Mapping[Case, str],
     trials: int,
 ) -> Standing:
     rng = np.random.default_rng(0)  # of the resamples only: the same searches give the same intervals
     groups = {case: [trace for trace in traces if trace.run.case == case] for case in truths}
     groups = {case: own for case, own in groups.items() if own}
     if not groups:
-        nothing = (float("nan"),) * 3
-        return Standing(name, 0, failed, dict.fromkeys(SCORES, nothing), {}, np.full((3, trials), np.nan), 0.0, {}, {})
+        nothing = dict.fromkeys(SCORES, (float("nan"),) * 3)
+        return Standing(name, 0, failed, False, nothing, {}, {}, np.full((3, trials), np.nan), 0.0, {}, {})
+    shapes = [labels[case] for case in groups]
     of_case = {
         field: [np.array([getattr(scored[trace.run], field) for trace in own]) for own in groups.values()]
         for field in SCORES
@@ -174,7 +231,9 @@ def _standing(
         name=name,
         runs=len(traces),
         failed=failed,
-        scores={field: _triple(bootstrap(values, _over_problems, rng)) for field, values in of_case.items()},
+        deterministic=deterministic,
+        scores={field: _with_interval(values, shapes, rng) for field, values in of_case.items()},
+        over_seeds={field: _ends(over_seeds(values, rng)) for field, values in of_case.items()},
         within={
             f"{tolerance:.0%}": {
                 "share": float(np.mean([np.isfinite(run.trials_within[at]) for run in runs])),
@@ -183,7 +242,7 @@ def _standing(
             }
             for at, tolerance in enumerate(TOLERANCES)
         },
-        curve=np.exp(np.stack(bootstrap(curves, _over_problems, rng))),
+        curve=np.exp(np.stack([(means := _means(curves)).mean(axis=0), *over_problems(means, rng, shapes)])),
         seconds_per_trial=sum(trace.seconds for trace in traces) / max(tried, 1),
         by_case={
             case.label: {field: float(of_case[field][at].mean()) for field in SCORES} for at, case in enumerate(groups)
@@ -207,13 +266,28 @@ def _stops(traces: Sequence[Trace], truths: Mapping[Case, Truth], trials: int) -
     }
 
 
-def _over_problems(means: Floats) -> Floats:
-    return np.asarray(means.mean(axis=0), dtype=np.float64)
+def _shapes(truths: Mapping[Case, Truth]) -> dict[Case, str]:
+    """The shape of each case; a case whose problem is not known is of its own."""
+    known = [(case, truth.problem) for case, truth in truths.items() if truth.problem is not None]
+    found = shape_groups([problem for _, problem in known])
+    return {case: case.label for case in truths} | {case: label for (case, _), label in zip(known, found, strict=True)}
 
 
-def _triple(values: tuple[Floats, Floats, Floats]) -> tuple[float, float, float]:
-    point, low, high = (float(value) for value in values)
-    return point, low, high
+def _means(groups: Sequence[Floats]) -> Floats:
+    """The mean over the seeds of each problem, of shape [problems, ...]."""
+    return np.stack([group.mean(axis=0) for group in groups])
+
+
+def _with_interval(
+    groups: Sequence[Floats], shapes: Sequence[str], rng: np.random.Generator
+) -> tuple[float, float, float]:
+    means = _means(groups)
+    return float(means.mean()), *_ends(over_problems(means, rng, shapes))
+
+
+def _ends(interval: Interval) -> tuple[float, float]:
+    low, high = interval
+    return float(low), float(high)
 
 
 def _spread(name: str, values: Sequence[float]) -> dict[str, float]:

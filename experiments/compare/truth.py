@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from tilescout.search.tables.recorded_space import RecordedSpace
 from tilescout.spaces.errors import TableError
+from tilescout.spaces.problems import Problem
 
 Floats = NDArray[np.float64]
 
@@ -27,12 +28,15 @@ class Truth:
         Which of them were timed, of the same shape.
     gpu_seconds, compile_seconds
         What trying each cost when it was recorded, of the same shape.
+    problem
+        The problem; None if it is not known.
     """
 
     times_us: Floats
     timed: NDArray[np.bool_]
     gpu_seconds: Floats
     compile_seconds: Floats
+    problem: Problem | None = None
 
     @classmethod
     def of(cls, recording: RecordedSpace) -> Self:
@@ -52,7 +56,8 @@ class Truth:
             name: np.asarray(table.data[name], dtype=np.float64)[recording.rows]
             for name in ("gpu_seconds", "compile_seconds")
         }
-        return cls(np.where(timed, times, times[timed].max()), timed, **costs)
+        worst = times[timed].max()
+        return cls(np.where(timed, times, worst), timed, **costs, problem=recording.problem)
 
     def __len__(self) -> int:
         return len(self.times_us)

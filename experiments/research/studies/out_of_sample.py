@@ -19,12 +19,12 @@ from pathlib import Path
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.experiments.commands.options import collected, processes_option, seed_option
+from tilescout.experiments.compare.inference import geometric_mean
 from tilescout.experiments.compare.processes import each
 from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.studies.guided import Convergence, convergence
@@ -34,9 +34,7 @@ from tilescout.spaces.errors import ModelError
 from tilescout.spaces.suite import find_suite
 
 SUITE = "out-of-sample"
-RESAMPLES = 10_000
 TRIALS = 60
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -83,14 +81,6 @@ def speeds(table: Table) -> list[Speed]:
     return found
 
 
-def mean_of(values: Sequence[float], seed: int) -> tuple[float, float, float]:
-    """The geometric mean over problems, with the ends of its 95 % interval by a bootstrap over the problems."""
-    logs = np.log(values)
-    drawn = np.random.default_rng(seed).integers(len(logs), size=(RESAMPLES, len(logs)))
-    low, high = np.quantile(logs[drawn].mean(axis=1), [0.025, 0.975])
-    return float(np.exp(logs.mean())), float(np.exp(low)), float(np.exp(high))
-
-
 def checked_model(table: Table) -> Path:
     """The shipped model of a table's space and device.
 
@@ -127,7 +117,7 @@ def print_speeds(console: Console, found: Sequence[Speed], seed: int) -> dict[st
         means[kind] = {}
         for name in ("best", "default"):
             values = [float(getattr(one, name)) for one in of_kind]
-            mean, low, high = mean_of(values, seed)
+            mean, low, high = geometric_mean(values, seed)
             means[kind][name] = [mean, low, high, min(values), max(values)]
             cells += [f"{mean:.3f} [{low:.3f}, {high:.3f}]", f"{min(values):.3f} to {max(values):.3f}"]
         grid.add_row(*cells)

@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from tilescout.experiments.compare.inference import bootstrap, holm, paired_tests
+from tilescout.experiments.compare.inference import (
+    geometric_mean,
+    holm,
+    over_problems,
+    over_seeds,
+    paired_tests,
+    share_interval,
+)
 
 
 def test_holm_corrects_step_by_step() -> None:
@@ -19,20 +26,55 @@ def test_holm_rejects_too_much_in_one_of_twenty_families_at_most() -> None:
     assert 0.04 < families.mean() < 0.06
 
 
-def test_the_bootstrap_interval_of_a_mean_is_the_one_of_theory() -> None:
+def test_the_interval_over_seeds_is_the_one_of_theory() -> None:
     rng = np.random.default_rng(1)
     groups = [rng.normal(5, 2, (200, 1)) for _ in range(4)]
-    point, low, high = bootstrap(groups, lambda means: means.mean(axis=0), rng)
+    low, high = over_seeds(groups, rng)
     half = 1.96 * 2 / np.sqrt(800)
-    assert point == pytest.approx(np.concatenate(groups).mean())
-    assert point - low == pytest.approx(half, rel=0.15)
-    assert high - point == pytest.approx(half, rel=0.15)
+    mean = np.concatenate(groups).mean()
+    assert mean - low == pytest.approx(half, rel=0.15)
+    assert high - mean == pytest.approx(half, rel=0.15)
 
 
-def test_the_bootstrap_leaves_the_problems_as_they_are() -> None:
+def test_over_seeds_the_problems_stay_as_they_are() -> None:
     groups = [np.full((5, 3), value) for value in (1.0, 9.0)]  # far apart, but without any chance
-    point, low, high = bootstrap(groups, lambda means: means.mean(axis=0), np.random.default_rng(0))
-    np.testing.assert_array_equal(np.stack([point, low, high]), np.full((3, 3), 5.0))
+    np.testing.assert_array_equal(np.stack(over_seeds(groups, np.random.default_rng(0))), np.full((2, 3), 5.0))
+
+
+def test_an_interval_over_problems_is_wider_the_more_they_differ_and_holds_the_mean() -> None:
+    alike, different = geometric_mean([1.0, 1.01] * 20, 0), geometric_mean([0.5, 2.0] * 20, 0)
+    assert alike[1] < alike[0] < alike[2]
+    assert different[2] - different[1] > 10 * (alike[2] - alike[1])
+    assert geometric_mean([1.2] * 8, 0) == pytest.approx((1.2, 1.2, 1.2))
+
+
+@pytest.mark.parametrize("count", [8, 24])
+def test_an_interval_over_few_problems_still_covers(count: int) -> None:
+    rng = np.random.default_rng(0)
+    drawn = rng.normal(0.7, 0.1, (count, 600))  # 600 comparisons at a time
+    low, high = over_problems(drawn, rng)
+    assert np.mean((low <= 0.7) & (high >= 0.7)) > 0.925  # plain percentiles: 0.90 for 8
+
+
+def test_problems_of_one_shape_count_as_one() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(0, 1, 10)
+    low, high = over_problems(values, rng)
+    twice_low, twice_high = over_problems(np.repeat(values, 2), rng, labels=[f"p{at // 2}" for at in range(20)])
+    assert twice_high - twice_low == pytest.approx(high - low, rel=0.05)
+
+
+def test_one_problem_or_one_seed_tells_nothing_of_others() -> None:
+    rng = np.random.default_rng(0)
+    assert np.isnan(over_problems(np.array([0.9]), rng)).all()
+    assert np.isnan(over_problems(np.array([0.9, 0.8]), rng, ["a", "a"])).all()
+    assert np.isnan(over_seeds([np.array([0.9]), np.array([0.8])], rng)).all()
+
+
+def test_a_share_of_nothing_has_an_interval_too() -> None:
+    assert share_interval(0, 40) == pytest.approx((0.0, 1 - 0.025 ** (1 / 40)))  # in closed form
+    low, high = share_interval(4, 40)
+    assert low < 0.1 < high < 0.25
 
 
 def scores(problems: int, seeds: int, shift: float) -> dict[str, dict[int, float]]:
@@ -71,3 +113,12 @@ def test_every_two_are_tested_and_the_more_the_stricter() -> None:
 def test_equal_strategies_are_not_told_apart() -> None:
     (test,) = paired_tests({"a": scores(8, 2, 0.0), "b": scores(8, 2, 0.0)})
     assert (test.p, test.wins, test.difference) == (1.0, 0.5, 0.0)
+
+
+def test_one_search_is_beside_every_search_of_another_but_is_no_ten_beside_another_one() -> None:
+    one = {"p0": {0: 0.9}, "p1": {0: 0.8}}
+    many = scores(2, 10, 0.0)
+    (test,) = paired_tests({"fixed": one, "drawn": many}, fixed=["fixed"])
+    assert (test.unit, test.pairs) == ("run", 20)
+    (test,) = paired_tests({"fixed": one, "another": one}, fixed=["fixed", "another"])
+    assert (test.unit, test.pairs) == ("run", 2)

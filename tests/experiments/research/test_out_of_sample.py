@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tilescout.experiments.research.studies.out_of_sample import checked_model, main, mean_of, search, speeds
+from tilescout.experiments.research.studies.out_of_sample import checked_model, main, search, speeds
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import ModelError
@@ -42,14 +42,6 @@ def test_the_figures_are_printed_and_written(tmp_path: Path) -> None:
     assert means["all"]["default"][0] == pytest.approx(0.908, abs=5e-4)
     for mean, low, high, least, largest in (each[name] for each in means.values() for name in ("best", "default")):
         assert least <= low <= mean <= high <= largest
-
-
-def test_an_interval_over_problems_is_wider_the_more_they_differ_and_holds_the_mean() -> None:
-    alike, different = mean_of([1.0, 1.01] * 20, 0), mean_of([0.5, 2.0] * 20, 0)
-
-    assert alike[1] < alike[0] < alike[2]
-    assert different[2] - different[1] > 10 * (alike[2] - alike[1])
-    assert mean_of([1.2] * 8, 0) == pytest.approx((1.2, 1.2, 1.2))
 
 
 def test_a_model_that_was_trained_on_a_problem_of_the_table_is_refused(table: Table) -> None:
