@@ -11,7 +11,7 @@ from tilescout.search.engines.evaluator import Evaluator, evaluate
 from tilescout.search.engines.selection import check_device, make_engine
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.samplers import SAMPLERS, AnySampler, check_sampler, make_sampler
-from tilescout.search.studies.folders import STORE, artifacts, studies
+from tilescout.search.studies.folders import STORE, artifacts, check_store, studies
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tables.shipped import default_table, named_template
 from tilescout.search.tables.table import Table
@@ -136,7 +136,7 @@ def tune(
     """
     check_device(device)
     check_sampler(sampler)
-    store, table = Path(store), Path(table) if table is not None else None
+    store, table = check_store(Path(store)), Path(table) if table is not None else None
     template = named_template(space, table) if isinstance(space, str) else of_any_problem(space)
     parsed = template.parse(str(problem))  # an object too: it may be a problem of another template
     budget = budget if budget is not None else Budget(trials=DEFAULT_TRIALS)

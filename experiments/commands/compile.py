@@ -19,7 +19,7 @@ from tilescout.experiments.commands.options import (
     store_option,
     target_option,
 )
-from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, verify_shared_object
+from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, read_shared_object
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.devices import find_device
@@ -64,7 +64,7 @@ def compile_sample(
     stored = [kernels.find(key) for key in keys]
     for artifact in stored:
         if artifact is not None and artifact.ok:
-            verify_shared_object(artifact.path, artifact.sha256)
+            read_shared_object(artifact.path, artifact.sha256)
 
     started = time.perf_counter()
     options = CompileOptions(processes) if processes else CompileOptions()

@@ -12,7 +12,7 @@ import numpy as np
 
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
-from tilescout.search.studies.folders import STORE
+from tilescout.search.studies.folders import STORE, check_store
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError, StoreError
 from tilescout.spaces.knobs import Configuration
@@ -68,6 +68,7 @@ own_spaces_option = click.option(
 store_option = click.option(
     "--store",
     type=click.Path(path_type=Path, file_okay=False),
+    callback=lambda context, parameter, store: check_store(store),
     default=STORE,
     show_default=True,
     help="Folder for compiled kernels, studies and the MLflow store.",

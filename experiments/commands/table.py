@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from tilescout.experiments.commands.options import check_writable, examples, store_option
-from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, verify_shared_object
+from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, read_shared_object
 from tilescout.search.build.binaries import instruction_count
 from tilescout.search.build.resources import Resources
 from tilescout.search.studies.folders import artifacts
@@ -142,5 +142,4 @@ def _counted(artifact: Artifact) -> Resources | None:
     resources = artifact.resources
     if resources is None or resources.instructions is not None:
         return resources
-    verify_shared_object(artifact.path, artifact.sha256)
-    return replace(resources, instructions=instruction_count(artifact.path.read_bytes()))
+    return replace(resources, instructions=instruction_count(read_shared_object(artifact.path, artifact.sha256)))

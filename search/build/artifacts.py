@@ -15,13 +15,17 @@ from tempfile import mkdtemp
 from typing import Any
 
 from tilescout.search.build.resources import Resources
-from tilescout.spaces.errors import ArtifactError, StoreError
+from tilescout.search.build.trust import check_folder, read_record
+from tilescout.spaces.errors import MALFORMED, ArtifactError, StoreError
+from tilescout.spaces.inputs import read_regular
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import KernelTemplate
 
 FORMAT = 1
 _RECORD = "artifact.json"
 _SCRATCH = "tmp-"
+_LARGEST_RECORD = 1 << 20  # bytes; one has 1 kB
+_LARGEST_OBJECT = 1 << 28  # bytes; one has 40 kB to 1 MB
 _STALE_SECONDS = 3600.0  # no compiler works that long on one kernel
 SHARED_OBJECT = "kernel.so"  # its name in a folder of the store
 
@@ -122,8 +126,10 @@ class CompileFailure:
     timed_out: bool = False
 
 
-def verify_shared_object(path: Path, sha256: str) -> None:
-    """Check that a shared object is what its record says; loading one is running its code.
+def read_shared_object(path: Path, sha256: str) -> bytes:
+    """The bytes of a shared object, if they are what its record says; loading one is running its code.
+
+    Whoever uses a shared object uses these bytes: the file may be another one a moment later.
 
     Raises
     ------
@@ -131,14 +137,16 @@ def verify_shared_object(path: Path, sha256: str) -> None:
         If it is missing or its checksum differs.
     """
     try:
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        content = read_regular(path, _LARGEST_OBJECT, follow=False)
     except OSError as error:
         raise ArtifactError(f"artifact {path} can't be read ({error.strerror}); compile it again") from error
+    found = hashlib.sha256(content).hexdigest()
     if found != sha256:
         raise ArtifactError(
             f"artifact {path} is damaged: its SHA-256 is {found[:12]}…, recorded is {sha256[:12]}…; "
             "delete its folder and compile it again"
         )
+    return content
 
 
 class ArtifactStore:
@@ -155,13 +163,15 @@ class ArtifactStore:
     Raises
     ------
     StoreError
-        If it can't be made or written.
+        If it can't be made or written, or others could have filled it.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         try:
-            root.mkdir(parents=True, exist_ok=True)
+            root.parent.mkdir(parents=True, exist_ok=True)
+            root.mkdir(mode=0o755, exist_ok=True)
+            check_folder(root, StoreError)
         except OSError as error:
             raise StoreError(f"can't make the artifact store {root}: {error.strerror}") from error
         if not os.access(root, os.W_OK):
@@ -172,10 +182,18 @@ class ArtifactStore:
         return self.root / key.digest[:2] / key.digest
 
     def find(self, key: ArtifactKey) -> Artifact | None:
-        """The artifact of a key; None if it was not made, or what was made is incomplete (it is made again then)."""
+        """The artifact of a key; None if it was not made, or what was made is incomplete (it is made again then).
+
+        Raises
+        ------
+        ArtifactError
+            If somebody else may have written its record.
+        """
         folder = self.folder(key)
         try:
-            record = json.loads((folder / _RECORD).read_text())
+            record = json.loads(read_record(folder / _RECORD, _LARGEST_RECORD, ArtifactError))
+            if record["key"] != json.loads(json.dumps(key.to_dict())):  # of another kernel, moved here
+                return None
             resources = Resources(**record["resources"]) if record["resources"] else None
             artifact = Artifact(
                 path=folder / SHARED_OBJECT,
@@ -185,7 +203,7 @@ class ArtifactStore:
                 compile_seconds=record["compile_seconds"],
                 error=record["error"],
             )
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, *MALFORMED):
             return None
         return artifact if artifact.path.exists() or not artifact.ok else None
 
@@ -225,7 +243,8 @@ class ArtifactStore:
         }
         try:
             (scratch / _RECORD).write_text(json.dumps(record, indent=1))
-            folder.parent.mkdir(exist_ok=True)
+            (scratch / _RECORD).chmod(0o644)  # whatever the umask: it is refused if others may write it
+            folder.parent.mkdir(mode=0o755, exist_ok=True)
             if folder.exists() and self.find(key) is None:
                 shutil.rmtree(folder)
             try:

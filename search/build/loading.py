@@ -1,14 +1,18 @@
 """Compiled kernels in this process: the shared libraries that they need, loading them, calling them."""
 
 import ctypes
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_WRITE, fcntl
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from tilescout.search.build.artifacts import verify_shared_object
+from tilescout.search.build.artifacts import read_shared_object
 from tilescout.spaces.errors import ArtifactError
 from tilescout.spaces.workloads import Tensors, load_workload
 
@@ -88,6 +92,61 @@ def load_runtime_libraries() -> None:
         ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 
+@contextmanager
+def sealed_file(content: bytes) -> Iterator[Path]:
+    """A path, while the context is open, of a file in memory with these bytes, which nothing can change any more.
+
+    What is hashed is then what is loaded: the file that it was read from may be another one by then.
+
+    Raises
+    ------
+    OSError
+        If there is no room for it.
+    """
+    # The dynamic linker takes two files of one path for the same, and TVM FFI goes by the suffix: each has a name of
+    # its own, in a folder that only this user can enter.
+    made = os.memfd_create("kernel", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with os.fdopen(made, "wb") as file, TemporaryDirectory(prefix="tilescout-") as folder:
+        file.write(content)
+        file.flush()
+        fcntl(file, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL)
+        path = Path(folder, "kernel.so")
+        path.symlink_to(f"/proc/self/fd/{file.fileno()}")
+        yield path
+
+
+@dataclass(frozen=True)
+class Library:
+    """A shared object that was loaded.
+
+    Attributes
+    ----------
+    module
+        TVM FFI's module; it has the entry points.
+    name
+        What the dynamic linker, and so debuggers, call it. There is no file of that name any more.
+    """
+
+    module: Any
+    name: str
+
+
+@lru_cache(maxsize=1024)
+def load_library(shared_object: Path, sha256: str) -> Library:
+    """Load a shared object, once its checksum is right; one that is loaded stays so.
+
+    Raises
+    ------
+    ArtifactError, OSError, RuntimeError
+        If it is missing, damaged or no shared object.
+    """
+    import tvm_ffi
+
+    load_runtime_libraries()
+    with sealed_file(read_shared_object(shared_object, sha256)) as sealed:
+        return Library(tvm_ffi.load_module(str(sealed)), str(sealed))
+
+
 @lru_cache(maxsize=1024)
 def load_launch(
     shared_object: Path, sha256: str, function: str, workload: str, max_clusters: int, scratch_bytes: int = 0
@@ -110,9 +169,5 @@ def load_launch(
     ArtifactError, OSError, AttributeError, RuntimeError
         If it is missing, damaged, or has no such entry point.
     """
-    import tvm_ffi
-
-    load_runtime_libraries()
-    verify_shared_object(shared_object, sha256)
-    entry: Callable[..., None] = getattr(tvm_ffi.load_module(str(shared_object)), function)
+    entry: Callable[..., None] = getattr(load_library(shared_object, sha256).module, function)
     return LoadedKernel(entry, load_workload(workload).arguments, max_clusters, scratch_bytes)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, CompileFailure, verify_shared_object
+from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, CompileFailure, read_shared_object
 from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task
 from tilescout.search.engines.jobs import at_work, complete, describe_gpus, device_of, job_of
 from tilescout.search.engines.ray_worker import (
@@ -240,8 +240,7 @@ class RayEngine(Engine):
     def _shared_objects(self, tasks: Sequence[Task]) -> dict[str, Any]:
         """References to the tasks' shared objects, put into Ray's object store when they are first needed."""
         for artifact in [task.artifact for task in tasks if task.artifact.sha256 not in self._shipped]:
-            verify_shared_object(artifact.path, artifact.sha256)
-            self._shipped[artifact.sha256] = self._ray.put(artifact.path.read_bytes())
+            self._shipped[artifact.sha256] = self._ray.put(read_shared_object(artifact.path, artifact.sha256))
         return {task.artifact.sha256: self._shipped[task.artifact.sha256] for task in tasks}
 
     def _compile_remotely(self, key: ArtifactKey) -> Artifact | CompileFailure:

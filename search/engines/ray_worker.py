@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, CompileFailure
+from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, CompileFailure, read_shared_object
 from tilescout.search.build.compilers import CompileOptions, CompilePool
+from tilescout.search.build.trust import check_folder
 from tilescout.search.engines.engine import CannotMeasureError
 from tilescout.search.engines.jobs import measure_batch
 from tilescout.search.measure.process import MeasuringProcess, WorkerLostError
@@ -37,9 +38,16 @@ class Shipped:
 
 
 def session_folder(session: str) -> Path:
-    """Where the workers of a session keep files on their machine; made if it does not exist."""
+    """Where the workers of a session keep files on their machine; made if it does not exist.
+
+    Raises
+    ------
+    ArtifactError
+        If somebody else made it.
+    """
     folder = Path(gettempdir()) / f"tilescout-{session}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    check_folder(folder, ArtifactError)
     return folder
 
 
@@ -58,7 +66,7 @@ def compile_task(template: KernelTemplate, key: ArtifactKey, timeout: float, ses
     built = _pool(template, key.arch, timeout, session).submit(key.configuration, key.signature).result()
     if isinstance(built, CompileFailure):
         return built
-    shared_object = built.path.read_bytes()
+    shared_object = read_shared_object(built.path, built.sha256)
     shutil.rmtree(built.path.parent, ignore_errors=True)
     return Shipped(built, shared_object)
 

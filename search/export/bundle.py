@@ -16,7 +16,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from tilescout.search.build.artifacts import verify_shared_object
+from tilescout.search.build.artifacts import read_shared_object
+from tilescout.search.build.trust import check_folder, read_record
 from tilescout.search.export.decisions import Choice, Decision
 from tilescout.spaces.errors import MALFORMED, ArtifactError, BundleError, StoreError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
@@ -27,6 +28,7 @@ KIND = "tilescout bundle"
 FORMAT = 1
 INDEX = "bundle.json"
 KERNELS = "kernels"
+_LARGEST_INDEX = 1 << 26  # bytes; a decision and its kernel have 2 kB
 
 _FILE = re.compile(rf"{KERNELS}/[0-9a-f]{{64}}\.so")
 
@@ -144,12 +146,12 @@ def write_bundle(
     except OSError as error:
         raise StoreError(f"can't write {path}: {error.strerror}") from error
     try:
-        (scratch / KERNELS).mkdir()
+        (scratch / KERNELS).mkdir(mode=0o755)
         for kernel, source in kernels.values():
-            verify_shared_object(source, kernel.sha256)
-            shutil.copyfile(source, scratch / kernel.file)
+            (scratch / kernel.file).write_bytes(read_shared_object(source, kernel.sha256))
         text = json.dumps({**content, "digest": _digest(content)}, indent=1, sort_keys=True)
         (scratch / INDEX).write_text(text + "\n")
+        (scratch / INDEX).chmod(0o644)  # whatever the umask: it is refused if others may write it
         scratch.chmod(0o755)
         scratch.rename(path)
     except OSError as error:
@@ -173,12 +175,13 @@ def read_bundle(path: Path, named: Named = NONE_NAMED) -> Bundle:
     Raises
     ------
     BundleError
-        If there is none, or it is damaged, of another kind, of a newer format, reaches outside its directory, or holds
-        kernels of a workload that is neither tilescout's nor that of a known template.
+        If there is none, or it is damaged, of another kind, of a newer format, reaches outside its directory, holds
+        kernels of a workload that is neither tilescout's nor that of a known template, or if another user owns it or
+        others may write it.
     """
-    index = _regular(path, INDEX)
     try:
-        record = json.loads(index.read_bytes())
+        check_folder(path, BundleError)
+        record = json.loads(read_record(_regular(path, INDEX), _LARGEST_INDEX, BundleError))
     except OSError as error:
         raise BundleError(f"{path} is no bundle: {INDEX} can't be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
@@ -203,7 +206,7 @@ def read_bundle(path: Path, named: Named = NONE_NAMED) -> Bundle:
         if not _FILE.fullmatch(kernel.file):
             raise BundleError(f"bundle {path} is foreign: {one_line(kernel.file, 80)!r} is no file of a bundle")
         try:
-            verify_shared_object(_regular(path, kernel.file), kernel.sha256)
+            read_shared_object(_regular(path, kernel.file), kernel.sha256)
         except ArtifactError as error:
             raise BundleError(f"bundle {path} is damaged: {error}") from error
         if not _is_known(kernel, named):

@@ -2,8 +2,28 @@
 
 from pathlib import Path
 
+from tilescout.search.build.trust import check_folder
+from tilescout.spaces.errors import StoreError
+
 STORE = Path(".tilescout")
 """The store where none is named."""
+
+
+def check_store(store: Path) -> Path:
+    """A store, unless it is another user's or others may write it: its kernels run, and its studies are believed.
+
+    Raises
+    ------
+    StoreError
+        If it is there and can't be trusted, or not be looked at.
+    """
+    try:
+        check_folder(store, StoreError)
+    except FileNotFoundError:  # it is made when something is kept in it
+        pass
+    except OSError as error:
+        raise StoreError(f"can't use the store {store}: {error.strerror}") from error
+    return store
 
 
 def artifacts(store: Path) -> Path:

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, CompileFailure, verify_shared_object
+from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, CompileFailure, read_shared_object
 from tilescout.search.build.compilers import CompileOptions, CompilePool, build
 from tilescout.spaces.errors import BuildError, StoreError
 from tilescout.spaces.knobs import Configuration
@@ -78,7 +78,7 @@ def test_what_does_not_compile_is_recorded_with_its_reason_and_stops_no_other(
     assert (stored.error, stored.path.exists()) == (failure.error, False)
 
     assert isinstance(artifact, Artifact)
-    verify_shared_object(artifact.path, artifact.sha256)
+    read_shared_object(artifact.path, artifact.sha256)
     assert artifact.function == "plain_gemm"
     assert artifact.resources is None  # it occupies nothing of a GPU
     assert artifact.compile_seconds > 0
@@ -128,7 +128,7 @@ def test_two_pools_that_compile_the_same_at_once_agree(
     assert outcomes[::2] == outcomes[1::2]
     for outcome in outcomes:
         assert isinstance(outcome, Artifact)
-        verify_shared_object(outcome.path, outcome.sha256)
+        read_shared_object(outcome.path, outcome.sha256)
     assert len(files(store)) == 6
     assert not list(store.root.glob("tmp-*"))
 
@@ -149,7 +149,7 @@ def test_a_damaged_record_or_a_missing_library_is_compiled_again(
 
     for before, outcome in zip(first, second, strict=True):
         assert isinstance(outcome, Artifact)
-        verify_shared_object(outcome.path, outcome.sha256)
+        read_shared_object(outcome.path, outcome.sha256)
         assert isinstance(before, Artifact)
         assert outcome.path == before.path
 
@@ -220,7 +220,7 @@ def test_closing_kills_what_still_compiles(
 def test_the_real_kernel_is_built_with_what_it_occupies(compiled_gemm: Artifact) -> None:
     template = find_template("gemm_sm90")
 
-    verify_shared_object(compiled_gemm.path, compiled_gemm.sha256)
+    read_shared_object(compiled_gemm.path, compiled_gemm.sha256)
     assert compiled_gemm.function == "gemm_sm90"
     assert compiled_gemm.resources is not None
     assert compiled_gemm.resources.spill_bytes == 0

@@ -12,7 +12,7 @@ import pytest
 
 from tilescout.search.build.artifacts import Artifact
 from tilescout.search.build.compilers import find_linker
-from tilescout.search.build.loading import load_runtime_libraries, runtime_libraries
+from tilescout.search.build.loading import load_library, runtime_libraries
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
 from tilescout.search.export.decisions import Choice, Decision, Evidence
 from tilescout.spaces.gemm import GemmProblem
@@ -103,8 +103,8 @@ def calls() -> Callable[[Bundle], int]:
 
     def calls(bundle: Bundle) -> int:
         (kernel,) = bundle.kernels.values()
-        load_runtime_libraries()
-        return ctypes.c_int64.in_dll(ctypes.CDLL(str(bundle.path / kernel.file)), "calls").value
+        library = load_library(bundle.path / kernel.file, kernel.sha256)
+        return ctypes.c_int64.in_dll(ctypes.CDLL(library.name), "calls").value
 
     return calls
 

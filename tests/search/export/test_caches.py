@@ -59,6 +59,7 @@ import ctypes, json, sys
 import torch
 from torch._dynamo.utils import counters
 from torch._inductor import config
+from tilescout.search.build.loading import load_library
 from tilescout.search.export.inductor import use
 
 class Layer(torch.nn.Module):
@@ -75,7 +76,8 @@ with use(sys.argv[1]) as tuned, torch.no_grad():
     result = torch.compile(layer)(x)
     bundle = tuned.bundle
     (kernel,) = bundle.kernels.values()
-    called = ctypes.c_int64.in_dll(ctypes.CDLL(str(bundle.path / kernel.file)), "calls").value
+    library = load_library(bundle.path / kernel.file, kernel.sha256).name
+    called = ctypes.c_int64.in_dll(ctypes.CDLL(library), "calls").value
     assert torch.equal(result, layer(x))
 print(json.dumps({
     "hit": counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"] > 0,
@@ -108,6 +110,7 @@ def test_inductors_cache_serves_a_bundle_its_own_code_and_no_other(
 LOADER = """
 import ctypes, json, sys
 import torch
+from tilescout.search.build.loading import load_library
 from tilescout.search.export.inductor import load
 
 package, path, wanted = sys.argv[1:]
@@ -117,7 +120,8 @@ if wanted == "loaded":
 model = torch._inductor.aoti_load_package(package)
 result = model(x)
 (kernel,) = bundle.kernels.values()
-called = ctypes.c_int64.in_dll(ctypes.CDLL(str(bundle.path / kernel.file)), "calls").value
+library = load_library(bundle.path / kernel.file, kernel.sha256).name
+called = ctypes.c_int64.in_dll(ctypes.CDLL(library), "calls").value
 print(json.dumps({"calls": called, "sum": result.float().sum().item()}))
 """
 

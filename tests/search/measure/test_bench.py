@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tilescout.search.build.compilers import find_linker
-from tilescout.search.build.loading import Launch
+from tilescout.search.build.loading import Launch, load_library
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.machine import Block, HostMachine
 from tilescout.search.measure.measurement import Measurement, Status
@@ -39,7 +39,8 @@ class Timed:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-        self.library = ctypes.CDLL(str(path))
+        loaded = load_library(path, self.sha256)
+        self.module, self.library = loaded.module, ctypes.CDLL(loaded.name)
         self.times_us = (ctypes.c_double * MAX_KERNELS).in_dll(self.library, "times_us")
         self.launches = (ctypes.c_int64 * MAX_KERNELS).in_dll(self.library, "launches")
         self.clock_us = ctypes.c_double.in_dll(self.library, "now_us")
@@ -83,9 +84,7 @@ class TimedGemm(Gemm):
     """A GEMM whose library is the shared object's."""
 
     def __init__(self, timed: Timed) -> None:
-        import tvm_ffi
-
-        self.entry: Callable[..., None] = tvm_ffi.load_module(str(timed.path)).library
+        self.entry: Callable[..., None] = timed.module.library
 
     def run_library(self, problem: GemmProblem, inputs: Tensors, output: "torch.Tensor") -> None:
         self.entry(*inputs, output)
@@ -96,8 +95,6 @@ class TimedGemm(Gemm):
 
 @pytest.fixture(scope="module")
 def timed(tmp_path_factory: pytest.TempPathFactory) -> Timed:
-    import tvm_ffi  # noqa: F401 - loads what the shared object needs
-
     spec = find_spec("tvm_ffi")
     assert spec is not None
     assert spec.origin is not None

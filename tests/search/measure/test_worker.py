@@ -20,6 +20,7 @@ import pytest
 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
 from tilescout.search.build.compilers import build
+from tilescout.search.build.loading import load_library
 from tilescout.search.engines.jobs import make_job
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.process import MeasuringProcess, WorkerLostError
@@ -226,7 +227,7 @@ def test_an_artifact_is_verified_on_the_edge_problem_once(build_plain: BuildPlai
     artifact, one_launch = build_plain(), {"single_us": 0.0}  # which is the pilot too
     worker, counts = Worker("cpu"), []
     assert worker.measure(job_of(build_plain(repeats=2), incumbent=1e-6)).status is Status.PRUNED  # loads what all need
-    calls = ctypes.c_int64.in_dll(ctypes.CDLL(str(artifact.path)), "calls")
+    calls = ctypes.c_int64.in_dll(ctypes.CDLL(load_library(artifact.path, artifact.sha256).name), "calls")
     for problem in ("64x64x64", "64x64x64", "72x64x64"):
         before = calls.value
         assert worker.measure(job_of(artifact, problem, incumbent=1e-6, **one_launch)).status is Status.PRUNED
