@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median, quantiles
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from tilescout.search.measure.measurement import Clocks, Timing
 from tilescout.search.measure.pilot import Pilots
 from tilescout.search.measure.protocol import (
     Estimate,
+    Objective,
     ProtocolOptions,
     block_launches,
     is_settled,
@@ -30,7 +32,10 @@ from tilescout.search.measure.reference import Reference
 from tilescout.search.measure.rotation import input_sets, rotation
 from tilescout.search.measure.verification import Case, Verifier
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.workloads import Workload
+from tilescout.spaces.workloads import Tensors, Workload
+
+if TYPE_CHECKING:
+    import torch
 
 _STRETCHES = 10  # of heating at most
 _SETTLED = 0.005  # relative difference of two stretches
@@ -45,7 +50,8 @@ class Bench:
     machine, workload, problem
         Where, and what.
     options
-        The protocol's numbers.
+        The protocol's numbers. By their objective, launches follow one another alone or each between its neighbours;
+        times of the latter are those of the whole less the neighbours' alone.
     library_us
         The library's steady time, if it was taken before (a replaced process goes on with the first one's); None takes
         it now.
@@ -58,6 +64,8 @@ class Bench:
         The library's steady time, in µs.
     launches
         Launches in a block, of the library and of every kernel.
+    around_us
+        The time of a block of the neighbours alone, in µs; 0 where launches have none.
     reference
         What the measurements so far tell of the library's times.
     clocks
@@ -84,42 +92,56 @@ class Bench:
         input_bytes = sum(tensor.nbytes for tensor in self._case.inputs)
         sets = input_sets(input_bytes, machine.l2_bytes, options)
         self._inputs = [self._case.inputs, *(workload.inputs(problem, generator) for _ in range(sets - 1))]
-        first = library_us or self._library_single_us()  # of a short launch also its latency; corrected below
-        self.launches = block_launches(first, options.block_us, options)
+        self._sandwiched = options.objective is Objective.SANDWICH
+        first = library_us or self._single_us(self.run_library)  # of a short launch also its latency; corrected below
+        beside_us = self._single_us(None) if self._sandwiched else 0.0
+        self.launches = block_launches(first + beside_us, options.block_us, options)
         self._turns = itertools.count()  # of blocks, whoever's: each reads the inputs behind those of the last one
         self.clocks: Clocks | None = None
+        if self._sandwiched:
+            beside_us = self._block_us(None)
         if self.launches > 1 and library_us is None:
             # By the block's own events: the latency of starting a graph is not in them.
-            many = self.make_block(self.run_library)
-            first = median(self._alone_us(many) for _ in range(options.batch + 1)) / self.launches
-            self.launches = block_launches(first, options.block_us, options)
+            first = max(self._block_us(self.run_library) - beside_us, 0.0)
+            self.launches = block_launches(first + beside_us, options.block_us, options)
         sets, self.launches = rotation(sets, self.launches)
         self._inputs += [workload.inputs(problem, generator) for _ in range(sets - len(self._inputs))]
         self._library = self.make_block(self.run_library)
         self._pilot_launches = block_launches(first, options.pilot_us, options)
-        self.library_us = self._steady_library_us(first) if library_us is None else library_us
+        steady_us = self._steady_us(first + beside_us) if library_us is None else math.nan
+        self.around_us = self._neighbours_us() if self._sandwiched else 0.0
+        self.library_us = steady_us - self.around_us / self.launches if library_us is None else library_us
         settling_us = options.settling_us if self.launches > 1 else 0.0
-        self._settling = max(1, math.ceil(settling_us / (2 * self.library_us * self.launches)))
-        alone = machine.times_us([self._library] * _ALONE)
-        self.reference = Reference(self.library_us * self.launches, alone, options)
+        block_us = self.library_us * self.launches
+        self._settling = max(1, math.ceil(settling_us / (2 * (block_us + self.around_us))))
+        alone = [time_us - self.around_us for time_us in machine.times_us([self._library] * _ALONE)]
+        self.reference = Reference(block_us, alone, options)
         # A long kernel's pilot is its verifying launch, after which the library's was taken with the same steps.
         once = self._library_once_us() if self.launches == 1 else None
         self._pilots = Pilots(machine, self._pilot_block(self.run_library), once)
 
-    def make_block(self, launch: Launch, launches: int | None = None) -> Block:
+    def make_block(self, launch: Launch | None, launches: int | None = None) -> Block:
         """Launches of a kernel over the inputs in turn, to be timed as one; as many as in every block unless told.
+
+        In sandwiches, if that is the objective; without a kernel, their neighbours alone.
 
         The block reads on where the last one ended, a kernel's or the library's: a block of few launches alone would
         read the same few inputs over and over, from the L2.
         """
         count = launches or self.launches
         parts = math.ceil(len(self._inputs) / count)
-        turns = [[self._turn(launch, part * count + number) for number in range(count)] for part in range(parts)]
+        turns = [
+            [step for number in range(count) for step in self._turn(launch, part * count + number)]
+            for part in range(parts)
+        ]
         return self.machine.block(turns, partial(next, self._turns))
 
-    def _turn(self, launch: Launch, number: int) -> Callable[[], None]:
+    def _turn(self, launch: Launch | None, number: int) -> list[Callable[[], None]]:
+        # Nothing of the bench itself is kept: its operands go when it goes.
         inputs, output = self._inputs[number % len(self._inputs)], self._case.output
-        return lambda: launch(inputs, output)  # nothing of the bench itself: its operands go when it goes
+        if self._sandwiched or launch is None:
+            return sandwich(launch, inputs, output)
+        return [partial(launch, inputs, output)]
 
     def _pilot_block(self, launch: Launch) -> Block:
         turns, count, inputs, output = self._turns, self._pilot_launches, self._inputs, self._case.output
@@ -131,10 +153,16 @@ class Bench:
 
         return Block(run)
 
-    def _library_single_us(self) -> float:
-        """The time of a single launch of the library, without the host."""
-        single = Block(self._turn(self.run_library, 0))
-        return median(self.machine.times_us([single] * (self.options.batch + 2)))
+    def _single_us(self, launch: Launch | None) -> float:
+        """The time of a single launch, or of the neighbours' once, without the host."""
+        inputs, output = self._inputs[0], self._case.output
+        steps = sandwich(None, inputs, output) if launch is None else [partial(launch, inputs, output)]
+
+        def run() -> None:
+            for step in steps:
+                step()
+
+        return median(self.machine.times_us([Block(run)] * (self.options.batch + 2)))
 
     def _library_once_us(self) -> float | None:
         """The library's time where a kernel's is taken that is verified; None if the host was too slow to tell."""
@@ -147,12 +175,19 @@ class Bench:
         times = [time_us for _ in range(self.options.batch + 1) if not math.isnan(time_us := once())]
         return median(times) if times else None
 
-    def _alone_us(self, block: Block) -> float:
-        time_us = self.machine.start(block)
-        self.machine.synchronize()
-        return time_us()
+    def _block_us(self, launch: Launch | None) -> float:
+        """The time of a launch in a block that runs alone; of the neighbours, without a kernel."""
+        block = self.make_block(launch)
 
-    def _steady_library_us(self, first: float) -> float:
+        def once() -> float:
+            time_us = self.machine.start(block)
+            self.machine.synchronize()
+            return time_us()
+
+        return median(once() for _ in range(self.options.batch + 1)) / self.launches
+
+    def _steady_us(self, first: float) -> float:
+        """The time of a launch of the library, with its neighbours if it has some, once it does not change any more."""
         count = max(3, math.ceil(self.options.heating_us / (first * self.launches)))
         before = math.inf
         for _ in range(_STRETCHES):
@@ -162,6 +197,13 @@ class Bench:
                 break
             before = now
         return now
+
+    def _neighbours_us(self) -> float:
+        """The time of a block of the neighbours alone, each after a block of the library."""
+        alone = self.make_block(None)
+        self.machine.times_us([alone] * math.ceil(len(self._inputs) / self.launches), lost=1.0)  # uploads its graphs
+        blocks = [self._library, *[alone, self._library] * _ALONE]
+        return median(self.machine.times_us(blocks)[::2])
 
     def verify(self, launch: Launch, edge: bool) -> tuple[float, float | None]:
         """Run a kernel once on the problem, after two runs on a problem that no tile divides if `edge` asks for them.
@@ -215,7 +257,7 @@ class Bench:
             settling = settling_pairs(beside_us, self.options)
             counted = kernel_us[settling:], beside_us[settling:]
             estimate = self._estimate(*counted)
-            pair_us = float((kernel_us + beside_us).mean())
+            pair_us = float((kernel_us + beside_us).mean()) + 2 * self.around_us
             most = most_pairs(pair_us, self.launches == 1, self.options) - settling
             if is_settled(estimate, most, incumbent, self.options):
                 break
@@ -234,11 +276,13 @@ class Bench:
     def _pairs(self, kernels: Sequence[Block], settling: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Times of the kernels' blocks, and the mean of the library's just before and just after each, in µs.
 
+        Those of sandwiches are less what their neighbours take alone: what the kernel adds to their graph.
+
         So many pairs run before, while the device settles, and count for nothing.
         """
         before = [kernels[0], self._library] * settling
         blocks = [self._library, *before, *(block for kernel in kernels for block in (kernel, self._library))]
-        times = np.array(self.machine.times_us(blocks, skip=len(before), meanwhile=self._watch))
+        times = np.array(self.machine.times_us(blocks, skip=len(before), meanwhile=self._watch)) - self.around_us
         return times[1::2], (times[:-1:2] + times[2::2]) / 2
 
     def _watch(self) -> None:
@@ -267,7 +311,8 @@ class Bench:
         """
         generator = np.random.default_rng(seed)
         blocks = [self.make_block(launch) for launch in launches]
-        parts = math.ceil(len(self._inputs) / self.launches) if self.launches > 1 else 1
+        graphs = self.launches > 1 or self._sandwiched
+        parts = math.ceil(len(self._inputs) / self.launches) if graphs else 1
         self.machine.times_us(blocks * parts, lost=1.0)  # the first replay of a graph uploads it
         order = np.concatenate([generator.permutation(len(blocks)) for _ in range(rounds * pairs)])
         kernel_us, beside_us = self._pairs([blocks[kernel] for kernel in order], self._settling)
@@ -277,3 +322,26 @@ class Bench:
             logs = np.log(self._estimate(kernel_us[mine], beside_us[mine]).values)
             ratios[:, kernel] = np.exp(np.clip(logs, *usual_range(logs)).reshape(rounds, pairs).mean(axis=1))
         return ratios
+
+
+def sandwich(launch: Launch | None, inputs: Tensors, output: "torch.Tensor") -> list[Callable[[], None]]:
+    """The launches of a sandwich, in order; of its neighbours alone where there is no kernel.
+
+    The neighbours stand for the kernels before and after it in a model. One writes its first input, one reads its
+    output. Both are torch's, so that nothing is to be compiled, and they are launched as torch launches everything:
+    without programmatic dependent launch.
+    """
+    kernel = [] if launch is None else [partial(launch, inputs, output)]
+    return [partial(rewrite, inputs[0]), *kernel, partial(rewrite, output)]
+
+
+def rewrite(tensor: "torch.Tensor") -> None:
+    """Read a tensor and write what it holds, with one elementwise kernel.
+
+    The values stay: a kernel's results can be verified between two sandwiches, and multiplications that follow draw the
+    power that random numbers draw.
+    """
+    import torch
+
+    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize]
+    tensor.view(words).bitwise_xor_(0)  # of integers: torch has no arithmetic for e4m3

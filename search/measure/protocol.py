@@ -3,9 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tilescout.spaces.errors import DeviceError
 
 VERSION = "paired-9"
 
@@ -29,6 +33,42 @@ DESCRIPTION = (
     "times the library's steady time."
 )
 
+_SANDWICHES = (
+    " Each launch, of the kernel and of the library, stood in its graph between a kernel of torch's that rewrites its "
+    "first input and one that rewrites its output. What these two take without it, a median over 12 blocks between "
+    "blocks of the library, was subtracted from every block. The 300 us and 150 us above are of such sandwiches. "
+    "Pilots are of the kernel alone."
+)
+
+
+class Objective(StrEnum):
+    """What a kernel's time is the time of."""
+
+    CHAIN = "chain"  #: launches of the kernel alone, back to back
+    SANDWICH = "sandwich"  #: launches between a kernel that writes the first input and one that reads the output
+
+
+DEFAULT_OBJECTIVE = Objective.CHAIN
+"""The objective of what is measured where none is asked for."""
+
+UNNAMED = Objective.CHAIN
+"""The objective of records that name none: they are older than the choice."""
+
+
+def find_objective(name: str) -> Objective:
+    """The objective of this name.
+
+    Raises
+    ------
+    DeviceError
+        With the choices.
+    """
+    try:
+        return Objective(name)
+    except ValueError:
+        raise DeviceError(f"unknown objective {name!r}, allowed are {' and '.join(Objective)}") from None
+
+
 _HALF = 2.2  # standard errors in half of a 95 % interval from some ten values
 _CLEARLY = 3  # standard errors that noise hardly makes
 
@@ -39,6 +79,8 @@ class ProtocolOptions:
 
     Attributes
     ----------
+    objective
+        What runs around the kernel while it is timed.
     single_us
         If a launch of the library takes this long or longer, launches are timed one by one. The gap between events
         (1-2 µs) is then at most 1 % of the time, for kernel and library alike. Shorter launches are joined to blocks.
@@ -82,6 +124,7 @@ class ProtocolOptions:
         problem's times still depended on what of the last launch was left in it.
     """
 
+    objective: Objective = DEFAULT_OBJECTIVE
     single_us: float = 150.0
     block_us: float = 300.0
     pilot_us: float = 20.0
@@ -106,6 +149,11 @@ class ProtocolOptions:
         """Fewest pairs whose interval may end the timing."""
         return self.first + self.batch
 
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> Self:
+        """Read what `dataclasses.asdict` wrote, also as JSON."""
+        return cls(**{**record, "objective": Objective(record["objective"])})
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -115,6 +163,11 @@ class Estimate:
     low: float
     high: float
     values: Sequence[float]
+
+
+def describe(objective: Objective) -> str:
+    """What the protocol does, in prose, by that objective."""
+    return DESCRIPTION + (_SANDWICHES if objective is Objective.SANDWICH else "")
 
 
 def block_launches(library_us: float, block_us: float, options: ProtocolOptions) -> int:

@@ -66,7 +66,7 @@ class Job:
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> "Job":
         """Read what `dataclasses.asdict` wrote."""
-        return cls(**{**record, "options": ProtocolOptions(**record["options"])})
+        return cls(**{**record, "options": ProtocolOptions.from_dict(record["options"])})
 
 
 class Worker:
@@ -198,7 +198,7 @@ def serve(connection: Connection, device: str) -> None:
         except EOFError:
             return
         if request["kind"] == "prepare":
-            options = ProtocolOptions(**request["options"])
+            options = ProtocolOptions.from_dict(request["options"])
             bench = worker.bench(request["workload"], request["problem"], options, request["library_us"])
             others = worker.machine.other_processes()
             send({"kind": "prepared", "library_us": bench.library_us, "other_processes": others})

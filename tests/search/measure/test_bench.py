@@ -15,10 +15,10 @@ import pytest
 
 from tilescout.search.build.compilers import find_linker
 from tilescout.search.build.loading import Launch, load_library
-from tilescout.search.measure.bench import Bench
+from tilescout.search.measure.bench import Bench, rewrite
 from tilescout.search.measure.machine import Block, HostMachine
 from tilescout.search.measure.measurement import Measurement, Status
-from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.search.measure.race import Race, RaceOptions, run_race
 from tilescout.search.measure.worker import Job, Worker
 from tilescout.spaces.gemm import Gemm, GemmProblem
@@ -403,3 +403,91 @@ def test_the_library_is_heated_until_it_is_steady(worker: Worker, timed: Timed) 
 
     assert timed.now_us > 3 * OPTIONS.heating_us
     assert bench.library_us > 200 * 1.045
+
+
+NEIGHBOUR_US = 20.0
+SANDWICHES = replace(OPTIONS, objective=Objective.SANDWICH)
+
+
+@pytest.fixture
+def rewritten(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> "list[torch.Tensor]":
+    """The tensors that neighbours rewrite, each of which takes its time."""
+    tensors: list[torch.Tensor] = []
+
+    def timed_rewrite(tensor: "torch.Tensor") -> None:
+        tensors.append(tensor)
+        timed.clock_us.value += NEIGHBOUR_US
+
+    monkeypatch.setattr("tilescout.search.measure.bench.rewrite", timed_rewrite)
+    return tensors
+
+
+@pytest.mark.parametrize(("library_us", "launches"), [(200.0, 1), (60.0, 3), (12.5, 6)])
+def test_a_kernels_time_in_sandwiches_is_what_it_adds_to_their_graph(
+    worker: Worker, timed: Timed, rewritten: "list[torch.Tensor]", library_us: float, launches: int
+) -> None:
+    timed.set(0, [1.15 * library_us], library_us=library_us)
+    bench = set_up(worker, SANDWICHES)
+
+    timing = bench.time(launcher(worker, timed), incumbent=None)
+    [[raced]] = bench.race([launcher(worker, timed)], rounds=1, pairs=4, seed=0)
+
+    assert bench.launches == launches  # of 300 µs with their neighbours
+    assert bench.around_us == pytest.approx(2 * NEIGHBOUR_US * launches)
+    assert bench.library_us == pytest.approx(library_us)
+    assert timing.ratio == pytest.approx(1.15)
+    assert timing.time_us == pytest.approx(1.15 * library_us)
+    assert raced == pytest.approx(1.15)
+
+
+def test_the_neighbours_write_the_first_input_of_the_launch_and_read_its_output(
+    worker: Worker, timed: Timed, rewritten: "list[torch.Tensor]"
+) -> None:
+    timed.set(0, [70.0], library_us=60.0)
+    bench = set_up(worker, replace(SANDWICHES, cold_bytes=5 * 2 * 8 * 8 * 2))
+    order: list[object] = []
+
+    def launch(inputs: Tensors, output: "torch.Tensor") -> None:
+        order.append((len(rewritten), inputs[0].data_ptr(), output.data_ptr()))
+
+    rewritten.clear()
+    bench.make_block(launch).run()
+
+    assert len(rewritten) == 2 * bench.launches
+    pointers = [tensor.data_ptr() for tensor in rewritten]
+    assert order == [(2 * at + 1, pointers[2 * at], pointers[2 * at + 1]) for at in range(bench.launches)]
+    assert len(set(pointers[::2])) == bench.launches  # the inputs rotate
+
+
+def test_a_chain_has_no_neighbours(worker: Worker, timed: Timed, rewritten: "list[torch.Tensor]") -> None:
+    timed.set(0, [70.0], library_us=60.0)
+    bench = set_up(worker)
+    measure(worker, timed)
+
+    assert bench.around_us == 0
+    assert not rewritten
+
+
+def test_what_the_neighbours_take_does_not_decide_which_kernel_is_faster_than_the_library(
+    worker: Worker, timed: Timed, rewritten: "list[torch.Tensor]"
+) -> None:
+    timed.set(0, [11.0, 9.0, 10.0], library_us=10.0)
+    bench = set_up(worker, SANDWICHES)
+    bench.around_us *= 1.2  # taken too high by a fifth
+
+    slower, faster, same = (bench.time(launcher(worker, timed, kernel), None).ratio for kernel in range(3))
+
+    assert faster < 0.97
+    assert same == pytest.approx(1, abs=0.01)
+    assert slower > 1.03
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float8_e4m3fn"])
+def test_a_neighbour_leaves_the_values_as_they_are(dtype: str) -> None:
+    import torch
+
+    tensor = torch.randn(6, 10).to(getattr(torch, dtype)).t()
+    before = tensor.clone()
+    rewrite(tensor)
+
+    assert torch.equal(tensor.float(), before.float())
