@@ -42,7 +42,7 @@ _SANDWICHES = (
 
 
 class Objective(StrEnum):
-    """What a kernel's time is the time of."""
+    """The surroundings of a kernel while it is timed."""
 
     CHAIN = "chain"  #: launches of the kernel alone, back to back
     SANDWICH = "sandwich"  #: launches between a kernel that writes the first input and one that reads the output
@@ -166,7 +166,7 @@ class Estimate:
 
 
 def describe(objective: Objective) -> str:
-    """What the protocol does, in prose, by that objective."""
+    """The protocol in prose, by that objective."""
     return DESCRIPTION + (_SANDWICHES if objective is Objective.SANDWICH else "")
 
 

@@ -9,8 +9,9 @@ from types import ModuleType
 
 import pytest
 
+from tilescout.experiments.research.llama_block import BlockSizes
 from tilescout.experiments.research.records import Record
-from tilescout.experiments.research.studies import race_designs, settling, timelines
+from tilescout.experiments.research.studies import objectives, race_designs, settling, timelines
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.rows import Row
@@ -33,7 +34,7 @@ def plain_gemm() -> Iterator[ModuleType]:
         patch.syspath_prepend(str(KERNELS))
         patch.setitem(templates._BUILT_IN, "plain_gemm", "plain_gemm:TEMPLATE")
         patch.setitem(devices.DEVICES, "host", HOST)
-        for measuring in (race_designs, settling, timelines):
+        for measuring in (objectives, race_designs, settling, timelines):
             patch.setattr(measuring, "HEATING_US", 50_000.0)  # a processor has no power cap to reach
         yield importlib.import_module("plain_gemm")
 
@@ -121,3 +122,33 @@ def test_the_rows_of_a_table_race(measure: Callable[..., Record]) -> None:
     assert record.result["device"] == "CPU"
     assert outcome["best"] == {"fault": "nothing", "repeats": 1}
     assert json.dumps(outcome["default"]) == json.dumps(outcome["best"])
+
+
+def test_products_and_blocks_are_measured_by_both_objectives_and_their_file_is_printed_again(
+    study: Callable[..., None],
+    table: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(objectives.MODELS, "llama3-8b", BlockSizes(64, 64, heads=4, kv_heads=4))
+    options = ("--model", "llama3-8b", "--rows", "64", "--repeats", "1", "--heats", "2", "--rounds", "3")
+    places = ("--device", "cpu", "--store", str(tmp_path), "--out", str(tmp_path / "out"))
+    study("objectives", "--table", table, *options, *places)
+
+    printed, file = capsys.readouterr().out, tmp_path / "out" / "objectives.json"
+    measured = Record.read(file).result
+    [(text, product)] = measured["products"].items()
+    [(title, block)] = measured["blocks"].items()
+    assert (text, title) == (str(PROBLEM), "llama3-8b 64")
+    assert not product["errors"]
+    for name in ("default", "best 1"):
+        assert {each: len(repeats) for each, repeats in product["ratios"][name].items()} == {"chain": 1, "sandwich": 1}
+    assert block["counts"] == {text: 7}
+    assert not block["errors"]
+    assert [len(heat) for heat in block["ratios"]["default"]] == [3, 3]
+    assert "the default that follows: " in printed
+
+    study("objectives", "--again", str(file))
+    again = capsys.readouterr().out
+    assert again == printed[-len(again) :]

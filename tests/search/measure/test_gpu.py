@@ -19,7 +19,7 @@ from tilescout.search.engines.jobs import complete, make_job
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.measurement import Status
 from tilescout.search.measure.process import MeasuringProcess
-from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.search.measure.worker import Job
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
@@ -146,6 +146,23 @@ def test_twice_the_work_takes_about_twice_the_time(
         ratios.append(measurement.timing.ratio)
 
     assert 1.4 < ratios[1] / ratios[0] < 2.6
+
+
+@pytest.mark.parametrize("problem", ["64x64x64", "1024x1024x1024"], ids=["in graphs of many", "in graphs of one"])
+def test_a_kernel_takes_about_as_long_between_neighbours_as_in_a_chain_and_is_right_there(
+    process: MeasuringProcess, plain_kernel: BuildPlain, job_of: JobOf, problem: str
+) -> None:
+    chain = job_of(plain_kernel(), problem)
+    times = {}
+    for objective in Objective:
+        job = replace(chain, options=replace(chain.options, objective=objective))
+        measured, again = process.measure(job), process.measure(job)
+        assert measured.timing is not None, measured.error
+        assert again.ok, again.error  # the neighbours of the first left inputs and output as they were
+        assert measured.timing.library_us > 0
+        times[objective] = measured.time_us
+
+    assert 0.5 < times[Objective.SANDWICH] / times[Objective.CHAIN] < 2
 
 
 @pytest.fixture(scope="module")
