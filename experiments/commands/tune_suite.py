@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
@@ -29,6 +30,8 @@ def tune_together(asked: TuneRequest) -> None:
     ------
     StoreError
         If MLflow did not get all of it.
+    UsageError
+        If the problems have less than a trial each.
     """
     assert asked.suite is not None
     from tilescout.search.tracking import MlflowTracker, SuiteInfo, SuiteRun, default_store
@@ -37,6 +40,11 @@ def tune_together(asked: TuneRequest) -> None:
     sampler = make_sampler(asked.sampler).label
     template = named_template(asked.space, asked.table)
     problems = suite_problems(template, asked.suite, asked.signature)
+    if asked.trials is not None and asked.trials < len(problems):
+        raise click.UsageError(
+            f"--trials {asked.trials} is for all {len(problems)} problems of {asked.suite}, and each has its default "
+            f"tried: give at least {len(problems)}"
+        )
     options = TuneOptions(
         asked.sampler,
         asked.seed,
@@ -97,9 +105,9 @@ def _print(results: Sequence[StudyResult], title: str, console: Console) -> None
         default = result.default.measurement.timing if result.default is not None else None
         grid.add_row(
             str(result.info.problem),
-            f"{best.time_us:.2f}" if best is not None else "none",
+            f"{best.time_us:.2f}" if best is not None else "failed" if result.trials else "not tried",
             f"{1 / best.ratio:.3f}" if best is not None else "",
-            f"{1 / default.ratio:.3f}" if default is not None else "failed",
+            f"{1 / default.ratio:.3f}" if default is not None else "failed" if result.default else "not tried",
             str(len(result.trials)),
             f"{result.gpu_seconds:.2f}",
             "by itself" if result.stopped else "",
@@ -107,6 +115,7 @@ def _print(results: Sequence[StudyResult], title: str, console: Console) -> None
     console.print(grid)
     total = suite_metrics(results)
     mean = total.get("mean_speedup_over_library")
-    speed = f"geometric mean {mean:.4f} of the library's speed; " if mean is not None else ""
+    solved = f" over {total['solved_problems']:.0f} of {len(results)} problems" if mean is not None else ""
+    speed = f"geometric mean {mean:.4f} of the library's speed{solved}; " if mean is not None else ""
     spent = f"{total['trials']:,.0f} trials, {total['gpu_seconds']:.1f} s of GPU"
     console.print(f"{speed}{spent}, {total['compile_seconds']:.1f} s of compiling", highlight=False, soft_wrap=True)

@@ -149,6 +149,7 @@ def suite_metrics(results: Sequence[StudyResult]) -> dict[str, float]:
             over_library.append(1 / best.ratio)
             if default is not None:
                 over_default.append(fields.speedup(best, default))
+    metrics["solved_problems"] = float(len(over_library))
     for name, speeds in (("speedup_over_library", over_library), ("speedup_over_default", over_default)):
         if speeds:
             metrics[f"mean_{name}"] = math.exp(float(np.mean(np.log(speeds))))
@@ -161,6 +162,7 @@ def _describe(results: Sequence[StudyResult]) -> str:
     lines = ["| problem | trials | µs | over the library |", "| --- | --- | --- | --- |"]
     for result in results:
         timing = result.best.measurement.timing if result.best is not None else None
-        found = f"{timing.time_us:.2f} | {1 / timing.ratio:.3f}" if timing is not None else "none | "
+        none = "every trial failed" if result.trials else "not tried"
+        found = f"{timing.time_us:.2f} | {1 / timing.ratio:.3f}" if timing is not None else f"{none} | "
         lines.append(f"| {result.info.problem} | {len(result.trials)} | {found} |")
     return "\n".join(lines)

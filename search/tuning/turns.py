@@ -1,6 +1,5 @@
 """Share GPUs between several searches: the next one is the search that expects to gain the most."""
 
-import math
 import threading
 import time
 from dataclasses import dataclass
@@ -61,13 +60,15 @@ class Turns:
     searches, gpus
         How many there are of each.
     budget
-        Of all searches together.
+        Of all searches together. Each has a trial for its default, also where that exceeds the budget.
     slice
-        Trials of a turn at most.
+        Trials of a turn at most. The first turn of a search is its even part of the budget's trials, if that is less.
     """
 
     def __init__(self, searches: int, gpus: int, budget: Budget, slice: int) -> None:
         self._budget, self._slice = budget, slice
+        self._searches = searches
+        self._begun: set[int] = set()  # those that had a turn
         self._free = list(range(gpus))
         self._idle = searches  # those that run no turn
         self._claims: dict[int, Claim] = {}
@@ -128,20 +129,28 @@ class Turns:
             gpu = last if last in self._free else self._free[0]
             self._free.remove(gpu)
             self._last[search] = gpu
-            turn = Turn(gpu, self._trials())
+            turn = Turn(gpu, self._trials(search))
+            self._begun.add(search)
             self._granted[search] = turn
             self._promised[search] = turn.trials
             self._known[search] = claim
             self._idle -= 1
             self._changed.notify_all()
 
-    def _trials(self) -> int:
-        """Trials that the budget has for a turn."""
+    def _trials(self, search: int) -> int:
+        """Trials that the budget has for a turn: at least the default in the first one."""
+        first = search not in self._begun
+        return max(int(first), self._left(first))
+
+    def _left(self, first: bool) -> int:
         budget, known = self._budget, self._known.values()
         if budget.gpu_seconds is not None and sum(claim.gpu_seconds for claim in known) >= budget.gpu_seconds:
             return 0
         if budget.seconds is not None and time.monotonic() - self._started >= budget.seconds:
             return 0
+        if budget.trials is None:
+            return self._slice
+        if first:
+            return min(self._slice, budget.trials // self._searches)
         spent = sum(claim.trials for claim in known) + sum(self._promised.values())
-        left = math.inf if budget.trials is None else budget.trials - spent
-        return int(max(0, min(self._slice, left)))
+        return max(0, min(self._slice, budget.trials - spent))

@@ -54,6 +54,13 @@ def test_all_problems_share_one_budget_and_each_starts_with_its_default(table: T
     assert max(spent) - min(spent) <= 3 * turn
 
 
+@pytest.mark.parametrize("trials", [1, 3, 4])
+def test_a_small_budget_starves_no_problem(table: Table, tmp_path: Path, trials: int) -> None:
+    results = search(table, tmp_path, trials=trials)
+    assert sum(len(result.trials) for result in results) == max(trials, len(PROBLEMS))
+    assert all(result.default is not None for result in results)
+
+
 def test_the_same_seed_gives_the_same_trials_and_several_gpus_no_fewer(table: Table, tmp_path: Path) -> None:
     first, second = (search(table, tmp_path / name, "guided-cold", trials=60) for name in "ab")
     assert indices(first) == indices(second)

@@ -61,7 +61,24 @@ def test_the_budget_is_that_of_all_together() -> None:
 @pytest.mark.parametrize("budget", [Budget(gpu_seconds=1.0), Budget(seconds=1e-9)])
 def test_when_the_time_is_up_a_turn_is_for_the_race_alone(budget: Budget) -> None:
     turns = Turns(1, 1, budget, slice=8)
+    turns.give(0, turns.take(0, Claim(0, 0.0, None)))
     assert turns.take(0, Claim(8, 1.0, None)).trials == 0
+
+
+@pytest.mark.parametrize("budget", [Budget(trials=2), Budget(gpu_seconds=1e-9), Budget(seconds=1e-9)])
+def test_a_search_has_its_default_tried_however_small_the_budget_is(budget: Budget) -> None:
+    turns = Turns(3, 3, budget, slice=8)
+    taken: dict[int, int] = {}
+
+    def take(search: int) -> None:
+        taken[search] = turns.take(search, Claim(0, 1.0, None)).trials
+
+    threads = [threading.Thread(target=take, args=(search,)) for search in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert taken == {0: 1, 1: 1, 2: 1}
 
 
 def test_a_search_is_given_the_gpu_that_it_had() -> None:
