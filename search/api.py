@@ -10,6 +10,7 @@ from typing import Any
 from tilescout.search.engines.evaluator import Evaluator, evaluate
 from tilescout.search.engines.selection import check_device, make_engine
 from tilescout.search.measure.race import RaceOptions
+from tilescout.search.result import TuneResult, load_study
 from tilescout.search.samplers import SAMPLERS, AnySampler, check_sampler, make_sampler
 from tilescout.search.studies.folders import STORE, artifacts, check_store, studies
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
@@ -32,8 +33,10 @@ __all__ = [
     "Table",
     "TrialRecord",
     "TuneOptions",
+    "TuneResult",
     "default_table",
     "evaluate",
+    "load_study",
     "make_engine",
     "run_study",
     "tune",
@@ -53,7 +56,7 @@ def tune(
     *,
     sampler: AnySampler = DEFAULT_SAMPLER,
     seed: int = 0,
-    budget: Budget | None = None,
+    budget: Budget | int | None = None,
     settings: Mapping[str, Any] | None = None,
     first: Callable[[KernelTemplate, SearchSpace], Sequence[int]] | None = None,
     race: RaceOptions | None = None,
@@ -63,11 +66,11 @@ def tune(
     table: Path | str | None = None,
     store: Path | str = STORE,
     storage: Path | str | None = None,
-    resume: bool = False,
+    resume: bool | str = False,
     mlflow: str | bool = True,
     progress: bool = False,
     on_trial: Callable[[TrialRecord], None] = lambda trial: None,
-) -> StudyResult:
+) -> TuneResult:
     """Search for the fastest configuration of a kernel on a problem.
 
     Measures on this machine's GPU where there is one that the kernel is for, else replays a recorded table; the logger
@@ -86,7 +89,7 @@ def tune(
         ``"lfbo:copies=5"`` or ``"my_module:MySampler"``, or a class, or an object, of optuna's too; see
         `tilescout.search.samplers.make_sampler`. An object that has a seed keeps it.
     budget
-        When to stop; None means 64 trials.
+        When to stop; a number is one of trials, None means 64.
     settings
         What else the strategy takes: ``{"model": path}`` for ``guided``, ``{"options": {"copies": 5}}`` for ``lfbo``.
     first
@@ -106,8 +109,8 @@ def tune(
     storage
         Where studies are instead: a folder, or the URL of a database, whose studies several tuners may search together.
     resume
-        Go on with the newest study of the same space, problem, device, sampler and seed; in a database, beside the
-        tuners that are at it.
+        Go on with the newest study of the same space, problem, device, sampler and seed, or with the one of them that
+        is named here; in a database, beside the tuners that are at it.
     mlflow
         Where trials are logged: an MLflow URI; True for a SQLite file in the store; False for nowhere.
     progress
@@ -117,8 +120,8 @@ def tune(
 
     Returns
     -------
-    StudyResult
-        All trials, the best of them, what it cost, and how the best was proven. Times in µs.
+    TuneResult
+        All trials, the best of them, what it cost, and how the best was proven. Times in µs. A notebook shows it.
 
     Raises
     ------
@@ -139,7 +142,7 @@ def tune(
     store, table = check_store(Path(store)), Path(table) if table is not None else None
     template = named_template(space, table) if isinstance(space, str) else of_any_problem(space)
     parsed = template.parse(str(problem))  # an object too: it may be a problem of another template
-    budget = budget if budget is not None else Budget(trials=DEFAULT_TRIALS)
+    budget = budget if isinstance(budget, Budget) else Budget(trials=DEFAULT_TRIALS if budget is None else budget)
     options = TuneOptions(
         sampler,
         seed,
@@ -172,7 +175,10 @@ def tune(
                 bar(trial)
             on_trial(trial)
 
-        return run_study(evaluator, options, make_tracker, show)
+        try:
+            return TuneResult.of(run_study(evaluator, options, make_tracker, show))
+        except SearchInterrupted as interrupted:
+            raise SearchInterrupted(TuneResult.of(interrupted.result)) from interrupted
 
 
 def _tracker_maker(mlflow: str | bool, store: Path) -> Callable[[StudyInfo, str | None], Tracker]:

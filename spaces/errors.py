@@ -54,6 +54,10 @@ class ExportError(TilescoutError):
     """Nothing can be exported from what was asked for."""
 
 
+class NoResultError(TilescoutError):
+    """A search found nothing that can be shown."""
+
+
 class StoreError(TilescoutError):
     """A store, study file or tracking server can't be opened or written."""
 

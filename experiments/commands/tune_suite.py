@@ -71,7 +71,7 @@ def tune_together(asked: TuneRequest) -> None:
             asked.suite, template.name, engine.device.name, sampler, options.seed, len(problems),
             engine.provenance.description,
         )  # fmt: skip
-        run = stack.enter_context(SuiteRun(uri, root, about, options.resume))
+        run = stack.enter_context(SuiteRun(uri, root, about, asked.resume))
         bars = stack.enter_context(
             Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"),
                      console=Console(stderr=True))

@@ -16,7 +16,7 @@ from optuna.storages import BaseStorage, RDBStorage
 from tilescout.search.studies.optuna_hooks import cached
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.studies.sharing import SharingOptions, SharingTuner, Tuner
-from tilescout.search.studies.study_store import StudyStore, latest, unused
+from tilescout.search.studies.study_store import StudyStore, resumed, unused
 from tilescout.spaces.errors import ResumableError, StoreError, one_line
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import NONE_NAMED, Named
@@ -67,7 +67,7 @@ class Database(StudyStore):
 
     @contextmanager
     def join(
-        self, base: str, resume: bool, sampler: BaseSampler, space: SearchSpace, sharing: SharingOptions
+        self, base: str, resume: bool | str, sampler: BaseSampler, space: SearchSpace, sharing: SharingOptions
     ) -> Iterator[tuple[optuna.Study, Tuner]]:
         with self._translated(searching=True):
             study = self.open(base, resume, sampler)
@@ -96,25 +96,25 @@ class Database(StudyStore):
         with self._translated():
             return super().read(name, named)
 
-    def open(self, base: str, resume: bool, sampler: BaseSampler) -> optuna.Study:
-        """Make a new study that is named after `base`, or open the newest of those.
+    def open(self, base: str, resume: bool | str, sampler: BaseSampler) -> optuna.Study:
+        """Make a new study that is named after `base`, or open the newest of those, or the one that `resume` names.
 
         Raises
         ------
         StoreError
-            If the database fails.
+            If the database fails, or there is no such study.
         """
         with self._translated():
             while True:
                 names = optuna.get_all_study_names(self.storage)
-                name = latest(names, base) if resume else unused(names, base)
+                name = resumed(names, base, resume) if resume else unused(names, base)
                 try:
                     return optuna.create_study(
                         storage=self.storage,
                         sampler=sampler,
                         study_name=name,
                         direction="minimize",
-                        load_if_exists=resume,
+                        load_if_exists=bool(resume),
                     )
                 except DuplicatedStudyError:  # another tuner was faster
                     continue

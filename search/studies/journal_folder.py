@@ -15,7 +15,7 @@ from optuna.storages.journal import BaseJournalBackend
 from tilescout.search.studies.journal import BusyError, Journal, JournalForm, at_key, read_records
 from tilescout.search.studies.optuna_hooks import OPERATION
 from tilescout.search.studies.sharing import SharingOptions, SoleTuner, Tuner
-from tilescout.search.studies.study_store import StudyStore, latest, unused
+from tilescout.search.studies.study_store import StudyStore, resumed, unused
 from tilescout.spaces.errors import MALFORMED, ResumableError, StoreError, one_line
 from tilescout.spaces.space import SearchSpace
 
@@ -40,9 +40,9 @@ class JournalFolder(StudyStore):
 
     @contextmanager
     def join(
-        self, base: str, resume: bool, sampler: BaseSampler, space: SearchSpace, sharing: SharingOptions
+        self, base: str, resume: bool | str, sampler: BaseSampler, space: SearchSpace, sharing: SharingOptions
     ) -> Iterator[tuple[optuna.Study, Tuner]]:
-        path = self._path(latest(self.names(), base)) if resume else make_journal(self._folder, base)
+        path = self._path(resumed(self.names(), base, resume)) if resume else make_journal(self._folder, base)
         with open_study(path, sampler) as study, SoleTuner(study, space) as sole:
             yield study, sole
 

@@ -42,6 +42,11 @@ class TrialRecord:
     finished: float
     expected: Expected | None = None
 
+    def __repr__(self) -> str:
+        measurement = self.measurement
+        found = f"{measurement.time_us:.2f} µs" if measurement.ok else str(measurement.status)
+        return f"<TrialRecord {self.number}: {found}, {self.configuration}>"
+
 
 @dataclass(frozen=True)
 class StudyInfo:
@@ -142,6 +147,13 @@ class StudyResult:
     race: Race | None = None
     not_raced: str = ""
     stopped: str = ""
+
+    def __repr__(self) -> str:
+        info, best = self.info, self.best
+        timing = best.measurement.timing if best is not None else None
+        found = f"best {timing.time_us:.2f} µs, {1 / timing.ratio:.3f} of {info.library}" if timing else "none worked"
+        what = f"{info.space} {info.problem} on {info.device} ({info.provenance.kind}) by {info.sampler}"
+        return f"<{type(self).__name__} {what}: {len(self.trials)} trials, {found}>"
 
     @property
     def best(self) -> TrialRecord | None:

@@ -1,5 +1,6 @@
 """The interface of what keeps studies."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from contextlib import AbstractContextManager
@@ -12,6 +13,7 @@ from tilescout.search.studies.reading import study_result
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.studies.sharing import SharingOptions, Tuner
 from tilescout.search.studies.trials import RESULT
+from tilescout.spaces.errors import StoreError
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import NONE_NAMED, Named
 
@@ -29,7 +31,7 @@ class StudyStore(ABC):
 
     @abstractmethod
     def join(
-        self, base: str, resume: bool, sampler: BaseSampler, space: SearchSpace, sharing: SharingOptions
+        self, base: str, resume: bool | str, sampler: BaseSampler, space: SearchSpace, sharing: SharingOptions
     ) -> AbstractContextManager[tuple[optuna.Study, Tuner]]:
         """Open a study for searching. The context gives the study and this process's `Tuner`.
 
@@ -38,8 +40,8 @@ class StudyStore(ABC):
         base
             What the study is named after.
         resume
-            Go on with the newest study of that name, in a database together with the tuners that search it now.
-            Otherwise a new study is made.
+            Go on with the newest study of that name, or the one that is named here, in a database together with the
+            tuners that search it now. Otherwise a new study is made.
         sampler, space
             The strategy, and the space that it searches.
         sharing
@@ -140,3 +142,23 @@ def latest(names: Collection[str], name: str) -> str:
     """The one of `names` that `unused` has made of `name` last; `name` itself if there is none."""
     numbered = (f"{name}-{number}" for number in range(len(names) + 1, 1, -1))
     return next((candidate for candidate in (*numbered, name) if candidate in names), name)
+
+
+def resumed(names: Collection[str], base: str, resume: bool | str) -> str:
+    """The study to go on with: the newest that is named after `base`, or the one that `resume` names.
+
+    Raises
+    ------
+    StoreError
+        If that is not there, or not named after `base`.
+    """
+    if not isinstance(resume, str):
+        return latest(names, base)
+    if resume not in names:
+        raise StoreError(f"there is no study {resume} to go on with; there are: {', '.join(sorted(names)) or 'none'}")
+    if not re.fullmatch(rf"{re.escape(base)}(-\d+)?", resume):
+        raise StoreError(
+            f"the study {resume} is of another space, problem, device, sampler or seed: studies of this search are "
+            f"named {base}"
+        )
+    return resume

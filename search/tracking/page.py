@@ -37,8 +37,8 @@ def to_html(result: StudyResult) -> str:
         found=best is not None and best.measurement.ok,
         verdict=verdict(result),
         hindsight=HINDSIGHT,
-        times=_times(result),
-        cost=_cost(result),
+        times=times(result),
+        cost=cost(result),
         knobs=differing(best.configuration if best is not None else None, info.default),
         plots=plots,
         failures=failures(result),
@@ -49,7 +49,8 @@ def to_html(result: StudyResult) -> str:
     )
 
 
-def _times(result: StudyResult) -> list[dict[str, str]]:
+def times(result: StudyResult) -> list[dict[str, str]]:
+    """The times of the best, the default, the library and the roofline, as rows of text."""
     info = result.info
     rows = [_time(name, trial, result) for name, trial in (("best", result.best), ("default", result.default)) if trial]
     rows.append(
@@ -85,7 +86,8 @@ def _time(name: str, trial: TrialRecord, result: StudyResult) -> dict[str, str]:
     }
 
 
-def _cost(result: StudyResult) -> str:
+def cost(result: StudyResult) -> str:
+    """The cost of a search, in a sentence."""
     failed = sum(trial.measurement.failed for trial in result.trials)
     pruned = sum(trial.measurement.status is Status.PRUNED for trial in result.trials)
     among = f" of {result.info.size:,} configurations" if result.info.size else ""

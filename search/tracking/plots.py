@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
+from functools import cache
 from io import BytesIO, StringIO
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,7 @@ _LIGHT_TEXT, _DARK_TEXT = "#ffffff", "#010101"  # on a cell of a heat map, whate
 def draw(result: StudyResult, importance: Importance | None) -> dict[str, "Figure"]:
     """The plots of a study by name, in the order of a report. Plots that would be empty are left out."""
     drawn = {
-        "convergence": _convergence(result),
+        "convergence": convergence(result),
         "importance": _importance(importance) if importance is not None else None,
         "heat_map": _heat_map(result, importance),
         "predicted": _predicted(result),
@@ -95,11 +96,22 @@ def to_svg(name: str, figure: "Figure") -> str:
     return re.sub("|".join(THEMED), lambda found: f"var(--{THEMED[found[0]]})", svg)
 
 
-def _canvas(height: float) -> tuple["Figure", "Axes"]:
+@cache
+def _figure_type() -> "type[Figure]":
     # The object interface: pyplot would keep the figure in global state, and this runs in a thread.
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(_WIDTH, height), dpi=100)
+    class Shown(Figure):
+        """A figure that a notebook shows, also where pyplot was never imported."""
+
+        def _repr_png_(self) -> bytes:
+            return to_png(self)
+
+    return Shown
+
+
+def _canvas(height: float) -> tuple["Figure", "Axes"]:
+    figure = _figure_type()(figsize=(_WIDTH, height), dpi=100)
     axes = figure.add_subplot()
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -131,7 +143,7 @@ def _frame(
     figure.legend(loc="lower center", ncols=columns, fontsize=9, frameon=False)
 
 
-def _convergence(result: StudyResult) -> "Figure":
+def convergence(result: StudyResult) -> "Figure":
     """Every trial's time and the best so far over the trials' numbers.
 
     Failed trials have no time: they are crosses at the upper edge. The default's and the library's times are lines.

@@ -76,8 +76,8 @@ class TuneOptions:
     settings
         What else the strategy takes; see `make_sampler`.
     resume
-        Continue the newest study of the same space, problem, device, sampler and seed instead of starting another; in
-        a database, beside the tuners that are at it.
+        Continue the newest study of the same space, problem, device, sampler and seed, or the one of them that is named
+        here, instead of starting another; in a database, beside the tuners that are at it.
     first
         Indices of configurations that a new study tries right after the default, in this order: what others would try.
     sharing
@@ -88,7 +88,7 @@ class TuneOptions:
     seed: int
     budget: Budget
     studies: Path | str
-    resume: bool = False
+    resume: bool | str = False
     race: RaceOptions = field(default_factory=RaceOptions)
     settings: Mapping[str, Any] = field(default_factory=dict)
     first: Sequence[int] = ()

@@ -1,0 +1,84 @@
+"""The result of `tune`, as a person in a notebook looks at it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tilescout.search import TuneResult, load_study, tune
+from tilescout.spaces.errors import NoResultError, StoreError
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+def result(store: Path) -> TuneResult:
+    return tune("gemm_sm90", "512x512x512:bf16", device="replay", budget=16, store=store, mlflow=False)
+
+
+def of_no_trials(result: TuneResult) -> TuneResult:
+    return TuneResult(result.info, [], 0.0)
+
+
+def test_a_number_is_a_budget_of_so_many_trials(result: TuneResult) -> None:
+    assert len(result.trials) == 16
+
+
+def test_a_result_prints_in_a_line_that_has_the_best(result: TuneResult) -> None:
+    best = result.best_trial
+    assert f"16 trials, best {best.measurement.time_us:.2f} µs" in repr(result)
+    assert len(repr(result)) < 160
+    assert repr(best).startswith(f"<TrialRecord {best.number}: {best.measurement.time_us:.2f} µs, ")
+    assert repr(of_no_trials(result)).endswith("0 trials, none worked>")
+
+
+def test_a_notebook_shows_a_table_and_a_picture_and_no_markup_of_the_study(result: TuneResult) -> None:
+    shown = result._repr_html_()
+    assert f"<code>{result.best_trial.configuration}</code>" in shown
+    assert "data:image/png;base64," in shown
+    evil = replace(result, info=replace(result.info, sampler="<script>"))
+    assert "&lt;script&gt;" in evil._repr_html_()
+    assert "<script>" not in evil._repr_html_()
+
+
+def test_the_data_frame_has_a_row_a_trial_with_the_values_of_the_knobs(result: TuneResult) -> None:
+    frame = result.trials_dataframe()
+    assert list(frame.index) == list(range(16))
+    best = frame.loc[frame["time_us"].idxmin()]
+    assert best["tile_m"] == result.best_params["tile_m"]
+    assert best["time_us"] == result.best_value
+    assert of_no_trials(result).trials_dataframe().empty
+
+
+def test_importances_name_knobs_the_largest_first(result: TuneResult) -> None:
+    shares = result.importances()
+    assert set(shares) <= set(result.info.knobs)
+    assert list(shares.values()) == sorted(shares.values(), reverse=True)
+    assert of_no_trials(result).importances() == {}
+
+
+def test_a_plot_is_a_figure_that_a_notebook_shows(result: TuneResult) -> None:
+    figure = result.plot("gpu_seconds")
+    assert figure._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
+    with pytest.raises(NoResultError, match="no plot 'predicted' of this study; there are convergence, importance"):
+        result.plot("predicted")
+
+
+def test_what_found_nothing_has_no_best_trial(result: TuneResult) -> None:
+    with pytest.raises(NoResultError, match="no trial of gemm_sm90-512x512x512-bf16-h200-replay-tpe-s0 worked"):
+        _ = of_no_trials(result).best_value
+
+
+def test_a_study_is_loaded_and_resumed_by_its_name(result: TuneResult, store: Path) -> None:
+    name = result.info.name
+    assert load_study(name, store=store).best_value == result.best_value
+    again = tune("gemm_sm90", "512x512x512:bf16", device="replay", budget=18, store=store, mlflow=False, resume=name)
+    assert again.info.name == name
+    assert list(again.trials[:16]) == list(result.trials)
+    with pytest.raises(StoreError, match="is of another space, problem, device, sampler or seed"):
+        tune("gemm_sm90", "1024x1024x1024:bf16", device="replay", store=store, mlflow=False, resume=name)
+    with pytest.raises(StoreError, match=f"there is no study nonsense to go on with; there are: {name}"):
+        tune("gemm_sm90", "512x512x512:bf16", device="replay", store=store, mlflow=False, resume="nonsense")
