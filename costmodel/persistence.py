@@ -4,6 +4,7 @@ A model file is an ``.npz`` archive with the arrays of its forest, of its networ
 a JSON text. Arrays are checked before they are used.
 """
 
+import hashlib
 import json
 import zipfile
 from collections.abc import Sequence
@@ -145,6 +146,21 @@ def load_model(path: Path) -> tuple[SavedModel, ModelCard]:
     if networks is not None:
         return RankingModel.of(networks, errors), card
     raise ModelError(f"model {path} is damaged: it holds neither trees nor networks; train it anew")
+
+
+def model_digest(path: Path) -> str:
+    """The SHA-256 of a model's file, which tells it from others of its name.
+
+    Raises
+    ------
+    ModelError
+        If the file can't be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ModelError(f"can't read the model {path}: {error.strerror}") from error
 
 
 def shipped_model(space: str, device: str) -> Path | None:

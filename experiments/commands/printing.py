@@ -35,6 +35,9 @@ def print_result(result: StudyResult, console: Console) -> None:
         _line(console, f"race: {result.race.verdict(spoken(info.library))}")
     if result.stopped:
         _line(console, f"stopped by itself: {result.stopped}")
+    if (guide := info.guide) is not None:
+        knows = "was trained on this very problem" if guide["trained_on_problem"] else "never saw this problem"
+        _line(console, f"cost model: {guide['name']}, sha256 {guide['sha256'][:12]}; it {knows}")
     failed = sum(trial.measurement.failed for trial in result.trials)
     pruned = sum(trial.measurement.status is Status.PRUNED for trial in result.trials)
     _line(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Self
 
 from tilescout.costmodel.estimator import Expected
@@ -77,6 +78,8 @@ class StudyInfo:
         How many configurations are searched.
     model
         File of the cost model that guides the search; empty without one.
+    model_sha256
+        Checksum of that file; empty without one, or if the study is of an older tilescout.
     hindsight
         Whether that model was trained on measurements of this very problem. Its times are then no predictions.
     """
@@ -96,6 +99,14 @@ class StudyInfo:
     size: int = 0
     model: str = ""
     hindsight: bool = False
+    model_sha256: str = ""
+
+    @property
+    def guide(self) -> dict[str, Any] | None:
+        """The name and checksum of the cost model, and whether it knows the problem, for JSON; None without one."""
+        if not self.model:
+            return None
+        return {"name": Path(self.model).name, "sha256": self.model_sha256, "trained_on_problem": self.hindsight}
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready mapping that `from_dict` reads back."""
@@ -233,6 +244,7 @@ class StudyResult:
             "not_raced": self.not_raced,
             "seconds": self.seconds,
             "stopped": self.stopped,
+            "model": info.guide,
         }
 
     def to_dict(self) -> dict[str, Any]:

@@ -203,6 +203,8 @@ def result_tags(result: StudyResult) -> dict[str, str]:
         tags["best_configuration"] = str(result.best.configuration)
     if result.info.model:
         tags["cost_model"] = Path(result.info.model).name
+        tags["cost_model_sha256"] = result.info.model_sha256
+        tags["cost_model_knows_problem"] = str(result.info.hindsight)
     if result.not_raced:
         tags["race"] = f"not finished: {result.not_raced}"
     if result.race is not None:

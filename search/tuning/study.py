@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self
 
 import optuna
 
+from tilescout.costmodel.persistence import model_digest
 from tilescout.search.engines.engine import CannotMeasureError
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.measure.race import RaceOptions, race_fastest
@@ -279,6 +280,7 @@ def _about(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, opt
         size=len(space),
         model=str(sampler.model_file or ""),
         hindsight=sampler.hindsight,
+        model_sha256=model_digest(sampler.model_file) if sampler.model_file is not None else "",
     )
     record_info(study, info)
     return info

@@ -60,9 +60,15 @@ class Speed:
     default_alone: float
 
 
+def kinds(table: Table) -> dict[str, str]:
+    """The kind of each problem of a table; empty for one that the suite does not hold."""
+    known = {entry.problem: entry.label.rpartition(", ")[2] for entry in find_suite(SUITE).entries}
+    return {str(problem): known.get(str(problem), "") for problem in table.problems}
+
+
 def speeds(table: Table) -> list[Speed]:
     """The speeds of every problem of a table whose fastest rows raced."""
-    kinds = {entry.problem: entry.label.rpartition(", ")[2] for entry in find_suite(SUITE).entries}
+    kind_of = kinds(table)
     ratio, raced = (np.asarray(table.data[name].fill_null(np.inf)) for name in ("ratio", "raced_ratio"))
     found = []
     for problem in table.problems:
@@ -71,7 +77,7 @@ def speeds(table: Table) -> list[Speed]:
         found.append(
             Speed(
                 problem=str(problem),
-                kind=kinds.get(str(problem), ""),
+                kind=kind_of[str(problem)],
                 best=float(1 / raced[rows].min()),
                 default=float(1 / raced[default]),
                 best_alone=float(1 / ratio[rows].min()),

@@ -1,0 +1,232 @@
+r"""Tune problems that the shipped model never saw, and race each answer against an exhaustive best.
+
+    python -m tilescout.experiments.research tunings-out-of-sample \
+        experiments/results/out-of-sample-2026-11-22/gemm_sm90-h200-out-of-sample.parquet --out tunings.json
+
+The problems are drawn from the table, evenly over the five kinds of the suite `out-of-sample`. Each is tuned once by
+the command ``tilescout tune``, with the shipped model and an empty store. Then the answer, the default, and the fastest
+configurations of the table run in rounds against each other and `torch.mm`. The table's are an exhaustive best of its
+sub-space that the tuning had no part in. The tuning searches the whole space, so that its answer may be faster.
+
+A problem that the file of ``--out`` has is not tuned again: a run that was interrupted goes on by the same command.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table as Grid
+
+from tilescout.experiments.commands.options import collected, seed_option
+from tilescout.experiments.compare.inference import geometric_mean, over_problems, share_interval
+from tilescout.experiments.research.records import Record
+from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, device_option, study
+from tilescout.experiments.research.studies.out_of_sample import checked_model, kinds
+from tilescout.search.build.artifacts import SHARED_OBJECT
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.local import LocalEngine
+from tilescout.search.measure.heats import correlation, mean_of_heats
+from tilescout.search.measure.protocol import VERSION
+from tilescout.search.measure.race import RaceOptions
+from tilescout.search.studies.folders import artifacts
+from tilescout.search.tables.table import Table
+from tilescout.spaces.errors import DeviceError
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import find_template
+
+BEST = 3
+"""Configurations of the table that race: the first by its own race, and those that may be faster here."""
+
+HEATS, RACE = 10, RaceOptions()
+COMPILERS = 16
+TUNING_SECONDS = 300
+
+
+def drawn(table: Table, count: int, seed: int) -> list[str]:
+    """So many problems of the table, by turns of the kinds, each drawn at random."""
+    rng = np.random.default_rng(seed)
+    of_kind: dict[str, list[str]] = {}
+    for problem, kind in kinds(table).items():
+        of_kind.setdefault(kind, []).append(problem)
+    shuffled = [[names[at] for at in rng.permutation(len(names))] for names in of_kind.values()]
+    longest = max(map(len, shuffled))
+    return [names[at] for at in range(longest) for names in shuffled if at < len(names)][:count]
+
+
+def fastest(table: Table, problem: Problem, count: int = BEST) -> list[Configuration]:
+    """The fastest configurations of a problem by the table's race."""
+    rows = table.rows(problem)
+    raced = np.asarray(table.data["raced_ratio"].fill_null(np.inf))[rows]
+    return [table.configuration(int(row)) for row in rows[np.argsort(raced, kind="stable")[:count]]]
+
+
+def tuned(space: str, name: str, device: str, store: Path) -> dict[str, Any]:
+    """The result of ``tilescout tune`` in a process of its own, with its wall time and the kernels that it compiled.
+
+    Raises
+    ------
+    DeviceError
+        If the command failed.
+    """
+    store.mkdir(exist_ok=True)
+    answer = store / "result.json"
+    command = [sys.executable, "-P", "-m", "tilescout.experiments", "tune", space, "--problem", name]
+    command += ["--sampler", "guided", "--device", device, "--store", str(store), "--json", str(answer)]
+    started = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TUNING_SECONDS, check=False)
+    seconds = time.monotonic() - started
+    if done.returncode:
+        raise DeviceError(f"the tuning of {name} failed: {done.stderr.strip()[-500:]}")
+    result: dict[str, Any] = json.loads(answer.read_text())
+    compiled = sum(1 for _ in artifacts(store).rglob(SHARED_OBJECT))
+    return {"result": result, "wall_seconds": seconds, "compiled": compiled}
+
+
+def raced(engine: LocalEngine, problem: Problem, runners: Mapping[str, Configuration]) -> dict[str, list[list[float]]]:
+    """Log ratios to `torch.mm` of each runner, of shape [heats, rounds]; runners that are the same share them."""
+    with Evaluator(engine, problem) as evaluator:
+        at = {name: evaluator.space.index(configuration) for name, configuration in runners.items()}
+        indices = list(dict.fromkeys(at.values()))
+        logs = np.stack(
+            [np.log(evaluator.race(indices, RACE.look, RACE.pairs, heat)) for heat in range(HEATS)]
+        )  # [heats, rounds, runners]
+    return {name: logs[:, :, indices.index(index)].tolist() for name, index in at.items()}
+
+
+def estimate(logs: NDArray[np.float64]) -> list[float]:
+    """A ratio and the ends of its 95 % interval, from its logarithms of shape [heats, rounds]."""
+    found = mean_of_heats(logs, correlation(logs[:, :, None]), RACE.noise)
+    return [float(np.exp(found.mean + at * found.half)) for at in (0, -1, 1)]
+
+
+def figures(problem: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of one problem, from what was kept of it.
+
+    The regret is the answer's time over that of the fastest of the table's here, less 1. Which one that is was picked
+    in the same race, so that the regret is rather too large.
+    """
+    logs = {name: np.asarray(of) for name, of in problem["race"].items()}
+    best = min((name for name in logs if name.startswith("table")), key=lambda name: float(logs[name].mean()))
+    speed = [1 / value for value in estimate(logs["answer"])]
+    return {
+        "speed": [speed[0], speed[2], speed[1]],
+        "best": 1 / estimate(logs[best])[0],
+        "default": 1 / estimate(logs["default"])[0],
+        "regret": [value - 1 for value in estimate(logs["answer"] - logs[best])],
+        "trials": problem["result"]["trials"],
+        "compiled": problem["compiled"],
+        "gpu_seconds": problem["result"]["gpu_seconds"],
+        "wall_seconds": problem["wall_seconds"],
+        "stopped": problem["result"]["stopped"],
+    }
+
+
+def print_figures(console: Console, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Print the figures of every problem, and return those of all of them."""
+    of = {name: figures(problem) for name, problem in result["problems"].items()}
+    grid = Grid(title="answers of tunings with the shipped model, which never saw these problems", title_justify="left")
+    for heading in ("problem", "over torch.mm [95 %]", "table's best", "default", "regret [95 %]", "trials", "kernels"):
+        grid.add_column(heading)
+    for heading in ("GPU s", "wall s", "stopped"):
+        grid.add_column(heading)
+    for name, one in of.items():
+        grid.add_row(
+            name,
+            "{:.3f} [{:.3f}, {:.3f}]".format(*one["speed"]),
+            f"{one['best']:.3f}",
+            f"{one['default']:.3f}",
+            "{:.2%} [{:.2%}, {:.2%}]".format(*one["regret"]),
+            str(one["trials"]),
+            str(one["compiled"]),
+            f"{one['gpu_seconds']:.2f}",
+            f"{one['wall_seconds']:.0f}",
+            "by itself" if one["stopped"] else "by its budget",
+        )
+    console.print(grid)
+    regrets = np.array([one["regret"][0] for one in of.values()])
+    low, high = over_problems(regrets, np.random.default_rng(0))
+    behind = int((regrets > 0.01).sum())
+    summary: dict[str, Any] = {
+        "model": next(iter(result["problems"].values()))["result"]["model"],
+        "speed": geometric_mean([one["speed"][0] for one in of.values()], 0),
+        "best": geometric_mean([one["best"] for one in of.values()], 0),
+        "default": geometric_mean([one["default"] for one in of.values()], 0),
+        "regret": [float(regrets.mean()), float(low), float(high)],
+        "behind": [behind, len(of), *share_interval(behind, len(of))],
+        **{name: float(np.median([one[name] for one in of.values()])) for name in COSTS},
+        **{f"{name}_total": float(np.sum([one[name] for one in of.values()])) for name in COSTS},
+    }
+    console.print(json.dumps(summary, indent=1), highlight=False)
+    return {"of_problems": of, "summary": summary}
+
+
+COSTS = ("trials", "compiled", "gpu_seconds", "wall_seconds")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The parameters of the command; its help text says what each means."""
+
+    table: Path | None
+    problems: int
+    names: tuple[str, ...]
+    compilers: int
+    device: str
+    seed: int
+
+
+@study(GPU_OR_RECORD, again=True)
+@click.argument("table", type=click.Path(path_type=Path), required=False)
+@click.option("--problems", default=10, show_default=True, help="How many problems to draw.")
+@click.option("--problem", "names", multiple=True, metavar="NAME", help="This problem instead; repeatable.")
+@click.option("--compilers", default=COMPILERS, show_default=True, help="Most compilers at a time.")
+@device_option
+@seed_option
+@collected(Asked)
+def main(run: Run, asked: Asked) -> None:
+    """Tune and race every problem, and print the figures."""
+    if run.record is not None:
+        print_figures(Console(), run.record.result)
+        return
+    if asked.table is None or run.out is None:
+        raise click.UsageError("name a table and --out, or a file with --again")
+    table = Table.read(asked.table)
+    checked_model(table)
+    names = asked.names or drawn(table, asked.problems, asked.seed)
+    done: dict[str, Any] = Record.read(run.out).result["problems"] if run.out.exists() else {}
+    result: dict[str, Any] = {"protocol": VERSION, "table": table.path.name, "problems": done}
+    use_cores(asked.compilers)  # before the compilers of the races start
+    template = find_template(table.card.space)
+    with TemporaryDirectory() as folder, LocalEngine(template, Path(folder, "races"), [asked.device]) as engine:
+        for name in names:
+            if name in done:
+                continue
+            problem = table.problem(name)
+            found = tuned(table.card.space, name, asked.device, Path(folder, f"store-{len(done)}"))
+            runners = {
+                "answer": Configuration.of(found["result"]["best"]["configuration"]),
+                "default": table.card.baselines[problem].default,
+                **{f"table {at}": one for at, one in enumerate(fastest(table, problem), start=1)},
+            }
+            found["runners"] = {runner: dict(configuration) for runner, configuration in runners.items()}
+            done[name] = {**found, "race": raced(engine, problem, runners)}
+            run.keep(result)
+    run.keep({**result, **print_figures(Console(), result)})
+
+
+def use_cores(count: int) -> None:
+    """Let this process and those that it starts use so many cores: a tuning has a compiler for each."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[:count])
