@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tilescout.spaces.lazy import public_names
 
 if TYPE_CHECKING:
-    from tilescout.spaces.building import compile_object, element_type, row_major
+    from tilescout.spaces.building import compile_object, element_type, import_compiler, row_major
     from tilescout.spaces.constraints import Columns, Constraint, Mask
     from tilescout.spaces.devices import DEVICES, Device, find_device
     from tilescout.spaces.errors import (
@@ -86,6 +86,7 @@ __all__ = [
     "find_device",
     "find_suite",
     "find_template",
+    "import_compiler",
     "load_template",
     "load_workload",
     "parse_restrictions",
@@ -98,7 +99,7 @@ __all__ = [
 ]
 
 _NAMES = {
-    "building": "compile_object element_type row_major",
+    "building": "compile_object element_type import_compiler row_major",
     "constraints": "Columns Constraint Mask",
     "devices": "DEVICES Device find_device",
     "errors": "ArtifactError BuildError BundleError DeviceError ExportError ModelError ProblemError ResumableError "

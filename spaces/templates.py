@@ -12,6 +12,7 @@ from reprlib import repr as short
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, cast
 
+from tilescout.spaces.building import import_compiler
 from tilescout.spaces.constraints import Columns, Constraint
 from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.errors import SpaceError, one_line
@@ -81,6 +82,14 @@ class KernelTemplate(ABC, Generic[P]):
         launch, and other kernels may use the memory once the kernel has ended.
         """
         return 0
+
+    def warm_up(self) -> None:
+        """Import what `build` imports: CuteDSL, unless a subclass says something else.
+
+        It is called once, in the process that compilers are forked from: what is imported here, the compiler of no
+        kernel has to import. It may start no thread, and CUDA may not be touched: neither survives a fork.
+        """
+        import_compiler()
 
     @abstractmethod
     def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:

@@ -1,28 +1,25 @@
-"""Compile configurations in a pool of processes, with no GPU."""
+"""Compile configurations in processes that are forked from a warm one, with no GPU."""
 
 import errno
-import importlib
 import os
 import shutil
 import subprocess
 import time
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-
-from pebble import ProcessExpired, ProcessPool
 
 from tilescout.search.build.artifacts import SHARED_OBJECT, Artifact, ArtifactKey, ArtifactStore, CompileFailure
 from tilescout.search.build.binaries import find_cuobjdump, instruction_count, resource_usage
 from tilescout.search.build.closing import Closing
 from tilescout.search.build.cores import available_cores
+from tilescout.search.build.forks import ForkDiedError, ForkPool, ForkTimeoutError, Task
 from tilescout.search.build.loading import runtime_libraries
 from tilescout.search.build.resources import Resources
 from tilescout.spaces.errors import BuildError, StoreError, one_line
 from tilescout.spaces.knobs import Configuration
-from tilescout.spaces.processes import spawn_context
 from tilescout.spaces.templates import Built, KernelTemplate
 
 
@@ -35,7 +32,7 @@ class CompileOptions:
     processes
         Compilers that run at the same time; by default one for each core that this process may use.
     timeout
-        Seconds after which a compiler is killed. A kernel takes about 0.5 s, a process's first one 3 s.
+        Seconds after which a compiler is killed. A kernel takes about 0.5 s.
     """
 
     processes: int = field(default_factory=available_cores)
@@ -129,7 +126,9 @@ def _resources(built: Built, obj: Path) -> Resources | None:
 
 
 class CompilePool(Closing):
-    """Compiler processes for one template, signature and target, with a store behind them.
+    """Compilers for one template, signature and target, with a store behind them.
+
+    Every kernel is compiled in a process of its own, which is forked from one that has imported the compiler.
 
     Parameters
     ----------
@@ -138,15 +137,19 @@ class CompilePool(Closing):
     store
         Where artifacts are looked up first, and kept.
     options
-        How many processes, and how long each may take.
+        How many compilers, and how long each may take.
     """
 
     def __init__(
         self, template: KernelTemplate, signature: str, arch: str, store: ArtifactStore, options: CompileOptions
     ) -> None:
         self.template, self.signature, self.arch, self.store, self.options = template, signature, arch, store, options
-        self._pool: ProcessPool | None = None
+        self._forks: ForkPool | None = None
         self._compiling: dict[str, Future[Artifact | CompileFailure]] = {}
+
+    def start(self) -> None:
+        """Have the compiler imported by the time that the first kernel is asked for."""
+        self._started().start()
 
     def submit(self, configuration: Configuration, signature: str | None = None) -> "Future[Artifact | CompileFailure]":
         """Compile a configuration unless the store has it, or it is being compiled.
@@ -162,7 +165,7 @@ class CompilePool(Closing):
         -------
         Future
             The artifact, or why there is none. It raises only where the configuration is not at fault, for example if
-            the store can't be written.
+            the store can't be written. Cancelling it ends the compiler.
         """
         result: Future[Artifact | CompileFailure] = Future()
         key = ArtifactKey.of(self.template, configuration, signature or self.signature, self.arch)
@@ -172,75 +175,69 @@ class CompilePool(Closing):
             result.set_result(stored.outcome)
             return result
         self._compiling[key.digest] = result
-        submitted = time.perf_counter()
 
-        def finish(task: "Future[Artifact]") -> None:
+        def finish(task: "Future[None]") -> None:
             self._compiling.pop(key.digest, None)
             if task.cancelled():
                 result.cancel()
-                result.set_running_or_notify_cancel()
+            if not result.set_running_or_notify_cancel():
                 return
-            error = task.exception()
-            if error is None:
-                result.set_result(task.result().outcome)
-            elif (failure := self._failure(error, time.perf_counter() - submitted)) is not None:
-                result.set_result(failure)
-            else:
+            try:
+                result.set_result(self._outcome(key, task))
+            except Exception as error:  # the caller's, as of any future
                 result.set_exception(error)
 
-        arguments = (self.template, key, self.store.root)
-        self._processes().schedule(_build_task, args=arguments, timeout=self.options.timeout).add_done_callback(finish)
+        arguments = {"configuration": dict(key.configuration), "signature": key.signature}
+        task = self._started().submit(arguments, self.options.timeout)
+        task.add_done_callback(finish)
+        result.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
         return result
 
-    def _processes(self) -> ProcessPool:
-        if self._pool is None:
+    def _started(self) -> ForkPool:
+        if self._forks is None:
             self.store.sweep()
-            self._pool = ProcessPool(
-                max_workers=self.options.processes,
-                initializer=_prepare_process,
-                initargs=(self.arch, type(self.template).__module__),
-                context=spawn_context(),
+            self._forks = ForkPool(
+                partial(_warm_up, self.template, self.arch),
+                partial(_build_task, self.template, self.arch, self.store.root),
+                self.options.processes,
+                _NICENESS,
             )
-        return self._pool
+        return self._forks
 
-    def _failure(self, error: BaseException, waited: float) -> CompileFailure | None:
-        # A process that is gone can't tell how long it worked. The time since the configuration was submitted includes
-        # its wait in the queue, so it is an upper bound.
-        seconds = min(waited, self.options.timeout)
-        if isinstance(error, FutureTimeout):
-            message = f"the compiler did not finish in {self.options.timeout:g} s and was killed"
-            return CompileFailure(message, seconds, timed_out=True)
-        if isinstance(error, ProcessExpired):
-            message = f"the compiler died with exit code {error.exitcode}"
-            return CompileFailure(message, seconds)
-        if isinstance(error, MemoryError):
+    def _outcome(self, key: ArtifactKey, task: "Future[None]") -> Artifact | CompileFailure:
+        try:
+            task.result()
+        except ForkTimeoutError as error:
+            message = f"the compiler did not finish in {error.seconds:g} s and was killed"
+            return CompileFailure(message, error.seconds, timed_out=True)
+        except ForkDiedError as error:
+            return CompileFailure(f"the compiler died with exit code {error.exitcode}", error.seconds)
+        except MemoryError as error:
             message = f"not enough memory to compile ({one_line(error)}); it is not recorded and can be tried again"
-            return CompileFailure(message, seconds)
-        return None
+            return CompileFailure(message)
+        stored = self.store.find(key)
+        if stored is None:
+            raise BuildError(
+                f"the sources of {key.space} are not what they were when the compiler started: start again"
+            )
+        return stored.outcome
 
     def close(self) -> None:
-        """Kill the compilers that still work and end the processes; the futures of unfinished kernels are cancelled."""
-        if self._pool is not None:
-            self._pool.stop()
-            self._pool.join()
-            self._pool = None
-        for result in list(self._compiling.values()):  # pebble does not settle the futures of the tasks that it stops
-            if result.cancel():
-                result.set_running_or_notify_cancel()
-        self._compiling.clear()
+        """Kill the compilers that still work; the futures of unfinished kernels are cancelled."""
+        if self._forks is not None:
+            self._forks.close()
+            self._forks = None
 
 
 _NICENESS = 10  # the measuring process must not wait for a core: times while the GPU waits for the host don't count
 
 
-def _prepare_process(arch: str, module: str) -> None:
-    os.nice(_NICENESS)
+def _warm_up(template: KernelTemplate, arch: str) -> None:
     # CuteDSL reads its target from the environment, and without a GPU has no other way to know it.
     os.environ["CUTE_DSL_ARCH"] = arch
-    # A process takes its tasks while the others wait: one that came with the template's first import, which may bring
-    # the compiler with it, would make them wait for seconds, one after another.
-    importlib.import_module(module)
+    template.warm_up()
 
 
-def _build_task(template: KernelTemplate, key: ArtifactKey, root: Path) -> Artifact:
-    return build(template, key, ArtifactStore(root))
+def _build_task(template: KernelTemplate, arch: str, root: Path, task: Task) -> None:
+    key = ArtifactKey.of(template, Configuration.of(task["configuration"]), task["signature"], arch)
+    build(template, key, ArtifactStore(root))

@@ -63,6 +63,15 @@ class LocalEngine(Engine):
     ) -> None:
         self.template, self.options = template, options or LiveOptions()
         artifacts = ArtifactStore(store)
+
+        def compilers(arch: str) -> CompilePool:
+            return CompilePool(template, "", arch, artifacts, self.options.compile)
+
+        # A measuring process takes seconds to start. The compiler is imported meanwhile, where its target is known.
+        targets = template.archs if device is None else (device.arch,)
+        self._pool = compilers(targets[0])
+        if len(targets) == 1:
+            self._pool.start()
         self._processes = [MeasuringProcess(gpu, self.options.timeout) for gpu in gpus]
         self._threads = [ThreadPoolExecutor(1, f"measure-{gpu}") for gpu in gpus]
         try:
@@ -71,13 +80,15 @@ class LocalEngine(Engine):
             self.product = describe_gpus([each["name"] for each in described])
             self.device = device_of(self.product, device)
         except BaseException:
-            self._end()
+            self.close()
             raise
         self.versions = {**described[0]["versions"], "nvidia-cutlass-dsl": version("nvidia-cutlass-dsl")}
         self.gpus, self.compilers = len(gpus), self.options.compile.processes
         versions = {**self.versions, "protocol": self.protocol}
         self.provenance = Provenance("live", at_work(self.product, self.gpus, self.versions), versions)
-        self._pool = CompilePool(template, "", self.device.arch, artifacts, self.options.compile)
+        if self.device.arch != self._pool.arch:
+            self._pool.close()
+            self._pool = compilers(self.device.arch)
 
     def library(self, problem: Problem) -> str:
         return load_workload(self.template.workload).library(problem)

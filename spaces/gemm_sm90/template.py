@@ -295,6 +295,10 @@ class GemmSm90Template(KernelTemplate[GemmProblem]):
             early_launch=np.ones(len(tile_m), dtype=np.bool_),
         )
 
+    def warm_up(self) -> None:
+        super().warm_up()
+        import tilescout.spaces.gemm_sm90.build  # noqa: F401
+
     def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
         from tilescout.spaces.gemm_sm90.build import build_object
 

@@ -38,6 +38,9 @@ class OperatorsTemplate(LibraryGemmTemplate):
     def default(self, problem: GemmProblem, device: Device) -> Configuration:
         return Configuration(tuple((knob.name, self.first[knob.name]) for knob in self.knobs))
 
+    def warm_up(self) -> None:
+        import tilescout.spaces.libraries.cutlass_operators_build  # noqa: F401
+
     def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
         from tilescout.spaces.libraries.cutlass_operators_build import build_gemm
 

@@ -155,6 +155,9 @@ class QuackTemplate(LibraryGemmTemplate):
     library = QUACK
     sources = ("build.py", "quack_build.py", "quack_split.py")
 
+    def warm_up(self) -> None:
+        import tilescout.spaces.libraries.quack_build  # noqa: F401
+
     def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
         from tilescout.spaces.libraries.quack_build import build_gemm
 

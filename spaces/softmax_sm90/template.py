@@ -181,6 +181,10 @@ class SoftmaxSm90Template(KernelTemplate[RowwiseProblem]):
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         return int(configuration["cluster"])
 
+    def warm_up(self) -> None:
+        super().warm_up()
+        import tilescout.spaces.softmax_sm90.kernel  # noqa: F401
+
     def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
         from tilescout.spaces.softmax_sm90.kernel import SoftmaxSm90
 

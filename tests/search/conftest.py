@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -167,14 +168,15 @@ def store(tmp_path_factory: pytest.TempPathFactory, copy_store: Callable[[Path],
 
 @pytest.fixture
 def children() -> Callable[[], set[int]]:
-    """A function: the child processes of this one, but for the tracker that multiprocessing keeps until the end."""
+    """A function: the processes below this one, but for the tracker that multiprocessing keeps until the end."""
 
-    def children() -> set[int]:
+    def children(parent: int | str = "self") -> set[int]:
         found = set()
-        for listing in Path("/proc/self/task").glob("*/children"):
-            for pid in listing.read_text().split():
-                if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    found.add(int(pid))
+        for listing in Path(f"/proc/{parent}/task").glob("*/children"):
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                for pid in listing.read_text().split():
+                    if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        found |= {int(pid)} | children(pid)
         return found
 
     return children

@@ -39,6 +39,13 @@ def open_pool(plain_gemm: ModuleType, store: ArtifactStore) -> Callable[..., Com
     return open_pool
 
 
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def files(store: ArtifactStore) -> dict[Path, int]:
     """Every file below the store, with the time of its last change."""
     return {path: path.stat().st_mtime_ns for path in store.root.rglob("*") if path.is_file()}
@@ -89,10 +96,11 @@ def test_a_compiler_gives_way_to_the_process_that_measures(
 ) -> None:
     before = children()
     with open_pool() as pool:
-        pool.submit(plain()).result()
+        pool.submit(plain("compiler_hangs"))
+        wait_until(lambda: len(children() - before) == 2)  # the warm process and the compiler
         priorities = [os.getpriority(os.PRIO_PROCESS, child) for child in children() - before]
 
-    assert max(priorities) > os.getpriority(os.PRIO_PROCESS, 0)
+    assert min(priorities) > os.getpriority(os.PRIO_PROCESS, 0)
 
 
 @pytest.mark.slow
@@ -210,11 +218,49 @@ def test_closing_kills_what_still_compiles(
     with open_pool() as pool:
         for repeats in (1, 2, 4):
             pool.submit(plain("compiler_hangs", repeats))
-        while len(list(store.root.glob("tmp-*"))) < 2:  # both compile; the third waits for its turn
-            time.sleep(0.01)
-        assert len(children() - before) == 2
+        wait_until(lambda: len(list(store.root.glob("tmp-*"))) == 2)  # both compile; the third waits for its turn
+        assert len(children() - before) == 3
 
     assert children() == before
+
+
+def test_a_kernel_that_nobody_wants_any_more_is_not_compiled(
+    open_pool: Callable[..., CompilePool], store: ArtifactStore, children: Callable[[], set[int]]
+) -> None:
+    before = children()
+    with open_pool(CompileOptions(processes=1)) as pool:
+        begun, queued, wanted = [pool.submit(each) for each in (plain("compiler_hangs"), plain(repeats=2), plain())]
+        wait_until(lambda: len(children() - before) == 2)
+        assert queued.cancel()
+        assert begun.cancel()
+
+        assert isinstance(wanted.result(timeout=60), Artifact)
+
+    assert len([path for path in files(store) if path.name == "artifact.json"]) == 1
+
+
+def test_a_killed_warm_process_costs_no_kernel_and_is_told_of(
+    open_pool: Callable[..., CompilePool], children: Callable[[], set[int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    before = children()
+    with open_pool(CompileOptions(processes=1)) as pool:
+        hung, waiting = pool.submit(plain("compiler_hangs")), pool.submit(plain())
+        wait_until(lambda: len(children() - before) == 2)
+        warm, compiler = sorted(children() - before)
+        os.kill(warm, signal.SIGKILL)
+        wait_until(lambda: not {warm, compiler} & children())
+        hung.cancel()
+
+        assert isinstance(waiting.result(timeout=60), Artifact)
+    assert "the process that compilers are forked from ended with exit code -9: starting another" in caplog.messages
+    assert children() == before
+
+
+def test_a_warm_process_that_always_ends_is_not_started_for_ever(plain_gemm: ModuleType, store: ArtifactStore) -> None:
+    ended = f"ended with exit code {-signal.SIGABRT}, 3 times in a row"
+
+    with CompilePool(plain_gemm.COLD, "bf16", "host", store, TWO) as pool, pytest.raises(BuildError, match=ended):
+        pool.submit(plain()).result(timeout=60)
 
 
 def test_the_real_kernel_is_built_with_what_it_occupies(compiled_gemm: Artifact) -> None:

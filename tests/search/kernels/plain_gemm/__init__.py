@@ -64,6 +64,9 @@ class PlainGemmTemplate(KernelTemplate[GemmProblem]):
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         return 1
 
+    def warm_up(self) -> None:
+        """Import nothing: a C compiler is a program."""
+
     def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
         match configuration["fault"]:
             case "compiler_aborts":
@@ -91,6 +94,15 @@ class ScratchGemmTemplate(PlainGemmTemplate):
         return 4 * problem.batch * problem.m * problem.n
 
 
+class ColdGemmTemplate(PlainGemmTemplate):
+    """The same, whose compiler ends every process that imports it."""
+
+    name = "cold_gemm"
+
+    def warm_up(self) -> None:
+        os.abort()
+
+
 def find_nvcc() -> str:
     """Path of nvcc; the empty string where there is none."""
     return shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin") or ""
@@ -111,3 +123,4 @@ def _run(command: list[str]) -> None:
 
 TEMPLATE = PlainGemmTemplate()
 SCRATCH = ScratchGemmTemplate()
+COLD = ColdGemmTemplate()

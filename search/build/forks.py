@@ -1,0 +1,374 @@
+"""Run a function many times, each time in a process of its own that is forked from one warm process.
+
+The warm process imports what the function needs, once. A fork of it costs milliseconds, shares its memory, and may
+crash or hang alone. `multiprocessing` has a fork server too, but one for the whole interpreter, which whoever starts it
+first sets up, and it limits no time; pebble limits times, but its processes import everything anew.
+"""
+
+import ctypes
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from tilescout.search.build.closing import Closing
+from tilescout.spaces.errors import ArtifactError, BuildError, StoreError, one_line
+from tilescout.spaces.processes import spawn_context
+
+_LOG = logging.getLogger(__name__)
+
+Task = Mapping[str, Any]
+"""What the function is given: a JSON object."""
+
+MESSAGE_BYTES = 1 << 16
+"""Bytes of a message at most: a configuration takes some hundred."""
+_STARTS = 3  # of warm processes that end without having finished anything: the next would end too
+_ERRORS: dict[str, type[Exception]] = {
+    each.__name__: each for each in (ArtifactError, BuildError, StoreError, MemoryError)
+}
+_PR_SET_PDEATHSIG = 1  # of prctl(2)
+
+
+class ForkTimeoutError(Exception):
+    """A child did not end in time and was killed.
+
+    Attributes
+    ----------
+    seconds
+        The time that it had.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"did not end in {seconds:g} s")
+        self.seconds = seconds
+
+
+class ForkDiedError(Exception):
+    """A child ended without an answer.
+
+    Attributes
+    ----------
+    exitcode
+        Its exit code; of a child that a signal ended, the signal's negative number.
+    seconds
+        How long it lived.
+    """
+
+    def __init__(self, exitcode: int, seconds: float) -> None:
+        super().__init__(f"exit code {exitcode}")
+        self.exitcode, self.seconds = exitcode, seconds
+
+
+class ForkPool(Closing):
+    """Runs a function in children of one warm process, some at a time.
+
+    If the warm process itself is killed, another is started, and what was not finished is run again; a warning of the
+    logger says so.
+
+    Parameters
+    ----------
+    warm_up
+        Called once, in the warm process. It may start no thread: a fork has only the thread that forks.
+    work
+        Called with a task, in a child. An exception that `tilescout` raises, or a shortage of memory, is passed on.
+        Both are named by their modules, as all that is spawned is.
+    processes
+        Children that run at the same time.
+    niceness
+        By how much the processes give way to others, as of ``nice``.
+    """
+
+    def __init__(
+        self, warm_up: Callable[[], None], work: Callable[[Task], None], processes: int, niceness: int = 0
+    ) -> None:
+        self._target = warm_up, work, processes, niceness
+        self._lock = threading.Lock()
+        self._warm: _Warm | None = None
+        self._waiting: dict[int, tuple[Task, float, Future[None]]] = {}
+        self._count = 0
+        self._fruitless = 0  # warm processes that ended without having finished anything
+        self._closed = False
+
+    def start(self) -> None:
+        """Have the warm process ready for the first task."""
+        with self._lock:
+            self._started()
+
+    def submit(self, task: Task, timeout: float) -> "Future[None]":
+        """Run the function with a task.
+
+        Cancelling the future, at any time, drops the task or kills its child.
+
+        Parameters
+        ----------
+        task
+            A JSON object.
+        timeout
+            Seconds after which the child is killed.
+
+        Returns
+        -------
+        Future
+            None, once the function returned. It raises `ForkTimeoutError`, `ForkDiedError`, or what the function
+            raised.
+        """
+        future: Future[None] = Future()
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the pool was closed")
+            self._count += 1
+            number = self._count
+            self._waiting[number] = task, timeout, future
+            self._started().send({"number": number, "task": task, "timeout": timeout})
+        future.add_done_callback(lambda done: self._cancel(number) if done.cancelled() else None)
+        return future
+
+    def close(self) -> None:
+        """Kill all processes; the futures of tasks that are not finished are cancelled."""
+        with self._lock:
+            self._closed = True
+            warm, self._warm = self._warm, None
+            waiting, self._waiting = self._waiting, {}
+        if warm is not None:
+            warm.end()
+        for _, _, future in waiting.values():
+            if future.cancel():
+                future.set_running_or_notify_cancel()
+
+    def _started(self) -> "_Warm":
+        if self._warm is None:
+            self._warm = _Warm(self._target, self._answered, self._ended)
+        return self._warm
+
+    def _cancel(self, number: int) -> None:
+        with self._lock:
+            if self._waiting.pop(number, None) is not None and self._warm is not None:
+                self._warm.send({"cancel": number})
+
+    def _answered(self, answer: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._fruitless = 0
+            _, timeout, future = self._waiting.pop(answer["number"], (None, 0.0, None))
+        if future is None or not future.set_running_or_notify_cancel():
+            return
+        if "error" in answer:
+            kind, message = answer["error"]
+            future.set_exception(_ERRORS.get(kind, BuildError)(message))
+        elif answer["timed_out"]:
+            future.set_exception(ForkTimeoutError(timeout))
+        elif answer["exitcode"]:
+            future.set_exception(ForkDiedError(answer["exitcode"], answer["seconds"]))
+        else:
+            future.set_result(None)
+
+    def _ended(self, warm: "_Warm", exitcode: int | None) -> None:
+        """The warm process ended, though nobody ended it."""
+        lost = []
+        with self._lock:
+            if self._closed or self._warm is not warm:
+                return
+            self._warm = None
+            self._fruitless += 1
+            message = f"the process that compilers are forked from ended with exit code {exitcode}"
+            if self._fruitless == _STARTS:
+                lost, self._waiting = list(self._waiting.values()), {}
+            elif self._waiting:
+                _LOG.warning("%s: starting another", message)
+                for number, (task, timeout, _) in self._waiting.items():
+                    self._started().send({"number": number, "task": task, "timeout": timeout})
+        for _, _, future in lost:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(BuildError(f"{message}, {_STARTS} times in a row"))
+
+
+_Target = tuple[Callable[[], None], Callable[[Task], None], int, int]
+
+
+class _Warm:
+    """A warm process, and the thread that hears its answers."""
+
+    def __init__(
+        self,
+        target: _Target,
+        answered: Callable[[Mapping[str, Any]], None],
+        ended: Callable[["_Warm", int | None], None],
+    ) -> None:
+        context = spawn_context()
+        self._ours, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,), name="warm-compiler", daemon=True)
+        self._process.start()
+        theirs.close()
+        # No arguments of the process: they may be of modules that are found only once it runs.
+        with suppress(OSError):
+            self._ours.send(target)
+        self._hearing = threading.Thread(target=self._hear, args=(answered, ended), name="warm-compiler", daemon=True)
+        self._hearing.start()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        with suppress(OSError):  # if it ended, the thread hears of it, and all that waits is sent to the next
+            self._ours.send_bytes(json.dumps(message).encode())
+
+    def end(self) -> None:
+        self._process.terminate()
+        if self._hearing is not threading.current_thread():
+            self._hearing.join()  # it waits for the process
+
+    def _hear(
+        self, answered: Callable[[Mapping[str, Any]], None], ended: Callable[["_Warm", int | None], None]
+    ) -> None:
+        while True:
+            try:
+                answer = json.loads(self._ours.recv_bytes(MESSAGE_BYTES))
+            except (OSError, EOFError):
+                break
+            answered(answer)
+        self._process.join()
+        self._ours.close()
+        ended(self, self._process.exitcode)
+
+
+@dataclass
+class _Child:
+    """A child that runs a task."""
+
+    number: int
+    pid: int
+    answers: Connection
+    started: float
+    timeout: float
+
+    def kill(self) -> None:
+        """End it, and what it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+def _serve(asked: Connection) -> None:
+    """Fork a child for every task that is asked for, until the other end of `asked` is closed or SIGTERM comes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    target: _Target = asked.recv()
+    warm_up, work, processes, niceness = target
+    os.nice(niceness)
+    warm_up()
+    told = _told_to_end()
+    queue: deque[Mapping[str, Any]] = deque()
+    children: dict[Connection, _Child] = {}
+    try:
+        while True:
+            while queue and len(children) < processes:
+                message = queue.popleft()
+                try:
+                    child = _fork(message, work, asked)
+                except OSError as error:  # no memory, or too many processes
+                    refusal = ["MemoryError", f"can't fork a compiler: {error.strerror}"]
+                    asked.send_bytes(json.dumps({"number": message["number"], "error": refusal}).encode())
+                else:
+                    children[child.answers] = child
+            deadlines = [child.started + child.timeout for child in children.values()]
+            left = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+            for ready in wait([asked, told, *children], left):
+                if ready is told:
+                    return
+                if ready is not asked:
+                    assert isinstance(ready, Connection)
+                    asked.send_bytes(json.dumps(_settle(children.pop(ready))).encode())
+                    continue
+                message = json.loads(asked.recv_bytes(MESSAGE_BYTES))
+                if "task" in message:
+                    queue.append(message)
+                    continue
+                queue = deque(waiting for waiting in queue if waiting["number"] != message["cancel"])
+                for child in [each for each in children.values() if each.number == message["cancel"]]:
+                    _reap(children.pop(child.answers))
+            now = time.monotonic()
+            for child in [each for each in children.values() if now >= each.started + each.timeout]:
+                _reap(children.pop(child.answers))
+                asked.send_bytes(json.dumps({"number": child.number, "timed_out": True}).encode())
+    except (EOFError, OSError):  # the process that asked is gone
+        pass
+    finally:
+        for child in children.values():
+            child.kill()
+
+
+def _told_to_end() -> Connection:
+    """A connection that can be read once SIGTERM came; an exception of a handler might be raised where none is heard.
+
+    Until then SIGTERM ends the process, which has no children to end yet.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    return Connection(reading, writable=False)
+
+
+def _fork(message: Mapping[str, Any], work: Callable[[Task], None], asked: Connection) -> _Child:
+    reading, writing = os.pipe()
+    parent = os.getpid()
+    with warnings.catch_warnings():
+        # Python warns where it sees several threads. Those are NumPy's, which survive a fork: they are started anew.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.setpgid(0, 0)
+            _die_with(parent)
+            os.close(reading)
+            asked.close()
+            _answer(writing, message, work)
+            code = 0
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    os.close(writing)
+    with suppress(PermissionError, ProcessLookupError):  # whichever of the two is first
+        os.setpgid(pid, pid)
+    return _Child(message["number"], pid, Connection(reading, writable=False), time.monotonic(), message["timeout"])
+
+
+def _answer(writing: int, message: Mapping[str, Any], work: Callable[[Task], None]) -> None:
+    try:
+        work(message["task"])
+    except Exception as error:  # whatever it is: the process that asked hears of it
+        kind = next((name for name, each in _ERRORS.items() if isinstance(error, each)), "")
+        text = one_line(error) if kind else f"{type(error).__name__}: {one_line(error)}"
+        os.write(writing, json.dumps([kind, text]).encode()[: MESSAGE_BYTES // 2])
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends, however it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before that
+        os._exit(1)
+
+
+def _settle(child: _Child) -> dict[str, Any]:
+    """The answer of a child that has written, or ended without that."""
+    written = os.read(child.answers.fileno(), MESSAGE_BYTES)
+    exitcode = _reap(child)
+    answer = {"number": child.number, "seconds": time.monotonic() - child.started, "timed_out": False}
+    return {**answer, "error": json.loads(written)} if written else {**answer, "exitcode": exitcode}
+
+
+def _reap(child: _Child) -> int:
+    """End a child, if it has not ended, and what it has started; its exit code."""
+    child.kill()
+    _, status = os.waitpid(child.pid, 0)
+    child.answers.close()
+    return os.waitstatus_to_exitcode(status)
