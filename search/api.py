@@ -9,6 +9,7 @@ from typing import Any
 
 from tilescout.search.engines.evaluator import Evaluator, evaluate
 from tilescout.search.engines.selection import check_device, make_engine
+from tilescout.search.measure.protocol import Objective
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.result import TuneResult, load_study
 from tilescout.search.samplers import SAMPLERS, AnySampler, check_sampler, make_sampler
@@ -64,6 +65,7 @@ def tune(
     cluster: str | None = None,
     gpus: int | None = None,
     table: Path | str | None = None,
+    objective: Objective | str | None = None,
     store: Path | str = STORE,
     storage: Path | str | None = None,
     resume: bool | str = False,
@@ -104,13 +106,17 @@ def tune(
         GPUs to use at most; None takes one of this machine, or all of a cluster.
     table
         The table to replay; None takes the shipped one that holds the problem.
+    objective
+        What runs around a kernel while it is timed: ``chain``, nothing but launches of the same kernel, or
+        ``sandwich``, a kernel that writes its input and one that reads its output. None takes `DEFAULT_OBJECTIVE` of
+        `tilescout.search.measure.protocol` where something is measured, and the table's where one is replayed.
     store
         Folder of compiled kernels, studies and the MLflow store; created where it is missing.
     storage
         Where studies are instead: a folder, or the URL of a database, whose studies several tuners may search together.
     resume
-        Go on with the newest study of the same space, problem, device, sampler and seed, or with the one of them that
-        is named here; in a database, beside the tuners that are at it.
+        Go on with the newest study of the same space, problem, device, objective, sampler and seed, or with the one of
+        them that is named here; in a database, beside the tuners that are at it.
     mlflow
         Where trials are logged: an MLflow URI; True for a SQLite file in the store; False for nowhere.
     progress
@@ -126,11 +132,11 @@ def tune(
     Raises
     ------
     DeviceError
-        If a GPU is demanded and there is none, or it is unknown.
+        If a GPU is demanded and there is none, or it or the objective is unknown.
     ProblemError, SpaceError, SamplerError, ModelError
         If a name is unknown, or the kernel can't compute the problem.
     TableError
-        If there is no table to replay.
+        If there is no table to replay, or it holds times by another objective.
     StoreError
         If the store, the study or MLflow can't be opened or written. What MLflow only stops taking later ends no
         search: the result's ``not_tracked`` says so.
@@ -156,7 +162,10 @@ def tune(
     with ExitStack() as stack:
         if gpus is None and cluster is None:
             gpus = 1
-        engine = make_engine(template, parsed, artifacts(store), device=device, cluster=cluster, gpus=gpus, table=table)
+        engine = make_engine(
+            template, parsed, artifacts(store), device=device, cluster=cluster, gpus=gpus, table=table,
+            objective=objective,
+        )  # fmt: skip
         evaluator = stack.enter_context(Evaluator(stack.enter_context(engine), parsed))
         _LOG.info("%s", evaluator.provenance.description)
         if first is not None:

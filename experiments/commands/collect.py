@@ -25,6 +25,7 @@ from tilescout.experiments.commands.options import (
     collected,
     examples,
     gpus_option,
+    objective_option,
     seed_option,
     signature_option,
     space_argument,
@@ -37,7 +38,7 @@ from tilescout.search.campaigns.collection import journal_path
 from tilescout.search.campaigns.plan import make_plan
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.selection import make_engine
-from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.search.studies.folders import artifacts
 from tilescout.search.tables.shipped import named_template
 from tilescout.search.tables.table import SUFFIX, Table
@@ -79,6 +80,7 @@ class CollectRequest:
     gpus: int | None
     cluster: str | None
     table: Path | None
+    objective: Objective | None
     seed: int
     store: Path
     out: Path
@@ -120,6 +122,7 @@ class CollectRequest:
 @gpus_option
 @cluster_option
 @click.option("--table", type=click.Path(path_type=Path), help="Table to replay. [default: the shipped one]")
+@objective_option
 @seed_option
 @store_option
 @click.option(
@@ -157,6 +160,7 @@ def collect(asked: CollectRequest) -> None:
         gpus=asked.gpus,
         table=asked.table,
         options=live,
+        objective=asked.objective,
     ) as engine:
         console.print(engine.provenance.description, highlight=False, soft_wrap=True)
         spaces = [engine.space(problem) for problem in problems]

@@ -12,6 +12,7 @@ from tilescout.experiments.commands.options import (
     chosen,
     examples,
     json_option,
+    objective_option,
     problem_option,
     seed_option,
     set_option,
@@ -19,9 +20,11 @@ from tilescout.experiments.commands.options import (
     store_option,
 )
 from tilescout.experiments.commands.printing import print_measurements
+from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.evaluator import Evaluator, evaluate
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.engines.selection import require_gpu
+from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, Objective, ProtocolOptions
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.templates import load_template
 from tilescout.spaces.workloads import load_workload
@@ -39,6 +42,7 @@ from tilescout.spaces.workloads import load_workload
 @click.option("--sample", type=click.IntRange(min=0), default=0, help="Random configurations besides the default.")
 @seed_option
 @click.option("--device", default="cuda", show_default=True, metavar="cuda[:N]", help="The GPU.")
+@objective_option
 @store_option
 @json_option
 def measure(
@@ -48,6 +52,7 @@ def measure(
     sample: int,
     seed: int,
     device: str,
+    objective: Objective | None,
     store: Path,
     json_path: Path | None,
 ) -> None:
@@ -57,8 +62,9 @@ def measure(
     parsed = template.parse(problem)
     template.check(parsed)
     require_gpu()
+    live = LiveOptions(protocol=ProtocolOptions(objective=objective or DEFAULT_OBJECTIVE))
     with (
-        LocalEngine(template, artifacts(store), [device]) as engine,
+        LocalEngine(template, artifacts(store), [device], options=live) as engine,
         Evaluator(engine, parsed) as evaluator,
     ):
         configurations = chosen(template, evaluator.space, settings, sample, seed)
@@ -71,5 +77,10 @@ def measure(
         print_measurements(parsed, library, evaluator.library_us(), rows, title, Console())
         if json_path is not None:
             records = [{"configuration": dict(c), "measurement": m.to_dict()} for c, m in rows]
-            result = {"problem": str(parsed), "library_us": evaluator.library_us(), "measurements": records}
+            result = {
+                "problem": str(parsed),
+                "objective": str(engine.objective),
+                "library_us": evaluator.library_us(),
+                "measurements": records,
+            }
             json_path.write_text(json.dumps(result, indent=2) + "\n")

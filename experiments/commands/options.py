@@ -12,6 +12,7 @@ import numpy as np
 
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
+from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, Objective
 from tilescout.search.studies.folders import STORE, check_store
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError, StoreError
@@ -102,6 +103,13 @@ gpus_option = click.option(
     "--gpus",
     type=click.IntRange(min=1),
     help="GPUs to use at most. [default: one for a problem, all for a suite, a campaign or a cluster]",
+)
+objective_option = click.option(
+    "--objective",
+    type=click.Choice([str(each) for each in Objective]),  # of members, click would take the names
+    callback=lambda context, parameter, name: Objective(name) if name is not None else None,
+    help="What runs around a kernel while it is timed: the same kernel, or ones that write its input and read its "
+    f"output. [default: {DEFAULT_OBJECTIVE}; of a table, its own]",
 )
 signature_option = click.option(
     "--signature", help="Types, layout and epilogue in place of the suite's: its sizes alone count."

@@ -13,6 +13,7 @@ from tilescout.experiments.commands.options import (
     examples,
     gpus_option,
     json_option,
+    objective_option,
     seed_option,
     signature_option,
     space_argument,
@@ -49,6 +50,7 @@ _LOG = logging.getLogger(__name__)
 @gpus_option
 @cluster_option
 @click.option("--table", type=click.Path(path_type=Path), help="Table to replay. [default: the shipped one]")
+@objective_option
 @click.option(
     "--sampler",
     callback=typed_samplers,
@@ -104,6 +106,7 @@ def _tune_one(asked: TuneRequest) -> None:
             cluster=asked.cluster,
             gpus=asked.gpus,
             table=asked.table,
+            objective=asked.objective,
             store=asked.store,
             storage=asked.storage,
             resume=asked.resume,

@@ -10,6 +10,7 @@ import click
 
 from tilescout.experiments.commands.options import check_result
 from tilescout.search.api import DEFAULT_TRIALS
+from tilescout.search.measure.protocol import Objective
 from tilescout.search.tuning.loop import Budget
 from tilescout.spaces.errors import StoreError
 
@@ -26,6 +27,7 @@ class TuneRequest:
     gpus: int | None
     cluster: str | None
     table: Path | None
+    objective: Objective | None
     sampler: str
     model: Path | None
     first: str | None

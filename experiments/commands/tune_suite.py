@@ -64,12 +64,13 @@ def tune_together(asked: TuneRequest) -> None:
                 cluster=asked.cluster,
                 gpus=asked.gpus,
                 table=asked.table,
+                objective=asked.objective,
             )
         )
         _LOG.info("%s", engine.provenance.description)
         about = SuiteInfo(
             asked.suite, template.name, engine.device.name, sampler, options.seed, len(problems),
-            engine.provenance.description,
+            engine.provenance.description, engine.objective,
         )  # fmt: skip
         run = stack.enter_context(SuiteRun(uri, root, about, asked.resume))
         bars = stack.enter_context(

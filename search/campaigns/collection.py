@@ -97,6 +97,7 @@ def make_card(campaign: Campaign) -> TableCard:
             for number, problem in enumerate(plan.problems)
         },
         selection=_selection(campaign),
+        objective=engine.objective,
     )
 
 

@@ -7,6 +7,7 @@ from tilescout.search.campaigns.finals import Final
 from tilescout.search.campaigns.plan import Plan
 from tilescout.search.engines.engine import Engine
 from tilescout.search.measure.measurement import Measurement
+from tilescout.search.measure.protocol import UNNAMED
 from tilescout.search.studies.journal import Journal
 from tilescout.spaces.errors import StoreError
 
@@ -45,6 +46,7 @@ def header(engine: Engine, plan: Plan, prune: float | None) -> dict[str, Any]:
         "prune": prune,
         "product": engine.product,
         "protocol": engine.protocol,
+        "objective": str(engine.objective),
         "versions": dict(engine.versions),
     }
 
@@ -59,7 +61,7 @@ def check_header(journal: Journal, ours: Mapping[str, Any]) -> None:
     """
     if not journal.earlier:
         return
-    theirs = journal.earlier[0]
+    theirs = {"objective": str(UNNAMED), **journal.earlier[0]}
     different = [name for name in ours if theirs.get(name) != ours[name]]
     if different:
         raise StoreError(

@@ -14,7 +14,7 @@ from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.build.closing import Closing
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.measure.measurement import Measurement
-from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.search.measure.provenance import Provenance
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import TilescoutError
@@ -94,7 +94,7 @@ class Engine(Closing):
     provenance
         Where the measurements come from.
     protocol, protocol_text
-        The version of the measuring protocol, and its description in prose.
+        The name of the measuring protocol, and its description in prose.
     gpus
         How many there are; they are numbered from 0.
     compilers
@@ -121,6 +121,11 @@ class Engine(Closing):
         for a compiler that could have run.
         """
         return self.compilers + 2 * gpus
+
+    @property
+    def objective(self) -> Objective:
+        """The surroundings of a kernel while it is timed."""
+        return self.provenance.objective
 
     @property
     def source_hash(self) -> str:

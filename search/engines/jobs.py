@@ -10,7 +10,7 @@ from tilescout.search.engines.engine import Task
 from tilescout.search.measure.clocks import UNREAD
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.process import MeasuringProcess
-from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.protocol import UNNAMED, Objective, ProtocolOptions
 from tilescout.search.measure.worker import Job
 from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.errors import DeviceError
@@ -91,7 +91,14 @@ def describe_gpus(names: Sequence[str]) -> str:
     return kinds[0]
 
 
-def at_work(product: str, gpus: int, versions: Mapping[str, str], where: str = "") -> str:
+def in_words(objective: Objective) -> str:
+    """The end of a line that says where measurements come from, by an objective; empty for the usual one."""
+    return ", in sandwiches" if objective is Objective.SANDWICH else ""
+
+
+def at_work(
+    product: str, gpus: int, versions: Mapping[str, str], where: str = "", objective: Objective = UNNAMED
+) -> str:
     """A line that says where measurements come from, and what they lack.
 
     Without NVML nobody knows whether the clock is throttled: the estimator then misses a clock that moves from one
@@ -99,4 +106,4 @@ def at_work(product: str, gpus: int, versions: Mapping[str, str], where: str = "
     """
     nvml = versions.get("nvml", "")
     lacks = f"; the GPU's clocks are not known, NVML is {nvml}" if nvml.startswith(UNREAD) else ""
-    return f"measured on {f'{gpus} ' if gpus > 1 else ''}{product}{where}{lacks}"
+    return f"measured on {f'{gpus} ' if gpus > 1 else ''}{product}{where}{in_words(objective)}{lacks}"

@@ -15,7 +15,7 @@ from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOpti
 from tilescout.search.engines.jobs import at_work, complete, describe_gpus, device_of, job_of, measure_batch
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.process import MeasuringProcess, WorkerLostError
-from tilescout.search.measure.protocol import DESCRIPTION, VERSION
+from tilescout.search.measure.protocol import protocol_of
 from tilescout.search.measure.provenance import Provenance
 from tilescout.spaces.devices import Device
 from tilescout.spaces.knobs import Configuration
@@ -50,9 +50,6 @@ class LocalEngine(Engine):
         If the store can't be written.
     """
 
-    protocol = VERSION
-    protocol_text = DESCRIPTION
-
     def __init__(
         self,
         template: KernelTemplate,
@@ -84,8 +81,11 @@ class LocalEngine(Engine):
             raise
         self.versions = {**described[0]["versions"], "nvidia-cutlass-dsl": version("nvidia-cutlass-dsl")}
         self.gpus, self.compilers = len(gpus), self.options.compile.processes
+        objective = self.options.protocol.objective
+        self.protocol, self.protocol_text = protocol_of(objective)
         versions = {**self.versions, "protocol": self.protocol}
-        self.provenance = Provenance("live", at_work(self.product, self.gpus, self.versions), versions)
+        where_from = at_work(self.product, self.gpus, self.versions, objective=objective)
+        self.provenance = Provenance("live", where_from, versions, objective=objective)
         if self.device.arch != self._pool.arch:
             self._pool.close()
             self._pool = compilers(self.device.arch)

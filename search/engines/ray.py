@@ -27,7 +27,7 @@ from tilescout.search.engines.ray_worker import (
     session_folder,
 )
 from tilescout.search.measure.measurement import Measurement, Status
-from tilescout.search.measure.protocol import DESCRIPTION, VERSION
+from tilescout.search.measure.protocol import protocol_of
 from tilescout.search.measure.provenance import Provenance
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import DeviceError, one_line
@@ -92,9 +92,6 @@ class RayEngine(Engine):
         If the store can't be written.
     """
 
-    protocol = VERSION
-    protocol_text = DESCRIPTION
-
     def __init__(
         self,
         template: KernelTemplate,
@@ -136,10 +133,13 @@ class RayEngine(Engine):
             raise
         compiler = {"nvidia-cutlass-dsl": version("nvidia-cutlass-dsl"), "ray": ray.__version__}
         self.versions = {**described[0]["versions"], **compiler}
+        objective = self.options.protocol.objective
+        self.protocol, self.protocol_text = protocol_of(objective)
         self.provenance = Provenance(
             "live",
-            at_work(self.product, self.gpus, self.versions, " of a Ray cluster"),
+            at_work(self.product, self.gpus, self.versions, " of a Ray cluster", objective),
             {**self.versions, "protocol": self.protocol},
+            objective=objective,
         )
 
     def library(self, problem: Problem) -> str:

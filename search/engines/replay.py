@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.engines.engine import CannotMeasureError, Engine, Task, failed_future
+from tilescout.search.engines.jobs import in_words
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.provenance import Provenance
 from tilescout.search.tables.recorded_space import RecordedSpace, recorded_device
@@ -113,13 +114,15 @@ class ReplayEngine(Engine):
 
 def _provenance(table: Table, template: KernelTemplate) -> Provenance:
     card = table.card
-    origin = f"replayed from {table.path.name}, recorded on {card.product} on {card.recorded}; no GPU was used"
+    origin = f"replayed from {table.path.name}, recorded on {card.product} on {card.recorded}"
+    origin += f"{in_words(card.objective)}; no GPU was used"
     stale = f"; the source of {template.name} has changed since" if table.stale_for(template) else ""
     return Provenance(
         kind="replay",
         description=origin + stale,
         versions={**card.versions, "driver": card.driver, "protocol": card.protocol},
         table=table.dataset,
+        objective=card.objective,
     )
 
 

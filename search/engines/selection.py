@@ -1,14 +1,16 @@
 """Which engine compiles and measures: this machine's GPUs, a Ray cluster, or a recorded table."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tilescout.search.engines.engine import Engine, LiveOptions
 from tilescout.search.engines.gpus import visible_gpus
+from tilescout.search.measure.protocol import Objective, find_objective
 from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import DeviceError
+from tilescout.spaces.errors import DeviceError, TableError
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate
 
@@ -23,6 +25,7 @@ def make_engine(
     gpus: int | None = None,
     table: Path | None = None,
     options: LiveOptions | None = None,
+    objective: Objective | str | None = None,
 ) -> Engine:
     """Choose and open an engine.
 
@@ -43,18 +46,25 @@ def make_engine(
         The table to replay; None takes the shipped one.
     options
         How it is compiled and measured.
+    objective
+        What runs around a kernel while it is timed: ``chain`` or ``sandwich``. None takes that of the options where
+        something is measured, and the table's where one is replayed.
 
     Raises
     ------
     DeviceError
-        If there is no such GPU or cluster, or the arguments contradict each other.
+        If there is no such GPU, cluster or objective, or the arguments contradict each other.
     ProblemError
         If the template can't compute the problem.
     TableError
-        If no table fits.
+        If no table fits, or it was recorded by another objective than the one asked for.
     """
     check_device(device)
+    asked = find_objective(objective) if objective is not None else None
     template.check(problem)
+    if asked is not None:
+        options = options or LiveOptions()
+        options = replace(options, protocol=replace(options.protocol, objective=asked))
     if cluster is not None:
         if device not in ("auto", "cuda") or table is not None:
             raise DeviceError("`cluster` measures on the GPUs of a Ray cluster: leave `device` and `table` out")
@@ -66,18 +76,32 @@ def make_engine(
     if device == "replay":
         from tilescout.search.engines.replay import ReplayEngine
 
-        return ReplayEngine(
-            Table.read(table, {template.name: template}) if table else default_table(template, problem),
-            template,
-            gpus or 1,
-        )
+        found = Table.read(table, {template.name: template}) if table else default_table(template, problem)
+        check_objective(found, asked)
+        return ReplayEngine(found, template, gpus or 1)
     if table is not None:
         raise DeviceError(f"`table` is for replaying, `device='{device}'` measures: leave one of them out")
     require_gpu()
     from tilescout.search.engines.local import LocalEngine
 
-    found = [f"cuda:{number}" for number in range(len(visible_gpus()))]
-    return LocalEngine(template, artifacts, found[:gpus] if device == "cuda" else [device], options=options)
+    all_gpus = [f"cuda:{number}" for number in range(len(visible_gpus()))]
+    return LocalEngine(template, artifacts, all_gpus[:gpus] if device == "cuda" else [device], options=options)
+
+
+def check_objective(table: Table, objective: Objective | None) -> None:
+    """Check that a table was recorded by an objective; None takes any.
+
+    Raises
+    ------
+    TableError
+        If it was not.
+    """
+    held = table.card.objective
+    if objective is not None and held is not objective:
+        raise TableError(
+            f"table {table.path} holds times by the objective {held}, asked for is {objective}: ask for {held}, or "
+            "measure on a GPU"
+        )
 
 
 def check_device(device: str) -> None:

@@ -6,7 +6,9 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from tilescout.search.measure.protocol import UNNAMED, Objective
 from tilescout.search.measure.race import RaceOptions
+from tilescout.spaces.errors import ExportError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 
@@ -118,6 +120,8 @@ class Outcome:
         As in `Decision`.
     configuration
         Our kernel's; None where the library's is chosen.
+    objective
+        What ran around the kernels while they were timed.
     """
 
     problem: GemmProblem
@@ -127,6 +131,7 @@ class Outcome:
     choice: Choice
     evidence: Evidence
     configuration: Configuration | None
+    objective: Objective = UNNAMED
 
 
 def judge(result: Mapping[str, Any]) -> Outcome:
@@ -166,14 +171,27 @@ def judge(result: Mapping[str, Any]) -> Outcome:
         versions={str(name): str(version) for name, version in result["versions"].items()},
     )
     configuration = Configuration.of(best["configuration"]) if choice is Choice.OURS else None
-    return Outcome(problem, result["space"], result["space_hash"], result["device"], choice, evidence, configuration)
+    objective = Objective(result.get("objective", UNNAMED))
+    hashed, device = result["space_hash"], result["device"]
+    return Outcome(problem, result["space"], hashed, device, choice, evidence, configuration, objective)
 
 
 def best_of(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """One outcome a problem: of several, the one whose kernel is fastest at the worst end of its interval."""
+    """One outcome a problem: of several, the one whose kernel is fastest at the worst end of its interval.
+
+    Raises
+    ------
+    ExportError
+        If outcomes of a problem are of two objectives: their ratios are not comparable.
+    """
     chosen: dict[GemmProblem, Outcome] = {}
     for outcome in outcomes:
         held = chosen.get(outcome.problem)
+        if held is not None and held.objective is not outcome.objective:
+            raise ExportError(
+                f"studies {held.evidence.study} and {outcome.evidence.study} of {outcome.problem} are of two "
+                f"objectives ({held.objective}, {outcome.objective}): name the studies of one"
+            )
         if held is None or _worst(outcome) < _worst(held):
             chosen[outcome.problem] = outcome
     return sorted(chosen.values(), key=lambda outcome: outcome.problem)

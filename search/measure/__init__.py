@@ -11,7 +11,7 @@ from tilescout.spaces.lazy import public_names
 if TYPE_CHECKING:
     from tilescout.search.measure.measurement import Clocks, Measurement, Status, Timing
     from tilescout.search.measure.process import MeasuringProcess
-    from tilescout.search.measure.protocol import ProtocolOptions
+    from tilescout.search.measure.protocol import Objective, ProtocolOptions
     from tilescout.search.measure.provenance import Dataset, Provenance
     from tilescout.search.measure.race import Estimate, Race, RaceOptions, race_fastest, run_race
 
@@ -21,6 +21,7 @@ __all__ = [
     "Estimate",
     "Measurement",
     "MeasuringProcess",
+    "Objective",
     "ProtocolOptions",
     "Provenance",
     "Race",
@@ -39,6 +40,7 @@ __getattr__, __dir__ = public_names(
         "Status": "measurement",
         "Timing": "measurement",
         "MeasuringProcess": "process",
+        "Objective": "protocol",
         "ProtocolOptions": "protocol",
         "Dataset": "provenance",
         "Provenance": "provenance",

@@ -165,9 +165,11 @@ class Estimate:
     values: Sequence[float]
 
 
-def describe(objective: Objective) -> str:
-    """The protocol in prose, by that objective."""
-    return DESCRIPTION + (_SANDWICHES if objective is Objective.SANDWICH else "")
+def protocol_of(objective: Objective) -> tuple[str, str]:
+    """The name of the protocol by that objective, and what it does, in prose."""
+    if objective is Objective.SANDWICH:
+        return f"{VERSION} {objective}", DESCRIPTION + _SANDWICHES
+    return VERSION, DESCRIPTION
 
 
 def block_launches(library_us: float, block_us: float, options: ProtocolOptions) -> int:

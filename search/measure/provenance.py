@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tilescout.search.measure.protocol import UNNAMED, Objective
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -41,12 +43,15 @@ class Provenance:
         Versions of what matters: driver, torch, compiler, protocol, ...
     table
         The table that is replayed; None where something is measured.
+    objective
+        What ran around a kernel while it was timed.
     """
 
     kind: str
     description: str
     versions: Mapping[str, str] = field(default_factory=dict)
     table: Dataset | None = None
+    objective: Objective = UNNAMED
 
     @property
     def replayed(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Self
 from tilescout.costmodel.estimator import Expected
 from tilescout.costmodel.roofline import Roofline
 from tilescout.search.measure.measurement import Measurement, Status
+from tilescout.search.measure.protocol import UNNAMED, Objective
 from tilescout.search.measure.provenance import Dataset, Provenance
 from tilescout.search.measure.race import Race
 from tilescout.spaces.devices import find_device
@@ -119,12 +120,13 @@ class StudyInfo:
 
         Raises
         ------
-        KeyError, TypeError
+        KeyError, TypeError, ValueError
             If something is missing or unknown.
         """
         source = record["provenance"]
         table = Dataset(**source["table"]) if source["table"] is not None else None
-        provenance = Provenance(**{**source, "table": table})
+        objective = Objective(source.get("objective", UNNAMED))
+        provenance = Provenance(**{**source, "table": table, "objective": objective})
         default = Configuration.of(record["default"])
         return cls(**{**record, "problem": problem, "provenance": provenance, "default": default})
 
@@ -233,6 +235,7 @@ class StudyResult:
             "problem": str(info.problem),
             "device": info.device,
             "measured_by": {"kind": info.provenance.kind, "description": info.provenance.description},
+            "objective": str(info.provenance.objective),
             "versions": dict(info.provenance.versions),
             "best": _describe(self.best, info),
             "library": {

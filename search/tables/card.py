@@ -8,14 +8,16 @@ from reprlib import repr as short
 from sys import float_info
 from typing import Any
 
+from tilescout.search.measure.protocol import UNNAMED, Objective
 from tilescout.spaces.errors import ProblemError, TableError
 from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.named import NamedProblem
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import NONE_NAMED, Named, find_template, template_names
 
-FORMAT = 5
+FORMAT = 6
 _OLDEST = 2  # without pilot_seconds
+_NAMED = 6  # the first that names the objective
 _INT32 = range(-(2**31), 2**31)  # what an integer column holds
 
 
@@ -66,7 +68,9 @@ class TableCard:
     format
         Version of the files' format: since 3 a row says what its pilot cost (before, verifying included it),
         since 4 how many instructions its kernel has,
-        since 5 what a race told apart from what the row's own pairs told.
+        since 5 what a race told apart from what the row's own pairs told, since 6 the card names the objective.
+    objective
+        What ran around a kernel while it was timed.
     """
 
     space: str
@@ -86,6 +90,7 @@ class TableCard:
     sha256: str = ""
     selection: str = ""
     format: int = FORMAT
+    objective: Objective = UNNAMED
 
     def to_json(self) -> str:
         """The text of the card's file."""
@@ -131,6 +136,7 @@ class TableCard:
             **{name: _take(record, name, int) for name in _COUNTS},
             format=version,
             selection=_take(record, "selection", str) if "selection" in record else "",
+            objective=_objective(_take(record, "objective", str)) if version >= _NAMED else UNNAMED,
             knobs=knobs,
             versions={name: _take(versions, name, str) for name in versions},
             recorded=_day(_take(record, "recorded", str)),
@@ -158,6 +164,14 @@ def _take(record: Mapping[str, Any], name: str, kind: type) -> Any:
     if type(record[name]) is not kind:
         raise _malformed(name, f"expected {_KINDS[kind]}, found {short(record[name])}")
     return record[name]
+
+
+def _objective(text: str) -> Objective:
+    try:
+        return Objective(text)
+    except ValueError as error:
+        fault = f"expected {' or '.join(Objective)}, found {short(text)}"
+        raise _malformed("objective", fault) from error
 
 
 def _day(text: str) -> date:

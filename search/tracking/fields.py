@@ -52,6 +52,7 @@ def common_tags(info: StudyInfo) -> dict[str, str]:
         "sampler": info.sampler,
         "seed": str(info.seed),
         "provenance": info.provenance.kind,
+        "objective": str(info.provenance.objective),
         "measured_by": info.provenance.description,
         **{f"version.{name}": version for name, version in info.provenance.versions.items()},
     }

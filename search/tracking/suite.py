@@ -11,6 +11,7 @@ from typing import Self
 
 import numpy as np
 
+from tilescout.search.measure.protocol import UNNAMED, Objective
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.fields import milliseconds
@@ -31,6 +32,8 @@ class SuiteInfo:
         How many there are.
     provenance
         Where measurements come from, in a line.
+    objective
+        What runs around a kernel while it is timed.
     """
 
     suite: str
@@ -40,11 +43,13 @@ class SuiteInfo:
     seed: int
     problems: int
     provenance: str
+    objective: Objective = UNNAMED
 
     @property
     def key(self) -> str:
         """Identifies the run that a resumed search of the suite continues."""
-        return f"{self.suite} {self.space} {self.device} {self.sampler} s{self.seed}"
+        measured = self.device if self.objective is UNNAMED else f"{self.device} {self.objective}"
+        return f"{self.suite} {self.space} {measured} {self.sampler} s{self.seed}"
 
 
 class SuiteRun:
@@ -124,6 +129,7 @@ class SuiteRun:
             "mlflow.source.name": "tilescout",
             "device": info.device,
             "measured_by": info.provenance,
+            "objective": str(info.objective),
         }
         name = f"{info.suite} {info.sampler} seed {info.seed}"
         run = self._client.create_run(self._experiment, milliseconds(time.time()), tags, name)

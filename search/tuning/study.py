@@ -13,6 +13,7 @@ import optuna
 from tilescout.costmodel.persistence import model_digest
 from tilescout.search.engines.engine import CannotMeasureError
 from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.measure.protocol import UNNAMED
 from tilescout.search.measure.race import RaceOptions, race_fastest
 from tilescout.search.samplers import AnySampler, make_sampler
 from tilescout.search.samplers.base import SpaceSampler, distributions
@@ -77,8 +78,8 @@ class TuneOptions:
     settings
         What else the strategy takes; see `make_sampler`.
     resume
-        Continue the newest study of the same space, problem, device, sampler and seed, or the one of them that is named
-        here, instead of starting another; in a database, beside the tuners that are at it.
+        Continue the newest study of the same space, problem, device, objective, sampler and seed, or the one of them
+        that is named here, instead of starting another; in a database, beside the tuners that are at it.
     first
         Indices of configurations that a new study tries right after the default, in this order: what others would try.
     sharing
@@ -243,13 +244,14 @@ def _race(evaluator: Evaluator, result: StudyResult, default: int | None, option
 
 
 def _place(evaluator: Evaluator) -> str:
-    return f"{evaluator.device.name}-{evaluator.provenance.kind}"
+    place, objective = f"{evaluator.device.name}-{evaluator.provenance.kind}", evaluator.provenance.objective
+    return place if objective is UNNAMED else f"{place}-{objective}"
 
 
 def _about(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, options: TuneOptions) -> StudyInfo:
     """The description of a study. The first run stores it, and enqueues the default and `options.first`."""
     template, space = evaluator.template, evaluator.space
-    default = template.default(space.problem, space.device)
+    default, objective = template.default(space.problem, space.device), str(evaluator.provenance.objective)
     stored = study.user_attrs.get(_ABOUT)
     if stored is None:
         # These first: a search that is killed in between does this again, and none is queued twice.
@@ -257,12 +259,17 @@ def _about(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, opt
         queued = len(all_trials(study))
         for index in list(dict.fromkeys([*ahead, *options.first]))[queued:]:
             study.enqueue_trial(dict(zip(distributions(space), map(int, space.codes[index]), strict=True)))
-        stored = {"space_hash": template.source_hash, "library_us": evaluator.library_us()}
+        stored = {"space_hash": template.source_hash, "library_us": evaluator.library_us(), "objective": objective}
         study.set_user_attr(_ABOUT, stored)
     elif stored["space_hash"] != template.source_hash:
         raise StoreError(
             f"study {study.study_name} searched another version of {template.name}: its kernels are not today's; "
             "start a new study"
+        )
+    elif stored.get("objective", UNNAMED) != objective:
+        raise StoreError(
+            f"study {study.study_name} holds times by the objective {stored.get('objective', UNNAMED)}, asked for is "
+            f"{objective}: their times are not comparable; start a new study"
         )
     info = StudyInfo(
         name=study.study_name,

@@ -101,6 +101,11 @@ def test_a_problem_that_was_not_recorded_is_told_those_that_were(refusal: Refusa
     assert "8192x8192x8192:bf16" in line
 
 
+def test_a_table_of_another_objective_is_told_which_one_it_holds(refusal: Refusal) -> None:
+    line = refusal(*TUNE, *PROBLEM, "--objective", "sandwich")
+    assert "holds times by the objective chain, asked for is sandwich: ask for chain, or measure on a GPU" in line
+
+
 def test_a_missing_table_is_told(refusal: Refusal) -> None:
     assert "nothing.parquet" in refusal(*TUNE, *PROBLEM, "--table", "nothing.parquet")
 

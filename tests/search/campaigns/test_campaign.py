@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +22,7 @@ from tilescout.search.engines.engine import LiveOptions, Task, failed_future
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.measure.measurement import Measurement, Status
-from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table
@@ -149,7 +150,12 @@ def test_a_campaign_of_something_else_is_not_continued(table: Table, plan: Plan,
     fewer = Plan(plan.problems, plan.configurations, plan.legal & (plan.legal.cumsum(axis=1) < 9), plan.how)
     with pytest.raises(StoreError, match="another campaign: its rows"):
         collect(ReplayEngine(table, TEMPLATE), fewer, out, CampaignOptions())
+    engine = ReplayEngine(table, TEMPLATE)
+    engine.provenance = replace(engine.provenance, objective=Objective.SANDWICH)
+    with pytest.raises(StoreError, match="another campaign: its objective is 'chain', now it is 'sandwich'"):
+        collect(engine, plan, out, CampaignOptions())
     assert len(collect(ReplayEngine(table, TEMPLATE), plan, out, CampaignOptions())) == plan.rows
+    assert collect(engine, plan, tmp_path / "other.parquet", CampaignOptions()).card.objective is Objective.SANDWICH
 
 
 class Failing(ReplayEngine):

@@ -1,14 +1,18 @@
 """Which engine is made of what is asked, where there is no GPU, and where there are some."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tilescout.search.engines import selection
+from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.engines.selection import check_device, make_engine
-from tilescout.search.tables.table import Table
-from tilescout.spaces.errors import DeviceError, ProblemError
+from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, Objective
+from tilescout.search.tables.rows import Row
+from tilescout.search.tables.table import Table, write_table
+from tilescout.spaces.errors import DeviceError, ProblemError, TableError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
 
@@ -43,6 +47,36 @@ def test_a_table_that_is_named_is_replayed_also_where_there_is_a_gpu(tmp_path: P
         assert engine.table.path == invented_table.path
 
 
+@pytest.mark.usefixtures("_no_gpu")
+def test_a_table_answers_by_its_own_objective_and_is_refused_if_another_is_asked_for(
+    tmp_path: Path, invented_table: Table, invented_rows: list[Row]
+) -> None:
+    card = replace(invented_table.card, objective=Objective.SANDWICH)
+    sandwiches = write_table(tmp_path / "sandwiches.parquet", card, invented_rows).path
+    for path, objective in ((invented_table.path, Objective.CHAIN), (sandwiches, Objective.SANDWICH)):
+        for asked in (None, objective, str(objective)):
+            with make_engine(TEMPLATE, PROBLEM, tmp_path, table=path, objective=asked) as engine:
+                assert engine.objective is objective
+    assert engine.provenance.description.endswith(", in sandwiches; no GPU was used")
+    with pytest.raises(TableError, match="holds times by the objective sandwich, asked for is chain: ask for sandwich"):
+        make_engine(TEMPLATE, PROBLEM, tmp_path, table=sandwiches, objective="chain")
+    with pytest.raises(TableError, match="holds times by the objective chain, asked for is sandwich"):
+        make_engine(TEMPLATE, PROBLEM, tmp_path, device="replay", objective="sandwich")
+
+
+@pytest.mark.usefixtures("_gpus")
+@pytest.mark.parametrize(("asked", "measured"), [(None, DEFAULT_OBJECTIVE), *((each, each) for each in Objective)])
+def test_a_gpu_measures_by_the_objective_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Objective | None, measured: Objective
+) -> None:
+    found: list[LiveOptions] = []
+    monkeypatch.setattr(
+        "tilescout.search.engines.local.LocalEngine", lambda *_, options: found.append(options or LiveOptions())
+    )
+    make_engine(TEMPLATE, PROBLEM, tmp_path, objective=asked)
+    assert [options.protocol.objective for options in found] == [measured]
+
+
 @pytest.mark.usefixtures("_gpus")
 @pytest.mark.parametrize(
     ("asked", "expected"),
@@ -74,6 +108,7 @@ def test_the_gpus_are_all_of_this_machine_or_as_many_as_are_wanted(
     ("asked", "answer"),
     [
         ({"device": "gpu"}, "unknown device 'gpu', allowed are auto, cuda, cuda:N and replay"),
+        ({"objective": "solo"}, "unknown objective 'solo', allowed are chain and sandwich"),
         ({"device": "cuda"}, "no NVIDIA GPU here: measure on a machine with one, or replay a table with `device='rep"),
         ({"device": "cuda:1", "table": Path("t.parquet")}, "`table` is for replaying, `device='cuda:1'` measures"),
         ({"device": "replay", "cluster": "auto"}, "leave `device` and `table` out"),

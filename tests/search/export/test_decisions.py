@@ -17,6 +17,7 @@ from tilescout.search.export.decisions import (
     best_of,
     judge,
 )
+from tilescout.spaces.errors import ExportError
 from tilescout.spaces.gemm import GemmProblem
 
 CONFIGURATION = {"tile_m": 128, "raster": "n"}
@@ -79,6 +80,16 @@ def test_of_several_studies_of_a_problem_the_surest_decides() -> None:
     unraced = judge(result(2, 2, 2, study="unraced", race=None))
     other = judge(result(1, 1, 1, problem="64x64x64:bf16"))
     assert [outcome.evidence.study for outcome in best_of([slow, unraced, fast, other])] == ["s", "fast"]
+
+
+def test_studies_of_two_objectives_do_not_decide_on_one_problem_together() -> None:
+    older = judge(result(1.02, 1.01, 1.03, study="older"))  # it names no objective: there was one
+    chain = judge(result(1.03, 1.02, 1.04, study="chain", objective="chain"))
+    sandwich = judge(result(1.01, 1.0, 1.02, study="sandwich", objective="sandwich"))
+    other = judge(result(1, 1, 1, problem="64x64x64:bf16", objective="sandwich"))
+    assert [outcome.evidence.study for outcome in best_of([older, chain, other])] == ["s", "chain"]
+    with pytest.raises(ExportError, match=r"studies older and sandwich of .* two objectives \(chain, sandwich\)"):
+        best_of([older, sandwich])
 
 
 def decision(m: int, choice: Choice = Choice.OURS) -> Decision:

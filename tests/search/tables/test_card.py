@@ -4,6 +4,7 @@ from math import nan
 
 import pytest
 
+from tilescout.search.measure.protocol import Objective
 from tilescout.search.tables.card import FORMAT, TableCard
 from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table, card_path
@@ -16,6 +17,15 @@ def test_a_card_reads_back_as_it_was(invented_card: TableCard) -> None:
     card = replace(invented_card, protocol_text="µs, ½ — “quoted”\n", rows=3, size=4, sha256="ab")
     assert TableCard.from_json(card.to_json()) == card
     assert TableCard.from_json(card.to_json().encode()) == card
+
+
+def test_a_card_names_its_objective_and_one_of_before_is_a_chains(invented_card: TableCard) -> None:
+    card = replace(invented_card, objective=Objective.SANDWICH)
+    assert TableCard.from_json(card.to_json()).objective is Objective.SANDWICH
+
+    record = json.loads(invented_card.to_json()) | {"format": 5}
+    del record["objective"]
+    assert TableCard.from_json(json.dumps(record)).objective is Objective.CHAIN
 
 
 def test_a_cut_card_is_refused_wherever_it_is_cut(invented_table: Table) -> None:
@@ -44,6 +54,7 @@ def test_a_card_that_is_not_text_is_refused(invented_table: Table) -> None:
         (["rows"], 599, "600 rows, the card says 599"),
         (["size"], 1, "bytes, its card says 1"),
         (["sha256"], "0" * 64, "checksum"),
+        (["objective"], "solo", "objective: expected chain or sandwich, found 'solo'"),
         (["recorded"], "yesterday", "recorded: expected a day as YYYY-MM-DD, found 'yesterday'"),
         (["versions"], ["2.11"], "versions: expected an object"),
         (["versions", "torch"], 2.11, "torch: expected a string, found 2.11"),

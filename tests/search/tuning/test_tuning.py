@@ -10,10 +10,13 @@ import pytest
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.measure.measurement import Measurement, Status
+from tilescout.search.measure.protocol import Objective
 from tilescout.search.samplers import SAMPLERS
-from tilescout.search.studies.records import StudyResult, TrialRecord
+from tilescout.search.studies.places import read_study
+from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table
+from tilescout.search.tracking.fields import common_tags
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.errors import SamplerError, StoreError
@@ -116,6 +119,30 @@ def test_a_study_of_other_kernels_is_not_resumed(table: Table, tmp_path: Path, m
     monkeypatch.setattr(type(TEMPLATE), "source_hash", "another")
     with pytest.raises(StoreError, match="another version of gemm_sm90"):
         search(table, tmp_path, resume=True, trials=5)
+
+
+def test_studies_of_two_objectives_do_not_mix(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = ReplayEngine(table, TEMPLATE)
+    engine.provenance = replace(engine.provenance, objective=Objective.SANDWICH)
+    options = TuneOptions("random", 0, Budget(trials=3), tmp_path, resume=True)
+
+    chain = search(table, tmp_path, trials=2)
+    with Evaluator(engine, PROBLEM) as evaluator:
+        sandwich = run_study(evaluator, options)
+        monkeypatch.setattr("tilescout.search.tuning.study._place", lambda _: "h200-replay")
+        with pytest.raises(StoreError, match="holds times by the objective chain, asked for is sandwich"):
+            run_study(evaluator, options)
+
+    assert (len(chain.trials), len(sandwich.trials)) == (2, 3)
+    assert chain.info.name == "gemm_sm90-4096x4096x4096-bf16-h200-replay-random-s0"
+    assert sandwich.info.name == "gemm_sm90-4096x4096x4096-bf16-h200-replay-sandwich-random-s0"
+    assert sandwich.to_dict()["objective"] == "sandwich"
+    assert common_tags(chain.info)["objective"] == "chain"
+    for result in (chain, sandwich):
+        assert read_study(result.info.name, tmp_path).info.provenance == result.info.provenance
+    older = chain.info.to_dict()
+    del older["provenance"]["objective"]  # as before there was a choice
+    assert StudyInfo.from_dict(older, PROBLEM).provenance == chain.info.provenance
 
 
 def test_an_unknown_sampler_is_refused_before_anything_is_written(table: Table, tmp_path: Path) -> None:
