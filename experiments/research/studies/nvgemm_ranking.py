@@ -54,6 +54,15 @@ def losses(times: Sequence[float], predictions: NDArray[np.float64], timed: int,
     return [float(time / measured.min() - 1) for time in fastest]
 
 
+def ranking_losses(times: Path) -> dict[str, tuple[float, list[float]]]:
+    """The fastest time, in ms, and the `losses` of each problem of a file of `peer-kernels`."""
+    recorded = Record.read(times).result["chosen by, in ms"][OPERATORS]
+    return {
+        problem: (min(measured), losses(measured, predicted(GemmProblem.parse(problem)), TIMED, KEPT))
+        for problem, measured in recorded.items()
+    }
+
+
 @study("the file that peer-kernels wrote")
 @click.argument("times", type=click.Path(path_type=Path))
 def main(run: Run, times: Path) -> None:
@@ -61,11 +70,8 @@ def main(run: Run, times: Path) -> None:
     grid = Grid(title="slower than the fastest operator", title_justify="left")
     for heading in ("problem", "µs", f"TorchInductor's {TIMED}", *(f"our {count}" for count in KEPT)):
         grid.add_column(heading, justify="right")
-    recorded = Record.read(times).result["chosen by, in ms"][OPERATORS]
-    result = {}
-    for problem, measured in recorded.items():
-        lost = losses(measured, predicted(GemmProblem.parse(problem)), TIMED, KEPT)
-        result[problem] = lost
-        grid.add_row(problem, f"{min(measured) * 1e3:.1f}", *(f"{loss:.1%}" for loss in lost))
+    found = ranking_losses(times)
+    for problem, (fastest, lost) in found.items():
+        grid.add_row(problem, f"{fastest * 1e3:.1f}", *(f"{loss:.1%}" for loss in lost))
     Console().print(grid)
-    run.keep(result)
+    run.keep({problem: lost for problem, (_, lost) in found.items()})

@@ -28,6 +28,7 @@ from tilescout.search.measure.heats import HeatNoise, mean_of_heats
 from tilescout.search.measure.race import Estimate, Race, RaceOptions, run_race
 
 NEAR = 8  # finalists are drawn from so many of the best
+RACES = 100
 OF = ("same process", "other process", "other host")
 WHAT = ("to the library", "over the default")
 
@@ -102,27 +103,20 @@ def coverage(
     return {what: {of: [len(found), sum(found)] for of, found in by.items()} for what, by in held.items()}
 
 
-def _share(intervals: int, held: int) -> str:
-    return f"{held / intervals:.1%} of {intervals}" if intervals else ""
+def coverages(
+    processes: Sequence[Mapping[str, Logs]], elsewhere: Mapping[str, Logs], races: int, seed: int
+) -> dict[str, dict[str, dict[str, list[int]]]]:
+    """The `coverage` of each problem, and of all together as "all".
 
-
-def _logs(path: Path) -> Mapping[str, Logs]:
-    problems = Record.read(path).result["problems"]
-    return {name: np.log(np.array(found["ratios"])) for name, found in problems.items()}
-
-
-@study("what `race-designs` recorded, in several processes")
-@click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option("--host", type=click.Path(path_type=Path), help="The same configurations on another host.")
-@click.option("--races", default=100, show_default=True, help="Races of each process to draw.")
-@seed_option
-def main(run: Run, files: tuple[Path, ...], host: Path | None, races: int, seed: int) -> None:
-    """Print how often the intervals of drawn races hold."""
-    processes = [_logs(path) for path in files]
-    elsewhere = _logs(host) if host is not None else {}
-    grid = Grid(title="intervals of races that hold what was measured again", title_justify="left")
-    for heading in ("problem", "of the time", *OF):
-        grid.add_column(heading)
+    Parameters
+    ----------
+    processes
+        The heats of each problem, by processes of one host.
+    elsewhere
+        Those of another host.
+    races, seed
+        Races of each process to draw, and the seed of the draws.
+    """
     found = {
         name: coverage([each[name] for each in processes], elsewhere.get(name), RaceOptions(), races, seed)
         for name in processes[0]
@@ -130,6 +124,30 @@ def main(run: Run, files: tuple[Path, ...], host: Path | None, races: int, seed:
     found["all"] = {
         what: {of: np.sum([each[what][of] for each in found.values()], axis=0).tolist() for of in OF} for what in WHAT
     }
+    return found
+
+
+def _share(intervals: int, held: int) -> str:
+    return f"{held / intervals:.1%} of {intervals}" if intervals else ""
+
+
+def read_heats(path: Path) -> Mapping[str, Logs]:
+    """The heats of each problem in a file that `race-designs` wrote."""
+    problems = Record.read(path).result["problems"]
+    return {name: np.log(np.array(found["ratios"])) for name, found in problems.items()}
+
+
+@study("what `race-designs` recorded, in several processes")
+@click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option("--host", type=click.Path(path_type=Path), help="The same configurations on another host.")
+@click.option("--races", default=RACES, show_default=True, help="Races of each process to draw.")
+@seed_option
+def main(run: Run, files: tuple[Path, ...], host: Path | None, races: int, seed: int) -> None:
+    """Print how often the intervals of drawn races hold."""
+    found = coverages([read_heats(path) for path in files], read_heats(host) if host is not None else {}, races, seed)
+    grid = Grid(title="intervals of races that hold what was measured again", title_justify="left")
+    for heading in ("problem", "of the time", *OF):
+        grid.add_column(heading)
     for name, by in found.items():
         for what in WHAT:
             grid.add_row(name, what, *(_share(*by[what][of]) for of in OF))
