@@ -30,12 +30,13 @@ UNUSED := /(tests|databricks|mypyc?)/|/ray/(data|llm|rllib|serve|train|tune)/
 HAS_CUDA := -c 'import torch; assert torch.version.cuda' 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tune test test-oldest test-newest lint types format docs clean
+.PHONY: help setup tune test test-oldest test-newest claims lint types format docs clean
 
 help:
 	@echo "make tune    set up .venv and search the Hopper GEMM at 4096x4096x4096 (replayed where there is no GPU)"
 	@echo "make test    set up .venv and run the tests"
 	@echo "make test-oldest, test-newest  run those of the export under the oldest and the newest torch (5 GB each)"
+	@echo "make claims  recompute the figures that the documents state, from the recorded data; some two minutes"
 	@echo "make lint    check style;  make format  apply it;  make types  check types"
 	@echo "make docs    build the documentation into build/docs"
 	@echo "make setup   only set up .venv (PYTHON=python3.12 picks another Python);  make clean  remove build outputs"
@@ -89,6 +90,9 @@ test-newest: WANTED := $(NEWEST_TORCH)
 test-oldest test-newest: test-%:
 	@$(MAKE) --no-print-directory setup VENV=.venv-$* TORCH=$(WANTED)
 	@$(ONE_CORE) .venv-$*/bin/pytest -q -rs $(JOBS) tests/search/export
+
+claims: setup
+	@$(BIN)/python -P -m tilescout.experiments.research claims
 
 lint: setup
 	@$(BIN)/ruff check --quiet .

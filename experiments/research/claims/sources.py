@@ -1,0 +1,201 @@
+"""Sources of figures: nested mappings that are made of recorded data.
+
+A ledger names a source and its parameters, and no code: it can name these alone.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from tilescout.experiments.compare.processes import each
+from tilescout.experiments.research.records import Record
+from tilescout.experiments.research.studies.nvgemm_ranking import KEPT, ranking_losses
+from tilescout.experiments.research.studies.out_of_sample import (
+    TRIALS,
+    print_searches,
+    print_speeds,
+    search,
+    speeds,
+)
+from tilescout.experiments.research.studies.race_coverage import RACES, coverages, read_heats
+from tilescout.search.build.cores import available_cores
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.replay import ReplayEngine
+from tilescout.search.measure.measurement import Timing
+from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.race import RaceOptions
+from tilescout.search.samplers.guided.options import GuidedOptions
+from tilescout.search.tables.shipped import template_of
+from tilescout.search.tables.table import Table
+from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.study import TuneOptions, run_study
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.subspace import read_subspace
+from tilescout.spaces.suite import find_suite
+from tilescout.spaces.templates import find_template
+
+Files = Mapping[str, Path]
+Source = Callable[..., Any]
+"""Takes the files that a claim names, by their names, and its parameters by theirs."""
+
+SEED = 0
+
+
+def record(files: Files) -> Any:
+    """The content of a JSON file, or of several by their names."""
+    found = {name: Record.read(path).result for name, path in files.items()}
+    return next(iter(found.values())) if len(found) == 1 else found
+
+
+def settings(files: Files) -> Any:
+    """The numbers that the code goes by."""
+    kinds = {"protocol": ProtocolOptions, "race": RaceOptions, "guided": GuidedOptions}
+    return {name: asdict(kind()) for name, kind in kinds.items()}
+
+
+def table(files: Files) -> Any:
+    """The rows of a recorded table, and the speeds over the library of each problem's best and today's default."""
+    (path,) = files.values()
+    recorded = Table.read(path)
+    template, device = template_of(recorded), find_device(recorded.card.device)
+    codes = recorded.codes(template.knobs)
+    spilling = np.flatnonzero(np.asarray(recorded.data["spill_bytes"].fill_null(0)) > 0)
+    problems = {}
+    for one in recorded.summarise():
+        default = recorded.row(template.default(one.problem, device), one.problem)
+        assert default is not None
+        assert one.best_timing is not None
+        problems[str(one.problem)] = {
+            "rows": one.rows,
+            "pruned": one.pruned,
+            "failed": one.failed,
+            "legal": len(template.space(one.problem, device)),
+            "best": 1 / one.best_timing.ratio,
+            "default": 1 / _timing(recorded, default).ratio,
+        }
+    return {
+        "rows": len(recorded),
+        "configurations": len(np.unique(codes, axis=0)),
+        "spilling": {"rows": len(spilling), "configurations": len(np.unique(codes[spilling], axis=0))},
+        "problems": problems,
+    }
+
+
+def _timing(recorded: Table, row: int) -> Timing:
+    timing = recorded.measurement(row).timing
+    assert timing is not None
+    return timing
+
+
+def spaces(files: Files, space: str, device: str, suites: list[str], subspace: bool = False) -> Any:
+    """The sizes of the spaces of some suites' problems; of the sub-space in a file too, if asked."""
+    template = find_template(space)
+    part = read_subspace(next(iter(files.values())), template.knobs) if subspace else None
+    legal: dict[str, int] = {}
+    within = []
+    for problem in dict.fromkeys(name for suite in suites for name in find_suite(suite).problems):
+        found = template.space(template.parse(problem), find_device(device))
+        legal[problem] = len(found)
+        if part is not None:
+            within.append(found.codes[part.holds(found)])
+    distinct = len(np.unique(np.concatenate(within), axis=0)) if within else 0
+    combinations = float(np.prod([len(knob.values) for knob in template.knobs]))
+    return {"legal": legal, "combinations": combinations, "knobs": len(template.knobs), "subspace": distinct}
+
+
+def suites(files: Files) -> Any:
+    """The problems of every suite that figures are of."""
+    return {name: find_suite(name).problems for name in ("ground-truth", "recorded", "out-of-sample")}
+
+
+def replayed(files: Files, problem: str, sampler: str, trials: int) -> Any:
+    """A search of a problem that is replayed on a table, with seed 0."""
+    (path,) = files.values()
+    recorded = Table.read(path)
+    with TemporaryDirectory() as folder:
+        options = TuneOptions(sampler, SEED, Budget(trials), Path(folder))
+        with Evaluator(ReplayEngine(recorded, template_of(recorded)), recorded.problem(problem)) as evaluator:
+            return run_study(evaluator, options).to_dict()
+
+
+def unseen_speeds(files: Files) -> Any:
+    """The speeds on problems that nothing was chosen on: means with intervals, and what the regimes tell apart."""
+    (path,) = files.values()
+    found = speeds(Table.read(path))
+    means = print_speeds(Console(quiet=True), found, SEED)
+    return {"problems": {one.problem: asdict(one) for one in found}, "speed": means}
+
+
+def unseen_searches(files: Files, sampler: str) -> Any:
+    """Searches of the problems that nothing was chosen on, replayed with a model that never saw them."""
+    (path,) = files.values()
+    jobs = [(path, str(problem), sampler, SEED, TRIALS) for problem in Table.read(path).problems]
+    done = list(each(search, jobs, available_cores(), "search"))
+    figures = print_searches(Console(quiet=True), done, TRIALS)[sampler]
+    return {"figures": figures, "searches": {one.problem: asdict(one) for _, one in done}}
+
+
+def nvgemm_losses(files: Files) -> Any:
+    """The losses of the candidates that TorchInductor times, and of those that our ranker keeps, on each problem."""
+    (path,) = files.values()
+    return {
+        problem: dict(zip(("timed", *map(str, KEPT)), lost, strict=True))
+        for problem, (_, lost) in ranking_losses(path).items()
+    }
+
+
+def softmax(files: Files, dtype: str) -> Any:
+    """The tuned softmax over a copy's bandwidth, and over the fastest of its peers, of problems of an element type."""
+    problems = {name: one for path in files.values() for name, one in Record.read(path).result["problems"].items()}
+    found = {}
+    for name, one in problems.items():
+        speeds_of = {kernel: speed["value"] for kernel, speed in one["bandwidth_fraction"].items()}
+        fastest = max(speed for kernel, speed in speeds_of.items() if kernel.startswith("torch."))
+        if name.endswith(dtype):
+            found[name] = {"tuned": speeds_of["tuned"], "over_peers": speeds_of["tuned"] / fastest}
+    return found
+
+
+def log(files: Files, numbers: dict[str, str]) -> Any:
+    """Numbers of a log, each the last that a pattern's group finds."""
+    (path,) = files.values()
+    text = path.read_text(encoding="utf-8")
+    return {name: float(re.findall(pattern, text)[-1].replace(",", "")) for name, pattern in numbers.items()}
+
+
+def heats(files: Files, host: str) -> Any:
+    """How far ratios to the library on two hosts are apart, as logarithms: the median of a problem's configurations."""
+    here = [read_heats(path) for name, path in files.items() if name != host]
+    there = read_heats(files[host])
+    means = {name: np.mean([one[name].mean(axis=(0, 1)) for one in here], axis=0) for name in there}
+    apart = {name: np.abs(mean - there[name].mean(axis=(0, 1))) for name, mean in means.items()}
+    return {name: float(np.median(one)) for name, one in apart.items()}
+
+
+def race_coverage(files: Files, host: str) -> Any:
+    """How often the intervals of races hold: heats of several processes of one host, and of another host."""
+    processes = [read_heats(path) for name, path in files.items() if name != host]
+    return coverages(processes, read_heats(files[host]), RACES, SEED)
+
+
+SOURCES: dict[str, Source] = {
+    "record": record,
+    "settings": settings,
+    "table": table,
+    "spaces": spaces,
+    "suites": suites,
+    "replayed": replayed,
+    "unseen-speeds": unseen_speeds,
+    "unseen-searches": unseen_searches,
+    "nvgemm-losses": nvgemm_losses,
+    "softmax": softmax,
+    "log": log,
+    "heats": heats,
+    "race-coverage": race_coverage,
+}
