@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         DeviceError,
         ExportError,
         ModelError,
+        NoResultError,
         ProblemError,
         ResumableError,
         SamplerError,
@@ -62,6 +63,7 @@ __all__ = [
     "Mask",
     "ModelError",
     "NamedProblem",
+    "NoResultError",
     "Problem",
     "ProblemError",
     "Rate",
@@ -102,8 +104,8 @@ _NAMES = {
     "building": "compile_object element_type import_compiler row_major",
     "constraints": "Columns Constraint Mask",
     "devices": "DEVICES Device find_device",
-    "errors": "ArtifactError BuildError BundleError DeviceError ExportError ModelError ProblemError ResumableError "
-    "SamplerError SpaceError StoreError TableError TilescoutError",
+    "errors": "ArtifactError BuildError BundleError DeviceError ExportError ModelError NoResultError "
+    "ProblemError ResumableError SamplerError SpaceError StoreError TableError TilescoutError",
     "gemm": "Gemm GemmProblem",
     "knobs": "Configuration Knob Value",
     "named": "NamedProblem",

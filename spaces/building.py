@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilescout.spaces.errors import BuildError
+from tilescout.spaces.faults import described
 from tilescout.spaces.problems import DType
 
 if TYPE_CHECKING:
@@ -86,4 +87,4 @@ def compile_object(entry: Callable[..., None], arguments: Sequence[Any], path: P
             str(path), function_name=function
         )
     except Exception as error:  # CuteDSL raises many types, without a common base
-        raise BuildError(f"{type(error).__name__}: {error}") from error
+        raise BuildError(described(error)) from error

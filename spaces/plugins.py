@@ -10,7 +10,8 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from tilescout.spaces.errors import TilescoutError, one_line
+from tilescout.spaces.errors import TilescoutError
+from tilescout.spaces.faults import described
 
 SPACES = "tilescout.spaces"
 """The entry point group of spaces."""
@@ -86,7 +87,7 @@ def load(target: str, error: type[TilescoutError]) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except Exception as cause:  # whatever code of others raises when it is imported
-        raise error(f"can't load {target!r}: {type(cause).__name__}: {one_line(cause)}") from cause
+        raise error(f"can't load {target!r}: {described(cause)}") from cause
 
 
 def _origin(point: EntryPoint) -> str:

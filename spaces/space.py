@@ -7,9 +7,10 @@ from typing import Any, Generic
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tilescout.spaces.constraints import Columns, Constraint
+from tilescout.spaces.constraints import Columns, Constraint, Mask
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.faults import described
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.problems import P, P_co
 
@@ -70,12 +71,25 @@ class SearchSpace(Generic[P_co]):
             columns = self._columns(codes)
             legal = np.ones(len(codes), dtype=np.bool_)
             for rule in ready:
-                legal &= rule.holds(columns, self.problem, self.device)
+                legal &= self._holds(rule, columns, len(codes))
             codes = codes[legal].astype(np.int16)
         if waiting:
             unknown = sorted({name for rule in waiting for name in rule.knobs} - names)
             raise SpaceError(f"{self.name}: rule {waiting[0].name} looks at knobs that there are not: {unknown}")
         return codes
+
+    def _holds(self, rule: Constraint[P_co], columns: Columns, count: int) -> Mask:
+        """The mask of a rule, whose predicate may be code of others."""
+        try:
+            mask = np.asarray(rule.holds(columns, self.problem, self.device))
+        except Exception as error:
+            raise SpaceError(f"{self.name}: the rule {rule.name} failed: {described(error)}") from error
+        if mask.shape != (count,) or mask.dtype != np.bool_:
+            raise SpaceError(
+                f"{self.name}: the rule {rule.name} gave {mask.dtype} of shape {mask.shape}, expected a mask: bool of "
+                f"shape ({count},)"
+            )
+        return mask
 
     @staticmethod
     def of_codes(name: str, knobs: Sequence[Knob], codes: ArrayLike, problem: P, device: Device) -> "SearchSpace[P]":
@@ -162,7 +176,7 @@ class SearchSpace(Generic[P_co]):
     def violations(self, configuration: Mapping[str, Value]) -> tuple[Constraint[P_co], ...]:
         """The rules that a configuration breaks, in order."""
         columns = self._columns(self.code(configuration)[None])
-        return tuple(rule for rule in self.constraints if not rule.holds(columns, self.problem, self.device)[0])
+        return tuple(rule for rule in self.constraints if not self._holds(rule, columns, 1)[0])
 
     def neighbours(self, index: int) -> Indices:
         """Indices of the legal configurations that differ from one in one knob by one step."""

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Generic, cast
 from tilescout.spaces.building import import_compiler
 from tilescout.spaces.constraints import Columns, Constraint
 from tilescout.spaces.devices import Device, find_device
-from tilescout.spaces.errors import SpaceError, one_line
+from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.faults import described
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.plugins import SPACES, Registry, load, registered
 from tilescout.spaces.problems import P
@@ -268,7 +269,7 @@ def _load(target: str) -> KernelTemplate:
     try:
         template = found() if isinstance(found, type) else found
     except Exception as error:  # whatever code of others raises when it is made
-        raise SpaceError(f"can't load {target!r}: {type(error).__name__}: {one_line(error)}") from error
+        raise SpaceError(f"can't load {target!r}: {described(error)}") from error
     if not isinstance(template, KernelTemplate):
         raise SpaceError(f"{target!r} is no KernelTemplate, but a {type(template).__name__}")
     return template

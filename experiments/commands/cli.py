@@ -4,8 +4,10 @@ import importlib
 import logging
 import re
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 
 import click
@@ -13,6 +15,7 @@ from click.exceptions import NoArgsIsHelpError
 
 from tilescout.experiments.commands.options import examples
 from tilescout.spaces.errors import ResumableError, TilescoutError, one_line
+from tilescout.spaces.faults import described, place_of
 from tilescout.spaces.processes import safe_processes
 
 # The module and function of each command, imported when it is used: `tilescout --help` costs no torch. What that
@@ -63,7 +66,9 @@ class _Commands(click.Group):
     ),
 )
 @click.version_option(version("tilescout"), prog_name="tilescout")
-def cli() -> None:
+@click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
+@click.pass_context
+def cli(context: click.Context, debug: bool) -> None:
     """Find the fastest configuration of a CuteDSL kernel.
 
     Start with `tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16`. `tilescout ui` shows the trials, and
@@ -72,6 +77,21 @@ def cli() -> None:
     To complete words with the tab key in bash, run eval "$(_TILESCOUT_COMPLETE=bash_source tilescout)"; in zsh and fish
     put zsh_source or fish_source for bash_source.
     """
+    if debug and isinstance(context.obj, _Run):
+        context.obj.debug = True
+
+
+@dataclass
+class _Run:
+    """One run of the command line.
+
+    Attributes
+    ----------
+    debug
+        Whether errors are shown with their traceback.
+    """
+
+    debug: bool = False
 
 
 def main() -> None:
@@ -80,10 +100,15 @@ def main() -> None:
 
 
 def run_command(command: click.Command) -> None:
-    """Run a command with the arguments of the process, and exit; an error is one line on standard error and code 2."""
+    """Run a command with the arguments of the process, and exit.
+
+    An error is one line on standard error and code 2, also one of a user's own code, such as a template's. An error of
+    tilescout that it did not expect is a traceback.
+    """
+    run = _Run()
     try:
         with _logged(), safe_processes:
-            code = command.main(standalone_mode=False)
+            code = _main(command, run)
     except (KeyboardInterrupt, click.Abort):
         print("tilescout: interrupted; what is finished is kept, and tune --resume goes on with it", file=sys.stderr)
         sys.exit(130)
@@ -99,7 +124,20 @@ def run_command(command: click.Command) -> None:
         _fail(f"{error} with tune --resume")
     except TilescoutError as error:
         _fail(str(error))
+    except Exception as error:
+        if run.debug or not place_of(error):
+            raise
+        _fail(f"{described(error)}; `tilescout --debug ...` shows the whole traceback")
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _main(command: click.Command, run: _Run) -> object:
+    try:
+        return command.main(standalone_mode=False, obj=run)
+    except (TilescoutError, KeyboardInterrupt):
+        if run.debug:
+            traceback.print_exc()
+        raise
 
 
 @contextmanager

@@ -50,11 +50,12 @@ def compile_sample(
     target: str,
     processes: int | None,
     store: Path,
-) -> None:
+) -> int:
     """Compile configurations of SPACE for a problem into the store, without a GPU.
 
     Kernels that the store has are not compiled again. A kernel works for every size of the problem, as long as types,
-    layouts and epilogue are the same. A configuration that does not compile is recorded with its error.
+    layouts and epilogue are the same. A configuration that does not compile is recorded with its error. The
+    exit code is 1 if none compiles.
     """
     template, device = load_template(space), find_device(target)
     parsed = template.parse(problem)
@@ -79,12 +80,14 @@ def compile_sample(
         if not isinstance(outcome, Artifact):
             console.print(f"failed: {configuration}: {outcome.error}", highlight=False)
     reused = sum(artifact is not None for artifact in stored)
-    console.print(_summary(built, f"{space} {parsed.signature} for {device.arch}"))
+    if built:
+        console.print(_summary(built, f"{space} {parsed.signature} for {device.arch}"))
     console.print(
         f"{len(configurations)} configurations: {len(configurations) - reused} compiled in {seconds:.1f} s, "
         f"{reused} in the store already, {len(outcomes) - len(built)} failed",
         highlight=False,
     )
+    return int(not built)
 
 
 def _summary(built: list[Artifact], title: str) -> Table:

@@ -55,8 +55,11 @@ def measure(
     objective: Objective | None,
     store: Path,
     json_path: Path | None,
-) -> None:
-    """Verify and time the default configuration of SPACE, a changed one, or a sample, on the GPU."""
+) -> int:
+    """Verify and time the default configuration of SPACE, a changed one, or a sample, on the GPU.
+
+    The exit code is 1 if all of them failed.
+    """
     check_result(json_path)
     template = load_template(space)
     parsed = template.parse(problem)
@@ -84,3 +87,4 @@ def measure(
                 "measurements": records,
             }
             json_path.write_text(json.dumps(result, indent=2) + "\n")
+    return int(all(measurement.failed for _, measurement in rows))

@@ -28,6 +28,7 @@ from tilescout.experiments.compare.rankings import ranked
 from tilescout.search.api import DEFAULT_SAMPLER, DEFAULT_TRIALS
 from tilescout.search.api import tune as run_tune
 from tilescout.search.samplers import SAMPLERS
+from tilescout.search.studies.records import StudyResult
 from tilescout.search.tuning.study import SearchInterrupted
 
 _LOG = logging.getLogger(__name__)
@@ -77,21 +78,19 @@ _LOG = logging.getLogger(__name__)
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="MLflow server. [default: a SQLite file in the store]")
 @json_option
 @collected(TuneRequest)
-def tune(asked: TuneRequest) -> None:
+def tune(asked: TuneRequest) -> int:
     """Search SPACE for the fastest configuration of a problem, or of every problem of a suite.
 
     Every trial is stored at once and logged to MLflow; `tilescout ui` shows it. Without a GPU the search is replayed
     from a recorded table, and the output says so. For a suite, the limits are those of all its problems together; GPU
-    time goes to the problem that is expected to gain the most.
+    time goes to the problem that is expected to gain the most. The exit code is 1 if every trial failed.
     """
     asked.check()
-    if asked.suite is not None:
-        tune_together(asked)
-    else:
-        _tune_one(asked)
+    results = tune_together(asked) if asked.suite is not None else [_tune_one(asked)]
+    return int(not any(trial.measurement.ok for result in results for trial in result.trials))
 
 
-def _tune_one(asked: TuneRequest) -> None:
+def _tune_one(asked: TuneRequest) -> StudyResult:
     assert asked.problem is not None
     try:
         result = run_tune(
@@ -119,3 +118,4 @@ def _tune_one(asked: TuneRequest) -> None:
     print_result(result, Console())
     _LOG.info("study %s; look at the trials with: tilescout ui %s", result.info.name, asked.tracked_at)
     asked.deliver(result.to_dict(), result.not_tracked)
+    return result

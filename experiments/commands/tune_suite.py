@@ -23,8 +23,13 @@ from tilescout.spaces.problems import Problem
 _LOG = logging.getLogger(__name__)
 
 
-def tune_together(asked: TuneRequest) -> None:
+def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
     """Search for the fastest configuration of every problem of the suite, print what was found, and write it.
+
+    Returns
+    -------
+    Sequence
+        The results, in the order of the problems.
 
     Raises
     ------
@@ -91,6 +96,7 @@ def tune_together(asked: TuneRequest) -> None:
     missing = [result.not_tracked for result in results if result.not_tracked]
     asked.deliver([result.to_dict() for result in results], missing[0] if missing else "")
     _LOG.info("look at the trials with: tilescout ui %s", asked.tracked_at)
+    return results
 
 
 def _print(results: Sequence[StudyResult], title: str, console: Console) -> None:

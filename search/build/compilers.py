@@ -18,7 +18,8 @@ from tilescout.search.build.cores import available_cores
 from tilescout.search.build.forks import ForkDiedError, ForkPool, ForkTimeoutError, Task
 from tilescout.search.build.loading import runtime_libraries
 from tilescout.search.build.resources import Resources
-from tilescout.spaces.errors import BuildError, StoreError, one_line
+from tilescout.spaces.errors import ArtifactError, BuildError, StoreError, TilescoutError, one_line
+from tilescout.spaces.faults import described
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import Built, KernelTemplate
 
@@ -71,7 +72,7 @@ def build(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -> A
     with store.scratch() as scratch:
         shared_object, obj = scratch / SHARED_OBJECT, scratch / "kernel.o"
         try:
-            built = template.build(key.configuration, key.signature, key.arch, obj)
+            built = _built(template, key, obj)
             # No run path: the host that loads it may keep the libraries elsewhere. It loads them first, and the
             # dynamic linker then finds them by name.
             command = [linker, "-shared", "-o", str(shared_object), str(obj), *map(str, libraries)]
@@ -97,6 +98,21 @@ def build(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -> A
             for left in scratch.iterdir():
                 left.unlink()
         return store.publish(key, artifact, scratch)
+
+
+def _built(template: KernelTemplate, key: ArtifactKey, path: Path) -> Built:
+    """The template's own step. Whatever its code raises is the configuration's failure, but for a missing module."""
+    try:
+        built: object = template.build(key.configuration, key.signature, key.arch, path)
+    except (TilescoutError, MemoryError):
+        raise
+    except ImportError as error:
+        raise ArtifactError(f"can't build {template.name}: {described(error)}") from error
+    except Exception as error:  # code of others
+        raise BuildError(described(error)) from error
+    if not isinstance(built, Built):
+        raise BuildError(f"`build` of {template.name} returned a {type(built).__name__}, expected a Built")
+    return built
 
 
 _SHORTAGES = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE}

@@ -1,0 +1,94 @@
+"""Mistakes in a kernel of the user's own: one line each, with the line of the user's file."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., None]
+
+SOURCE = """
+import numpy as np
+from tilescout import spaces
+
+class Mine(spaces.KernelTemplate):
+    name, workload, archs = "mine", "tilescout.spaces.rowwise:Softmax", ("sm_90a",)
+    knobs = (spaces.Knob("warps", (1, 2), "rows a block"),)
+    constraints = ()
+
+    def default(self, problem, device):
+        return spaces.Configuration.of({"warps": 1})
+
+    def build(self, configuration, signature, arch, path):
+        raise KeyError("vector")
+"""
+
+NO_RULE = "constraints = ()"
+RULE = 'constraints = (spaces.Constraint("even", "must be even", ("warps",), lambda columns, problem, device: {}),)'
+NAME, FAULTY = "name, workload", "1 / 0; name, workload"
+ZERO = "ZeroDivisionError: division by zero ({file}, "
+DEFAULT = 'return spaces.Configuration.of({"warps": 1})'
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A function: write the module `mine` with some of its text replaced, where the command line looks for it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))  # what the command adds is taken back
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+
+    def write(before: str = "", after: str = "") -> None:
+        assert before in SOURCE
+        (tmp_path / "mine.py").write_text(SOURCE.replace(before, after, 1))
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (NO_RULE, RULE.format('columns["wraps"] == 1'), "the rule even failed: KeyError: 'wraps' ({file}, 8,"),
+        (NO_RULE, RULE.format("1 / 0"), f"the rule even failed: {ZERO}8,"),
+        (NO_RULE, RULE.format('columns["warps"]'), "gave int64 of shape (2,), expected a mask: bool of shape"),
+        (NO_RULE, RULE.format("np.array([True])"), "gave bool of shape (1,), expected a mask: bool of shape"),
+        (NO_RULE, RULE.format('columns["warps"] > 2'), "no legal configuration is left for 64x64:bf16 on h200"),
+        (DEFAULT, "return self.best", "AttributeError: 'Mine' object has no attribute 'best' ({file}, 11, in default)"),
+        (DEFAULT, 'return spaces.Configuration.of({"warps": 3})', "warps can't be 3, allowed are 1, 2"),
+        (NAME, FAULTY, f"can't load 'mine:Mine': {ZERO}6,"),
+        ("class Mine", "class Yours", "can't load 'mine:Mine': AttributeError: module 'mine' has no attribute 'Mine'"),
+        ("import numpy", "import no_such_module", "can't load 'mine:Mine': ModuleNotFoundError: No module named"),
+        ("spaces.KernelTemplate", "object", "'mine:Mine' is no KernelTemplate, but a Mine"),
+        ("rowwise:Softmax", "rowwise:Hardmax", "Hardmax"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_with_the_line_of_the_file(
+    run: Run, write: Callable[..., None], capsys: pytest.CaptureFixture[str], before: str, after: str, said: str
+) -> None:
+    write(before, after)
+    run("compile", "mine:Mine", "--problem", "64x64:bf16", code=2)
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert said.replace("{file}, ", f"{Path.cwd() / 'mine.py'}, line ") in line
+
+
+def test_debug_shows_the_traceback_of_it(
+    run: Run, write: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(NO_RULE, RULE.format("1 / 0"))
+    run("--debug", "compile", "mine:Mine", "--problem", "64x64:bf16", code=2)
+    said = capsys.readouterr().err
+    assert "Traceback" in said
+    assert "lambda columns, problem, device: 1 / 0" in said
+
+
+def test_a_build_that_raises_fails_its_configuration_alone_and_all_of_them_fail_the_command(
+    run_command: Callable[..., object], write: Callable[..., None], tmp_path: Path
+) -> None:
+    write()
+    done = run_command(tmp_path, "compile", "mine:Mine", "--problem", "64x64:bf16", "--sample", 2, "--processes", 1)
+    assert done.returncode == 1  # type: ignore[attr-defined]
+    said = " ".join(done.stdout.split())  # type: ignore[attr-defined]
+    assert f"failed: warps=2: KeyError: 'vector' ({tmp_path / 'mine.py'}, line 14, in build)" in said
+    assert "2 configurations: 2 compiled" in said
+    assert "Traceback" not in done.stdout + done.stderr  # type: ignore[attr-defined]
