@@ -241,16 +241,16 @@ class Gemm(Workload[GemmProblem]):
             result = torch.bmm(a.float(), b.float().transpose(1, 2))
         finally:
             torch.set_float32_matmul_precision(precision)
-        alpha, bias = _epilogue_inputs(problem, inputs)
+        alpha, bias = epilogue_inputs(problem, inputs)
         if alpha is not None:
             result *= alpha
         if bias is not None:
             result += bias.float()
-        return _activate(result, problem.activation)
+        return activate(result, problem.activation)
 
     def run_library(self, problem: GemmProblem, inputs: Tensors, output: "torch.Tensor") -> None:
         a, b = inputs[:2]
-        alpha, bias = _epilogue_inputs(problem, inputs)
+        alpha, bias = epilogue_inputs(problem, inputs)
         if problem.element.bytes == 1:
             _scaled_mm(a, b, alpha, bias, output)
         else:
@@ -259,7 +259,7 @@ class Gemm(Workload[GemmProblem]):
                 output.mul_(alpha)
                 if bias is not None:
                     output.add_(bias)
-        _activate(output, problem.activation)
+        activate(output, problem.activation)
 
     def edge_problem(self, problem: GemmProblem) -> GemmProblem:
         # No tile, cluster or stage divides these sizes: 389 is prime, 584 = 8 * 73, 328 = 8 * 41. Rows of 1-byte
@@ -270,7 +270,8 @@ class Gemm(Workload[GemmProblem]):
         return replace(problem, m=m, n=584, k=k, batch=2)
 
 
-def _epilogue_inputs(problem: GemmProblem, inputs: Tensors) -> "tuple[torch.Tensor | None, torch.Tensor | None]":
+def epilogue_inputs(problem: GemmProblem, inputs: Tensors) -> "tuple[torch.Tensor | None, torch.Tensor | None]":
+    """Alpha and bias among the inputs of a problem; None for one that it has not."""
     rest = list(inputs[2:])
     alpha = rest.pop(0) if problem.alpha else None
     return alpha, rest.pop(0) if problem.bias else None
@@ -324,7 +325,7 @@ def _one(device: "torch.device") -> "torch.Tensor":
     return torch.ones(1, device=device)
 
 
-def _activate(tensor: "torch.Tensor", activation: str) -> "torch.Tensor":
+def activate(tensor: "torch.Tensor", activation: str) -> "torch.Tensor":
     """Apply an activation in place."""
     import torch
 

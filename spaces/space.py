@@ -100,6 +100,16 @@ class SearchSpace(Generic[P_co]):
         rows = np.unique(np.asarray(codes, dtype=np.int16).reshape(-1, len(knobs)), axis=0)
         return SearchSpace(name, knobs, (), problem, device, rows)
 
+    @staticmethod
+    def codes_of(knobs: Sequence[Knob], rows: Sequence[Sequence[Value]]) -> NDArray[np.int16]:
+        """The codes, of shape [rows, knobs], of rows of knob values that the knobs can have."""
+        columns = []
+        for knob, column in zip(knobs, zip(*rows, strict=True), strict=True):
+            values = np.array(knob.values)
+            order = np.argsort(values)
+            columns.append(order[np.searchsorted(values, np.array(column), sorter=order)])
+        return np.stack(columns, axis=1).astype(np.int16)
+
     def __len__(self) -> int:
         return len(self.codes)
 

@@ -12,6 +12,8 @@ from reprlib import repr as short
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, cast
 
+from numpy.typing import ArrayLike
+
 from tilescout.spaces.building import import_compiler
 from tilescout.spaces.constraints import Columns, Constraint
 from tilescout.spaces.devices import Device, find_device
@@ -54,6 +56,7 @@ class KernelTemplate(ABC, Generic[P]):
     name: str
     package: str = ""  #: the Python package with the kernel's source; empty if that is in the template's own file
     sources: tuple[str, ...] = ()  #: the files of it that decide what a configuration compiles to
+    loader: str = ""  #: a `tilescout.spaces.loaders.Loader`, as module:Class, if the kernels are those of a library
     workload: str  #: what the kernels compute: a `tilescout.spaces.workloads.Workload`, as module:Class
     archs: tuple[str, ...]  #: compiler targets it can build for
     knobs: tuple[Knob, ...]
@@ -71,6 +74,10 @@ class KernelTemplate(ABC, Generic[P]):
     @abstractmethod
     def default(self, problem: P, device: Device) -> Configuration:
         """The configuration that a careful user would run without any search."""
+
+    def default_in(self, space: SearchSpace[P]) -> Configuration:
+        """The default of a problem, given the space of it."""
+        return self.default(space.problem, space.device)
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         """Blocks that are launched together as a cluster: one, unless a subclass says more."""
@@ -125,6 +132,18 @@ class KernelTemplate(ABC, Generic[P]):
         """
         return find_device(name)
 
+    def space_of(self, codes: ArrayLike, problem: P, device: Device) -> SearchSpace[P] | None:
+        """Those of some configurations that are legal, given as codes [configurations, knobs]; None if none is.
+
+        Raises
+        ------
+        ProblemError, SpaceError
+            If the template can't compute the problem, or not on this device.
+        """
+        whole = self.space(problem, device)
+        found = whole.find(codes)
+        return whole.subset(found[found >= 0]) if (found >= 0).any() else None
+
     def tiling(self, columns: Columns, problem: P) -> "Tiling | None":
         """How configurations, given as columns of knob values, divide a matrix product; None if they compute none.
 
@@ -173,6 +192,8 @@ _BUILT_IN = {
     "quack_sm90": "tilescout.spaces.libraries.quack:SM90",
     "quack_sm100": "tilescout.spaces.libraries.quack:SM100",
     "quack_sm120": "tilescout.spaces.libraries.quack:SM120",
+    "cublaslt": "tilescout.spaces.cublaslt:TEMPLATE",
+    "cublaslt_fast": "tilescout.spaces.cublaslt:FAST",
     "cutlass_operators": "tilescout.spaces.libraries.cutlass_operators:SM90",
     "cutlass_operators_sm100": "tilescout.spaces.libraries.cutlass_operators:SM100",
 }

@@ -1,12 +1,14 @@
 """Tests marked `gpu` run where there is a Hopper GPU and skip everywhere else; properties may take their time."""
 
+import importlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from types import ModuleType
 
 import hypothesis
 import pytest
@@ -35,6 +37,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if marked and not has_hopper():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU of compute capability 9.0"))
+
+
+@pytest.fixture(scope="session")
+def fake_cublaslt() -> Iterator[ModuleType]:
+    """The package `fake_cublaslt`, importable here and in the processes that are started from here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parent / "search" / "kernels"))
+        yield importlib.import_module("fake_cublaslt")
 
 
 @pytest.fixture(scope="session")

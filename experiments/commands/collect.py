@@ -164,7 +164,7 @@ def collect(asked: CollectRequest) -> None:
     ) as engine:
         console.print(engine.provenance.description, highlight=False, soft_wrap=True)
         spaces = [engine.space(problem) for problem in problems]
-        defaults = [template.default(problem, engine.device) for problem in problems]
+        defaults = [engine.default(problem) for problem in problems]
         plan = make_plan(
             spaces,
             defaults,

@@ -192,7 +192,7 @@ def changed_default(template: KernelTemplate, space: SearchSpace, settings: Sequ
     SpaceError
         If a setting is malformed, its knob or value unknown, or the outcome not legal.
     """
-    values = dict(template.default(space.problem, space.device))
+    values = dict(template.default_in(space))
     knobs = {knob.name: knob for knob in space.knobs}
     for setting in settings:
         name, equals, text = setting.partition("=")

@@ -55,7 +55,7 @@ def ranked(template: KernelTemplate, space: SearchSpace, name: str) -> list[int]
     SamplerError
         If there is no such ranking, or it does not suit the space.
     """
-    default = template.default(space.problem, space.device)
+    default = template.default_in(space)
     return [int(index) for index in places(space, default, find_ranking(name)(space, default))]
 
 

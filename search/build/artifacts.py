@@ -28,6 +28,7 @@ _LARGEST_RECORD = 1 << 20  # bytes; one has 1 kB
 _LARGEST_OBJECT = 1 << 28  # bytes; one has 40 kB to 1 MB
 _STALE_SECONDS = 3600.0  # no compiler works that long on one kernel
 SHARED_OBJECT = "kernel.so"  # its name in a folder of the store
+DESCRIPTION = "kernel.txt"  # that of the description of a library's kernel
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class ArtifactKey:
     signature, arch
         The part of the problem that is compiled in (its types and layouts), and the compiler target.
     compiler
-        Version of nvidia-cutlass-dsl.
+        Version of nvidia-cutlass-dsl; empty where nothing is compiled.
     """
 
     space: str
@@ -56,7 +57,7 @@ class ArtifactKey:
     @classmethod
     def of(cls, template: KernelTemplate, configuration: Configuration, signature: str, arch: str) -> "ArtifactKey":
         """The key under which the installed compiler's artifact is stored."""
-        compiler = version("nvidia-cutlass-dsl")
+        compiler = "" if template.loader else version("nvidia-cutlass-dsl")
         return cls(template.name, template.source_hash, configuration, signature, arch, compiler)
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,6 +73,8 @@ class ArtifactKey:
 @dataclass(frozen=True)
 class Artifact:
     """A compiled kernel, or the record that a configuration does not compile.
+
+    For a kernel of a library it is a description, as text, in the place of a shared object.
 
     Attributes
     ----------
@@ -196,7 +199,7 @@ class ArtifactStore:
                 return None
             resources = Resources(**record["resources"]) if record["resources"] else None
             artifact = Artifact(
-                path=folder / SHARED_OBJECT,
+                path=folder / (DESCRIPTION if record["key"]["compiler"] == "" else SHARED_OBJECT),
                 sha256=record["sha256"],
                 function=record["function"],
                 resources=resources,

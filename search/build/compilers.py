@@ -11,7 +11,14 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-from tilescout.search.build.artifacts import SHARED_OBJECT, Artifact, ArtifactKey, ArtifactStore, CompileFailure
+from tilescout.search.build.artifacts import (
+    DESCRIPTION,
+    SHARED_OBJECT,
+    Artifact,
+    ArtifactKey,
+    ArtifactStore,
+    CompileFailure,
+)
 from tilescout.search.build.binaries import find_cuobjdump, instruction_count, resource_usage
 from tilescout.search.build.closing import Closing
 from tilescout.search.build.cores import available_cores
@@ -66,6 +73,8 @@ def build(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -> A
     StoreError
         If the store can't be written.
     """
+    if template.loader:
+        return describe(template, key, store)
     linker, libraries = find_linker(), runtime_libraries()
     find_cuobjdump()
     start = time.perf_counter()
@@ -113,6 +122,27 @@ def _built(template: KernelTemplate, key: ArtifactKey, path: Path) -> Built:
     if not isinstance(built, Built):
         raise BuildError(f"`build` of {template.name} returned a {type(built).__name__}, expected a Built")
     return built
+
+
+def describe(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -> Artifact:
+    """Store the description of a library's kernel: nothing is compiled, and no tool is needed.
+
+    Raises
+    ------
+    ArtifactError, BuildError
+        If the template's code fails.
+    StoreError
+        If the store can't be written.
+    """
+    start = time.perf_counter()
+    with store.scratch() as scratch:
+        path = scratch / DESCRIPTION
+        try:
+            built = _built(template, key, path)
+            checksum = sha256(path.read_bytes()).hexdigest()
+        except OSError as error:
+            raise StoreError(f"can't build in the artifact store {store.root}: {error.strerror}") from error
+        return store.publish(key, Artifact(path, checksum, built.function, None, time.perf_counter() - start), scratch)
 
 
 _SHORTAGES = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
@@ -165,7 +195,8 @@ class CompilePool(Closing):
 
     def start(self) -> None:
         """Have the compiler imported by the time that the first kernel is asked for."""
-        self._started().start()
+        if not self.template.loader:
+            self._started().start()
 
     def submit(self, configuration: Configuration, signature: str | None = None) -> "Future[Artifact | CompileFailure]":
         """Compile a configuration unless the store has it, or it is being compiled.
@@ -189,6 +220,12 @@ class CompilePool(Closing):
             return compiling
         if (stored := self.store.find(key)) is not None:
             result.set_result(stored.outcome)
+            return result
+        if self.template.loader:  # described in less time than a process takes to be asked
+            try:
+                result.set_result(describe(self.template, key, self.store))
+            except TilescoutError as error:
+                result.set_exception(error)
             return result
         self._compiling[key.digest] = result
 

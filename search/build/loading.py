@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from tilescout.search.build.artifacts import read_shared_object
 from tilescout.spaces.errors import ArtifactError
+from tilescout.spaces.loaders import Launch as Launch  # named here by all that measure
+from tilescout.spaces.loaders import load_loader
 from tilescout.spaces.workloads import Tensors, load_workload
 
 if TYPE_CHECKING:
     import torch
-
-Launch = Callable[[Tensors, "torch.Tensor"], None]
-"""Starts a kernel on inputs and an output, on the current stream."""
 
 
 @dataclass(frozen=True)
@@ -171,3 +170,22 @@ def load_launch(
     """
     entry: Callable[..., None] = getattr(load_library(shared_object, sha256).module, function)
     return LoadedKernel(entry, load_workload(workload).arguments, max_clusters, scratch_bytes)
+
+
+@lru_cache(maxsize=1024)
+def load_described(description: Path, sha256: str, loader: str) -> Launch:
+    """The function that starts a library's kernel, as an artifact describes it, once its checksum is right.
+
+    Parameters
+    ----------
+    description, sha256
+        The artifact's file and its checksum.
+    loader
+        The template's `tilescout.spaces.loaders.Loader`, as module:Class.
+
+    Raises
+    ------
+    ArtifactError, OSError, SpaceError
+        If it is missing, damaged, or describes nothing that the loader knows.
+    """
+    return load_loader(loader).launch(read_shared_object(description, sha256).decode())

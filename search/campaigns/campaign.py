@@ -306,5 +306,5 @@ class Campaign:
 
     def _default(self, work: Work) -> int | None:
         """The number of the problem's default in the plan; None if it is not legal."""
-        default = self.engine.template.default(work.problem, self.engine.device)
+        default = self.engine.default(work.problem)
         return self.plan.configurations.index(default) if default in self.plan.configurations else None

@@ -1,10 +1,12 @@
 """The one way to have something measured: the interface of engines, what they are asked, and how they go about it."""
 
+import logging
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import date
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -17,11 +19,14 @@ from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.search.measure.provenance import Provenance
 from tilescout.spaces.devices import Device
-from tilescout.spaces.errors import TilescoutError
+from tilescout.spaces.errors import SpaceError, TilescoutError
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.loaders import Listing
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -144,12 +149,50 @@ class Engine(Closing):
         ------
         ProblemError, SpaceError
             If the template can't compute the problem, or not on this device.
+        DeviceError
+            If the kernels are those of a library that must be asked, and can't be.
         """
-        return self.template.space(problem, self.device)
+        return self._listed(problem) if self.template.loader else self.template.space(problem, self.device)
+
+    def default(self, problem: Problem) -> Configuration:
+        """The configuration that is run on a problem without any search; see `space`."""
+        if self.template.loader:
+            return self.template.default_in(self.space(problem))
+        return self.template.default(problem, self.device)
+
+    @cached_property
+    def _listed(self) -> Callable[[Problem], SearchSpace]:
+        """The space of a problem as the library tells it; it is asked once, which takes up to some seconds."""
+
+        def ask(problem: Problem) -> SearchSpace:
+            self.template.check(problem)
+            found = self.listing(0, self.template, problem, None).result()
+            whole = "" if found.complete else f", not about all; {len(found.rows):,} are searched"
+            _LOG.info(
+                "%s %s has %d kernels for %s (asked about %d in %.1f s%s)",
+                *(self.template.name, found.version, len(found.rows), problem, found.asked, found.seconds, whole),
+            )
+            codes = SearchSpace.codes_of(self.template.knobs, found.rows)
+            space = self.template.space_of(codes, problem, self.device)
+            if space is None:
+                raise SpaceError(f"{self.template.name}: the library has no kernel for {problem}")
+            return space
+
+        return cache(ask)
 
     @abstractmethod
     def library(self, problem: Problem) -> str:
         """The name of the function that calls the library's kernel, for example ``torch.mm``."""
+
+    def listing(self, gpu: int, template: KernelTemplate, problem: Problem, guesses: int | None) -> "Future[Listing]":
+        """Ask the library of a template which kernels it has; see `tilescout.spaces.loaders.Loader.listing`.
+
+        Raises
+        ------
+        CannotMeasureError
+            By the future, if the engine has no GPU to ask on.
+        """
+        return failed_future(CannotMeasureError(f"no library can be asked: {self.provenance.description}"))
 
     @abstractmethod
     def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":

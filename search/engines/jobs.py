@@ -40,6 +40,7 @@ def make_job(
         library_us=library_us,
         options=options,
         scratch_bytes=max(template.scratch_bytes(configuration, each) for each in verified),
+        loader=template.loader,
     )
 
 

@@ -19,6 +19,7 @@ from tilescout.search.measure.protocol import protocol_of
 from tilescout.search.measure.provenance import Provenance
 from tilescout.spaces.devices import Device
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.loaders import Listing
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate
 from tilescout.spaces.workloads import load_workload
@@ -92,6 +93,9 @@ class LocalEngine(Engine):
 
     def library(self, problem: Problem) -> str:
         return load_workload(self.template.workload).library(problem)
+
+    def listing(self, gpu: int, template: KernelTemplate, problem: Problem, guesses: int | None) -> "Future[Listing]":
+        return self._on(gpu, lambda process: process.listing(template.loader, str(problem), guesses))
 
     def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
         return self._pool.submit(configuration, signature)

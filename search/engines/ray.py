@@ -32,6 +32,7 @@ from tilescout.search.measure.provenance import Provenance
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import DeviceError, one_line
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.loaders import Listing
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.processes import find_modules_in, module_places, own_folders
 from tilescout.spaces.templates import KernelTemplate
@@ -144,6 +145,9 @@ class RayEngine(Engine):
 
     def library(self, problem: Problem) -> str:
         return load_workload(self.template.workload).library(problem)
+
+    def listing(self, gpu: int, template: KernelTemplate, problem: Problem, guesses: int | None) -> "Future[Listing]":
+        return self._on(gpu, 4 * self.options.timeout, "listing", template.loader, str(problem), guesses)
 
     def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
         key = ArtifactKey.of(self.template, configuration, signature, self.device.arch)

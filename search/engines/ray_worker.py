@@ -26,6 +26,7 @@ from tilescout.search.measure.process import MeasuringProcess, WorkerLostError
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.worker import Job
 from tilescout.spaces.errors import ArtifactError, BuildError
+from tilescout.spaces.loaders import Listing
 from tilescout.spaces.templates import KernelTemplate
 
 
@@ -108,6 +109,10 @@ class GpuWorker:
     def prepare(self, workload: str, problem: str, options: ProtocolOptions) -> float:
         """The library's steady time on a problem, in µs."""
         return self._process.prepare(workload, problem, options)
+
+    def listing(self, loader: str, problem: str, guesses: int | None) -> Listing:
+        """The kernels that a library has for a problem."""
+        return self._process.listing(loader, problem, guesses)
 
     def measure(
         self, jobs: Sequence[Job], prunable: Sequence[bool], shared_objects: Mapping[str, Any]

@@ -148,6 +148,8 @@ def why_not(outcome: Outcome, template: KernelTemplate) -> str:
             f"measured kernels of another version of {template.name}: they can't be built any more; search again, or "
             "export with the tilescout that searched"
         )
+    if template.loader:
+        return f"chose an algorithm of the library ({template.name}), which a bundle can't hold yet"
     if template.scratch_bytes(outcome.configuration, outcome.problem):
         return f"chose a kernel of {template.name} that needs memory beside its operands, which a bundle can't give it"
     return ""

@@ -228,6 +228,16 @@ class Bench:
         self._watch()
         return self._verifier.judge(edge), pilot()
 
+    def verify_again(self, launch: Launch) -> None:
+        """Run a kernel that was verified on the problem twice more.
+
+        Raises
+        ------
+        WrongResultError
+            If the two results differ.
+        """
+        self._verifier.repeat(launch)
+
     def pilot(self, launch: Launch) -> float:
         """The ratio to the library that a short block of each tells, one right after the other."""
         return self._pilots.beside(self._pilot_block(launch))

@@ -14,6 +14,8 @@ import numpy as np
 from tilescout.search.measure.clocks import UNREAD, ClockSampler, NoClocksError
 from tilescout.search.measure.clusters import max_active_clusters
 from tilescout.search.measure.measurement import Clocks
+from tilescout.spaces.cublaslt.abi import loaded_library, version_of
+from tilescout.spaces.errors import DeviceError
 
 if TYPE_CHECKING:
     import torch
@@ -207,7 +209,7 @@ class CudaMachine(Machine):
         import torch
 
         versions = {"torch": torch.__version__, "cuda": str(torch.version.cuda), "driver": _driver_version()}
-        return {**versions, "nvml": self._nvml}
+        return {**versions, "cublaslt": _cublaslt_version(), "nvml": self._nvml}
 
     def synchronize(self) -> None:
         import torch
@@ -380,6 +382,13 @@ def make_machine(device: str) -> Machine:
 
     parsed = torch.device(device)
     return HostMachine() if parsed.type == "cpu" else CudaMachine(parsed.index or 0)
+
+
+def _cublaslt_version() -> str:
+    try:
+        return version_of(loaded_library())
+    except DeviceError:
+        return "unknown"
 
 
 def _driver_version() -> str:

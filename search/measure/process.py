@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -19,7 +19,8 @@ from tilescout.search.build.closing import Closing
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.worker import Job, job_request
-from tilescout.spaces.errors import DeviceError
+from tilescout.spaces.errors import DeviceError, SpaceError
+from tilescout.spaces.loaders import Listing
 from tilescout.spaces.processes import module_command, module_places, own_folders, safe_environment
 
 _LOG = logging.getLogger(__name__)
@@ -130,6 +131,25 @@ class MeasuringProcess(Closing):
             "seed": seed,
         }
         return np.array(self._ask(request)["ratios"])
+
+    def listing(self, loader: str, problem: str, guesses: int | None) -> Listing:
+        """The kernels that a library has for a problem; see `tilescout.spaces.loaders.Loader.listing`.
+
+        Raises
+        ------
+        SpaceError
+            If it has none.
+        DeviceError
+            If it took the process down.
+        """
+        request = {"kind": "list", "loader": loader, "problem": problem, "guesses": guesses}
+        try:
+            answer = self._ask(request)
+        except WorkerLostError as lost:
+            raise DeviceError(f"can't list the library's kernels for {problem} on {self.device}: {lost}") from lost
+        if "error" in answer:
+            raise SpaceError(answer["error"])
+        return Listing(**{field.name: answer[field.name] for field in fields(Listing)})
 
     def measure(self, job: Job) -> Measurement:
         """Measure a kernel; a crash or hang is its measurement."""

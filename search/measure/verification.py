@@ -196,6 +196,24 @@ class Verifier:
         self._find_case()
         return lambda: queued.times_us()[0]
 
+    def repeat(self, launch: Launch) -> None:
+        """Launch twice on the case, and wait.
+
+        Raises
+        ------
+        WrongResultError
+            If the two results are not the same to the bit.
+        """
+        import torch
+
+        words, results = self._case.output.view(torch.uint8), []
+        for _ in range(2):
+            self._prepare_case()
+            launch(self._case.inputs, self._case.output)
+            results.append(words.clone())
+        if not torch.equal(*results):
+            raise WrongResultError(f"two runs on the same inputs differ on {self._case.problem}")
+
     def judge(self, edge: bool) -> float:
         """Wait for what `start` began, with the same `edge`, and return the largest relative Frobenius error.
 

@@ -19,13 +19,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tilescout.search.build.loading import Launch, load_launch, load_runtime_libraries
+from tilescout.search.build.loading import Launch, load_described, load_launch, load_runtime_libraries
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.machine import Machine, make_machine
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import ProtocolOptions, is_doubtful, is_pruned
 from tilescout.search.measure.verification import WrongResultError
-from tilescout.spaces.errors import ArtifactError, one_line
+from tilescout.spaces.errors import ArtifactError, SpaceError, TilescoutError, one_line
+from tilescout.spaces.loaders import load_loader
 from tilescout.spaces.processes import find_modules_in
 from tilescout.spaces.workloads import load_workload
 
@@ -50,6 +51,9 @@ class Job:
         The best ratio to the library that is known; None measures the kernel in full, however slow it is.
     scratch_bytes
         Bytes of device memory that a launch needs for itself, on the problem and on its edge problem.
+    loader
+        The template's loader, as module:Class, if the artifact describes a library's kernel. Such a kernel is for this
+        problem; it runs twice on it, and not on the edge problem.
     """
 
     shared_object: str
@@ -62,6 +66,7 @@ class Job:
     options: ProtocolOptions
     incumbent: float | None = None
     scratch_bytes: int = 0
+    loader: str = ""
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> "Job":
@@ -102,13 +107,16 @@ class Worker:
 
         try:
             launch = self.load(job)
-        except (ArtifactError, OSError, AttributeError, RuntimeError) as error:
+        except (ArtifactError, SpaceError, OSError, AttributeError, RuntimeError) as error:
             return failed(Status.LOAD_ERROR, error)
         try:
             known = self._edge_errors.get(job.sha256)
-            error_here, first = bench.verify(launch, edge=known is None)
+            error_here, first = bench.verify(launch, edge=known is None and not job.loader)
             relative_error = max(error_here, known or 0.0)
-            self._edge_errors[job.sha256] = relative_error
+            if job.loader:
+                bench.verify_again(launch)
+            else:
+                self._edge_errors[job.sha256] = relative_error
             verified = time.perf_counter()
             pilots = [first if first is not None else bench.pilot(launch)]
             if is_doubtful(pilots[0], job.incumbent, job.options):
@@ -146,11 +154,20 @@ class Worker:
 
         Raises
         ------
-        ArtifactError, OSError, AttributeError, RuntimeError
+        ArtifactError, SpaceError, OSError, AttributeError, RuntimeError
             If it is missing, damaged, or has no such entry point.
         """
+        if job.loader:
+            return load_described(Path(job.shared_object), job.sha256, job.loader)
         clusters = self.machine.max_clusters(job.blocks_per_cluster)
         return load_launch(Path(job.shared_object), job.sha256, job.function, job.workload, clusters, job.scratch_bytes)
+
+    def listing(self, loader: str, problem: str, guesses: int | None) -> dict[str, Any]:
+        """The kernels that a library has for a problem, or why there is none, ready for JSON."""
+        try:
+            return asdict(load_loader(loader).listing(problem, guesses))
+        except TilescoutError as error:
+            return {"error": one_line(error)}
 
     def usable(self) -> bool:
         """Whether the device still answers; an error that a failed launch left behind shows at the next one."""
@@ -206,6 +223,9 @@ def serve(connection: Connection, device: str) -> None:
         if request["kind"] == "race":
             jobs = [Job.from_dict(job) for job in request["jobs"]]
             send({"kind": "raced", "ratios": worker.race(jobs, request["rounds"], request["pairs"], request["seed"])})
+            continue
+        if request["kind"] == "list":
+            send({"kind": "listed", **worker.listing(request["loader"], request["problem"], request["guesses"])})
             continue
         measurement = worker.measure(Job.from_dict(request["job"]))
         usable = measurement.status in (Status.OK, Status.PRUNED) or worker.usable()

@@ -49,16 +49,17 @@ class RecordedSpace:
         """
         table.check_space(template)
         rows = table.rows(problem)
-        whole = template.space(problem, recorded_device(table, template))
-        found = whole.find(table.codes(whole.knobs)[rows])
-        legal = found >= 0
-        if not legal.any():
+        codes = table.codes(template.knobs)[rows]
+        space = template.space_of(codes, problem, recorded_device(table, template))
+        if space is None:
             raise TableError(
                 f"table {table.path}: none of its {len(rows)} configurations for {problem} is legal in "
                 f"{template.name} now; record it again"
             )
+        found = space.find(codes)
+        legal = found >= 0
         in_order = rows[legal][np.argsort(found[legal])]  # the order of `space`
-        return cls(table, whole.subset(found[legal]), in_order, int(np.count_nonzero(~legal)))
+        return cls(table, space, in_order, int(np.count_nonzero(~legal)))
 
     @property
     def problem(self) -> Problem:

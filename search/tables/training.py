@@ -117,8 +117,13 @@ def _ran(
     """
     table.check_space(template)
     rows = table.rows(problem)
-    whole = template.space(problem, find_device(table.card.device))
-    indices = whole.find(table.codes(whole.knobs)[rows])
+    codes = table.codes(template.knobs)[rows]
+    whole = template.space_of(codes, problem, find_device(table.card.device))
+    if whole is None:
+        raise TableError(
+            f"table {table.path}: none of its configurations for {problem} is legal in {template.name} now"
+        )
+    indices = whole.find(codes)
     pruned = np.asarray(table.data["status"].to_numpy()[rows] == Status.PRUNED)
     pilots = np.asarray(table.data["pilot_us"].to_numpy()[rows], dtype=np.float64)
     known = np.where(pruned, pilots, table.times_us[rows])

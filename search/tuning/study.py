@@ -251,7 +251,7 @@ def _place(evaluator: Evaluator) -> str:
 def _about(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, options: TuneOptions) -> StudyInfo:
     """The description of a study. The first run stores it, and enqueues the default and `options.first`."""
     template, space = evaluator.template, evaluator.space
-    default, objective = template.default(space.problem, space.device), str(evaluator.provenance.objective)
+    default, objective = template.default_in(space), str(evaluator.provenance.objective)
     stored = study.user_attrs.get(_ABOUT)
     if stored is None:
         # These first: a search that is killed in between does this again, and none is queued twice.

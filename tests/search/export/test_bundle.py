@@ -177,3 +177,12 @@ def test_a_kernel_that_needs_memory_of_its_own_is_not_exported(tmp_path: Path) -
     with pytest.raises(ExportError, match="study-7 chose a kernel of quack_sm90 that needs memory beside its operands"):
         from_studies.make_bundle([outcome], ArtifactStore(tmp_path / "store"), tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
+
+
+def test_an_algorithm_of_the_library_is_not_exported_yet(tmp_path: Path) -> None:
+    template, problem = find_template("cublaslt"), GemmProblem(64, 8192, 8192)
+    algorithm = Configuration.of({knob.name: knob.values[1] for knob in template.knobs})
+    evidence = Evidence("study-8", "faster than the library")
+    outcome = Outcome(problem, template.name, template.source_hash, "h200", Choice.OURS, evidence, algorithm)
+    with pytest.raises(ExportError, match="study-8 chose an algorithm of the library"):
+        from_studies.make_bundle([outcome], ArtifactStore(tmp_path / "store"), tmp_path / "bundle")

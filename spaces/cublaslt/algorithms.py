@@ -1,0 +1,185 @@
+"""The algorithms that cuBLASLt has for a product: its heuristic's guesses, and all that it says are legal.
+
+Which configurations are legal is in no document. The library is asked: which algorithms there are, what each can be
+told, and of every combination whether it can compute this product.
+"""
+
+import ctypes
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import product as grid
+
+from tilescout.spaces.cublaslt.abi import SETTABLE, Algorithm, Cap, Config, Found, LibraryError
+from tilescout.spaces.cublaslt.operation import CONFIGURED, WORKSPACE, Operation
+from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.loaders import Listing
+
+SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
+"""Splits of k that are asked about, where an algorithm can split at all; the heuristic may name others."""
+REDUCTIONS = (1, 2, 4)
+"""The reduction schemes of a split k: in place, in the type of the sums, in the type of the result."""
+MOST_ASKED = 250_000
+"""Configurations that the library is asked about at most; see `Listing.complete`."""
+
+VALUES: dict[str, tuple[int, ...]] = {
+    "guess": tuple(range(65)),
+    "algorithm": tuple(range(128)),
+    "tile": tuple(range(1024)),
+    "stages": tuple(range(64)),
+    "split_k": tuple(range(65)),
+    "reduction": (0, *REDUCTIONS),
+    "swizzle": tuple(range(8)),
+    "inner_shape": tuple(range(8)),
+    "cluster": tuple(range(64)),
+    "custom_option": tuple(range(256)),
+}
+"""The values that knobs can have: some more than `cublasLt.h` 13.1 has names for, for the next versions of it."""
+
+KNOBS = tuple(VALUES)
+
+Row = tuple[int, ...]  # the values of `KNOBS`
+_Setting = tuple[int, ...]  # the values of `CONFIGURED`
+
+
+def guessed(operation: Operation, most: int) -> list[Row]:
+    """The candidates of the library's heuristic; the knob `guess` is their rank from 1.
+
+    Raises
+    ------
+    SpaceError
+        If it has none.
+    """
+    library = operation.library
+    rows: dict[Row, int] = {}
+    for algorithm in operation.guesses(most):
+        setting = tuple(library.configured(algorithm, attribute) for attribute in CONFIGURED.values())
+        rows.setdefault((library.configured(algorithm, Config.ID), *setting), len(rows) + 1)
+    if not rows:
+        raise SpaceError(f"cuBLASLt {library.version} has no algorithm for this product")
+    return [(guess, *row) for row, guess in rows.items()]
+
+
+def _inner(setting: _Setting, shape: int) -> _Setting:
+    return (*setting[:5], shape, *setting[6:])
+
+
+class _EnoughError(Exception):
+    """As much was asked as may be."""
+
+
+class Census:
+    """Asks the library about configurations, and counts the questions.
+
+    Parameters
+    ----------
+    operation
+        What the algorithms are to compute.
+    most
+        Questions at most.
+    """
+
+    def __init__(self, operation: Operation, most: int) -> None:
+        self.operation, self.most, self.asked = operation, most, 0
+
+    def algorithms(self) -> Iterator[Row]:
+        """All legal configurations, the newest algorithms first, without their rank; ends early after `most`."""
+        library, types = self.operation.library, self.operation.product.types
+        try:
+            for identifier in reversed(library.identifiers(types, len(VALUES["algorithm"]))):
+                with suppress(LibraryError):  # listed for these types, and refused when it is made or looked at
+                    algorithm = library.algorithm(types, identifier)
+                    yield from ((0, identifier, *setting) for setting in self._settings(algorithm))
+        except _EnoughError:
+            return
+
+    def _settings(self, algorithm: Algorithm) -> Iterator[_Setting]:
+        """The legal configurations of one algorithm.
+
+        The combinations of tile, stages and cluster are asked about first, with everything else as it is by default.
+        A cluster that none of them can have is left out of the rest. All else that the algorithm can be told is tried
+        on what was legal.
+        """
+        library, legal = self.operation.library, self._judge(algorithm)
+        tiles, stages = (library.capabilities(algorithm, list_) for list_ in (Cap.TILES, Cap.STAGES))
+        options = range(1, min(library.capability(algorithm, Cap.CUSTOM_OPTION), VALUES["custom_option"][-1]) + 1)
+        swizzles = range(library.capability(algorithm, Cap.SWIZZLE) + 1)
+        mask = library.capability(algorithm, Cap.REDUCTIONS)
+        can_split = library.capability(algorithm, Cap.SPLIT_K) != 0
+        splits = [(parts, scheme) for parts in SPLITS for scheme in REDUCTIONS if can_split and mask & scheme]
+
+        def all_of(clusters: Sequence[int], options: Sequence[int]) -> list[_Setting]:
+            asked = grid(tiles, stages, clusters, options)
+            settings = ((tile, stage, 1, 0, 0, 0, cluster, option) for tile, stage, cluster, option in asked)
+            return [setting for setting in settings if legal(setting)]
+
+        found = all_of(VALUES["cluster"], [0])
+        clusters = sorted({setting[6] for setting in found}) or VALUES["cluster"]
+        yield from found
+        others = all_of(clusters, options)
+        yield from others
+        for tile, stage, *_, cluster, option in [*found, *others]:
+            for swizzle, (parts, scheme) in grid(swizzles, [(1, 0), *splits]):
+                changed = (tile, stage, parts, scheme, swizzle, 0, cluster, option)
+                if (swizzle or parts > 1) and legal(changed):
+                    yield changed
+        alone = [*found, *others]
+        shapes = [shape for shape in VALUES["inner_shape"][1:] if alone and legal(_inner(alone[0], shape))]
+        for each, shape in grid(alone, shapes):
+            if legal(_inner(each, shape)):
+                yield _inner(each, shape)
+
+    def _judge(self, algorithm: Algorithm) -> Callable[[_Setting], bool]:
+        """Whether an algorithm is legal with a setting; only what differs from the last one is set anew."""
+        operation, library = self.operation, self.operation.library
+        tell = library.function(SETTABLE[Config])
+        found, told = Found(), ctypes.byref(algorithm)
+        held = [attribute.kind() for attribute in CONFIGURED.values()]
+        ways = [
+            (attribute.number, value, ctypes.byref(value), ctypes.sizeof(value))
+            for attribute, value in zip(CONFIGURED.values(), held, strict=True)
+        ]
+        check, arguments = operation.question(algorithm, found)
+        current: list[int | None] = [None] * len(held)
+
+        def legal(setting: _Setting) -> bool:
+            if self.asked == self.most:
+                raise _EnoughError
+            self.asked += 1
+            for place, value in enumerate(setting):
+                if current[place] != value:
+                    number, cell, address, size = ways[place]
+                    cell.value = value
+                    current[place] = value if tell(told, number, address, size) == 0 else None
+                    if current[place] is None:
+                        return False
+            return check(*arguments) == 0 and found.workspace <= WORKSPACE
+
+        return legal
+
+
+_RANGES = [frozenset(values) for values in VALUES.values()]
+
+
+def listing(operation: Operation, guesses: int | None, most: int = MOST_ASKED) -> Listing:
+    """The algorithms for a product, the heuristic's guesses first; see `tilescout.spaces.loaders.Loader.listing`.
+
+    Raises
+    ------
+    SpaceError
+        If there are none.
+    """
+    started = time.perf_counter()
+    found = guessed(operation, VALUES["guess"][-1] if guesses is None else guesses)
+    census = Census(operation, most)
+    if guesses is None:
+        known = {row[1:] for row in found}
+        found += [row for row in dict.fromkeys(census.algorithms()) if row[1:] not in known]
+    rows = [row for row in found if all(value in values for value, values in zip(row, _RANGES, strict=True))]
+    return Listing(
+        rows=rows,
+        version=operation.library.version,
+        asked=census.asked,
+        complete=census.asked < most and len(rows) == len(found),
+        seconds=time.perf_counter() - started,
+    )

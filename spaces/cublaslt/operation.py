@@ -1,0 +1,198 @@
+"""Run one product by an algorithm of cuBLASLt that was chosen, and ask which algorithms there are for it."""
+
+import ctypes
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from tilescout.spaces.cublaslt.abi import (
+    POINTERS_ON_DEVICE,
+    Algorithm,
+    Config,
+    Desc,
+    Epilogue,
+    Found,
+    Layout,
+    Library,
+    LibraryError,
+    Preference,
+)
+from tilescout.spaces.cublaslt.product import Matrix, Product
+from tilescout.spaces.gemm import GemmProblem, activate, epilogue_inputs
+from tilescout.spaces.workloads import Tensors
+
+if TYPE_CHECKING:
+    import torch
+
+WORKSPACE = 32 * 2**20
+"""Bytes of device memory that an algorithm may take for itself: as much as torch gives the library on Hopper
+(`CUBLASLT_WORKSPACE_SIZE`, 32 MiB there)."""
+
+CONFIGURED = {
+    "tile": Config.TILE,
+    "stages": Config.STAGES,
+    "split_k": Config.SPLIT_K,
+    "reduction": Config.REDUCTION,
+    "swizzle": Config.SWIZZLE,
+    "inner_shape": Config.INNER_SHAPE,
+    "cluster": Config.CLUSTER,
+    "custom_option": Config.CUSTOM_OPTION,
+}
+"""Knobs, and the parts of an algorithm's configuration that they are."""
+
+
+class Operation:
+    """The library's descriptions of a product, on which it is asked and run.
+
+    Parameters
+    ----------
+    library
+        The library.
+    product
+        The product.
+
+    Raises
+    ------
+    LibraryError
+        If it knows no such product.
+    """
+
+    def __init__(self, library: Library, product: Product) -> None:
+        self.library, self.product = library, product
+        made: list[tuple[str, Any]] = []
+        self._ending = weakref.finalize(self, _destroy, library, made)
+
+        def create(kind: str, *arguments: int) -> Any:
+            made.append((f"{kind}Destroy", library.create(f"{kind}Create", *arguments)))
+            return made[-1][1]
+
+        def layout(matrix: Matrix) -> Any:
+            sizes = (matrix.dtype, matrix.rows, matrix.columns, matrix.leading)
+            described = create("cublasLtMatrixLayout", *sizes)
+            if product.batch > 1:
+                library.set(described, Layout.BATCH, product.batch)
+                library.set(described, Layout.BATCH_STRIDE, matrix.stride)
+            return described
+
+        compute, scale, *_ = product.types
+        self._description = create("cublasLtMatmulDesc", compute, scale)
+        library.set(self._description, Desc.TRANSPOSE_A, product.left.transposed)
+        library.set(self._description, Desc.TRANSPOSE_B, product.right.transposed)
+        library.set(self._description, Desc.EPILOGUE, product.epilogue)
+        if product.fast:
+            library.set(self._description, Desc.FAST_ACCUMULATION, 1)
+        if product.device_alpha:
+            library.set(self._description, Desc.POINTER_MODE, POINTERS_ON_DEVICE)
+        result = layout(product.result)
+        self._layouts = (layout(product.left), layout(product.right), result, result)
+        self._preference = create("cublasLtMatmulPreference")
+        library.set(self._preference, Preference.WORKSPACE, WORKSPACE)
+        if product.epilogue & Epilogue.BIAS:
+            library.set(self._description, Desc.BIAS_TYPE, product.result.dtype)
+        self._point(_ALIGNED, _ALIGNED, _ALIGNED)
+
+    def guesses(self, most: int) -> list[Algorithm]:
+        """The candidates of the library's heuristic, its first guess first.
+
+        Raises
+        ------
+        LibraryError
+            If it has none.
+        """
+        found, count = (Found * most)(), ctypes.c_int()
+        arguments = (self._description, *self._layouts, self._preference, most, found, ctypes.byref(count))
+        self.library.call("cublasLtMatmulAlgoGetHeuristic", self.library.handle, *arguments)
+        usable = [each for each in found[: count.value] if each.state == 0 and each.workspace <= WORKSPACE]
+        return [Algorithm.from_buffer_copy(each.algorithm) for each in usable]
+
+    def workspace(self, algorithm: Algorithm) -> int | None:
+        """Bytes that an algorithm needs for itself; None if it can't compute the product in at most `WORKSPACE`."""
+        found = Found()
+        check, arguments = self.question(algorithm, found)
+        legal = check(*arguments) == 0 and found.workspace <= WORKSPACE
+        return int(found.workspace) if legal else None
+
+    def question(self, algorithm: Algorithm, found: Found) -> tuple[Callable[..., int], tuple[Any, ...]]:
+        """The function that says whether an algorithm can compute the product, with 0 for yes, and its arguments."""
+        asked = (self._description, *self._layouts, ctypes.byref(algorithm), ctypes.byref(found))
+        return self.library.function("cublasLtMatmulAlgoCheck"), (self.library.handle, *asked)
+
+    def configured(self, identifier: int, knobs: Mapping[str, int | str]) -> Algorithm:
+        """An algorithm with the configuration that knobs say.
+
+        Raises
+        ------
+        LibraryError
+            If the library has no such algorithm, or it can't be told so.
+        """
+        made = self.library.algorithm(self.product.types, identifier)
+        for name, attribute in CONFIGURED.items():
+            self.library.set(made, attribute, int(knobs[name]))
+        return made
+
+    def run(self, algorithm: Algorithm, workspace: int, problem: GemmProblem, inputs: Tensors, output: Any) -> None:
+        """Start an algorithm on the current stream, and after it those operations that the library does not fuse.
+
+        Parameters
+        ----------
+        algorithm, workspace
+            The algorithm, and the bytes that it needs for itself.
+        problem, inputs, output
+            The problem and its tensors.
+
+        Raises
+        ------
+        LibraryError
+            If it is refused.
+        """
+        import torch
+
+        right, left = inputs[:2]
+        alpha, bias = epilogue_inputs(problem, inputs)
+        device = output.device
+        one = _constant(device, 1.0).data_ptr() if self.product.scaled else 0
+        self._point(one, one if alpha is None else alpha.data_ptr(), 0 if bias is None else bias.data_ptr())
+        if self.product.device_alpha:
+            assert alpha is not None
+            factors = alpha.data_ptr(), _constant(device, 0.0).data_ptr()
+        else:
+            factors = ctypes.addressof(_ONE), ctypes.addressof(_ZERO)
+        # Of torch's pool, which hands it to what is launched next on the same stream, or keeps it for a CUDA graph.
+        scratch = output.new_empty(workspace, dtype=torch.uint8) if workspace else None
+        a, b, c, d = self._layouts
+        arguments = (
+            *(factors[0], left.data_ptr(), a, right.data_ptr(), b),
+            *(factors[1], output.data_ptr(), c, output.data_ptr(), d),
+            *(ctypes.byref(algorithm), None if scratch is None else scratch.data_ptr(), workspace),
+            torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None,
+        )
+        self.library.call("cublasLtMatmul", self.library.handle, self._description, *arguments)
+        if problem.activation != "relu":  # its exact GELU and its SiLU are none of the library's
+            activate(output, problem.activation)
+
+    def _point(self, scale_left: int, scale_right: int, bias: int) -> None:
+        """Say where in device memory the scales and the bias are, those of them that the product has."""
+        if self.product.scaled:
+            self.library.set(self._description, Desc.SCALE_A, scale_left)
+            self.library.set(self._description, Desc.SCALE_B, scale_right)
+        if self.product.epilogue & Epilogue.BIAS:
+            self.library.set(self._description, Desc.BIAS, bias)
+
+
+_ALIGNED = 4096  # stands for an address of torch's: the heuristic looks at its alignment, and reads nothing there
+_ONE, _ZERO = ctypes.c_float(1.0), ctypes.c_float(0.0)
+
+
+@cache
+def _constant(device: "torch.device", value: float) -> "torch.Tensor":
+    import torch
+
+    return torch.full((1,), value, device=device)
+
+
+def _destroy(library: Library, made: list[tuple[str, Any]]) -> None:
+    for function, described in made:
+        with suppress(LibraryError):  # the process ends, or the device is lost
+            library.call(function, described)

@@ -1,0 +1,96 @@
+"""Loaders: what launches a kernel of a library that is there already, and knows which kernels it has.
+
+A template that names a loader compiles nothing. Its artifacts describe a kernel, as JSON. The measuring process uses
+the loader, as it uses the workload.
+"""
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.workloads import Tensors
+
+if TYPE_CHECKING:
+    import torch
+
+Launch = Callable[[Tensors, "torch.Tensor"], None]
+"""Starts a kernel on inputs and an output, on the current stream."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The kernels that a library has for a problem.
+
+    Attributes
+    ----------
+    rows
+        The values of the template's knobs, of each kernel; the first is what the library runs unless it is told.
+    version
+        The library's version.
+    asked
+        Configurations that the library was asked about.
+    complete
+        Whether it was asked about all.
+    seconds
+        How long that took.
+    """
+
+    rows: Sequence[Sequence[int | str]]
+    version: str
+    asked: int
+    complete: bool
+    seconds: float
+
+
+class Loader(ABC):
+    """The library of a template, in the measuring process."""
+
+    @abstractmethod
+    def launch(self, description: str) -> Launch:
+        """The function that starts the kernel that an artifact describes.
+
+        Raises
+        ------
+        SpaceError
+            If it is described wrongly. What the library refuses for the tensors it refuses when it is launched.
+        """
+
+    @abstractmethod
+    def listing(self, problem: str, guesses: int | None) -> Listing:
+        """The kernels that the library has for a problem.
+
+        Parameters
+        ----------
+        problem
+            The problem, as text.
+        guesses
+            So many of those that the library itself would choose among, the best guess first; None lists all kernels.
+
+        Raises
+        ------
+        SpaceError
+            If it has none.
+        """
+
+
+@cache
+def load_loader(path: str) -> Loader:
+    """The loader of a class given as ``module:Class``.
+
+    This imports the module, which runs its code: pass what a template says, never what was read from a file.
+
+    Raises
+    ------
+    SpaceError
+        If there is none.
+    """
+    module, _, attribute = path.partition(":")
+    try:
+        loader: Loader = getattr(importlib.import_module(module), attribute)()
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SpaceError(f"no loader {path!r} ({error}): expected module:Class") from error
+    return loader

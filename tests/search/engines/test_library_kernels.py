@@ -1,0 +1,135 @@
+"""Kernels of a library as a space: listed, described, launched, verified and searched, through the real C signatures.
+
+The library is one in C that runs on the host; see `fake_cublaslt`.
+"""
+
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from tilescout.search.build.compilers import CompileOptions
+from tilescout.search.engines.engine import CannotMeasureError, LiveOptions
+from tilescout.search.engines.evaluator import Evaluator, evaluate
+from tilescout.search.engines.local import LocalEngine
+from tilescout.search.engines.replay import ReplayEngine
+from tilescout.search.measure.measurement import Measurement, Status, Timing
+from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.tables.card import Baseline, TableCard
+from tilescout.search.tables.rows import Row
+from tilescout.search.tables.table import Table, write_table
+from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.study import TuneOptions, run_study
+from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.gemm import GemmProblem
+
+PROBLEM = GemmProblem(48, 64, 40)
+OPTIONS = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0), timeout=20)
+
+
+@pytest.fixture(scope="module")
+def engine(fake_cublaslt: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEngine]:
+    store = tmp_path_factory.mktemp("store")
+    with LocalEngine(fake_cublaslt.TEMPLATE, store, ["cpu"], fake_cublaslt.HOST, OPTIONS) as engine:
+        yield engine
+
+
+def test_the_space_is_what_the_library_says_is_legal_and_its_first_guess_is_the_default(engine: LocalEngine) -> None:
+    space = engine.space(PROBLEM)
+
+    assert engine.space(PROBLEM) is space
+    assert sorted(guess for guess in space.columns["guess"].tolist() if guess) == [1, 2, 3]  # it names one twice
+    assert engine.default(PROBLEM) == {
+        **dict.fromkeys(space[0], 0),
+        "guess": 1, "algorithm": 7, "tile": 2, "stages": 4, "split_k": 1, "cluster": 3,
+    }  # fmt: skip
+    assert 9 not in space.columns["algorithm"]
+    assert 9 in engine.space(GemmProblem(16, 8, 16)).columns["algorithm"]
+    assert len({space[index] for index in range(len(space))}) == len(space)
+
+
+def test_a_product_that_the_library_has_nothing_for_is_refused(engine: LocalEngine) -> None:
+    with pytest.raises(SpaceError, match="not supported"):
+        engine.space(GemmProblem(16, 16, 16, dtype="fp16"))
+
+
+def test_every_kernel_is_verified_on_its_own_problem_and_a_wrong_or_crashing_one_is_a_failed_configuration(
+    engine: LocalEngine,
+) -> None:
+    with Evaluator(engine, PROBLEM) as evaluator:
+        space = evaluator.space
+        default = dict(engine.default(PROBLEM))
+        told = {
+            "split in place": {"split_k": 3, "reduction": 1},
+            "split in fp32": {"split_k": 3, "reduction": 2},
+            "wrong": {"custom_option": 2},
+            "crashing": {"custom_option": 3},
+        }
+        tried = {space.index({**default, "guess": 0, **changed}): name for name, changed in told.items()}
+        outcomes = dict(evaluate(evaluator, tried))
+
+    assert {tried[index]: outcome.status for index, outcome in outcomes.items()} == {
+        "split in place": Status.OK, "split in fp32": Status.OK, "wrong": Status.WRONG, "crashing": Status.CRASH,
+    }  # fmt: skip
+    assert all(outcome.compile_seconds < 1 for outcome in outcomes.values())
+    assert all((outcome.relative_error or 0) < PROBLEM.tolerance for outcome in outcomes.values() if outcome.ok)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["48x64x40:bf16:mn", "24x40x16x2:bf16:kn", "24x40x16:bf16:alpha+bias+relu", "24x40x16:bf16:bias+gelu",
+     "24x40x16:bf16-fp32:silu", "24x40x32x2:e4m3-bf16:alpha+bias"],
+)  # fmt: skip
+def test_layouts_batches_epilogues_and_types_are_told_to_the_library(engine: LocalEngine, text: str) -> None:
+    with Evaluator(engine, GemmProblem.parse(text)) as evaluator:
+        default = evaluator.space.index(engine.default(evaluator.problem))
+        [(_, outcome)] = evaluate(evaluator, [default])
+
+    assert outcome.ok, outcome.error
+
+
+def test_a_search_tries_the_guesses_first_and_races_the_best_against_the_first(
+    engine: LocalEngine, tmp_path: Path
+) -> None:
+    with Evaluator(engine, PROBLEM) as evaluator:
+        guesses = np.flatnonzero(evaluator.space.columns["guess"] > 1).tolist()
+        result = run_study(evaluator, TuneOptions("random", 0, Budget(trials=8), tmp_path / "studies", first=guesses))
+
+    assert [trial.configuration["guess"] for trial in result.trials[:3]] == [1, 2, 3]
+    assert result.best is not None
+    assert result.race is not None
+    assert result.best.measurement.ok
+    assert result.default is not None
+    assert result.default.index in result.race.ratios
+    assert result.info.default["guess"] == 1
+
+
+def test_a_recorded_table_is_replayed_where_no_library_can_be_asked(
+    engine: LocalEngine, fake_cublaslt: ModuleType, tmp_path: Path
+) -> None:
+    template, space = fake_cublaslt.TEMPLATE, engine.space(PROBLEM)
+    rows: list[Row] = []
+    for number in range(len(space)):
+        ratio = 1.0 + number / 100
+        timing = Timing(ratio, ratio, ratio, ratio, ratio, 10.0, 9)
+        rows.append((space[number], PROBLEM, Measurement(Status.OK, timing=timing, pilot_us=ratio * 10)))
+    card = TableCard(
+        template.name, template.source_hash, {knob.name: knob.values for knob in template.knobs}, "host", "CPU", "none",
+        {"torch": "2.11.0"}, "invented-1", "Invented.", date(2026, 11, 22), "torch.mm",
+        {PROBLEM: Baseline(engine.default(PROBLEM), 10.0)},
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(DEVICES, "host", fake_cublaslt.HOST)
+        table = write_table(tmp_path / "table.parquet", card, rows)
+        table = Table.read(table.path, {template.name: template})
+        with ReplayEngine(table, template) as replay, Evaluator(replay, table.problems[0]) as evaluator:
+            result = run_study(evaluator, TuneOptions("random", 0, Budget(trials=5), tmp_path / "studies"))
+
+    assert len(replay.space(table.problems[0])) == len(space)
+    assert result.trials[0].configuration == engine.default(PROBLEM)
+    with pytest.raises(CannotMeasureError, match="no library can be asked"):
+        replay.listing(0, template, PROBLEM, 8).result()

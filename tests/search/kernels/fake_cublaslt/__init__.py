@@ -1,0 +1,49 @@
+"""A library with cuBLASLt's functions that runs on the host, and the loader and the template that call it.
+
+It is built in C when it is first needed, so that the real signatures and structures are called. The tests put this
+package's folder on the path of the measuring processes too.
+"""
+
+import subprocess
+from functools import cache, cached_property
+from pathlib import Path
+from tempfile import mkdtemp
+
+from tilescout.search.build.compilers import find_linker
+from tilescout.spaces.cublaslt.abi import Library
+from tilescout.spaces.cublaslt.loader import CublasLt, FastCublasLt
+from tilescout.spaces.cublaslt.template import CublasLtTemplate
+from tilescout.spaces.devices import Device
+
+HOST = Device("host", "CPU", "host", sms=1, shared_memory=1, l2=1, bandwidth=1e10, peak=1e11)
+
+
+@cache
+def build_library(version: int = 130100) -> Path:
+    """The library's file, named as the real one."""
+    path = Path(mkdtemp(prefix="tilescout-fake-")) / "libcublasLt.so.13"
+    source = Path(__file__).with_name("library.c")
+    options = ["-shared", "-fPIC", "-O2", "-ffast-math", "-Wall", "-Werror", f"-DVERSION={version}"]
+    subprocess.run([find_linker(), *options, "-o", str(path), str(source)], check=True)
+    return path
+
+
+class HostLoader(CublasLt):
+    @cached_property
+    def library(self) -> Library:
+        return Library(build_library())
+
+
+class FastHostLoader(FastCublasLt):
+    @cached_property
+    def library(self) -> Library:
+        return Library(build_library())
+
+
+class HostCublasLt(CublasLtTemplate):
+    name = "host_cublaslt"
+    loader = "fake_cublaslt:HostLoader"
+    archs = ("host",)
+
+
+TEMPLATE = HostCublasLt()
