@@ -1,0 +1,59 @@
+"""The study of the library's best algorithm, from the command line to the file, on a library that runs on the host."""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tilescout.experiments.research.studies import library_best
+from tilescout.spaces import devices, templates
+
+KERNELS = Path(__file__).resolve().parents[2] / "search" / "kernels"
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(KERNELS))
+    fake = importlib.import_module("fake_cublaslt")
+    monkeypatch.setitem(templates._BUILT_IN, "host_cublaslt", "fake_cublaslt:TEMPLATE")
+    monkeypatch.setitem(devices.DEVICES, "host", fake.HOST)
+    monkeypatch.setitem(devices.DEVICES, "CPU", fake.HOST)
+    monkeypatch.setattr(library_best, "SPACE", "host_cublaslt")
+
+
+def run(folder: Path, *options: str) -> tuple[str, dict[str, Any]]:
+    """Run the study; its output and its result."""
+    out = folder / "out.json"
+    asked = ["--device", "cpu", "--out", str(out), "--store", str(folder)]
+    done = CliRunner().invoke(library_best.main, [*asked, *options])
+    assert done.exit_code == 0, done.output
+    return done.output, json.loads(out.read_text())["result"]
+
+
+@pytest.mark.usefixtures("host")
+def test_guesses_and_all_algorithms_are_timed_and_raced(tmp_path: Path) -> None:
+    suite = tmp_path / "one.toml"
+    suite.write_text('title = "one"\nsource = "none"\nproblems = ["32x48x40:bf16"]\n')
+
+    printed, result = run(tmp_path, "--suite", str(suite), "--all", "16x8x16:bf16", "--most", "6")
+
+    listed, every = result["problems"]["32x48x40:bf16"], result["problems"]["16x8x16:bf16"]["all"]
+    assert [row["configuration"][0] for row in listed["guesses"]] == [1, 2, 3]
+    assert listed["best of list"] >= listed["first guess"] > 0
+    assert every["asked about all"]
+    assert every["tried"] == 6 < every["legal"]
+    assert set(every["legal of each algorithm"]) == {"7", "9"}
+    assert result["means"]["all"]["best of list over first guess"][0] >= 1
+    assert "best of list over first guess" in printed
+
+
+@pytest.mark.usefixtures("host")
+def test_a_problem_that_the_library_has_nothing_for_ends_nothing(tmp_path: Path) -> None:
+    printed, result = run(tmp_path, "--suite", "llama3-8b:decode", "--all", "16x8x16", "--signature", "fp16")
+
+    assert {one.get("error") or one["all"]["error"] for one in result["problems"].values()} != set()
+    assert all("not supported" in (one.get("error") or one["all"]["error"]) for one in result["problems"].values())
+    assert "not supported" in printed
