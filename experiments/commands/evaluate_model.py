@@ -46,8 +46,6 @@ from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import problem_space
 from tilescout.spaces.templates import KernelTemplate, load_template
 
-LEFT_OUT = ("problem", "family")
-
 
 @dataclass(frozen=True)
 class EvaluationRequest:
@@ -95,6 +93,8 @@ class EvaluationRequest:
 def evaluate_model(asked: EvaluationRequest) -> None:
     """Train the cost model of SPACE without each problem of a table in turn, then without each family, and predict it.
 
+    Problems of one shape, in other types or transposed, are left out together.
+
     Prints medians over the problems with bootstrapped 95 % intervals. This takes minutes, on all cores, because a model
     is trained for each problem. The models are kept in the store; an interrupted run continues with those it has.
     """
@@ -107,8 +107,9 @@ def evaluate_model(asked: EvaluationRequest) -> None:
     held_out = HeldOutModels.of(recorded, asked.store, options, built=asked.binaries)
     kinds = [held_out] + ([replace(held_out, binaries=True)] if asked.binaries else [])
     samples = held_out.samples()
-    divisions = {what: [getattr(s, what) for s in samples] for what in LEFT_OUT}
-    # Where all problems are of one family, nothing would be left to learn from.
+    shapes = held_out.shapes()  # one problem of a shape tells of the others
+    divisions = {"problem": [shapes[s.problem] for s in samples], "family": [s.family for s in samples]}
+    # Where all problems are of one shape or family, nothing would be left to learn from.
     divisions = {what: labels for what, labels in divisions.items() if len(set(labels)) > 1}
     groups = [group for labels in divisions.values() for group in _groups(samples, labels)]
     for models in kinds:

@@ -16,6 +16,7 @@ from tilescout.experiments.compare.processes import each
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import samples_of
+from tilescout.spaces.shapes import shape_groups
 
 
 def held_out_folder(store: Path) -> Path:
@@ -56,6 +57,16 @@ class HeldOutModels:
     def samples(self) -> list[Sample]:
         """The training samples, one a problem; the same list at every call."""
         return _samples(self.table, self.built, self.binaries)
+
+    def shapes(self) -> dict[str, str]:
+        """The label of the shape of each problem of the table, see `tilescout.spaces.shapes.shape_groups`."""
+        problems = _table(self.table).problems
+        return dict(zip(map(str, problems), shape_groups(problems), strict=True))
+
+    def of_shape(self, problem: str) -> tuple[str, ...]:
+        """The problems of the table that are of one shape with this one, itself included: it is judged without them."""
+        labels = self.shapes()
+        return tuple(other for other, label in labels.items() if label == labels[problem])
 
     def without(self, problems: Collection[str]) -> BlendModel:
         """The model that never saw these problems, named by their text: read if it is there, else trained and kept.

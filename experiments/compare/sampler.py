@@ -30,7 +30,7 @@ WHOLE = Option("whole", 0, 0, 1, "1: go on also where the sampler finds that it 
 class SamplerContender(Contender):
     """A sampler that searches a replayed table; unlike ``tilescout tune`` it does not try the default first.
 
-    One that uses a cost model gets a model of the same table that was trained without the problem.
+    One that uses a cost model gets a model of the same table that was trained without the problems of this shape.
 
     Attributes
     ----------
@@ -47,7 +47,8 @@ class SamplerContender(Contender):
 
     def prepare(self, table: Path, problems: Sequence[str], processes: int) -> None:
         if self._takes_model:
-            held_out(table, self.models).train([(problem,) for problem in problems], processes)
+            models = held_out(table, self.models)
+            models.train(list(dict.fromkeys(map(models.of_shape, problems))), processes)
 
     def check(self) -> None:
         if not isinstance(self.sampler, str):
@@ -105,7 +106,8 @@ def held_out(table: Path, folder: Path) -> HeldOutModels:
 
 @lru_cache(maxsize=2)  # a process plays the searches of a problem one after the other
 def _model_without(table: Path, folder: Path, problem: str) -> CostModel:
-    return held_out(table, folder).without([problem])
+    models = held_out(table, folder)
+    return models.without(models.of_shape(problem))
 
 
 def _check_importable(kind: type) -> None:

@@ -2,8 +2,9 @@
 
     python -m tilescout.experiments.research guided gemm_sm90 --out guided.json
 
-For each problem of the table, a cost model is trained on all others. A search guided by it is then replayed from the
-table; its first trial is the default. With a model, nothing in a guided search is random, so one seed is enough.
+For each problem of the table, a cost model is trained on those of other shapes. A search guided by it is then replayed
+from the table; its first trial is the default. With a model, nothing in a guided search is random, so one seed is
+enough.
 
 Trains and searches on all cores. The models are kept in the store; `tilescout evaluate-model` shares them.
 """
@@ -70,8 +71,9 @@ class Convergence:
 
 
 def converge(models: HeldOutModels, name: str, trials: int) -> Convergence:
-    """The guided search of the problem of this name by a model that was trained without it."""
-    return convergence(Table.read(models.table), name, "guided", 0, {"model": models.without([name])}, trials)
+    """The guided search of the problem of this name by a model that was trained without those of its shape."""
+    model = models.without(models.of_shape(name))
+    return convergence(Table.read(models.table), name, "guided", 0, {"model": model}, trials)
 
 
 def convergence(

@@ -128,6 +128,16 @@ def test_the_guided_search_takes_a_model_that_never_saw_the_problem_and_stops_by
     assert str(PROBLEM) not in load_model(path)[1].problems
 
 
+def test_models_leave_out_a_shape_as_a_whole(part_of_table: Callable[..., Table], tmp_path: Path) -> None:
+    part = part_of_table("1000x1000x1000:bf16", "1024x1024x1024:bf16", "64x8192x8192:bf16", rows=60)
+    models = HeldOutModels(part.path, tmp_path, QUICK)
+    near = ("1000x1000x1000:bf16", "1024x1024x1024:bf16")
+    assert [models.of_shape(name) for name in near] == [near, near]
+    models.without(models.of_shape(near[0]))
+    (path,) = tmp_path.glob("*.npz")
+    assert load_model(path)[1].problems == ("64x8192x8192:bf16",)
+
+
 class OwnGuidedSampler(GuidedSampler):
     """Guided as a sampler of somebody's own, which uses a model too."""
 
