@@ -28,6 +28,7 @@ def contradictions(root: Path, ledger: Ledger) -> list[str]:
     whole = {document.name for document in read_documents(root, ledger.whole)}
     return [
         *(f"the ledger names {name}, which is no document that is held to it" for name in unknown),
+        *ledger.lost,
         *misstated(ledger),
         *(line for document in documents for line in passages_gone(document, ledger)),
         *(

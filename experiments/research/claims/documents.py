@@ -101,4 +101,9 @@ def _drop(found: re.Match[str], group: int = 0) -> str:
 def read_documents(root: Path, patterns: tuple[str, ...]) -> list[Document]:
     """The documents of a checkout that match a pattern, each once, in order."""
     paths = sorted({path for pattern in patterns for path in root.glob(pattern)})
-    return [Document.parse(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")) for path in paths]
+    return [read_document(root, path.relative_to(root).as_posix()) for path in paths]
+
+
+def read_document(root: Path, name: str) -> Document:
+    """A document of a checkout by its path there."""
+    return Document.parse(name, (root / name).read_text(encoding="utf-8"))

@@ -53,6 +53,11 @@ def record(files: Files) -> Any:
     return next(iter(found.values())) if len(found) == 1 else found
 
 
+def problems(files: Files) -> Any:
+    """The figures of each problem in JSON files that hold some problems each."""
+    return {name: one for path in files.values() for name, one in Record.read(path).result["problems"].items()}
+
+
 def settings(files: Files) -> Any:
     """The numbers that the code goes by."""
     kinds = {"protocol": ProtocolOptions, "race": RaceOptions, "guided": GuidedOptions}
@@ -66,24 +71,27 @@ def table(files: Files) -> Any:
     template, device = template_of(recorded), find_device(recorded.card.device)
     codes = recorded.codes(template.knobs)
     spilling = np.flatnonzero(np.asarray(recorded.data["spill_bytes"].fill_null(0)) > 0)
-    problems = {}
+    by_problem = {}
     for one in recorded.summarise():
         default = recorded.row(template.default(one.problem, device), one.problem)
         assert default is not None
         assert one.best_timing is not None
-        problems[str(one.problem)] = {
+        by_problem[str(one.problem)] = {
             "rows": one.rows,
             "pruned": one.pruned,
             "failed": one.failed,
             "legal": len(template.space(one.problem, device)),
+            "library_us": one.library_us,
             "best": 1 / one.best_timing.ratio,
+            "best_low": 1 / one.best_timing.ratio_high,
+            "best_high": 1 / one.best_timing.ratio_low,
             "default": 1 / _timing(recorded, default).ratio,
         }
     return {
         "rows": len(recorded),
         "configurations": len(np.unique(codes, axis=0)),
         "spilling": {"rows": len(spilling), "configurations": len(np.unique(codes[spilling], axis=0))},
-        "problems": problems,
+        "problems": by_problem,
     }
 
 
@@ -145,16 +153,15 @@ def nvgemm_losses(files: Files) -> Any:
     """The losses of the candidates that TorchInductor times, and of those that our ranker keeps, on each problem."""
     (path,) = files.values()
     return {
-        problem: dict(zip(("timed", *map(str, KEPT)), lost, strict=True))
-        for problem, (_, lost) in ranking_losses(path).items()
+        problem: {"us": 1e3 * fastest, **dict(zip(("timed", *map(str, KEPT)), lost, strict=True))}
+        for problem, (fastest, lost) in ranking_losses(path).items()
     }
 
 
 def softmax(files: Files, dtype: str) -> Any:
     """The tuned softmax over a copy's bandwidth, and over the fastest of its peers, of problems of an element type."""
-    problems = {name: one for path in files.values() for name, one in Record.read(path).result["problems"].items()}
     found = {}
-    for name, one in problems.items():
+    for name, one in problems(files).items():
         speeds_of = {kernel: speed["value"] for kernel, speed in one["bandwidth_fraction"].items()}
         fastest = max(speed for kernel, speed in speeds_of.items() if kernel.startswith("torch."))
         if name.endswith(dtype):
@@ -186,6 +193,7 @@ def race_coverage(files: Files, host: str) -> Any:
 
 SOURCES: dict[str, Source] = {
     "record": record,
+    "problems": problems,
     "settings": settings,
     "table": table,
     "spaces": spaces,

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilescout.experiments.research.claims.ledger import Claim, Ledger, LedgerError, read_ledger
+from tilescout.experiments.research.claims.ledger import LEDGER, Claim, Ledger, LedgerError
+from tilescout.experiments.research.claims.reading import read_ledger
 
 DIGITS = 6
 """Significant digits of the values in the ledger."""
@@ -55,13 +56,13 @@ def written(value: float) -> str:
     return str(int(rounded)) if math.isfinite(rounded) and rounded == int(rounded) else repr(rounded)
 
 
-def update(path: Path, values: Mapping[str, Mapping[str, float]], digests: Mapping[str, str]) -> None:
-    """Write recomputed values and hashes of data into a ledger; nothing else of it changes.
+def update(root: Path, values: Mapping[str, Mapping[str, float]], digests: Mapping[str, str]) -> None:
+    """Write recomputed values and hashes of data into the ledger of a checkout; nothing else of it changes.
 
     Parameters
     ----------
-    path
-        The ledger. The figures and the values of a claim stand on a line each.
+    root
+        The checkout. In its ledger the figures and the values of a claim stand on a line each.
     values
         By claim and name.
     digests
@@ -72,23 +73,27 @@ def update(path: Path, values: Mapping[str, Mapping[str, float]], digests: Mappi
     LedgerError
         If the ledger is not written in that form; it is left as it was then.
     """
+    path = root / LEDGER
     before = path.read_text(encoding="utf-8")
     text = before
+    lines: dict[str, list[str]] = {}
     for name, found in values.items():
-        line = ", ".join(f"{_key(key)} = {written(value)}" for key, value in found.items())
-        text = _replaced(text, f"claims.{_key(name)}", "values", f"{{ {line} }}", behind="figures")
+        table, _, column = name.partition(".")
+        line = f"{column} = [{', '.join(map(written, found.values()))}]" if column else _pairs(found)
+        lines.setdefault(table, []).append(line)
+    for name, parts in lines.items():
+        text = _replaced(text, f"claims.{name}", "values", f"{{ {', '.join(parts)} }}", behind="figures")
     for name, digest in digests.items():
-        text = _replaced(text, f"data.{_key(name)}", "sha256", f'"{digest}"', behind="path")
+        text = _replaced(text, f"data.{name}", "sha256", f'"{digest}"', behind="path")
     path.write_text(text, encoding="utf-8")
-    ledger = read_ledger(path)
-    wrong = [name for name in values if list(ledger.claims[name].values) != list(values[name])]
-    if wrong or any(ledger.data[name].sha256 != digest for name, digest in digests.items()):
+    ledger = read_ledger(root)
+    if any(ledger.claims[name].values.keys() != found.keys() for name, found in values.items()):
         path.write_text(before, encoding="utf-8")
-        raise LedgerError(f"{path}: the values of {wrong[0] if wrong else 'data'} do not stand on a line of their own")
+        raise LedgerError(f"{path}: the values of a claim do not stand on a line of their own")
 
 
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[\w-]+", name) else f'"{name}"'
+def _pairs(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} = {written(value)}" for name, value in values.items())
 
 
 def _replaced(text: str, table: str, key: str, value: str, behind: str) -> str:

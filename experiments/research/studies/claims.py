@@ -20,7 +20,8 @@ from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import collected
 from tilescout.experiments.research.claims.check import contradictions
-from tilescout.experiments.research.claims.ledger import LEDGER, Claim, Ledger, LedgerError, read_ledger
+from tilescout.experiments.research.claims.ledger import LEDGER, Claim, Ledger, LedgerError
+from tilescout.experiments.research.claims.reading import read_ledger
 from tilescout.experiments.research.claims.recomputations import Recomputing, changed_data
 from tilescout.experiments.research.claims.verdicts import Verdict, contradicted, judge, update, written
 from tilescout.experiments.research.runner import Run, study
@@ -48,7 +49,7 @@ class Asked:
 @collected(Asked)
 def main(run: Run, asked: Asked) -> None:
     """Print what every claim states, what comes out today, and whether it holds."""
-    ledger, console = read_ledger(asked.root / LEDGER, complete=not asked.update), Console(soft_wrap=True)
+    ledger, console = read_ledger(asked.root, complete=not asked.update), Console(soft_wrap=True)
     claims, recomputing = chosen(ledger, asked.only), Recomputing(asked.root, ledger)
     verdicts: list[Verdict] = []
     values: dict[str, dict[str, float]] = {}
@@ -60,12 +61,12 @@ def main(run: Run, asked: Asked) -> None:
     changed = changed_data(asked.root, ledger)
     wrong = contradicted(verdicts, ledger)
     if asked.update:
-        update(asked.root / LEDGER, values, changed)
+        update(asked.root, values, changed)
     else:
         wrong += [f"{ledger.data[name].path} is not the file that the ledger names" for name in changed]
         wrong += [f"{one.claim}.{one.key} is now {written(one.recomputed)}" for one in verdicts if not one.holds]
     if not asked.only:
-        wrong += contradictions(asked.root, read_ledger(asked.root / LEDGER))
+        wrong += contradictions(asked.root, read_ledger(asked.root))
     for line in dict.fromkeys(wrong):
         console.print(line, style="red", markup=False, highlight=False)
     console.print(f"{len(verdicts)} figures of {len(claims)} claims recomputed, {len(wrong)} contradictions")
@@ -74,17 +75,20 @@ def main(run: Run, asked: Asked) -> None:
 
 
 def chosen(ledger: Ledger, only: tuple[str, ...]) -> list[Claim]:
-    """The claims that are asked for, all if none is.
+    """The claims that are asked for, all if none is; those of all columns by the name of a table.
 
     Raises
     ------
     LedgerError
         If there is none of a name.
     """
-    unknown = [name for name in only if name not in ledger.claims]
-    if unknown:
-        raise LedgerError(f"there is no claim {unknown[0]!r}; {LEDGER} has {', '.join(ledger.claims)}")
-    return [ledger.claims[name] for name in only or ledger.claims]
+    found: dict[str, Claim] = {}
+    for name in only:
+        named = {claim: one for claim, one in ledger.claims.items() if name in (claim, claim.partition(".")[0])}
+        if not named:
+            raise LedgerError(f"there is no claim {name!r}; {LEDGER} has {', '.join(ledger.claims)}")
+        found |= named
+    return list(found.values()) if only else list(ledger.claims.values())
 
 
 def print_verdicts(console: Console, verdicts: list[Verdict]) -> None:

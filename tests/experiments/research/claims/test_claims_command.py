@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tilescout.experiments.research.claims.ledger import LEDGER, read_ledger
+from tilescout.experiments.research.claims.ledger import LEDGER
+from tilescout.experiments.research.claims.reading import read_ledger
 
 CALL = "A call takes 3.82 µs of the host (one H200), `torch.mm` takes 3.02 times as long."
 ENTRY = '''
@@ -54,7 +55,7 @@ def checkout(tmp_path: Path, study: Study) -> Path:
 def test_claims_that_hold_are_printed_and_written(
     checkout: Path, study: Study, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ledger = read_ledger(checkout / LEDGER)
+    ledger = read_ledger(checkout)
     assert ledger.claims["call"].values == {"ours": 3.818, "library": 3.02391}
     assert ledger.data["call"].sha256 == sha256((checkout / "call.json").read_bytes()).hexdigest()
     capsys.readouterr()
@@ -82,7 +83,7 @@ def test_other_data_contradict_and_an_update_changes_the_values_and_not_the_docu
 
     study("claims", "--root", str(checkout), "--update", code=1)
     assert "README.md (call): 3.82 is now 3.9: A call takes" in capsys.readouterr().out
-    assert read_ledger(checkout / LEDGER).claims["call"].values["ours"] == 3.9
+    assert read_ledger(checkout).claims["call"].values["ours"] == 3.9
     assert CALL in (checkout / "README.md").read_text()
     changed = [
         (old, new)
@@ -159,3 +160,84 @@ def test_a_claim_that_there_is_not_is_refused_with_those_that_there_are(
 ) -> None:
     study("claims", "--root", str(checkout), "--only", "speed", code=2)
     assert "there is no claim 'speed'" in capsys.readouterr().err
+
+
+TABLE = """| problem | µs | over the library |
+| --- | ---: | ---: |
+| 16×16×16 | **3.8** | 12.5 % |
+| 32×32×32 | 7.6 | **\u2013** |
+"""
+COLUMNS = """
+[data.rows]
+path = "rows.json"
+sha256 = ""
+
+[claims.rows]
+about = "rows"
+recompute = "record"
+data = ["rows"]
+figures = { us = "{row}/us", over = "{row}/over" }
+machine = "one H200"
+gpu = true
+[claims.rows.table]
+in = "README.md"
+behind = "| problem |"
+form = "| {row} | {us} | {over:%} % |"
+rows = ["16×16×16"]
+
+[claims.never]
+about = "a row without an end"
+recompute = "record"
+data = ["rows"]
+figures = { us = "{row}/us", over = "{row}/over" }
+machine = "one H200"
+[claims.never.table]
+in = "README.md"
+behind = "| problem |"
+form = "| {row} | {us} | {over} |"
+rows = { "32×32×32" = "32x32x32" }
+"""
+
+
+@pytest.fixture
+def with_table(checkout: Path, study: Study) -> Path:
+    """The checkout with a table whose cells are held to the ledger."""
+    readme, ledger = checkout / "README.md", checkout / LEDGER
+    readme.write_text(f"{readme.read_text()}\n{TABLE}")
+    rows = {"16x16x16": {"us": 3.81, "over": 0.1251}, "32x32x32": {"us": 7.6, "over": None}}
+    (checkout / "rows.json").write_text(json.dumps(rows))
+    ledger.write_text(COLUMNS + ledger.read_text())
+    study("claims", "--root", str(checkout), "--update")
+    return checkout
+
+
+def test_the_cells_of_a_table_are_claims_by_column(
+    with_table: Path, study: Study, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    study("claims", "--root", str(with_table), "--only", "rows")
+    assert "2 figures of 2 claims recomputed, 0 contradictions" in capsys.readouterr().out
+    ledger = read_ledger(with_table)
+    assert ledger.claims["rows.over"].values == {"16×16×16": 12.51}
+    assert ledger.claims["never.over"].values == {"32×32×32": float("inf")}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("**3.8**", "**3.7**", "rows.us.16×16×16 is 3.81, stated is 3.7"),
+        ("12.5 %", "12.6 %", "rows.over.16×16×16 is 12.51, stated is 12.6"),
+        ("**\u2013**", "9", "never.over.32×32×32 is inf, stated is 9"),
+        ("12.5 %", "12.5", "README.md has 0 of the 1 rows of rows"),
+        ("| 32×32×32 | 7.6 | **\u2013** |\n", "", "README.md has 0 of the 1 rows of never"),
+        ("| --- | ---: | ---: |\n", "| --- | ---: | ---: |\n| 64×64×64 | 8.1 | 1 |\n", "the ledger lacks 8.1"),
+    ],
+)
+def test_a_cell_that_states_something_else_is_found(
+    with_table: Path, study: Study, capsys: pytest.CaptureFixture[str], old: str, new: str, told: str
+) -> None:
+    readme = with_table / "README.md"
+    assert old in readme.read_text()
+    readme.write_text(readme.read_text().replace(old, new))
+    study("claims", "--root", str(with_table), code=1)
+    assert told in capsys.readouterr().out
