@@ -14,7 +14,7 @@ from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.errors import StoreError
 
-FORM = JournalForm("the journal", "format")
+FORM = JournalForm("the journal", "format", sums=True)
 """The journal of a campaign: the first record is its header."""
 
 _SYNC_SECONDS = 0.2  # between two waits for the disk, 5 ms each: what a power failure may take

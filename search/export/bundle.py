@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -25,7 +26,8 @@ from tilescout.spaces.templates import NONE_NAMED, Named, find_template
 from tilescout.spaces.workloads import BUILT_IN
 
 KIND = "tilescout bundle"
-FORMAT = 1
+FORMAT = 2
+_READ = (1, FORMAT)  # those of format 1 don't have the library's time
 INDEX = "bundle.json"
 KERNELS = "kernels"
 _LARGEST_INDEX = 1 << 26  # bytes; a decision and its kernel have 2 kB
@@ -188,9 +190,10 @@ def read_bundle(path: Path, named: Named = NONE_NAMED) -> Bundle:
         raise BundleError(f"bundle {path} is damaged: {INDEX} is no JSON ({one_line(error, 80)})") from error
     if not isinstance(record, dict) or record.get("kind") != KIND:
         raise BundleError(f"{path} is no bundle: {INDEX} does not say that it is a {KIND}")
-    if record.get("format") != FORMAT:
+    if record.get("format") not in _READ:
         raise BundleError(
-            f"bundle {path} has format {one_line(str(record.get('format')), 20)}, this tilescout reads {FORMAT}: "
+            f"bundle {path} has format {one_line(str(record.get('format')), 20)}, this tilescout reads "
+            f"{' and '.join(map(str, _READ))}: "
             "install the version that wrote it, or export it again"
         )
     digest = record.pop("digest", None)
@@ -221,12 +224,18 @@ def read_bundle(path: Path, named: Named = NONE_NAMED) -> Bundle:
 
 
 def _parse(path: Path, record: Mapping[str, Any], digest: str) -> Bundle:
+    decisions = tuple(Decision.from_dict(decision) for decision in record["decisions"])
+    for problem, count in Counter(decision.problem for decision in decisions).items():
+        if count > 1:
+            raise ValueError(f"it decides {count} times for {problem}")
+    for decision in decisions:
+        decision.evidence.check(decision.problem, record["device"])
     return Bundle(
         path=path.resolve(),
         arch=str(record["arch"]),
         device=str(record["device"]),
         versions=dict(record["versions"]),
-        decisions=tuple(Decision.from_dict(decision) for decision in record["decisions"]),
+        decisions=decisions,
         kernels={name: _kernel(kernel) for name, kernel in record["kernels"].items()},
         digest=digest,
     )

@@ -1,13 +1,17 @@
 """Decisions of searches: our kernel for a problem if it was proven as good as the library's, else the library's."""
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from tilescout.costmodel.roofline import Roofline
+from tilescout.search.measure.measurement import check_interval
 from tilescout.search.measure.protocol import UNNAMED, Objective
 from tilescout.search.measure.race import RaceOptions
+from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import ExportError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
@@ -42,6 +46,8 @@ class Evidence:
         race.
     rounds
         Rounds of that race.
+    library_us
+        The library's time, in µs; None where it is not known, as in bundles of format 1.
     measured_by
         The GPU.
     versions
@@ -56,6 +62,34 @@ class Evidence:
     rounds: int = 0
     measured_by: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
+    library_us: float | None = None
+
+    @property
+    def choice(self) -> Choice:
+        """Whose kernel it speaks for: ours where it was proven, with 95 % confidence, to be as fast as the library."""
+        return Choice.OURS if self.high is not None and self.high <= 1 + INDIFFERENCE else Choice.LIBRARY
+
+    def check(self, problem: GemmProblem, device: str) -> None:
+        """Refuse what no race on a device could have shown.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is something.
+        """
+        if self.library_us is not None and self.library_us <= 0:
+            raise ValueError(f"the library's time is {self.library_us} µs")
+        if self.ratio is None or self.low is None or self.high is None:
+            if not self.ratio == self.low == self.high or self.rounds:
+                raise ValueError("a part of the race is missing")
+            return
+        check_interval(self.ratio, self.low, self.high)
+        if type(self.rounds) is not int or self.rounds < 1:
+            raise ValueError(f"a race of {self.rounds} rounds")
+        if self.library_us is not None and device in DEVICES:
+            roofline = Roofline.of(problem, DEVICES[device])
+            roofline.check(self.library_us)
+            roofline.check(self.ratio * self.library_us)
 
 
 @dataclass(frozen=True)
@@ -101,7 +135,12 @@ class Decision:
         evidence = Evidence(**record["evidence"])
         if not isinstance(record["kernel"], str):
             raise TypeError(f"a kernel is named by its digest, not {record['kernel']!r}")
-        return cls(GemmProblem.parse(record["problem"]), Choice(record["choice"]), evidence, record["kernel"])
+        made = cls(GemmProblem.parse(record["problem"]), Choice(record["choice"]), evidence, record["kernel"])
+        if made.choice is not evidence.choice:
+            raise ValueError(f"it chooses {made.choice} for {made.problem}: its evidence speaks for {evidence.choice}")
+        if bool(made.kernel) != (made.choice is Choice.OURS):
+            raise ValueError(f"it chooses {made.choice} for {made.problem}, with the kernel {made.kernel!r}")
+        return made
 
 
 @dataclass(frozen=True)
@@ -148,7 +187,7 @@ def judge(result: Mapping[str, Any]) -> Outcome:
     problem, measured = GemmProblem.parse(result["problem"]), result["measured_by"]
     race, best = result["race"], result["best"]
     ratio = low = high = None
-    choice, rounds = Choice.LIBRARY, 0
+    rounds = 0
     if measured["kind"] != "live":
         reason = "replayed, not measured: nothing is proven"
     elif race is None or best is None:
@@ -156,9 +195,9 @@ def judge(result: Mapping[str, Any]) -> Outcome:
     else:
         speed = {name: float(race["speedup_over_library"][name]) for name in ("value", "low", "high")}
         ratio, low, high = 1 / speed["value"], 1 / speed["high"], 1 / speed["low"]
+        _check_race(race, best)
         rounds = int(race["rounds"])
-        choice = Choice.OURS if high <= 1 + INDIFFERENCE else Choice.LIBRARY
-        proven = "proven" if choice is Choice.OURS else "not proven"
+        proven = "proven" if high <= 1 + INDIFFERENCE else "not proven"
         reason = f"{proven} as fast as {result['library']['name']}: {low:.4f} to {high:.4f} of its time"
     evidence = Evidence(
         study=str(result["study"]),
@@ -169,11 +208,33 @@ def judge(result: Mapping[str, Any]) -> Outcome:
         rounds=rounds,
         measured_by=str(measured["description"]),
         versions={str(name): str(version) for name, version in result["versions"].items()},
+        library_us=float(result["library"]["time_us"]) if "time_us" in result["library"] else None,
     )
+    evidence.check(problem, result["device"])
+    choice = evidence.choice
     configuration = Configuration.of(best["configuration"]) if choice is Choice.OURS else None
     objective = Objective(result.get("objective", UNNAMED))
     hashed, device = result["space_hash"], result["device"]
     return Outcome(problem, result["space"], hashed, device, choice, evidence, configuration, objective)
+
+
+def _check_race(race: Mapping[str, Any], best: Mapping[str, Any]) -> None:
+    """Refuse a race that says one thing in one place and another elsewhere.
+
+    Raises
+    ------
+    ValueError
+        If it does.
+    """
+    speed, told = race["speedup_over_library"], [("value", best.get("speedup_over_library"))]
+    if "time_over_library" in race:
+        ratio = race["time_over_library"][str(race["answer"])]
+        told += [("value", 1 / ratio["value"]), ("low", 1 / ratio["high"]), ("high", 1 / ratio["low"])]
+        if best.get("trial", race["answer"]) != race["answer"]:
+            raise ValueError("the best configuration is not the answer of the race")
+    for name, value in told:
+        if value is not None and not math.isclose(speed[name], value, rel_tol=1e-9):
+            raise ValueError(f"the speed over the library is {speed[name]} in one place and {value} in another")
 
 
 def best_of(outcomes: Iterable[Outcome]) -> list[Outcome]:

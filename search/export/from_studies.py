@@ -1,6 +1,7 @@
 """From finished studies to a bundle: their decisions, and the kernels of these."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -11,14 +12,18 @@ from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStor
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
 from tilescout.search.export.decisions import Decision, Outcome, best_of, judge
+from tilescout.search.studies.checksums import check_sealed
 from tilescout.search.studies.places import result_of, study_store
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import MALFORMED, ExportError, ProblemError, SpaceError, StoreError, one_line
+from tilescout.spaces.inputs import read_regular
 from tilescout.spaces.templates import NONE_NAMED, KernelTemplate, Named, find_template, template_names
 from tilescout.spaces.workloads import load_workload
 
+_LOG = logging.getLogger(__name__)
 COMPILER = "nvidia-cutlass-dsl"
 _RESULT = ".json"
+_LARGEST = 1 << 26  # bytes of a result; one has some kB
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ def _read(name: str, studies: Path | str) -> dict[str, Any] | None:
     if not name.endswith(_RESULT):
         return result_of(name, studies)
     try:
-        record = json.loads(Path(name).read_bytes())
+        record = json.loads(read_regular(Path(name), _LARGEST))
     except OSError as error:
         raise StoreError(f"can't read {name}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -109,6 +114,11 @@ def _judge(record: Mapping[str, Any], named: Named) -> Outcome:
     """
     try:
         template = _exportable(record["space"], named)
+        if not check_sealed(record):
+            _LOG.info(
+                "the result of %s has no checksum, as an older tilescout wrote it: it is unchecked",
+                one_line(str(record["study"]), 100),
+            )
         outcome = judge(record)
         reason = why_not(outcome, template)
     except SpaceError as error:

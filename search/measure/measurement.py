@@ -1,5 +1,6 @@
 """The record of a measurement: how a configuration ended that was tried, its times, and its cost."""
 
+import math
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
@@ -77,6 +78,18 @@ class Raced:
     low: float
     high: float
     pairs: int
+
+
+def check_interval(value: float, low: float, high: float) -> None:
+    """Refuse a ratio that is not a positive number within its own interval.
+
+    Raises
+    ------
+    ValueError
+        If it is not.
+    """
+    if not 0 < low <= value <= high < math.inf:
+        raise ValueError(f"a ratio of {value:.6g} can't have the interval {low:.6g} to {high:.6g}")
 
 
 @dataclass(frozen=True)
@@ -194,9 +207,36 @@ class Measurement:
                 _check_types(known[name])
         made = cls(**known)
         _check_types(made)
-        if made.ok and made.timing is None:
-            raise ValueError("a right kernel without times")
+        made._check_values()
         return made
+
+    def _check_values(self) -> None:
+        """Refuse what no measurement could have told, whoever says so.
+
+        Raises
+        ------
+        ValueError
+            If there is something.
+        """
+        if self.ok != (self.timing is not None):
+            raise ValueError(f"a kernel that is {self.status} {'without' if self.ok else 'with'} times")
+        if self.timing is not None:
+            check_interval(self.timing.ratio, self.timing.ratio_low, self.timing.ratio_high)
+            _check_positive(self.timing)
+        if self.raced is not None:
+            check_interval(self.raced.ratio, self.raced.low, self.raced.high)
+            _check_positive(self.raced)
+        if self.pilot_us is not None and not 0 <= self.pilot_us < math.inf:
+            raise ValueError(f"pilot_us can't be {self.pilot_us}")
+        for name in ("compile_seconds", "gpu_seconds", "verify_seconds", "pilot_seconds"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} can't be {getattr(self, name)}")
+
+
+def _check_positive(record: "Timing | Raced") -> None:
+    for field in fields(record):
+        if not 0 < getattr(record, field.name) < math.inf:
+            raise ValueError(f"{field.name} can't be {getattr(record, field.name)}")
 
 
 def _check_types(record: "Measurement | Timing | Raced | Resources | Clocks") -> None:

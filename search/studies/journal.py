@@ -5,6 +5,7 @@ There is one writer at a time, which holds a lock on the file. Readers take no l
 
 import fcntl
 import json
+import logging
 import os
 import stat
 import time
@@ -16,7 +17,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from tilescout.search.build.closing import Closing
+from tilescout.search.studies.checksums import SUM, Chain
 from tilescout.spaces.errors import StoreError, one_line
+
+_LOG = logging.getLogger(__name__)
 
 LARGEST = 1 << 30
 """Most bytes of a journal: a study of 12,912 trials takes some 60 MB."""
@@ -45,11 +49,14 @@ class JournalForm:
         nothing is removed from it.
     separators
         What stands between the items of a record and between a key and its value.
+    sums
+        Whether records have checksums; see `Chain`.
     """
 
     noun: str
     key: str
     separators: tuple[str, str] = (",", ":")
+    sums: bool = False
 
     def recognises(self, first: bytes) -> bool:
         """Whether a file that begins with these bytes, its first line or what there is of it, is of this kind."""
@@ -90,7 +97,8 @@ def never(records: Sequence[Mapping[str, Any]]) -> bool:
 def read_records(path: Path, form: JournalForm) -> Iterator[dict[str, Any]]:
     """The records that a journal holds now. The file is opened for reading and nothing about it is changed.
 
-    A last record that is cut off, or just being written, is left out.
+    A last record that is cut off, or just being written, is left out. Of records without checksums, which an older
+    tilescout wrote, a log message says so.
 
     Raises
     ------
@@ -100,8 +108,11 @@ def read_records(path: Path, form: JournalForm) -> Iterator[dict[str, Any]]:
     try:
         with _opened(path, form, os.O_RDONLY) as file:
             _check_form(file, path, form)
-            for _, line in _lines(file, path, form):
+            chain = Chain()
+            for _, line in _lines(file, path, form, chain):
                 yield _parsed(line, path, form)
+            if form.sums and not chain.begun:
+                _LOG.info("%s %s has no checksums, as an older tilescout wrote it: it is unchecked", form.noun, path)
     except OSError as error:
         raise StoreError(f"can't read {form.noun} {path}: {error.strerror}") from error
 
@@ -150,7 +161,9 @@ class Journal(Closing):
             _check_form(self._file, path, form)
             if new:
                 os.ftruncate(self._file.fileno(), 0)
-            self._ends = [0, *(end for end, _ in _lines(self._file, path, form))]  # of every record, behind a 0
+            self._chain = Chain()
+            ends = (end for end, _ in _lines(self._file, path, form, self._chain))
+            self._ends = [0, *ends]  # of every record, behind a 0
             if self._ends[-1] < os.fstat(self._file.fileno()).st_size:
                 os.ftruncate(self._file.fileno(), self._ends[-1])
             self._found = len(self._ends) - 1
@@ -181,7 +194,11 @@ class Journal(Closing):
             If one is damaged.
         """
         for begin, end in pairwise(self._ends[start : None if stop is None else stop + 1]):
-            yield _parsed(os.pread(self._file.fileno(), end - begin, begin), self.path, self._form)
+            line = os.pread(self._file.fileno(), end - begin, begin)  # its checksum was right when it was opened
+            record = _parsed(line, self.path, self._form)
+            if self._form.sums:
+                record.pop(SUM, None)
+            yield record
 
     def append(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Write records: all of them, or none if that fails.
@@ -191,8 +208,9 @@ class Journal(Closing):
         StoreError
             If the disk is full or fails, or the journal or a record gets too large.
         """
-        records = list(records)
-        lines = [json.dumps(record, separators=self._form.separators).encode() + b"\n" for record in records]
+        records, chain = list(records), self._chain.copy()
+        lines = [json.dumps(record, separators=self._form.separators).encode() for record in records]
+        lines = [(chain.seal(line) if self._form.sums else line) + b"\n" for line in lines]
         ends = [self._ends[-1]]
         for line in lines:
             ends.append(ends[-1] + len(line))
@@ -211,6 +229,7 @@ class Journal(Closing):
                 os.ftruncate(descriptor, ends[0])  # the next record must not begin in the middle of this one
                 raise
             self._ends += ends[1:]
+            self._chain = chain
             self._synced = self._sync(records)
             if self._synced:
                 os.fsync(descriptor)
@@ -286,12 +305,16 @@ def _check_form(file: IO[bytes], path: Path, form: JournalForm) -> None:
     file.seek(0)
 
 
-def _lines(file: IO[bytes], path: Path, form: JournalForm) -> Iterator[tuple[int, bytes]]:
-    """Where each whole line ends, and the line, as far as the file reaches now."""
+def _lines(file: IO[bytes], path: Path, form: JournalForm, chain: Chain) -> Iterator[tuple[int, bytes]]:
+    """Where each whole line ends, and the line without its checksum, as far as the file reaches now."""
     size, end = os.fstat(file.fileno()).st_size, 0
     while end < size and (line := file.readline(LONGEST)).endswith(b"\n"):
         end += len(line)
-        yield end, line
+        try:
+            record = chain.check(line) if form.sums else line
+        except ValueError as error:
+            raise StoreError(f"{form.noun} {path} is damaged: {error}") from error
+        yield end, record
     if end < size and len(line) == LONGEST:
         raise StoreError(f"{form.noun} {path} is damaged: a record is longer than {LONGEST >> 20} MiB")
 

@@ -21,7 +21,7 @@ from tilescout.spaces.space import SearchSpace
 
 SUFFIX = ".journal"
 
-FORM = JournalForm("the study", OPERATION)
+FORM = JournalForm("the study", OPERATION, sums=True)
 """Optuna's own form: `JournalFileBackend` reads it."""
 
 _DAMAGE = (*MALFORMED, AssertionError, OptunaError)  # what optuna raises over records that it did not write

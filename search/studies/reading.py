@@ -6,8 +6,10 @@ from typing import Any
 import optuna
 from optuna.exceptions import OptunaError
 
+from tilescout.search.measure.measurement import check_interval
 from tilescout.search.measure.race import Estimate, Race
 from tilescout.search.studies.checking import check_types
+from tilescout.search.studies.checksums import check_sealed
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.trials import INFO, RESULT, as_record, outcome
 from tilescout.spaces.errors import MALFORMED, ProblemError, SpaceError, StoreError, one_line
@@ -37,6 +39,7 @@ def study_result(study: optuna.Study, named: Named = NONE_NAMED) -> StudyResult:
         info = StudyInfo.from_dict(described, _problem(described["space"], described["problem"], named))
         trials = _trials(study, info)
         found: Mapping[str, Any] = study.user_attrs.get(RESULT) or {}
+        check_sealed(found)
         took = trials[-1].finished - trials[0].started if trials else 0.0
         result = StudyResult(
             info,
@@ -53,7 +56,7 @@ def study_result(study: optuna.Study, named: Named = NONE_NAMED) -> StudyResult:
 
 
 def _check(result: StudyResult) -> None:
-    """Refuse values that a study can't have. Reports divide by them and use them as keys.
+    """Refuse values that a study can't have: what is not of its type, or not possible.
 
     Raises
     ------
@@ -63,13 +66,22 @@ def _check(result: StudyResult) -> None:
     check_types(result)
     if result.info.library_us <= 0:
         raise ValueError(f"the library's time is {result.info.library_us} µs")
+    roofline = result.roofline
+    if roofline is not None:
+        roofline.check(result.info.library_us)
+        for trial in result.trials:
+            roofline.check(trial.measurement.time_us)
     race = result.race
     if race is not None:
         known = {trial.index for trial in result.trials if trial.measurement.timing is not None}
         if not {race.winner, race.answer} <= set(race.ratios) <= known or set(race.ran) != set(race.ratios):
             raise ValueError("the race names trials that were not timed")
-        if any(min(ratio.value, ratio.low, ratio.high) <= 0 for ratio in (*race.ratios.values(), race.over_default)):
-            raise ValueError("the race has ratios that are not positive")
+        for ratio in (*race.ratios.values(), race.over_default):
+            check_interval(ratio.value, ratio.low, ratio.high)
+        for trial in result.trials:
+            timing = trial.measurement.timing
+            if roofline is not None and timing is not None and trial.index in race.ratios:
+                roofline.check(race.ratios[trial.index].value * timing.library_us)
 
 
 def _problem(space: str, text: str, named: Named) -> Problem:

@@ -11,6 +11,7 @@ from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import UNNAMED, Objective
 from tilescout.search.measure.provenance import Dataset, Provenance
 from tilescout.search.measure.race import Race
+from tilescout.search.studies.checksums import sealed
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.problems import Problem
@@ -225,8 +226,11 @@ class StudyResult:
     def evidence(self) -> dict[str, Any]:
         """The best configuration and the evidence for it, ready for JSON.
 
-        It is stored in the study, and an export reads it.
+        It is stored in the study, and an export reads it. It has a checksum.
         """
+        return sealed(self._evidence())
+
+    def _evidence(self) -> dict[str, Any]:
         info = self.info
         return {
             "study": info.name,
@@ -253,7 +257,7 @@ class StudyResult:
     def to_dict(self) -> dict[str, Any]:
         """The result as the command line writes it with ``--json``."""
         info = self.info
-        return self.evidence() | {
+        told = self._evidence() | {
             "sampler": info.sampler,
             "seed": info.seed,
             "default": _describe(self.default, info),
@@ -265,6 +269,7 @@ class StudyResult:
             "gpu_seconds": self.gpu_seconds,
             "account": self.account,
         }
+        return sealed(told)
 
 
 def named_rate(problem: Problem, time_us: float) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """The trials of a study, as optuna stores them: outcomes, predictions, and those that are to be tried again."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -155,9 +156,16 @@ def _expected(frozen: FrozenTrial) -> Expected | None:
 
 def _outcome(frozen: FrozenTrial) -> Measurement:
     try:
-        return Measurement.from_dict(frozen.user_attrs[MEASUREMENT])
+        measurement = Measurement.from_dict(frozen.user_attrs[MEASUREMENT])
+        if frozen.state is TrialState.COMPLETE and not _same(frozen.value, measurement.time_us):
+            raise ValueError(f"its value of {frozen.value} is not the time that was measured")
     except MALFORMED as error:
         raise _damaged(frozen.number, error) from error
+    return measurement
+
+
+def _same(value: float | None, time_us: float) -> bool:
+    return value is not None and math.isfinite(time_us) and math.isclose(value, time_us, rel_tol=1e-6)
 
 
 def finished_trials(study: optuna.Study, space: SearchSpace) -> Sequence[TrialRecord]:

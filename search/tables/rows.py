@@ -162,6 +162,10 @@ def check_outcomes(data: "pa.Table") -> None:
         _refuse(~np.isfinite(known) | (known < 0), f"{name} must be a number of at least 0")
         if name in _TIMING or name in _RACED:
             _refuse(known == 0, f"{name} must be more than 0")
+    for names in (("ratio_low", "ratio", "ratio_high"), ("raced_low", "raced_ratio", "raced_high")):
+        if names[0] in data.column_names:
+            low, value, high = (np.asarray(data[name].fill_null(1), dtype=np.float64) for name in names)
+            _refuse((value < low) | (value > high), f"{names[1]} must be within {names[0]} and {names[2]}")
 
 
 def check_unique(keys: NDArray[np.int64]) -> None:

@@ -2,14 +2,17 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from tilescout.search.studies.checksums import sealed
 from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.gemm import GemmProblem
@@ -149,7 +152,8 @@ def proven(searched: Path) -> dict[str, object]:
     result: dict[str, object] = json.loads((searched / "result.json").read_text())
     sure = {"value": 1.1, "low": 1.09, "high": 1.11}
     race = {"speedup_over_library": sure, "rounds": 12}
-    return result | {"measured_by": {"kind": "live", "description": "a GPU"}, "race": race}
+    best = cast("dict[str, object]", result["best"]) | {"speedup_over_library": sure["value"]}
+    return sealed(result | {"measured_by": {"kind": "live", "description": "a GPU"}, "best": best, "race": race})
 
 
 Rename = Callable[[str], str]
@@ -157,10 +161,12 @@ Rename = Callable[[str], str]
 
 @pytest.fixture(scope="session")
 def renamed() -> Rename:
-    """A function: a text in which the space is the evil one, however its quotes are escaped."""
+    """A function: a text in which the space is the evil one, however its quotes are escaped, and without checksums."""
 
     def renamed(text: str) -> str:
         assert '"gemm_sm90"' in text or '\\"gemm_sm90\\"' in text
+        text = re.sub(r',"sum":"[0-9a-f]{16}"', "", text)
+        text = re.sub(r'"format": ?2, ?|, ?"digest": ?"[0-9a-f]{64}"', "", text)
         return text.replace('"gemm_sm90"', f'"{EVIL}"').replace('\\"gemm_sm90\\"', f'\\"{EVIL}\\"')
 
     return renamed

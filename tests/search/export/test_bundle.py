@@ -97,10 +97,10 @@ def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
     assert "no JSON" in refusal(tmp_path)
 
 
-@pytest.mark.parametrize("version", [2, 0, "1", None])
+@pytest.mark.parametrize("version", [3, 0, "1", None])
 def test_another_format_is_refused_with_what_to_do(bundle: Bundle, version: object) -> None:
     rewrite(bundle, lambda record: record.update(format=version))
-    assert "this tilescout reads 1" in refusal(bundle.path)
+    assert "this tilescout reads 1 and 2" in refusal(bundle.path)
 
 
 @pytest.mark.parametrize(

@@ -43,10 +43,18 @@ failures = st.builds(
     verify_seconds=costs,
 )
 pruned = st.builds(replace, failures, status=st.just(Status.PRUNED), pilot_us=positive)
+
+
+def with_ends(ratios: tuple[float, float, float], q25: float, q75: float, library_us: float) -> Timing:
+    """Times whose ratio is within its interval."""
+    low, ratio, high = sorted(ratios)
+    return Timing(ratio, q25, q75, low, high, library_us, pairs=7)
+
+
 successes = st.builds(
     Measurement,
     status=st.just(Status.OK),
-    timing=st.builds(Timing, *[positive] * 6, st.integers(1, 2**31 - 1)),
+    timing=st.builds(with_ends, st.tuples(positive, positive, positive), positive, positive, positive),
     pilot_us=st.none() | positive,
     resources=st.none() | st.builds(Resources, counts, counts, counts),
     clocks=st.none() | clocks,
