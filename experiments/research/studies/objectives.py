@@ -13,7 +13,7 @@ predicts that the products save the sum of (library's time - ours) of the librar
 over the library's block, is measured in turns. The error is the predicted ratio less the measured one.
 
 **The decision**, made before the measurement: `sandwich` becomes the default if its mean absolute error is smaller, and
-the 95 % interval of the difference (a bootstrap over the blocks) does not hold 0. Otherwise `chain` stays.
+the 95 % interval of the difference (a bootstrap over six blocks or more) does not hold 0. Otherwise `chain` stays.
 
 The products of the blocks are measured first, then those of the table as far as --seconds goes, then the blocks. A
 failure of one problem or block is its result.
@@ -73,6 +73,7 @@ PASSES = 2  # through a block in a graph: the graph's start is then a small part
 DIFFERENT = 0.05  # of the results of two blocks, relative: more than the rounding of some bf16 operations in turn
 RESERVED_SECONDS = 60.0  # that the blocks take
 RESAMPLES = 10_000
+FEWEST_BLOCKS = 6  # from which anything is decided: a bootstrap over fewer tells too little
 
 Kernels = Mapping[Configuration, Artifact]
 Floats = NDArray[np.float64]
@@ -284,7 +285,8 @@ def verdict(rows: Sequence[Mapping[str, Any]], seed: int = 0) -> dict[str, Any]:
     }
     chain, sandwich = errors[Objective.CHAIN], errors[Objective.SANDWICH]
     found["difference"] = over([abs(ours) - abs(theirs) for ours, theirs in zip(sandwich, chain, strict=True)])
-    found["default"] = str(Objective.SANDWICH if found["difference"][2] < 0 else Objective.CHAIN)
+    surely_closer = len(blocks) >= FEWEST_BLOCKS and found["difference"][2] < 0
+    found["default"] = str(Objective.SANDWICH if surely_closer else Objective.CHAIN)
     return found
 
 

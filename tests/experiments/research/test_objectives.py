@@ -74,12 +74,13 @@ def test_the_sandwich_becomes_the_default_only_if_it_is_surely_closer_to_the_blo
 ) -> None:
     rows = [
         {"block": name, "way": "default", "chain": {"error": a}, "sandwich": {"error": b}}
-        for name, a, b in zip("xyz", chain, sandwich, strict=True)
+        for name, a, b in zip("uvwxyz", 2 * chain, 2 * sandwich, strict=True)
     ]
 
     found = verdict(rows)
 
     assert found["default"] == default
+    assert verdict(rows[:5])["default"] == "chain"  # too few blocks to decide
     for name, errors in (("chain", chain), ("sandwich", sandwich)):
         value, low, high = found[name]["absolute"]
         assert value == pytest.approx(sum(map(abs, errors)) / 3)
