@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 
 from tilescout.experiments.compare.processes import each
@@ -70,7 +71,8 @@ def table(files: Files) -> Any:
     recorded = Table.read(path)
     template, device = template_of(recorded), find_device(recorded.card.device)
     codes = recorded.codes(template.knobs)
-    spilling = np.flatnonzero(np.asarray(recorded.data["spill_bytes"].fill_null(0)) > 0)
+    spills = np.asarray(recorded.data["spill_bytes"].fill_null(0))
+    spilling = np.flatnonzero(spills > 0)
     by_problem = {}
     for one in recorded.summarise():
         default = recorded.row(template.default(one.problem, device), one.problem)
@@ -90,9 +92,25 @@ def table(files: Files) -> Any:
     return {
         "rows": len(recorded),
         "configurations": len(np.unique(codes, axis=0)),
-        "spilling": {"rows": len(spilling), "configurations": len(np.unique(codes[spilling], axis=0))},
+        "spilling": {
+            "rows": len(spilling),
+            "configurations": len(np.unique(codes[spilling], axis=0)),
+            "pruned": int(np.isinf(recorded.times_us[spilling]).sum()),
+            "least_bytes": int(spills[spilling].min()),
+            "most_bytes": int(spills[spilling].max()),
+            "fastest": _over_best(recorded, spilling),
+        },
         "problems": by_problem,
     }
+
+
+def _over_best(recorded: Table, rows: NDArray[np.int64]) -> float:
+    """The time of the fastest of some rows over the best of its problem."""
+    fastest = [
+        recorded.times_us[np.intersect1d(rows, own)].min(initial=np.inf) / recorded.times_us[own].min()
+        for own in map(recorded.rows, recorded.problems)
+    ]
+    return float(min(fastest))
 
 
 def _timing(recorded: Table, row: int) -> Timing:
