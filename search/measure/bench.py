@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _STRETCHES = 10  # of heating at most
 _SETTLED = 0.005  # relative difference of two stretches
 _ALONE = 12  # blocks of the library that tell its noise
+_LEAST = 0.01  # of a block's time that is the kernel's: the neighbours' may have been taken too high, in a disturbance
 
 
 class Bench:
@@ -110,11 +111,12 @@ class Bench:
         self._pilot_launches = block_launches(first, options.pilot_us, options)
         steady_us = self._steady_us(first + beside_us) if library_us is None else math.nan
         self.around_us = self._neighbours_us() if self._sandwiched else 0.0
-        self.library_us = steady_us - self.around_us / self.launches if library_us is None else library_us
+        added_us = max(steady_us - self.around_us / self.launches, _LEAST * steady_us)
+        self.library_us = added_us if library_us is None else library_us
         settling_us = options.settling_us if self.launches > 1 else 0.0
         block_us = self.library_us * self.launches
         self._settling = max(1, math.ceil(settling_us / (2 * (block_us + self.around_us))))
-        alone = [time_us - self.around_us for time_us in machine.times_us([self._library] * _ALONE)]
+        alone = self._kernels_us(np.array(machine.times_us([self._library] * _ALONE))).tolist()
         self.reference = Reference(block_us, alone, options)
         # A long kernel's pilot is its verifying launch, after which the library's was taken with the same steps.
         once = self._library_once_us() if self.launches == 1 else None
@@ -292,8 +294,12 @@ class Bench:
         """
         before = [kernels[0], self._library] * settling
         blocks = [self._library, *before, *(block for kernel in kernels for block in (kernel, self._library))]
-        times = np.array(self.machine.times_us(blocks, skip=len(before), meanwhile=self._watch)) - self.around_us
+        times = self._kernels_us(np.array(self.machine.times_us(blocks, skip=len(before), meanwhile=self._watch)))
         return times[1::2], (times[:-1:2] + times[2::2]) / 2
+
+    def _kernels_us(self, times: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The time that a kernel adds to the graph of its neighbours, from the times of whole blocks, in µs."""
+        return np.maximum(times - self.around_us, _LEAST * times)
 
     def _watch(self) -> None:
         """Look at the clocks, while the device is at work."""

@@ -50,7 +50,7 @@ from tilescout.search.measure.process import MeasuringProcess
 from tilescout.search.measure.protocol import VERSION, Objective, ProtocolOptions
 from tilescout.search.measure.worker import Job, Worker
 from tilescout.search.studies.folders import artifacts
-from tilescout.search.tables.shipped import shipped_tables
+from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.errors import StoreError, one_line
@@ -60,7 +60,7 @@ from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate, find_template
 from tilescout.spaces.workloads import load_workload
 
-FILE = "objectives.json"
+FILE, SPACE = "objectives.json", "gemm_sm90"
 DTYPE = "bf16"
 DEFAULT, PREDICTED = "default", "predicted"
 MODELS: Mapping[str, BlockSizes] = {
@@ -352,7 +352,9 @@ def show(result: Mapping[str, Any], console: Console) -> None:
 
 
 @study(GPU_OR_RECORD, again=True)
-@click.option("--table", type=click.Path(path_type=Path), help="The table. [default: the shipped one in bf16]")
+@click.option(
+    "--table", type=click.Path(path_type=Path), help="The table. [default: the largest shipped one of the GEMM]"
+)
 @click.option("--good", default=2, show_default=True, help="The table's fastest configurations to measure.")
 @click.option(
     "--model", "models", type=click.Choice(list(MODELS)), multiple=True, default=list(MODELS), show_default=True,
@@ -362,7 +364,7 @@ def show(result: Mapping[str, Any], console: Console) -> None:
 @click.option("--repeats", default=3, show_default=True, help="Measurements of a kernel by each objective.")
 @click.option("--heats", default=5, show_default=True, help="Queues of rounds of a block's ways.")
 @click.option("--rounds", default=12, show_default=True, help="Rounds of each.")
-@click.option("--seconds", default=230.0, show_default=True, help="No further problem of the table is begun after.")
+@click.option("--seconds", default=230.0, show_default=True, help="Seconds of all, blocks included.")
 @store_option
 @device_option
 @collected(Options)
@@ -386,7 +388,7 @@ def main(run: Run, options: Options) -> None:
 def measure(run: Run, options: Options) -> dict[str, Any]:
     """Everything that the study measures, written as far as it has come after every part."""
     started = time.monotonic()
-    table = Table.read(options.table or shipped_tables()[0])
+    table = Table.read(options.table) if options.table else largest_table(find_template(SPACE))
     template = find_template(table.card.space)
     products: dict[str, Any] = {}
     result: dict[str, Any] = {"protocol": VERSION, "table": table.path.name, "products": products, "blocks": {}}
