@@ -117,7 +117,7 @@ def test_a_document_that_states_something_else_is_found(
     [
         "`--trials 60` on 4096x4096x4096:bf16",
         "```sh\ntune --trials 64 # 12 %\n```",
-        "a tile of 128×256×64, 4096³, bf16, sm_90, paired-9, SHA-256, of 2026-11-22",
+        "a tile of 128×256×64, 4096³, bf16, sm_90, paired-9, SHA-256, of 2026-11-22, torch 2.11.0+cu130, format 2",
         "[more](results/2026-11-21/1.html) ![](2.png)",
         "## 3. Results\n\n1. one\n2. two",
     ],
