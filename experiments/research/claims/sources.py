@@ -176,6 +176,15 @@ def nvgemm_losses(files: Files) -> Any:
     }
 
 
+def transfer(files: Files) -> Any:
+    """Regrets of searches that other problems' searches went before, by number of trials; of `suites`."""
+    (path,) = files.values()
+    later = [one for one in Record.read(path).result if one["before"]]
+    kinds = {kind: np.array([one[kind] for one in later]) for kind in ("alone", "together")}
+    found = {kind: {str(1 + at): column.tolist() for at, column in enumerate(one.T)} for kind, one in kinds.items()}
+    return {"searches": len(later), **found}
+
+
 def softmax(files: Files, dtype: str) -> Any:
     """The tuned softmax over a copy's bandwidth, and over the fastest of its peers, of problems of an element type."""
     found = {}
@@ -220,6 +229,7 @@ SOURCES: dict[str, Source] = {
     "unseen-speeds": unseen_speeds,
     "unseen-searches": unseen_searches,
     "nvgemm-losses": nvgemm_losses,
+    "transfer": transfer,
     "softmax": softmax,
     "log": log,
     "heats": heats,
