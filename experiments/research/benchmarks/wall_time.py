@@ -1,0 +1,145 @@
+"""Measure where the wall time of a tuning goes, on some of the cores, from an empty store and from a full one.
+
+    python -m tilescout.experiments.research wall-time --out wall-time.json
+
+Tunes each problem with `guided` in a process of its own, twice: the second time, the store has the kernels of the
+first. Without a GPU it compiles the default and 15 random configurations of each problem instead. A process is limited
+to so many cores by its affinity. Every second is counted once:
+
+- `start`: until the search's modules are imported
+- `set up`: until the measuring process, the GPU's context and the problem are ready
+- `propose`: of the search, while nothing is in flight: the sampler, the study's files
+- `compile`: of the search, while kernels are compiled and the GPU waits
+- `measure`: of the search, while the GPU measures
+- `race`: while the GPU races
+- `log`: from the end of the race until MLflow has all
+- `exit`: until the process has ended
+"""
+
+import json
+import os
+import resource
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table as Grid
+
+from tilescout.experiments.research.runner import Run, study
+from tilescout.search.build.cores import available_cores
+from tilescout.search.engines.gpus import visible_gpus
+from tilescout.spaces.processes import module_command, safe_environment
+
+PROBLEMS = ("1792x5120x2560:bf16", "96x7168x2048:bf16")
+"""Neither in a recorded table nor in a shipped suite: one of many rows and one of few."""
+
+CORES = (2, 8, 16)
+KERNELS = 16
+"""Kernels of a problem that are compiled where there is no GPU."""
+
+PHASES = ("start", "set up", "propose", "compile", "measure", "race", "log", "exit")
+
+Spans = Sequence[Sequence[float]]
+
+
+def covered(spans: Spans, begin: float, end: float) -> list[tuple[float, float]]:
+    """The parts of an interval that lie in any of the spans, in order and apart."""
+    parts: list[tuple[float, float]] = []
+    for low, high in sorted((max(low, begin), min(high, end)) for low, high in spans):
+        if high <= low:
+            continue
+        if parts and low <= parts[-1][1]:
+            parts[-1] = parts[-1][0], max(parts[-1][1], high)
+        else:
+            parts.append((low, high))
+    return parts
+
+
+def length(parts: Spans) -> float:
+    """The seconds of parts that lie apart."""
+    return sum(high - low for low, high in parts)
+
+
+def account(times: Mapping[str, Any], ended: float) -> dict[str, float]:
+    """The seconds of each of `PHASES`; they add up to `ended`, the seconds that the process lived."""
+    begin, end = times["prepared"], times["searched"]
+    measuring = length(covered(times["measuring"], begin, end))
+    busy = length(covered([*times["measuring"], *times["compiling"]], begin, end))
+    race = length(covered(times["racing"], end, times["logged"]))
+    return {
+        "start": times["imported"],
+        "set up": begin - times["imported"],
+        "propose": end - begin - busy,
+        "compile": busy - measuring,
+        "measure": measuring,
+        "race": race,
+        "log": times["logged"] - end - race,
+        "exit": ended - times["logged"],
+    }
+
+
+def timed(cores: int, asked: Mapping[str, object]) -> dict[str, Any]:
+    """Run one tuning or compiling on so many cores: its account, and what it was about.
+
+    Raises
+    ------
+    CalledProcessError
+        If it fails; it has said why.
+    """
+    allowed = sorted(os.sched_getaffinity(0))[:cores]
+    before, launched = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
+    command = module_command("tilescout.experiments.research.timed_tuning", json.dumps({**asked, "launched": launched}))
+    done = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        env=safe_environment(),
+        preexec_fn=lambda: os.sched_setaffinity(0, allowed),
+        text=True,
+        check=True,
+    )
+    ended, after = time.time() - launched, resource.getrusage(resource.RUSAGE_CHILDREN)
+    times = json.loads(done.stdout.splitlines()[-1])
+    return {
+        "problem": times["problem"],
+        "cores": times["cores"],
+        "seconds": ended,
+        "cpu_seconds": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        "trials": times["trials"],
+        "compiled": len(times["compiling"]),
+        "compile_core_seconds": times["compile_seconds"],
+        "account": account(times, ended),
+        "times": times,
+    }
+
+
+@study("a GPU; without one it only compiles")
+@click.option("--problem", "problems", multiple=True, default=PROBLEMS, show_default=True, help="Repeatable.")
+@click.option(
+    "--cores", multiple=True, default=CORES, show_default=True, type=click.IntRange(min=1), help="How many; repeatable."
+)
+@click.option("--repeats", default=1, show_default=True, help="How often all of it is done.")
+def main(run: Run, problems: tuple[str, ...], cores: tuple[int, ...], repeats: int) -> None:
+    """Tune every problem on so many cores each, and print where the time went."""
+    found: list[dict[str, Any]] = []
+    gpu = bool(visible_gpus())
+    grid = Grid(title="seconds of a tuning" if gpu else f"seconds of compiling {KERNELS} kernels")
+    for heading in ("problem", "cores", "store", "all", *PHASES, "trials", "compiled"):
+        grid.add_column(heading, justify="left" if heading in ("problem", "store") else "right")
+    possible = [count for count in cores if count <= available_cores()]
+    for _ in range(repeats):
+        for count in possible or [available_cores()]:
+            for problem in problems:
+                with TemporaryDirectory() as store:
+                    for kept in ("empty", "full"):
+                        asked = {"problem": problem, "store": store} | ({} if gpu else {"count": KERNELS})
+                        one = timed(count, asked) | {"store": kept}
+                        found.append(one)
+                        run.keep({"tuned": gpu, "runs": found})
+                        numbers = [one["seconds"], *(one["account"][phase] for phase in PHASES)]
+                        shown = [f"{number:.2f}" for number in numbers]
+                        grid.add_row(problem, str(count), kept, *shown, str(one["trials"]), str(one["compiled"]))
+    Console().print(grid)

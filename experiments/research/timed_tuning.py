@@ -1,0 +1,159 @@
+"""One tuning, or one compiling of some kernels, in a process of its own, with the times of all that it waited for.
+
+    python -P -m tilescout.experiments.research.timed_tuning '{"launched": ..., "problem": ...}'
+
+`tilescout.experiments.research.benchmarks.wall_time` starts it, and reads what it prints: `Times`.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilescout.search.engines.engine import Engine
+
+Span = tuple[float, float]
+"""The begin and the end of something, in seconds since the process was launched."""
+
+
+@dataclass
+class Times:
+    """When things happened, in seconds since the process was launched.
+
+    Attributes
+    ----------
+    problem, cores
+        What is tuned, and how many cores the process may use.
+    imported
+        The modules of the search were imported.
+    ready
+        The engine was open: the measuring process and its libraries had started.
+    prepared
+        The problem was set up on the GPU, and its space enumerated.
+    searched, raced, logged
+        The search had its last trial, its race was done, and MLflow had all.
+    compiling, measuring, racing
+        The spans in which a kernel was asked of the compilers and not there, and in which the GPU was at work.
+    trials, compile_seconds
+        Finished trials, or compiled kernels, and the seconds of one core that compiling them took.
+    """
+
+    problem: str = ""
+    cores: int = 0
+    imported: float = 0.0
+    ready: float = 0.0
+    prepared: float = 0.0
+    searched: float = 0.0
+    raced: float = 0.0
+    logged: float = 0.0
+    trials: int = 0
+    compile_seconds: float = 0.0
+    compiling: list[Span] = field(default_factory=list)
+    measuring: list[Span] = field(default_factory=list)
+    racing: list[Span] = field(default_factory=list)
+
+
+def watched(spans: list[Span], now: Callable[[], float], call: Callable[..., "Future[Any]"]) -> Callable[..., Any]:
+    """A call of an engine that notes from when to when its future was open."""
+
+    def watch(*arguments: Any, **named: Any) -> "Future[Any]":
+        begun = now()
+        future = call(*arguments, **named)
+        future.add_done_callback(lambda _: spans.append((begun, now())))
+        return future
+
+    return watch
+
+
+def watch(engine: "Engine", times: Times, now: Callable[[], float]) -> None:
+    """Note what an engine is asked, from now on."""
+    for name, spans in (("compile", times.compiling), ("measure", times.measuring), ("race", times.racing)):
+        setattr(engine, name, watched(spans, now, getattr(engine, name)))
+
+
+def tune(problem: str, store: Path, launched: float) -> Times:
+    """Tune a problem as ``tilescout tune --sampler guided`` does."""
+
+    def now() -> float:
+        return time.time() - launched
+
+    from tilescout.search.build.cores import available_cores
+    from tilescout.search.engines.evaluator import Evaluator
+    from tilescout.search.engines.selection import make_engine
+    from tilescout.search.studies.folders import artifacts, studies
+    from tilescout.search.tracking import MlflowTracker, default_store
+    from tilescout.search.tuning.loop import Budget
+    from tilescout.search.tuning.study import TuneOptions, run_study
+    from tilescout.spaces.templates import find_template
+
+    times = Times(problem, available_cores(), imported=now())
+    template = find_template("gemm_sm90")
+    parsed = template.parse(problem)
+    with make_engine(template, parsed, artifacts(store), device="cuda", gpus=1) as engine:
+        times.ready = now()
+        watch(engine, times, now)
+        with Evaluator(engine, parsed) as evaluator:
+            times.prepared = now()
+            uri, root = default_store(store)
+            result = run_study(
+                evaluator,
+                TuneOptions("guided", 0, Budget(64), studies(store, None)),
+                lambda info, run_id: MlflowTracker(uri, root, info, run_id),
+            )
+            times.logged = now()
+    times.trials = len(result.trials)
+    times.compile_seconds = sum(trial.measurement.compile_seconds for trial in result.trials)
+    times.searched = max(trial.finished for trial in result.trials) - launched
+    times.raced = max([end for _, end in times.racing], default=times.searched)
+    return times
+
+
+def compile_some(problem: str, count: int, store: Path, launched: float) -> Times:
+    """Compile the default and other configurations of a problem, drawn with a fixed seed, without a GPU."""
+
+    def now() -> float:
+        return time.time() - launched
+
+    import numpy as np
+
+    from tilescout.search.build.artifacts import Artifact, ArtifactStore
+    from tilescout.search.build.compilers import CompileOptions, CompilePool
+    from tilescout.search.build.cores import available_cores
+    from tilescout.search.studies.folders import artifacts
+    from tilescout.spaces.devices import find_device
+    from tilescout.spaces.templates import find_template
+
+    times = Times(problem, available_cores(), imported=now())
+    template, device = find_template("gemm_sm90"), find_device("h200")
+    parsed = template.parse(problem)
+    with CompilePool(
+        template, parsed.signature, device.arch, ArtifactStore(artifacts(store)), CompileOptions()
+    ) as pool:
+        pool.start()
+        space = template.space(parsed, device)
+        drawn = [space[int(index)] for index in space.sample(count - 1, np.random.default_rng(0))]
+        times.ready = times.prepared = now()
+        compile_ = watched(times.compiling, now, pool.submit)
+        futures = [compile_(each) for each in (template.default(parsed, device), *drawn)]
+        built = [future.result() for future in futures]
+        times.searched = times.raced = times.logged = now()
+    times.trials = sum(isinstance(each, Artifact) for each in built)
+    times.compile_seconds = sum(each.compile_seconds for each in built)
+    return times
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Do what is asked for, and print the times."""
+    asked = json.loads(arguments[0])
+    asked["store"] = Path(asked["store"])
+    times = compile_some(**asked) if "count" in asked else tune(**asked)
+    sys.stdout.write(json.dumps(asdict(times)) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
