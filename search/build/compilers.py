@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import subprocess
+import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from tilescout.search.build.cores import available_cores
 from tilescout.search.build.forks import ForkDiedError, ForkPool, ForkTimeoutError, Task
 from tilescout.search.build.loading import runtime_libraries
 from tilescout.search.build.resources import Resources
+from tilescout.search.build.waiting import Shared
 from tilescout.spaces.errors import ArtifactError, BuildError, StoreError, TilescoutError, one_line
 from tilescout.spaces.faults import described
 from tilescout.spaces.knobs import Configuration
@@ -191,7 +193,8 @@ class CompilePool(Closing):
     ) -> None:
         self.template, self.signature, self.arch, self.store, self.options = template, signature, arch, store, options
         self._forks: ForkPool | None = None
-        self._compiling: dict[str, Future[Artifact | CompileFailure]] = {}
+        self._compiling: dict[str, Shared[Artifact | CompileFailure]] = {}
+        self._lock = threading.Lock()
 
     def start(self) -> None:
         """Have the compiler imported by the time that the first kernel is asked for."""
@@ -212,25 +215,30 @@ class CompilePool(Closing):
         -------
         Future
             The artifact, or why there is none. It raises only where the configuration is not at fault, for example if
-            the store can't be written. Cancelling it ends the compiler.
+            the store can't be written. Cancelling it ends the compiler, unless another call waits for the same kernel.
         """
-        result: Future[Artifact | CompileFailure] = Future()
         key = ArtifactKey.of(self.template, configuration, signature or self.signature, self.arch)
-        if (compiling := self._compiling.get(key.digest)) is not None:
-            return compiling
-        if (stored := self.store.find(key)) is not None:
-            result.set_result(stored.outcome)
-            return result
-        if self.template.loader:  # described in less time than a process takes to be asked
-            try:
-                result.set_result(describe(self.template, key, self.store))
-            except TilescoutError as error:
-                result.set_exception(error)
-            return result
-        self._compiling[key.digest] = result
+        with self._lock:
+            if (compiling := self._compiling.get(key.digest)) is not None and (joined := compiling.wait()) is not None:
+                return joined
+            result: Future[Artifact | CompileFailure] = Future()
+            if (stored := self.store.find(key)) is not None:
+                result.set_result(stored.outcome)
+                return result
+            if self.template.loader:  # described in less time than a process takes to be asked
+                try:
+                    result.set_result(describe(self.template, key, self.store))
+                except TilescoutError as error:
+                    result.set_exception(error)
+                return result
+            shared = self._compiling[key.digest] = Shared(result)
+            wanted = shared.wait()
+            assert wanted is not None
 
         def finish(task: "Future[None]") -> None:
-            self._compiling.pop(key.digest, None)
+            with self._lock:
+                if self._compiling.get(key.digest) is shared:
+                    del self._compiling[key.digest]
             if task.cancelled():
                 result.cancel()
             if not result.set_running_or_notify_cancel():
@@ -244,7 +252,7 @@ class CompilePool(Closing):
         task = self._started().submit(arguments, self.options.timeout)
         task.add_done_callback(finish)
         result.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
-        return result
+        return wanted
 
     def _started(self) -> ForkPool:
         if self._forks is None:

@@ -28,6 +28,9 @@ from tilescout.spaces.templates import KernelTemplate
 
 _LOG = logging.getLogger(__name__)
 
+FEWEST = 8
+"""What every engine that measures takes at a time: a sampler that asks for no more tries the same on any machine."""
+
 
 @dataclass(frozen=True)
 class LiveOptions:
@@ -123,9 +126,9 @@ class Engine(Closing):
         """Most configurations that a search on so many of the GPUs has in flight.
 
         As many as there are compilers, plus one that is measured and one that waits on every GPU, so that none waits
-        for a compiler that could have run.
+        for a compiler that could have run; but at least `FEWEST`.
         """
-        return self.compilers + 2 * gpus
+        return max(self.compilers + 2 * gpus, FEWEST)
 
     @property
     def objective(self) -> Objective:
@@ -196,7 +199,10 @@ class Engine(Closing):
 
     @abstractmethod
     def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
-        """Compile a configuration for the problems of a signature, unless the artifact store has it."""
+        """Compile a configuration for the problems of a signature, unless the artifact store has it.
+
+        Every call gets a future of its own. Cancelling it gives the kernel up, unless another call waits for it.
+        """
 
     @abstractmethod
     def prepare(self, gpu: int, problem: Problem) -> "Future[float]":

@@ -70,8 +70,9 @@ class Evaluator(Closing):
         self.capacity = engine.capacity(len(self._on_gpu))
         self._library_us = engine.prepare(next(iter(self._on_gpu)), problem).result()
         self._in_flight = 0
+        self._compiling: dict[int, Future[Artifact | CompileFailure]] = {}
         self._compiled: deque[tuple[int, bool, Artifact]] = deque()
-        self._done: queue.SimpleQueue[tuple[int, Measurement] | BaseException] = queue.SimpleQueue()
+        self._done = _Outcomes()
         self._incumbent = math.inf
         self._lock = threading.RLock()  # an outcome may be there at once, and hands over the next
         self._closed = False
@@ -110,8 +111,11 @@ class Evaluator(Closing):
         # Compiling takes a while: by the time the kernel is measured, a better incumbent may be known.
         if incumbent is not None:
             self._incumbent = min(self._incumbent, incumbent)
-        compiled = self.engine.compile(self.space[index], self.problem.signature)
-        compiled.add_done_callback(self._heard(lambda: self._take(index, incumbent is not None, compiled.result())))
+        compiled = self._compiling[index] = self.engine.compile(self.space[index], self.problem.signature)
+        done = self._done
+        compiled.add_done_callback(
+            self._heard(done, lambda: self._take(done, index, incumbent is not None, compiled.result()))
+        )
 
     def wait(self) -> list[tuple[int, Measurement]]:
         """Block until at least one submitted configuration is done; return all that are, with their indices.
@@ -133,6 +137,16 @@ class Evaluator(Closing):
             if isinstance(outcome, BaseException):
                 raise outcome
         return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+
+    def give_up(self) -> None:
+        """Forget all that is in flight: its compilers are ended, and what is being measured is not heard of."""
+        with self._lock:
+            self._done = _Outcomes()
+            self._in_flight = 0
+            self._compiled.clear()
+            compiling, self._compiling = self._compiling, {}
+        for future in compiling.values():
+            future.cancel()
 
     def library_us(self) -> float:
         """The library's steady time on the problem, in µs."""
@@ -156,24 +170,27 @@ class Evaluator(Closing):
             self._closed = True
             self._compiled.clear()
 
-    def _heard(self, act: Callable[[], None]) -> "Callable[[Future[Any]], None]":
+    def _heard(self, done: "_Outcomes", act: Callable[[], None]) -> "Callable[[Future[Any]], None]":
         """A callback for a future that acts on its outcome; the caller of `wait` hears of any error."""
 
         def heard(future: "Future[Any]") -> None:
             try:
                 act()
-            except CancelledError:  # the engine was closed
+            except CancelledError:  # the engine was closed, or it was given up
                 pass
             except BaseException as error:  # whatever it is
-                self._done.put(error)
+                done.put(error)
 
         return heard
 
-    def _take(self, index: int, prunable: bool, compiled: Artifact | CompileFailure) -> None:
-        if isinstance(compiled, CompileFailure):
-            self._done.put((index, Measurement.of_failure(compiled)))
-            return
+    def _take(self, done: "_Outcomes", index: int, prunable: bool, compiled: Artifact | CompileFailure) -> None:
         with self._lock:
+            if done is not self._done:
+                return
+            self._compiling.pop(index, None)
+            if isinstance(compiled, CompileFailure):
+                done.put((index, Measurement.of_failure(compiled)))
+                return
             self._compiled.append((index, prunable, compiled))
             self._feed()
 
@@ -188,9 +205,11 @@ class Evaluator(Closing):
             incumbent = self._incumbent if prunable else None
             task = Task(self.space[index], artifact, self.problem, self._library_us, incumbent)
             measured = self.engine.measure(gpu, [task])
-            measured.add_done_callback(self._heard(self._returned(gpu, index, measured)))
+            measured.add_done_callback(self._heard(self._done, self._returned(self._done, gpu, index, measured)))
 
-    def _returned(self, gpu: int, index: int, measured: "Future[list[Measurement]]") -> Callable[[], None]:
+    def _returned(
+        self, done: "_Outcomes", gpu: int, index: int, measured: "Future[list[Measurement]]"
+    ) -> Callable[[], None]:
         def returned() -> None:
             [measurement] = measured.result()
             with self._lock:
@@ -198,9 +217,12 @@ class Evaluator(Closing):
                     self._incumbent = min(self._incumbent, measurement.timing.ratio)
                 self._on_gpu[gpu] -= 1
                 self._feed()
-            self._done.put((index, measurement))
+            done.put((index, measurement))
 
         return returned
+
+
+_Outcomes = queue.SimpleQueue[tuple[int, Measurement] | BaseException]
 
 
 def evaluate(evaluator: Evaluator, indices: Iterable[int]) -> Iterator[tuple[int, Measurement]]:

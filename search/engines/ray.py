@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, CompileFailure, read_shared_object
+from tilescout.search.build.waiting import Shared
 from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task
 from tilescout.search.engines.jobs import at_work, complete, describe_gpus, device_of, job_of
 from tilescout.search.engines.ray_worker import (
@@ -110,7 +111,7 @@ class RayEngine(Engine):
         self._closing = False
         self._session = token_hex(8)
         self._shipped: dict[str, Any] = {}  # references to shared objects in Ray's object store, by checksum
-        self._compiling: dict[str, Future[Artifact | CompileFailure]] = {}
+        self._compiling: dict[str, Shared[Artifact | CompileFailure]] = {}
         self._compile_tasks: set[Any] = set()  # references to what they will return
         self._lock = threading.Lock()
         self._compile = ray.remote(compile_task).options(num_cpus=1, max_retries=0)
@@ -152,16 +153,22 @@ class RayEngine(Engine):
     def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
         key = ArtifactKey.of(self.template, configuration, signature, self.device.arch)
         with self._lock:
-            if (compiling := self._compiling.get(key.digest)) is not None:
-                return compiling
+            if (compiling := self._compiling.get(key.digest)) is not None and (joined := compiling.wait()) is not None:
+                return joined
             if (stored := self._store.find(key)) is not None:
                 result: Future[Artifact | CompileFailure] = Future()
                 result.set_result(stored.outcome)
                 return result
-            result = self._compile_threads.submit(self._compile_remotely, key)
-            self._compiling[key.digest] = result
-        result.add_done_callback(lambda _: self._compiling.pop(key.digest, None))
-        return result
+            work = self._compile_threads.submit(self._compile_remotely, key)
+            shared = self._compiling[key.digest] = Shared(work)
+            wanted = shared.wait()
+            assert wanted is not None
+        work.add_done_callback(lambda _: self._forget(key.digest, shared))
+        return wanted
+
+    def _forget(self, digest: str, shared: Shared[Artifact | CompileFailure]) -> None:
+        if self._compiling.get(digest) is shared:  # it may have been given up, and asked for again
+            del self._compiling[digest]
 
     def prepare(self, gpu: int, problem: Problem) -> "Future[float]":
         options = self.options.protocol

@@ -27,9 +27,9 @@ Result = TypeVar("Result")
 class ReplayEngine(Engine):
     """Hands out recorded measurements, at once, with the seconds that they cost then; nothing is measured.
 
-    The space of a problem holds the configurations that the table has for it, failed ones too. A search has one
-    configuration in flight: nothing is won by working ahead of a table, and so a sampler has seen every earlier outcome
-    when it proposes the next. The same seed then gives the same trials, on any machine.
+    The space of a problem holds the configurations that the table has for it, failed ones too. By default a search has
+    one configuration in flight: nothing is won by working ahead of a table, and so a sampler has seen every earlier
+    outcome when it proposes the next. The same seed gives the same trials, on any machine.
 
     Parameters
     ----------
@@ -39,6 +39,8 @@ class ReplayEngine(Engine):
         The kernels that were measured.
     gpus
         Number of GPUs to simulate.
+    ahead
+        Most configurations in flight; more than one to see what a live search would try, which works ahead.
 
     Attributes
     ----------
@@ -53,9 +55,10 @@ class ReplayEngine(Engine):
 
     measures_anew = False
 
-    def __init__(self, table: Table, template: KernelTemplate, gpus: int = 1) -> None:
+    def __init__(self, table: Table, template: KernelTemplate, gpus: int = 1, ahead: int = 1) -> None:
         table.check_space(template)
         card = table.card
+        self._ahead = ahead
         self.template, self.table, self.gpus, self.compilers = template, table, gpus, 1
         self.device = recorded_device(table, template)
         self.product, self.versions = card.product, {**card.versions, "driver": card.driver}
@@ -74,8 +77,8 @@ class ReplayEngine(Engine):
         return self._recorded(problem)
 
     def capacity(self, gpus: int) -> int:
-        """One, on however many GPUs."""
-        return 1
+        """As many on any number of GPUs."""
+        return self._ahead
 
     @property
     def source_hash(self) -> str:

@@ -68,6 +68,10 @@ class SpaceSampler(BaseSampler, ABC):
         Whether it takes trials of other problems as the setting ``others``; see `tilescout.search.samplers.others`.
     several_objectives
         Whether studies of several objectives can be searched.
+    lookahead
+        Most proposals before the outcome of the first of them is known. Outcomes are told in the order of the
+        proposals then, so that what is proposed does not depend on how fast a machine compiles. None if proposals do
+        not follow from outcomes: then there may be any number.
     seed
         The seed; None if it was drawn from the operating system.
     option
@@ -90,6 +94,7 @@ class SpaceSampler(BaseSampler, ABC):
     uses_model: ClassVar[bool] = False
     learns_from_others: ClassVar[bool] = False
     several_objectives: ClassVar[bool] = False
+    lookahead: ClassVar[int | None] = 8
 
     model_file: Path | None = None  #: the file of the cost model, if one from a file is used
     hindsight: bool = False  #: whether that model was trained on the problem of the space
@@ -159,6 +164,10 @@ class SpaceSampler(BaseSampler, ABC):
         Trials in flight are still to be told. A study may be asked for more trials nevertheless.
         """
         return None
+
+    def sated(self, study: optuna.Study) -> bool:
+        """Whether the search would end if the trials in flight came back as expected: then nothing more is proposed."""
+        return False
 
     def gain(self, study: optuna.Study) -> float | None:
         """The share by which the next trial is expected to lower the best time; None if that is not known."""

@@ -1,5 +1,7 @@
 """Every configuration, in the order of the space."""
 
+from typing import ClassVar
+
 import optuna
 from optuna.trial import FrozenTrial
 
@@ -17,6 +19,7 @@ class ExhaustiveSampler(SpaceSampler):
     summary = "every configuration, in the order of the space"
     deterministic = True
     several_objectives = True
+    lookahead: ClassVar[int | None] = None
 
     def propose(self, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
         return int(free[0])

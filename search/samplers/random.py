@@ -1,5 +1,7 @@
 """Uniformly random configurations."""
 
+from typing import ClassVar
+
 import numpy as np
 import optuna
 from optuna.trial import FrozenTrial
@@ -14,6 +16,7 @@ class RandomSampler(SpaceSampler):
     name = "random"
     summary = "configurations at random, each as likely"
     several_objectives = True
+    lookahead: ClassVar[int | None] = None
 
     def propose(self, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
         return int(np.random.default_rng(self.seed_of(trial)).choice(free))

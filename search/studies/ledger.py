@@ -17,6 +17,9 @@ CLAIM = "tilescout:claim"
 """The system attribute of a trial that holds the codes proposed for it. Optuna stores the parameters of a trial one by
 one: without this attribute other processes would not know the configuration until the last one is stored."""
 
+GIVEN_UP = "tilescout:given up"
+"""The system attribute of a trial that was in flight when its search ended: its configuration was not tried."""
+
 
 def distributions(space: SearchSpace) -> dict[str, IntDistribution]:
     """The parameters of a trial, as optuna is asked for them: the code of every knob, in the order of the knobs."""
@@ -97,6 +100,8 @@ def _is_of(trial: FrozenTrial, knobs: dict[str, IntDistribution]) -> bool:
 
 def _codes(trial: FrozenTrial, knobs: dict[str, IntDistribution]) -> list[int] | None:
     """The codes that a trial has, or will have; None if it is of no configuration, or nobody knows yet."""
+    if GIVEN_UP in trial.system_attrs:
+        return None
     if _is_of(trial, knobs):
         return [trial.params[name] for name in knobs]
     if claim := trial.system_attrs.get(CLAIM):

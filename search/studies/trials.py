@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -11,8 +12,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tilescout.costmodel.estimator import Expected
 from tilescout.search.measure.measurement import Measurement, Status
-from tilescout.search.studies.ledger import proposed
-from tilescout.search.studies.optuna_hooks import all_trials, live_trial
+from tilescout.search.studies.ledger import GIVEN_UP, proposed
+from tilescout.search.studies.optuna_hooks import all_trials, live_trial, set_system_attribute
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.spaces.errors import MALFORMED, StoreError, one_line
 from tilescout.spaces.knobs import Configuration
@@ -33,6 +34,18 @@ def codes(space: SearchSpace, params: dict[str, Any]) -> list[int]:
 def record_expected(trial: optuna.Trial, expected: Expected) -> None:
     """Store the prediction for a trial that is about to be measured."""
     trial.set_user_attr(_EXPECTED, asdict(expected))
+
+
+def keep_outcome(trial: optuna.Trial, measurement: Measurement) -> None:
+    """Store an outcome whose trial is finished later: it is not lost if this process is killed before."""
+    with suppress(UpdateFinishedTrialError):  # another tuner has settled it
+        trial.set_user_attr(MEASUREMENT, measurement.to_dict())
+
+
+def give_up(study: optuna.Study, trial: optuna.Trial) -> None:
+    """Finish a trial that was in flight when its search ended; a search that goes on may propose the same again."""
+    set_system_attribute(study, study.get_trials(deepcopy=False)[trial.number], GIVEN_UP, True)
+    record_outcome(study, trial, Measurement(Status.INTERRUPTED, "the search ended before this trial did"))
 
 
 def record_outcome(study: optuna.Study, trial: optuna.Trial, measurement: Measurement) -> bool:

@@ -13,12 +13,22 @@ from tilescout.search.measure.measurement import Measurement
 from tilescout.search.samplers.base import SpaceExhaustedError, SpaceSampler, distributions
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.sharing import SoleTuner, Tuner
-from tilescout.search.studies.trials import codes, finished_trials, record_expected, record_outcome, trial_record
+from tilescout.search.studies.trials import (
+    codes,
+    finished_trials,
+    give_up,
+    keep_outcome,
+    record_expected,
+    record_outcome,
+    trial_record,
+)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """When a search ends; trials that are in flight then are still finished. None sets no limit.
+    """When a search ends; trials that are in flight then are still finished, but given up where the sampler ends it.
+
+    None sets no limit.
 
     Attributes
     ----------
@@ -94,7 +104,10 @@ def run(
     for record in finished_trials(study, space):
         tally.add(record)
     started = time.monotonic()
-    in_flight: dict[int, optuna.Trial] = {}
+    sampler = study.sampler if isinstance(study.sampler, SpaceSampler) else None
+    lookahead = sampler.lookahead if sampler is not None else None
+    in_flight: dict[int, optuna.Trial] = {}  # in the order of the proposals
+    arrived: dict[int, Measurement] = {}  # outcomes of those that are not told yet
     exhausted = False
     done: str | None = None
 
@@ -103,7 +116,7 @@ def run(
         return (
             not exhausted
             and done is None
-            and len(in_flight) < evaluator.capacity
+            and len(in_flight) < min(evaluator.capacity, lookahead or evaluator.capacity)
             and in_hand < len(space)
             and (budget.trials is None or in_hand < budget.trials)
             and (budget.gpu_seconds is None or tally.gpu_seconds < budget.gpu_seconds)
@@ -129,11 +142,20 @@ def run(
             trial.suggest_int(name, knob.low, knob.high)
         return trial
 
+    def tell(index: int, measurement: Measurement) -> None:
+        trial = in_flight.pop(index)
+        if not record_outcome(study, trial, measurement):
+            return  # this process was taken for dead, and the trial is another tuner's
+        outcome = trial_record(study.get_trials(deepcopy=False)[trial.number], space)
+        assert outcome is not None
+        tally.add(outcome)
+        on_trial(outcome)
+
     while True:
         while may_ask():
-            if not budget.whole and isinstance(study.sampler, SpaceSampler):
-                done = study.sampler.done(study)
-                if done is not None:
+            if not budget.whole and sampler is not None:
+                done = sampler.done(study)
+                if done is not None or (in_flight and sampler.sated(study)):
                     break
             try:
                 trial = ask()
@@ -144,18 +166,22 @@ def run(
                 break
             index = int(space.find(codes(space, trial.params)))
             in_flight[index] = trial
-            if isinstance(study.sampler, SpaceSampler) and (expected := study.sampler.expected(index)):
+            if sampler is not None and (expected := sampler.expected(index)):
                 record_expected(trial, expected)
             evaluator.submit(index, None if index in in_full else tally.incumbent)
+        if done is not None and in_flight:
+            evaluator.give_up()
+            for trial in in_flight.values():
+                give_up(study, trial)
+            return done
         if in_flight:
-            for index, measurement in evaluator.wait():
-                trial = in_flight.pop(index)
-                if not record_outcome(study, trial, _relative_to(measurement, library_us, evaluator.library_us())):
-                    continue  # this process was taken for dead, and the trial is another tuner's
-                outcome = trial_record(study.get_trials(deepcopy=False)[trial.number], space)
-                assert outcome is not None
-                tally.add(outcome)
-                on_trial(outcome)
+            # With a look-ahead the first of the proposals is told first, and the next is made before any other is told.
+            while not arrived or (lookahead is not None and next(iter(in_flight)) not in arrived):
+                for index, measurement in evaluator.wait():
+                    arrived[index] = _relative_to(measurement, library_us, evaluator.library_us())
+                    keep_outcome(in_flight[index], arrived[index])
+            for index in [next(iter(in_flight))] if lookahead is not None else list(arrived):
+                tell(index, arrived.pop(index))
         elif may_ask():
             tuner.pause()  # what is in flight elsewhere may have to be tried again
         else:

@@ -1,7 +1,7 @@
 """Samplers that start from what a cost model knows and learn from every measurement."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -124,12 +124,23 @@ class GuidedSampler(SpaceSampler):
         return int(candidates[most_promising(mean, std, incumbent(known.history, known.prior))])
 
     def done(self, study: optuna.Study) -> str | None:
-        known, free = self._known(study), self.free(study)
-        if not len(free) or not may_stop(known.history, known.prior is not None, self.tuning):
+        # What is in flight would be given up: it counts as what is still to be tried.
+        known = self._known(study)
+        history, free = known.history, np.union1d(self.free(study), known.history.running)
+        return self._reason_to_stop(replace(known, history=replace(history, running=history.running[:0])), free)
+
+    def sated(self, study: optuna.Study) -> bool:
+        known = self._known(study)
+        return self._reason_to_stop(known, self.free(study)) is not None
+
+    def _reason_to_stop(self, known: "_Known", free: Indices) -> str | None:
+        """Why the search would end if the trials that count as in flight came back as expected."""
+        history = known.history
+        if not len(free) or not may_stop(history, known.prior is not None, self.tuning, len(history.running)):
             return None
-        assert known.history.best is not None
-        _, mean, std = self._foreseen(known, free, np.random.default_rng(len(known.history.settled)))
-        return reason_to_stop(mean, std, known.history.best, self.tuning)
+        assert history.best is not None
+        _, mean, std = self._foreseen(known, free, np.random.default_rng(len(history.settled)))
+        return reason_to_stop(mean, std, history.best, self.tuning)
 
     def gain(self, study: optuna.Study) -> float | None:
         """The largest expected improvement, as a share of the time: what the next proposal is chosen by."""

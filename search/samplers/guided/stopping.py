@@ -8,10 +8,10 @@ from tilescout.search.samplers.guided.history import History
 from tilescout.search.samplers.guided.options import GuidedOptions
 
 
-def may_stop(history: History, has_prior: bool, options: GuidedOptions) -> bool:
-    """Whether enough is known for the rule to be asked."""
+def may_stop(history: History, has_prior: bool, options: GuidedOptions, coming: int = 0) -> bool:
+    """Whether enough is known for the rule to be asked, `coming` trials in flight included."""
     least = options.least if has_prior else options.least_cold
-    return len(history.settled) >= least and history.best is not None and history.are_times
+    return len(history.settled) + coming >= least and history.best is not None and history.are_times
 
 
 def reason_to_stop(mean: Floats, std: Floats, best: float, options: GuidedOptions) -> str | None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tilescout.search.build.compilers import CompileOptions
-from tilescout.search.engines.engine import LiveOptions
+from tilescout.search.engines.engine import FEWEST, LiveOptions
 from tilescout.search.engines.evaluator import Evaluator, evaluate
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.measurement import Measurement, Status
@@ -105,7 +105,7 @@ def test_it_says_where_its_measurements_come_from(live: Evaluator, plain_gemm: M
 def test_as_many_as_the_capacity_are_in_flight_and_each_comes_back_once(
     live: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert live.capacity == OPTIONS.compile.processes + 2
+    assert live.capacity == FEWEST > OPTIONS.compile.processes + 2
     submit, wait = live.submit, live.wait
     in_flight: set[int] = set()
     most = 0
@@ -124,13 +124,24 @@ def test_as_many_as_the_capacity_are_in_flight_and_each_comes_back_once(
 
     monkeypatch.setattr(live, "submit", watched_submit)
     monkeypatch.setattr(live, "wait", watched_wait)
-    wanted = [index(live, fault, repeats) for fault in ("nothing", "compiler_refuses") for repeats in (1, 2, 4)]
+    faults = ("nothing", "corner", "compiler_refuses")
+    wanted = [index(live, fault, repeats) for fault in faults for repeats in (1, 2, 4)]
 
     tried = [tried for tried, _ in evaluate(live, wanted)]
 
     assert sorted(tried) == sorted(wanted)
     assert most == live.capacity
     assert not in_flight
+
+
+def test_what_is_given_up_never_comes_back_and_the_evaluator_goes_on(live: Evaluator) -> None:
+    for repeats in (1, 2):
+        live.submit(index(live, "compiler_hangs", repeats))
+    live.give_up()
+
+    [(tried, measured)] = evaluate(live, [index(live)])  # no compiler that is left would be free for it
+    assert tried == index(live)
+    assert measured.ok
 
 
 def test_what_the_store_holds_is_not_compiled_again(

@@ -20,6 +20,7 @@ from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.measure.protocol import ProtocolOptions, is_pruned
 from tilescout.search.measure.race import Race, run_race
 from tilescout.search.samplers import SAMPLERS, gp, make_sampler, tpe
+from tilescout.search.samplers.random import RandomSampler
 from tilescout.search.studies.journal_folder import JournalFolder, open_study
 from tilescout.search.studies.places import read_study
 from tilescout.search.studies.records import StudyResult
@@ -27,7 +28,7 @@ from tilescout.search.studies.trials import finished_trials
 from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.table import Table, write_table
 from tilescout.search.tuning.loop import Budget, run
-from tilescout.search.tuning.study import TuneOptions, run_study
+from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
@@ -294,3 +295,91 @@ def test_a_race_that_breaks_off_proves_nothing_and_the_default_is_the_answer(
     assert result.best is not None
     assert result.best.index == evaluator.default
     assert result.to_dict()["not_raced"] == result.not_raced
+
+
+class ShuffledEvaluator(Evaluator):
+    """Answers from a table in a random order, as compilers of unequal speed do; knows what it was told to give up."""
+
+    def __init__(self, table: Table, seed: int) -> None:
+        super().__init__(ReplayEngine(table, TEMPLATE, ahead=8), PROBLEM)
+        self.rng = np.random.default_rng(seed)
+        self.held: list[tuple[int, Measurement]] = []
+        self.given_up = self.submitted = self.waits = 0
+
+    def submit(self, index: int, incumbent: float | None = None) -> None:
+        self.submitted += 1
+        super().submit(index, incumbent)
+
+    def wait(self) -> list[tuple[int, Measurement]]:
+        if not self.held:
+            self.held = super().wait()
+            self.rng.shuffle(self.held)
+        self.waits += 1
+        return [self.held.pop()]
+
+    def give_up(self) -> None:
+        self.given_up += len(self.held)
+        self.held = []
+        super().give_up()
+
+
+@pytest.mark.parametrize("sampler", ["guided", "tpe", "lfbo"])
+def test_what_is_tried_does_not_depend_on_which_compiler_is_faster(table: Table, tmp_path: Path, sampler: str) -> None:
+    tried = []
+    for seed in (0, 1):
+        with ShuffledEvaluator(table, seed) as evaluator:
+            options = TuneOptions(sampler, 0, Budget(trials=20, whole=True), tmp_path / str(seed))
+            tried.append([trial.index for trial in run_study(evaluator, options).trials])
+
+    assert tried[0] == tried[1]
+
+
+class Content(RandomSampler):
+    """Random, content with ten trials, and sure that no more than three in flight are worth it."""
+
+    lookahead = 8
+
+    def done(self, study: optuna.Study) -> str | None:
+        finished = sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
+        return "enough" if finished >= 10 else None
+
+    def sated(self, study: optuna.Study) -> bool:
+        return sum(trial.state is TrialState.RUNNING for trial in study.get_trials(deepcopy=False)) >= 3
+
+
+def test_what_is_in_flight_when_the_sampler_ends_the_search_is_given_up_and_can_be_tried_later(
+    table: Table, tmp_path: Path
+) -> None:
+    with ShuffledEvaluator(table, 0) as evaluator:
+        options = TuneOptions(Content, 0, Budget(trials=30), tmp_path)
+        result = run_study(evaluator, options)
+    study = JournalFolder(tmp_path).load(result.info.name)
+
+    assert result.stopped == "enough"
+    assert len(result.trials) == 10
+    assert evaluator.given_up == len(study.trials) - 10 == 2  # three in flight, of which one was told
+
+    with ShuffledEvaluator(table, 0) as evaluator:
+        every = len(evaluator.space)
+        whole = run_study(evaluator, replace(options, budget=Budget(trials=every, whole=True), resume=True))
+    assert len(whole.trials) == len({trial.index for trial in whole.trials}) == every
+
+
+def test_an_outcome_that_waits_for_its_turn_is_not_lost_with_the_process(table: Table, tmp_path: Path) -> None:
+    class Killed(ShuffledEvaluator):
+        def wait(self) -> list[tuple[int, Measurement]]:
+            if self.waits == 3:
+                raise KeyboardInterrupt
+            if not self.held:
+                self.held = Evaluator.wait(self)  # the last is handed out first
+            self.waits += 1
+            return [self.held.pop()]
+
+    options = TuneOptions("tpe", 0, Budget(trials=12), tmp_path)
+    with Killed(table, 0) as evaluator, pytest.raises(SearchInterrupted):
+        run_study(evaluator, options)
+    with ShuffledEvaluator(table, 0) as again:
+        result = run_study(again, replace(options, resume=True))
+
+    assert len(result.trials) == 12
+    assert again.submitted == 12 - 3
