@@ -15,7 +15,7 @@ from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStor
 from tilescout.search.build.compilers import CompileOptions, CompilePool, build
 from tilescout.spaces.errors import BuildError, StoreError
 from tilescout.spaces.knobs import Configuration
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.templates import Built, find_template
 
 TWO = CompileOptions(processes=2, timeout=120)
 
@@ -201,9 +201,11 @@ def test_no_c_compiler_on_the_path_is_named(
 def test_an_object_that_does_not_link_is_recorded(
     plain_gemm: ModuleType, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        plain_gemm.PlainGemmTemplate, "build", lambda self, configuration, dtype, arch, path: path.write_text("?")
-    )
+    def unlinkable(self: object, configuration: object, dtype: str, arch: str, path: Path) -> Built:
+        path.write_text("?")
+        return Built("kernel", None)
+
+    monkeypatch.setattr(plain_gemm.PlainGemmTemplate, "build", unlinkable)
 
     artifact = build(plain_gemm.TEMPLATE, ArtifactKey.of(plain_gemm.TEMPLATE, plain(), "bf16", "host"), store)
 
