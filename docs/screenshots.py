@@ -23,7 +23,7 @@ from mlflow import MlflowClient
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from tilescout.search.tracking import PARENT_TAG, STUDY_TAG, UI_MODE, default_store
+from tilescout.search.tracking import STUDY_TAG, TRIAL_TAG, UI_MODE, default_store
 
 OUT = Path(__file__).parent / "images"
 COMMAND = str(Path(sys.executable).with_name("tilescout"))
@@ -85,7 +85,7 @@ def parent_of(store: Path, study: str) -> tuple[str, str]:
     client = MlflowClient(default_store(store)[0])
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     found = client.search_runs(experiments, f"tags.`{STUDY_TAG}` = '{study}'", max_results=5000)
-    parent = next(run for run in found if PARENT_TAG not in run.data.tags)
+    parent = next(run for run in found if TRIAL_TAG not in run.data.tags)
     return parent.info.experiment_id, parent.info.run_id
 
 

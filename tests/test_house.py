@@ -46,7 +46,7 @@ OTHER_PROGRAMS = {
     "search/tracking/runs.py": {"--run-id"},
     "search/tracking/server.py": {
         *("--backend-store-uri", "--artifacts-destination"),
-        *("--host", "--port", "--workers", "--uvicorn-opts", "--log-level"),
+        *("--app-name", "--host", "--port", "--workers", "--uvicorn-opts", "--log-level"),
     },
     "spaces/building.py": {"--enable-tvm-ffi"},
     "spaces/gemm_sm90/build.py": {"--enable-tvm-ffi"},

@@ -14,6 +14,7 @@ from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, Objective
 from tilescout.search.studies.folders import STORE, check_store
+from tilescout.search.tracking.server import address
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError, StoreError
 from tilescout.spaces.knobs import Configuration
@@ -133,6 +134,14 @@ storage_option = click.option(
 json_option = click.option(
     "--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the result to this file too."
 )
+
+
+def shown_at(page: str, mlflow_uri: str | None, store: Path) -> str:
+    """How to see a page of MLflow's UI, for a log message: its address, and the command that serves it."""
+    if mlflow_uri is not None and mlflow_uri.startswith(("http://", "https://")):
+        return f"look at the trials: {mlflow_uri.rstrip('/')}/{page}"
+    where = f"--mlflow {mlflow_uri}" if mlflow_uri else f"--store {store}"
+    return f"look at the trials with: tilescout ui {where}\nand then at {address(page)}"
 
 
 @contextmanager

@@ -116,6 +116,6 @@ def _tune_one(asked: TuneRequest) -> StudyResult:
         print_result(interrupted.result, Console())
         raise
     print_result(result, Console())
-    _LOG.info("study %s; look at the trials with: tilescout ui %s", result.info.name, asked.tracked_at)
+    _LOG.info("study %s; %s", result.info.name, asked.shown_at(result.page))
     asked.deliver(result.to_dict(), result.not_tracked)
     return result

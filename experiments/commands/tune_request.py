@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tilescout.experiments.commands.options import check_result
+from tilescout.experiments.commands.options import check_result, shown_at
 from tilescout.search.api import DEFAULT_TRIALS
 from tilescout.search.measure.protocol import Objective
 from tilescout.search.tuning.loop import Budget
@@ -69,10 +69,9 @@ class TuneRequest:
         """The settings of the sampler besides its seed."""
         return {"model": self.model} if self.model is not None else {}
 
-    @property
-    def tracked_at(self) -> str:
-        """The option of ``tilescout ui`` that shows the trials."""
-        return f"--mlflow {self.mlflow_uri}" if self.mlflow_uri else f"--store {self.store}"
+    def shown_at(self, page: str) -> str:
+        """How to see a page of MLflow's UI."""
+        return shown_at(page, self.mlflow_uri, self.store)
 
     def deliver(self, result: Any, not_tracked: str) -> None:
         """Write the result as JSON if that was asked for.

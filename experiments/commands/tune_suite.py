@@ -95,7 +95,7 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
     _print(results, f"{template.name}, suite {asked.suite}, on {engine.device.name}", Console())
     missing = [result.not_tracked for result in results if result.not_tracked]
     asked.deliver([result.to_dict() for result in results], missing[0] if missing else "")
-    _LOG.info("look at the trials with: tilescout ui %s", asked.tracked_at)
+    _LOG.info("%s", asked.shown_at(run.page))
     return results
 
 

@@ -1,11 +1,13 @@
 """``tilescout ui``: the MLflow UI on the trials."""
 
-import sys
 from pathlib import Path
 
 import click
 
 from tilescout.experiments.commands.options import examples, store_option
+from tilescout.search.tracking.server import FRONT_PAGE, HOST, PORT, address, serve
+from tilescout.search.tracking.store import default_store
+from tilescout.spaces.errors import StoreError
 
 
 @click.command(
@@ -17,12 +19,15 @@ from tilescout.experiments.commands.options import examples, store_option
 )
 @store_option
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="Another store than the one in the folder.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(1, 65535), default=5000, show_default=True, help="Port to listen on.")
+@click.option("--host", default=HOST, show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(1, 65535), default=PORT, show_default=True, help="Port to listen on.")
 def ui(store: Path, mlflow_uri: str | None, host: str, port: int) -> int:
     """Open the MLflow UI on the trials of a store; Ctrl-C ends it."""
-    from tilescout.search.tracking import default_store, front_page, serve
-
+    if mlflow_uri is None and not (store / "mlflow.db").is_file():
+        raise StoreError(f"no MLflow store in {store}: `tilescout tune` makes one")
     uri, root = (mlflow_uri, None) if mlflow_uri else default_store(store)
-    print(f"MLflow UI: {front_page(host, port)} (Ctrl-C ends it)", file=sys.stderr)
-    return serve(uri, root, host, port)
+
+    def announce() -> None:
+        click.echo(f"MLflow UI: {address(FRONT_PAGE, host, port)} (Ctrl-C ends it)", err=True)
+
+    return serve(uri, root, host, port, announce)

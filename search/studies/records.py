@@ -152,6 +152,8 @@ class StudyResult:
         The trials that MLflow did not take, in one line; a resumed search delivers them. Empty if all arrived.
     stopped
         Why the sampler ended the search; empty if the budget or the space did.
+    page
+        The study's page in the UI of MLflow, behind the server's address; empty if it was not logged there by this run.
     """
 
     info: StudyInfo
@@ -161,6 +163,7 @@ class StudyResult:
     race: Race | None = None
     not_raced: str = ""
     stopped: str = ""
+    page: str = ""
 
     def __repr__(self) -> str:
         info, best = self.info, self.best

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tilescout.search.tracking.fields import PARENT_TAG, STUDY_TAG, TRIAL_TAG, UI_MODE
     from tilescout.search.tracking.models import log_model
     from tilescout.search.tracking.page import to_html
-    from tilescout.search.tracking.server import front_page, serve
+    from tilescout.search.tracking.server import FRONT_PAGE, HOST, PORT, address, serve
     from tilescout.search.tracking.store import (
         artifact_folder,
         default_store,
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from tilescout.search.tracking.writer import TrackingError
 
 __all__ = [
+    "FRONT_PAGE",
+    "HOST",
     "PARENT_TAG",
+    "PORT",
     "STUDY_TAG",
     "TRIAL_TAG",
     "UI_MODE",
@@ -38,10 +41,10 @@ __all__ = [
     "SuiteInfo",
     "SuiteRun",
     "TrackingError",
+    "address",
     "artifact_folder",
     "default_store",
     "find_experiment",
-    "front_page",
     "log_experiment",
     "log_model",
     "open_client",
@@ -63,7 +66,10 @@ __getattr__, __dir__ = public_names(
         "UI_MODE": "fields",
         "log_model": "models",
         "to_html": "page",
-        "front_page": "server",
+        "FRONT_PAGE": "server",
+        "HOST": "server",
+        "PORT": "server",
+        "address": "server",
         "serve": "server",
         "artifact_folder": "store",
         "default_store": "store",

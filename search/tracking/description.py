@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from urllib.parse import quote
 
 from tilescout.search.measure.measurement import Status, Timing
@@ -58,9 +59,16 @@ def interval(estimate: Estimate) -> str:
     return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
-def describe(
-    result: StudyResult, run_id: str, experiment_id: str, children: Mapping[int, str], plots: Sequence[str] = ()
-) -> str:
+@dataclass(frozen=True)
+class Place:
+    """Where a study is in MLflow: its run, the experiment of that, and the experiment of its trials' runs."""
+
+    run: str
+    experiment: str
+    trials: str
+
+
+def describe(result: StudyResult, place: Place, children: Mapping[int, str], plots: Sequence[str] = ()) -> str:
     """The description of the parent run, in Markdown.
 
     MLflow folds a description after some three lines, so what was found and the link to the trials come first.
@@ -69,7 +77,7 @@ def describe(
     ----------
     result
         The study.
-    run_id, experiment_id
+    place
         The parent run.
     children
         The run of each trial, by its number.
@@ -80,7 +88,7 @@ def describe(
     reference = default.measurement.timing if default is not None else None
     failed = sum(trial.measurement.failed for trial in result.trials)
     pruned = sum(trial.measurement.status is Status.PRUNED for trial in result.trials)
-    page = f"#/experiments/{experiment_id}/runs/{run_id}/artifacts?{fields.UI_MODE}"
+    page = f"#/experiments/{place.experiment}/runs/{place.run}/artifacts?{fields.UI_MODE}"
     tail = "\n".join(
         [
             "",
@@ -103,13 +111,13 @@ def describe(
             "- GPU time: " + ", ".join(f"{k} {v:.2f} s" for k, v in result.account.items() if k != "compile"),
             *([f"- stopped by itself: {_plain(result.stopped)}"] if result.stopped else []),
             *([f"- cost model: {_plain(HINDSIGHT)}"] if info.hindsight else []),
-            f"- [all trials, the fastest first]({_table(run_id, experiment_id)}); their knobs: Columns, Parameters",
+            f"- [all trials, the fastest first]({_table(place)}); their knobs: Columns, Parameters",
             f"- [artifacts]({page}): the trials (`trials.csv`), the result (`best_configuration.json`), the plots",
-            *(f"\n![{CAPTIONS[name]}](get-artifact?path={name}.png&run_uuid={run_id})" for name in plots),
+            *(f"\n![{CAPTIONS[name]}](get-artifact?path={name}.png&run_uuid={place.run})" for name in plots),
         ]
     )
     head = f"**{_plain(verdict(result))}**"
-    return head + _link(result, experiment_id, children, fields.TAG_LENGTH - len(head) - len(tail)) + tail
+    return head + _link(result, place.trials, children, fields.TAG_LENGTH - len(head) - len(tail)) + tail
 
 
 def _plain(text: str) -> str:
@@ -129,11 +137,11 @@ def _row(title: str, trial: TrialRecord | None, info: StudyInfo, faster: Estimat
     return _cells(title, f"{timing.time_us:.2f}", rate, interval(over_library(timing)), against)
 
 
-def _table(run_id: str, experiment_id: str) -> str:
+def _table(place: Place) -> str:
     """The address of MLflow's table of a run's children, the fastest first."""
-    children = quote(f"tags.`{fields.PARENT_TAG}` = '{run_id}'")
+    children = quote(f"tags.`{fields.PARENT_TAG}` = '{place.run}'")
     order = f"orderByKey={quote('metrics.`time_us`')}&orderByAsc=true"
-    return f"#/experiments/{experiment_id}/runs?{fields.UI_MODE}&searchFilter={children}&{order}"
+    return f"#/experiments/{place.trials}/runs?{fields.UI_MODE}&searchFilter={children}&{order}"
 
 
 def _library_row(info: StudyInfo, default: Timing | None) -> str:

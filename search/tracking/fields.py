@@ -5,11 +5,13 @@ from pathlib import Path
 
 from tilescout.search.measure.measurement import Status, Timing
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord, named_bandwidth, named_rate, spoken
+from tilescout.search.tracking.mlflow_hooks import View
 from tilescout.spaces.problems import Problem
 
 TRIAL_TAG = "tilescout.trial"  # number of the trial that a child run holds
 STUDY_TAG = "tilescout.study"
 SUITE_TAG = "tilescout.suite"  # identifies a suite's run, so that a resumed search finds it
+TRIALS_TAG = "tilescout.trials"  # of a study's run: the experiment that holds its trials' runs
 PARENT_TAG = "mlflow.parentRunId"  # nests a run under another one in MLflow's table
 NOTE_TAG = "mlflow.note.content"  # the description, in Markdown
 TAG_LENGTH = 8000  # MLflow's limit for the value of a tag, in characters
@@ -18,6 +20,14 @@ TAG_LENGTH = 8000  # MLflow's limit for the value of a tag, in characters
 UI_MODE = "workflowType=machine_learning"
 
 _RUN_STATUS = {Status.OK: "FINISHED", Status.PRUNED: "FINISHED", Status.INTERRUPTED: "KILLED"}
+
+
+STUDIES = View(
+    ("best_speedup_over_library", "best_speedup_over_default", "best_time_us", "trials", "cost_gpu_seconds"),
+    ("problem", "sampler"),
+)
+TRIALS = View(("time_us", "speedup_over_library", "gpu_seconds"), (), "time_us", ascending=True)
+"""What MLflow's tables of studies and of trials show."""
 
 
 def milliseconds(seconds: float) -> int:
@@ -36,6 +46,11 @@ def speedup(timing: Timing, default: Timing) -> float:
 def experiment_name(space: str) -> str:
     """The experiment that holds all studies of a space."""
     return f"tilescout/{space}"
+
+
+def trials_experiment_name(space: str) -> str:
+    """The experiment that holds the trials of all studies of a space: MLflow would list 100 runs of one study first."""
+    return f"{experiment_name(space)}/trials"
 
 
 def common_tags(info: StudyInfo) -> dict[str, str]:
@@ -74,8 +89,8 @@ def study_params(info: StudyInfo) -> dict[str, str]:
 
 
 def study_name(info: StudyInfo) -> str:
-    """The name of the parent run; the experiment's tells the space."""
-    return f"{info.problem} {info.sampler} seed {info.seed}"
+    """The name of the parent run, whose end MLflow cuts off; the experiment's tells the space. Seed 0 is left out."""
+    return f"{info.sampler}{f' s{info.seed}' if info.seed else ''} {info.problem}"
 
 
 def trial_name(trial: TrialRecord) -> str:

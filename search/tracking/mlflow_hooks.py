@@ -1,13 +1,15 @@
 """Every use of MLflow that its documentation does not promise, in one place, for the versions that it was tested on.
 
-There are two: runs are written to a database in one transaction, as many as there are to write, and a SQLite store is
-made in a file of another name. With any other version, or other tables, the same is done by MLflow's client, slower.
+There are three: runs are written to a database in one transaction, as many as there are to write; a SQLite store is
+made in a file of another name; and an experiment's table has the columns that matter. With any other version, or other
+tables, the first two are done by MLflow's client, slower, and a UI that does not know the third shows its own columns.
 
 A trial's run is complete when it is written. By MLflow's client that takes four calls and eight transactions, most of
 their time spent on reading back what was just written. Where the store is a database that this process opens itself,
 the same rows go in at once: MLflow's own tables, over MLflow's own session.
 """
 
+import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -41,9 +43,64 @@ COLUMNS = {
 }
 """The tables that are written, and the columns that they had in the versions that this was tested on."""
 
+VIEW = "tilescout"
+VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
+"""The tag of an experiment that holds a view which MLflow lists under "Views", and opens by its name in an address."""
+
 _PLAIN = re.compile(r"[/\w.\- ]{1,250}")  # the keys that MLflow takes
 _LONGEST = 500  # characters of a parameter's value
 _DIGITS = 8  # of a child's number, in hexadecimal, in its id
+
+
+@dataclass(frozen=True)
+class View:
+    """The columns of an experiment's table of runs, and their order.
+
+    Attributes
+    ----------
+    metrics, params
+        The columns, by the names of metrics and parameters.
+    by
+        The metric that the rows are ordered by, the largest first; None has the newest first.
+    ascending
+        The smallest first.
+    """
+
+    metrics: Sequence[str]
+    params: Sequence[str] = ()
+    by: str | None = None
+    ascending: bool = False
+
+    def tag(self) -> str:
+        """The value of `VIEW_TAG`."""
+        columns = [f"metrics.`{name}`" for name in self.metrics] + [f"params.`{name}`" for name in self.params]
+        state = {
+            "searchFilter": "",
+            "orderByKey": f"metrics.`{self.by}`" if self.by else "attributes.start_time",
+            "orderByAsc": self.ascending,
+            "startTime": "ALL",
+            "lifecycleFilter": "Active",
+            "datasetsFilter": [],
+            "modelVersionFilter": "All Runs",
+            "selectedColumns": columns,
+            "columnOrder": [],
+            "columnWidths": {},
+            "runsExpanded": {},
+            "runsPinned": [],
+            "runsHidden": [],
+            "runsVisibilityMap": {},
+            "runsHiddenMode": "FIRST_10_RUNS",
+            "viewMaximized": False,
+            "runListHidden": False,
+            "isAccordionReordered": False,
+            "useGroupedValuesInCharts": True,
+            "hideEmptyCharts": True,
+            "groupBy": None,
+            "groupsExpanded": {},
+            "autoRefreshEnabled": True,
+            "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
+        }
+        return json.dumps({"name": VIEW, "createdAt": 0, "updatedAt": 0, "state": json.dumps(state)})
 
 
 @dataclass(frozen=True)

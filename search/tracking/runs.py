@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.datasets import dataset_input
-from tilescout.search.tracking.description import describe, opening
+from tilescout.search.tracking.description import Place, describe, opening
 from tilescout.search.tracking.fields import Progress, milliseconds
 from tilescout.search.tracking.mlflow_hooks import ChildRun, DatabaseRuns
 from tilescout.search.tracking.models import find_or_log
@@ -72,17 +72,27 @@ class StudyRuns:
         self._awaiting_default: list[TrialRecord] = []  # finished before the default was measured
         self._tags = fields.common_tags(info)
         if run_id is None:
-            self.experiment_id = find_experiment(client, fields.experiment_name(info.space), artifacts)
-            tags = self._clipped({fields.NOTE_TAG: opening(info)} | ({fields.PARENT_TAG: suite} if suite else {}))
-            self.run_id = self._create(fields.study_name(info), milliseconds(time.time()), tags)
+            self.experiment_id = find_experiment(client, fields.experiment_name(info.space), artifacts, fields.STUDIES)
+            self._trials_id = find_experiment(
+                client, fields.trials_experiment_name(info.space), artifacts, fields.TRIALS
+            )
+            tags = {fields.NOTE_TAG: opening(info), fields.TRIALS_TAG: self._trials_id}
+            tags |= {fields.PARENT_TAG: suite} if suite else {}
+            name, now = fields.study_name(info), milliseconds(time.time())
+            self.run_id = self._create(self.experiment_id, name, now, self._clipped(tags))
             if info.provenance.table is not None:
                 client.log_inputs(self.run_id, [dataset_input(info.provenance.table, info.provenance.kind)])
         else:
             run = self._reopen(run_id)
             self.experiment_id, self.run_id = run.info.experiment_id, run_id
+            self._trials_id = run.data.tags.get(fields.TRIALS_TAG, self.experiment_id)  # older runs: beside the parent
         # On a reopened run this changes nothing, or fails if the run is of another study.
         client.log_batch(self.run_id, params=_params(fields.study_params(info)))
-        self._database = DatabaseRuns.of(client, self.run_id, self.experiment_id)
+        self._database = DatabaseRuns.of(client, self.run_id, self._trials_id)
+
+    @property
+    def _place(self) -> Place:
+        return Place(self.run_id, self.experiment_id, self._trials_id)
 
     def read_children(self) -> None:
         """Learn which trials are there already."""
@@ -184,7 +194,7 @@ class StudyRuns:
             for name, picture in pictures.items():
                 (path / f"{name}.png").write_bytes(picture)
             self._client.log_artifacts(self.run_id, folder)
-        described = describe(result, self.run_id, self.experiment_id, self._children, list(pictures))
+        described = describe(result, self._place, self._children, list(pictures))
         tags = {fields.NOTE_TAG: described}
         tags |= fields.result_tags(result)
         if self._info.model:
@@ -225,8 +235,8 @@ class StudyRuns:
     def _clipped(self, tags: Mapping[str, str]) -> dict[str, str]:
         return {key: value[: fields.TAG_LENGTH] for key, value in {**self._tags, **tags}.items()}
 
-    def _create(self, name: str, started: int, tags: Mapping[str, str]) -> str:
-        return str(self._client.create_run(self.experiment_id, started, dict(tags), name).info.run_id)
+    def _create(self, experiment: str, name: str, started: int, tags: Mapping[str, str]) -> str:
+        return str(self._client.create_run(experiment, started, dict(tags), name).info.run_id)
 
     def _write(self, child: ChildRun, progress: Progress) -> None:
         """Write a child through MLflow's client, one call after the other."""
@@ -243,7 +253,7 @@ class StudyRuns:
                 self._children[child.number] = run.info.run_id
         if child.number not in self._children:
             self._attempted.add(child.number)
-            self._children[child.number] = self._create(child.name, child.started, child.tags)
+            self._children[child.number] = self._create(self._trials_id, child.name, child.started, child.tags)
         return self._children[child.number]
 
     def _runs_of(self, number: int) -> "list[Run]":
@@ -271,7 +281,7 @@ class StudyRuns:
         runs: list[Run] = []
         token: str | None = None
         while True:
-            page = self._client.search_runs([self.experiment_id], condition, max_results=_PAGE, page_token=token)
+            page = self._client.search_runs([self._trials_id], condition, max_results=_PAGE, page_token=token)
             runs.extend(page)
             token = page.token
             if not token:

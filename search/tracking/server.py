@@ -1,18 +1,51 @@
-"""The MLflow UI on a store."""
+"""The MLflow UI on a store, opened on its pages for machine learning.
 
+MLflow 3.17 opens every experiment on its pages for traces of language models, which have nothing of a search, unless
+the address or the browser's storage says otherwise. Its experiments' tag for that (``mlflow.experimentKind``) is not
+read any more. So `create_app`, which ``mlflow server --app-name tilescout`` runs, has the front page set the storage,
+once: who chose the other pages there keeps them.
+"""
+
+import logging
 import os
 import signal
 import socket
 import sqlite3
 import subprocess
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from contextlib import ExitStack, closing, suppress
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from tilescout.search.tracking.fields import UI_MODE
+from tilescout.search.tracking.mlflow_hooks import VIEW_TAG
 from tilescout.search.tracking.store import artifact_folder, sqlite_file
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.processes import module_command, safe_environment
+
+_APP = "tilescout"  # among MLflow's plugins, which pyproject.toml registers
+_SCRIPT = """<script>
+function first(key, value) { localStorage.getItem(key) === null && localStorage.setItem(key, value) }
+first("mlflow.workflowType_v1", '"machine_learning"')
+first("mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", "true")
+fetch("ajax-api/2.0/mlflow/experiments/search?max_results=1000").then(answer => answer.json()).then(found => {
+  for (const each of found.experiments ?? [])
+    for (const tag of each.tags ?? [])
+      if (tag.key === "VIEW_TAG") first(
+        `MLflowLocalStorage-1.1-ExperimentPage-["${each.experiment_id}"]-ReactComponentState`,
+        JSON.parse(tag.value).state)
+}).catch(() => {})
+</script>""".replace("VIEW_TAG", VIEW_TAG)
+"""Sets what a browser has not chosen yet: the pages for machine learning, no assistant, the columns of experiments."""
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Coroutine[Any, Any, None]]
+
+_LOG = logging.getLogger(__name__)
 
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -22,12 +55,25 @@ _ENVIRONMENT = {
 }
 
 
-def front_page(host: str, port: int) -> str:
-    """The address at which the UI shows its experiments."""
-    return f"http://{host}:{port}/#/experiments?{UI_MODE}"
+HOST, PORT = "127.0.0.1", 5000
+"""Where the UI listens unless told otherwise."""
+
+FRONT_PAGE = f"#/experiments?{UI_MODE}"
+"""The page of all experiments, as `StudyResult.page` is that of a study."""
 
 
-def serve(uri: str, artifact_root: Path | None, host: str, port: int) -> int:
+def address(page: str, host: str = HOST, port: int = PORT) -> str:
+    """The address of a page of the UI."""
+    return f"http://{host}:{port}/{page}"
+
+
+def serve(
+    uri: str,
+    artifact_root: Path | None,
+    host: str,
+    port: int,
+    begin: Callable[[], None] = lambda: None,
+) -> int:
     """Run the MLflow UI on a store until it is stopped; call it from the main thread.
 
     Parameters
@@ -38,6 +84,8 @@ def serve(uri: str, artifact_root: Path | None, host: str, port: int) -> int:
         Where files of runs that others log through this server go; None for the tracker's choice.
     host, port
         Where to listen.
+    begin
+        Called before the server starts, once nothing is in its way.
 
     Returns
     -------
@@ -62,8 +110,16 @@ def serve(uri: str, artifact_root: Path | None, host: str, port: int) -> int:
     artifacts = artifact_root or artifact_folder(uri) or Path("mlartifacts")  # which is MLflow's own choice
     command = module_command("mlflow", "server", "--backend-store-uri", uri)
     command += ["--artifacts-destination", str(artifacts.absolute())]
+    if any(point.name == _APP for point in entry_points(group="mlflow.app")):
+        command += ["--app-name", _APP]
+    else:
+        _LOG.warning(
+            "this installation of tilescout does not register its MLflow app, so that MLflow opens experiments on its "
+            "pages for language models; install tilescout again"
+        )
     # One worker: SQLite has one writer, and more workers would only wait for each other. No log line for each request.
     command += ["--host", host, "--port", str(port), "--workers", "1", "--uvicorn-opts", "--log-level warning"]
+    begin()
     # A process group of its own: the server has several processes, and each has to get one signal on Ctrl-C. They run
     # in the root folder: uvicorn looks for modules in the working directory, before all other places.
     server = subprocess.Popen(command, env={**safe_environment(), **_ENVIRONMENT}, start_new_session=True, cwd="/")
@@ -104,3 +160,43 @@ def _check_free(host: str, port: int) -> None:
             probe.bind(address)
     except (OSError, OverflowError) as error:
         raise StoreError(f"can't listen on {host}:{port} ({error}): choose another host or port") from error
+
+
+def create_app() -> App:
+    """MLflow's own app behind one that adds a line to the front page."""
+    from mlflow.server.fastapi_app import app
+
+    return opened_on_machine_learning(app)
+
+
+def opened_on_machine_learning(app: App) -> App:
+    """An ASGI app whose front page, where it is HTML, sets MLflow's kind of pages before MLflow's own scripts run."""
+
+    async def answer(scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] not in ("/", "/index.html"):
+            await app(scope, receive, send)
+            return
+        started: Message = {}
+        parts: list[bytes] = []
+
+        async def collect(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                started.update(message)
+                return
+            parts.append(message.get("body", b""))
+            if message.get("more_body"):
+                return
+            body = b"".join(parts)
+            kept = [(name, value) for name, value in started["headers"] if name.lower() != b"content-length"]
+            if started["status"] == 200 and body:
+                body = body.replace(b"<head>", b"<head>" + _SCRIPT.encode(), 1)
+                # A page that the browser kept from before would lack the line.
+                kept = [(name, value) for name, value in kept if name.lower() not in (b"etag", b"last-modified")]
+            await send({**started, "headers": [*kept, (b"content-length", str(len(body)).encode())]})
+            await send({"type": "http.response.body", "body": body})
+
+        # Without the conditions, MLflow sends the page and not that it is unchanged.
+        plain = [pair for pair in scope["headers"] if not pair[0].lower().startswith(b"if-")]
+        await app({**scope, "headers": plain}, receive, collect)
+
+    return answer

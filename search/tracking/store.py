@@ -9,7 +9,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
-from tilescout.search.tracking.mlflow_hooks import make_sqlite_store
+from tilescout.search.tracking.mlflow_hooks import VIEW_TAG, View, make_sqlite_store
 from tilescout.spaces.errors import StoreError, one_line
 
 if TYPE_CHECKING:
@@ -113,8 +113,8 @@ def open_client(uri: str) -> "MlflowClient":
     return client
 
 
-def find_experiment(client: "MlflowClient", name: str, artifacts: Path | None) -> str:
-    """The experiment of this name, made if there is none, with its files in `artifacts`.
+def find_experiment(client: "MlflowClient", name: str, artifacts: Path | None, view: View | None = None) -> str:
+    """The experiment of this name, made if there is none, with its files in `artifacts` and MLflow's table of it so.
 
     Raises
     ------
@@ -125,8 +125,9 @@ def find_experiment(client: "MlflowClient", name: str, artifacts: Path | None) -
 
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
+        tags = {VIEW_TAG: view.tag()} if view is not None else None
         try:
-            return str(client.create_experiment(name, artifacts.absolute().as_uri() if artifacts else None))
+            return str(client.create_experiment(name, artifacts.absolute().as_uri() if artifacts else None, tags))
         except MlflowException:
             experiment = client.get_experiment_by_name(name)  # another process was faster
             if experiment is None:
@@ -136,6 +137,8 @@ def find_experiment(client: "MlflowClient", name: str, artifacts: Path | None) -
             f"the MLflow experiment {name} was deleted: restore it with "
             f"`mlflow experiments restore -x {experiment.experiment_id}`, or use another store"
         )
+    if view is not None and VIEW_TAG not in experiment.tags:
+        client.set_experiment_tag(experiment.experiment_id, VIEW_TAG, view.tag())
     return str(experiment.experiment_id)
 
 

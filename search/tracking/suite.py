@@ -68,6 +68,8 @@ class SuiteRun:
     ----------
     run_id
         As MLflow calls it.
+    page
+        Its page in MLflow's UI, relative to the address of the server.
 
     Raises
     ------
@@ -82,8 +84,11 @@ class SuiteRun:
             self._client = open_client(uri)
             with translated(uri):
                 root = artifact_root or artifact_folder(uri)
-                self._experiment = find_experiment(self._client, fields.experiment_name(info.space), root)
+                self._experiment = find_experiment(
+                    self._client, fields.experiment_name(info.space), root, fields.STUDIES
+                )
                 self.run_id = (self._find(info) if resume else None) or self._create(info)
+            self.page = f"#/experiments/{self._experiment}/runs/{self.run_id}?{fields.UI_MODE}"
             self._resources = stack.pop_all()
 
     def finish(self, results: Sequence[StudyResult]) -> None:

@@ -92,7 +92,10 @@ def importance(result: StudyResult) -> Importance | None:
         for name, tried in values.items()
     }
     codes = {name: {value: code for code, value in enumerate(tried)} for name, tried in values.items()}
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would announce a study that nobody is to see
     study = optuna.create_study()
+    optuna.logging.set_verbosity(verbosity)
     study.add_trials(
         [
             create_trial(

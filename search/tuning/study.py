@@ -36,6 +36,10 @@ class Tracker(Protocol):
     def run_id(self) -> str:
         """Names the study's run, so that a resumed search continues it."""
 
+    @property
+    def page(self) -> str:
+        """Where the study is shown, relative to the server; empty if nowhere."""
+
     def catch_up(self, trials: Iterable[TrialRecord]) -> None:
         """Deliver those trials of earlier runs that never arrived."""
 
@@ -114,7 +118,7 @@ class SearchInterrupted(KeyboardInterrupt):
 class NoTracker:
     """Shows nothing."""
 
-    run_id = ""
+    run_id = page = ""
 
     def catch_up(self, trials: Iterable[TrialRecord]) -> None:
         """Ignore earlier trials."""
@@ -214,8 +218,10 @@ def run_study(
         except KeyboardInterrupt as interrupt:
             found = finished_trials(study, space)
             tracker.catch_up([trial for trial in found if tuner.owns(trial.number)])  # it may have hit one's delivery
-            raise SearchInterrupted(StudyResult(info, found, time.monotonic() - started)) from interrupt
-        result = StudyResult(info, finished_trials(study, space), time.monotonic() - started, stopped=stopped or "")
+            result = StudyResult(info, found, time.monotonic() - started, page=tracker.page)
+            raise SearchInterrupted(result) from interrupt
+        found, seconds = finished_trials(study, space), time.monotonic() - started
+        result = StudyResult(info, found, seconds, stopped=stopped or "", page=tracker.page)
         result = _race(evaluator, result, default, options)
         result = replace(result, seconds=time.monotonic() - started)
         record_result(study, result)

@@ -136,6 +136,24 @@ def test_a_study_of_200_trials_explains_itself_in_the_mlflow_ui(
     expect(page.get_by_text(re.compile(r"^Comparing \d+ Runs from 1 Experiment$"))).to_be_visible()
 
 
+def test_the_front_page_is_two_clicks_from_the_best_configuration(
+    study: tuple[Path, StudyResult, MlflowTracker], ui: str, page: Page
+) -> None:
+    _, result, _ = study
+    assert result.best is not None
+    fresh = page.context.browser.new_page(viewport={"width": 1440, "height": 900})  # type: ignore[union-attr]
+    fresh.set_default_timeout(PATIENCE)
+    with fresh.expect_response(re.compile("experiments/search")):
+        fresh.goto(ui)
+    fresh.get_by_role("link", name="tilescout/gemm_sm90", exact=True).click()
+    expect(fresh.get_by_text("1 matching run", exact=False)).to_be_visible()  # the study, and none of its trials
+    for column in ("best_speedup_over_library", "trials", "cost_gpu_seconds"):
+        expect(fresh.get_by_role("columnheader", name=column).first).to_be_visible()
+    fresh.get_by_role("link", name=re.compile("^random ")).first.click()
+    expect(fresh.get_by_text(re.compile(rf"^Best: {result.best.measurement.time_us:.2f} µs"))).to_be_visible()
+    fresh.close()
+
+
 def test_a_report_is_complete_loads_nothing_and_sorts_in_both_themes(
     study: tuple[Path, StudyResult, MlflowTracker], page: Page, tmp_path: Path
 ) -> None:

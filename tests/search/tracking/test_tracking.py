@@ -83,7 +83,7 @@ def client(uri: str) -> Any:
 
 def children(uri: str, run_id: str) -> dict[int, Any]:
     """The children of a run by their trial's number; fails if a trial has two."""
-    runs = client(uri).search_runs(["1"], f"tags.mlflow.parentRunId = '{run_id}'", max_results=5000)
+    runs = client(uri).search_runs(["1", "2"], f"tags.mlflow.parentRunId = '{run_id}'", max_results=5000)
     found = {int(run.data.tags["tilescout.trial"]): run for run in runs}
     assert len(found) == len(runs)
     return found
@@ -243,7 +243,7 @@ def test_the_result_is_attached_as_json_table_and_picture(store: str, tmp_path: 
     assert "4096x4096x4096:bf16" in note
     assert "best, trial 19" in note
     assert "#/compare-runs?runs=[%22" in note
-    assert "&experiments=[%221%22]" in note
+    assert "&experiments=[%222%22]" in note
     assert all(run.info.run_id in note for run in works)
 
 
@@ -358,7 +358,7 @@ def test_a_resumed_study_delivers_what_is_missing_or_half_written_and_nothing_tw
     trials = a_search(9)
     with tracker(store) as log:
         log.catch_up(trials[:4])
-    half = client(store).create_run("1", tags={"mlflow.parentRunId": log.run_id, "tilescout.trial": "4"})
+    half = client(store).create_run("2", tags={"mlflow.parentRunId": log.run_id, "tilescout.trial": "4"})
     with tracker(store, log.run_id) as again:
         assert again.run_id == log.run_id
         assert client(store).get_run(log.run_id).info.status == "RUNNING"

@@ -1,5 +1,6 @@
 """Around the runs of MLflow: opening a store, the UI's server, the writer thread, the description and the picture."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -7,11 +8,12 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,10 +22,11 @@ from hypothesis import strategies as st
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.measure.provenance import Provenance
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
-from tilescout.search.tracking import MlflowTracker, TrackingError, default_store, front_page, serve
-from tilescout.search.tracking.description import describe
+from tilescout.search.tracking import FRONT_PAGE, MlflowTracker, TrackingError, default_store, serve
+from tilescout.search.tracking.description import Place, describe
 from tilescout.search.tracking.fields import TAG_LENGTH, Progress
 from tilescout.search.tracking.plots import draw, to_png
+from tilescout.search.tracking.server import opened_on_machine_learning
 from tilescout.search.tracking.store import open_client, quiet_mlflow
 from tilescout.search.tracking.views import importance
 from tilescout.search.tracking.writer import Writer
@@ -159,13 +162,50 @@ def server(
         process.terminate()
 
 
+@pytest.mark.parametrize(
+    ("path", "status", "body", "sent"),
+    [
+        ("/", 200, b"<html><head><title>", b"<html><head><script>"),
+        ("/", 404, b"<head>", b"<head>"),
+        ("/graphql", 200, b"<head>", b"<head>"),
+    ],
+)
+def test_the_front_page_alone_begins_with_a_script_of_ours(path: str, status: int, body: bytes, sent: bytes) -> None:
+    got: list[MutableMapping[str, Any]] = []
+    asked: list[MutableMapping[str, Any]] = []
+
+    async def theirs(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        asked.append(scope)
+        headers = [(b"content-length", str(len(body)).encode()), (b"etag", b"x"), (b"content-type", b"text/html")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body[:5], "more_body": True})
+        await send({"type": "http.response.body", "body": body[5:]})
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        got.append(message)
+
+    scope = {"type": "http", "path": path, "headers": [(b"if-none-match", b"x"), (b"accept", b"*/*")]}
+    asyncio.run(opened_on_machine_learning(theirs)(scope, receive, send))
+
+    whole = b"".join(message.get("body", b"") for message in got)
+    assert whole.startswith(sent)
+    headers = dict(got[0]["headers"])
+    assert headers[b"content-length"] == str(len(whole)).encode()
+    ours = whole != body
+    assert (b"etag" in headers) != ours
+    assert ((b"if-none-match", b"x") in asked[0]["headers"]) == (path != "/")
+
+
 def test_the_ui_serves_a_store_takes_studies_from_elsewhere_and_stops_when_told(
     server: tuple[str, int, "subprocess.Popen[bytes]"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     uri, port, process = server
     address = f"http://127.0.0.1:{port}"
-    assert answers(front_page("127.0.0.1", port))
+    assert answers(f"{address}/{FRONT_PAGE}")
     with pytest.raises(StoreError, match=f"can't listen on 127.0.0.1:{port}"):
         serve(uri, None, "127.0.0.1", port)
 
@@ -246,7 +286,7 @@ def test_progress_agrees_with_the_result_of_the_whole_study(ratios: list[float |
 def test_a_description_fits_into_mlflows_limit_and_links_the_fastest_trials(size: int, length: int) -> None:
     info = replace(INFO, provenance=Provenance("replay", "d" * length))
     result = replace(study(*(2 - n / 1000 for n in range(size))), info=info)
-    text = describe(result, "f" * 32, "1", {n: f"{n:032d}" for n in range(size)})
+    text = describe(result, Place("f" * 32, "1", "2"), {n: f"{n:032d}" for n in range(size)})
     assert len(text) <= TAG_LENGTH
     linked = [n for n in range(size) if f"%22{n:032d}%22" in text]
     assert linked == list(range(size - len(linked), size))

@@ -51,7 +51,8 @@ def log(uri: str, result: StudyResult) -> tuple[MlflowClient, Run, dict[str, Run
     with MlflowTracker(uri, None, result.info) as tracker:
         tracker.finish(result)
     client = MlflowClient(uri)
-    children = client.search_runs([tracker.experiment_id], f"tags.`mlflow.parentRunId` = '{tracker.run_id}'")
+    trials = client.get_run(tracker.run_id).data.tags["tilescout.trials"]
+    children = client.search_runs([trials], f"tags.`mlflow.parentRunId` = '{tracker.run_id}'")
     return client, client.get_run(tracker.run_id), {run.info.run_name: run for run in children}
 
 

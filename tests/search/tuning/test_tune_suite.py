@@ -139,7 +139,8 @@ def test_mlflow_has_one_run_of_the_suite_with_a_child_for_each_study(table: Tabl
     assert whole.data.metrics["trials"] == 9
     assert whole.data.metrics["least_speedup_over_default"] >= 1
     assert "| 512x512x512:bf16 |" in whole.data.tags["mlflow.note.content"]
-    runs = client.search_runs([whole.info.experiment_id], max_results=100)
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    runs = client.search_runs(experiments, max_results=100)
     studies = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent]
     assert {run.data.params["problem"] for run in studies} == set(map(str, PROBLEMS))
     assert len(studies) == 3
