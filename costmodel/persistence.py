@@ -6,31 +6,36 @@ a JSON text. Arrays are checked before they are used.
 
 import hashlib
 import json
-import zipfile
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.costmodel.analytic import Constants
+from tilescout.costmodel.archive import read_arrays
 from tilescout.costmodel.blend import Blended, BlendModel
 from tilescout.costmodel.forest import CorrectedForest, ForestModel
 from tilescout.costmodel.ranking import Networks, RankingModel
 from tilescout.costmodel.trees import LEAF, Forest
 from tilescout.costmodel.uncertainty import Ensemble, Errors
-from tilescout.spaces.errors import ModelError
+from tilescout.spaces.errors import MALFORMED, ModelError, one_line
+from tilescout.spaces.inputs import parse_json, read_regular
 from tilescout.spaces.outputs import check_replaceable
 
 FORMAT = 2
+_LARGEST, _UNPACKED = 1 << 26, 1 << 28  # bytes; the shipped model has 3.7 MB, 13 MB when it is unpacked
+_MOST = 1000  # trees, networks, and units of a layer: predictions take memory for each
 SavedModel = ForestModel | RankingModel | BlendModel
 """The models that can be saved."""
 
 Arrays = dict[str, NDArray[Any]]
+Numbers = TypeVar("Numbers", Constants, Errors)
 
 _FOREST = tuple(field.name for field in fields(Forest))
 
@@ -104,11 +109,7 @@ def check_model_file(path: Path) -> None:
 
 
 def _has_card(path: Path) -> bool:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return "card.npy" in archive.namelist()
-    except zipfile.BadZipFile:
-        return False
+    return "card" in read_arrays(read_regular(path, _LARGEST), _UNPACKED)
 
 
 def load_model(path: Path) -> tuple[SavedModel, ModelCard]:
@@ -120,25 +121,29 @@ def load_model(path: Path) -> tuple[SavedModel, ModelCard]:
         If the file is missing, damaged or of another format.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            about = json.loads(str(archive["card"]))
-            if about["format"] != FORMAT:
-                raise ModelError(
-                    f"model {path}: format {about['format']}, this tilescout reads {FORMAT}; "
-                    "train it anew with `tilescout train`"
-                )
-            arrays = {name: archive[name] for name in archive.files if name != "card"}
-        card = ModelCard(**{**about["card"], "problems": tuple(about["card"]["problems"])})
-        names, errors = tuple(about["names"]), Errors(**about["errors"])
-        constants = {name: None if told is None else Constants(**told) for name, told in about["constants"].items()}
+        arrays = read_arrays(read_regular(path, _LARGEST), _UNPACKED)
+        about = parse_json(str(arrays.pop("card")))
+        if about["format"] != FORMAT:
+            raise ModelError(
+                f"model {path}: format {one_line(str(about['format']), 20)}, this tilescout reads {FORMAT}; "
+                "train it anew with `tilescout train`"
+            )
+        card, names, errors = _card(about["card"]), _names(about["names"]), _numbers(Errors, about["errors"])
+        constants = {
+            name: None if told is None else _numbers(Constants, told) for name, told in about["constants"].items()
+        }
         forest = _forest(arrays, names, constants["forest"]) if "forest" in constants else None
         networks = _networks(arrays, names, constants["networks"]) if "networks" in constants else None
     except FileNotFoundError as error:
         raise ModelError(f"model {path} does not exist; make one with `tilescout train`") from error
+    except OSError as error:
+        raise ModelError(f"can't read the model {path}: {error.strerror}") from error
     except _UnsoundError as error:
         raise ModelError(f"model {path} is damaged: {error}; train it anew") from error
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-        raise ModelError(f"model {path} is damaged; get it again, or train it anew with `tilescout train`") from error
+    except MALFORMED as error:
+        raise ModelError(
+            f"model {path} is damaged ({one_line(error, 100)}); get it again, or train it anew with `tilescout train`"
+        ) from error
     if forest is not None and networks is not None:
         return BlendModel.of(Blended(forest, networks), errors), card
     if forest is not None:
@@ -167,6 +172,27 @@ def shipped_model(space: str, device: str) -> Path | None:
     """The model of a space on a device that comes with the package; None if there is none."""
     path = Path(str(files("tilescout.costmodel").joinpath("pretrained", f"{space}-{device}.npz")))
     return path if path.is_file() else None
+
+
+def _card(record: Mapping[str, Any]) -> ModelCard:
+    card = ModelCard(**{**record, "problems": tuple(record["problems"])})
+    texts = (card.space, card.device, card.table, card.table_sha256, *card.problems)
+    if not all(isinstance(text, str) for text in texts) or type(card.rows) is not int:
+        raise TypeError("its card has values of other types")
+    return card
+
+
+def _names(found: Sequence[Any]) -> tuple[str, ...]:
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found) or len({*found}) < len(found):
+        raise TypeError("the names of its features are no distinct texts")
+    return tuple(found)
+
+
+def _numbers(kind: type[Numbers], record: Mapping[str, Any]) -> Numbers:
+    for name, value in record.items():
+        if type(value) not in (int, float) or not abs(value) < math.inf:
+            raise TypeError(f"its {name} is no number")
+    return kind(**record)
 
 
 class _UnsoundError(Exception):
@@ -216,7 +242,8 @@ def _networks(arrays: Arrays, names: tuple[str, ...], constants: Constants | Non
     # Of k layers there are k + 1 widths: the features, the outputs of each layer, the last of them one score.
     widths = [len(names), *(layer.shape[-1] for layer in weights[:-1]), 1]
     members = len(weights[0])
-    fits = centre.shape == scale.shape == (len(names),) and bool((scale > 0).all()) and members > 0
+    fits = centre.shape == scale.shape == (len(names),) and bool((scale > 0).all())
+    fits = fits and 0 < members <= _MOST and max(widths) <= _MOST
     for weight, bias, (inputs, outputs) in zip(weights, biases, pairwise(widths), strict=True):
         fits = fits and weight.shape == (members, inputs, outputs) and bias.shape == (members, outputs)
     if not fits:
@@ -236,7 +263,7 @@ def _is_sound(forest: Forest, features: int) -> bool:
     if not len(forest.value) == len(forest.right) == length or not len(forest.roots):
         return False
     roots = forest.roots
-    if roots[0] != 0 or (np.diff(roots) <= 0).any() or roots[-1] >= length:
+    if len(roots) > _MOST or roots[0] != 0 or (np.diff(roots) <= 0).any() or roots[-1] >= length:
         return False
     inner = np.flatnonzero(forest.feature != LEAF)
     if ((forest.feature[inner] < 0) | (forest.feature[inner] >= features)).any():

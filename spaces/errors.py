@@ -4,14 +4,16 @@ The message is one line that says what was wrong, what is allowed and, where it 
 line prints it and exits with code 2; a library user catches `TilescoutError` or the narrower class.
 """
 
-import re
 from collections.abc import Collection, Mapping
 
-_TERMINAL_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+from tilescout.spaces.texts import plain
 
 
 class TilescoutError(Exception):
-    """Base of all errors of this package."""
+    """Base of all errors of this package. Its message is plain text on one line, whatever was quoted in it."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(plain(message))
 
 
 class ProblemError(TilescoutError):
@@ -87,6 +89,6 @@ def check_keys(record: Mapping[str, object], known: Collection[str]) -> None:
 
 
 def one_line(error: BaseException | str, limit: int = 500) -> str:
-    """An error's message on one line without terminal colours, cut at `limit` characters."""
-    text = " ".join(_TERMINAL_COLOURS.sub("", str(error)).split()) or type(error).__name__
+    """An error's message as plain text on one line, cut at `limit` characters."""
+    text = plain(error) or type(error).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,19 +1,30 @@
 """Files that are read: regular ones only, and no more of them than is expected.
 
 A named pipe, a device or a socket in the place of a file would have a reader wait forever, and a file without end would
-fill its memory.
+fill its memory. So would a small text that stands for many values, or a parser that takes quadratic time.
 """
 
 import errno
+import json
 import os
+import re
 import stat
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from gzip import GzipFile
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+SMALL = 1 << 20
+"""Most bytes of a file that a person writes: a suite, a sub-space, a list of configurations."""
+
+_ITEMS = 1 << 20  # values of a JSON text; an empty list of 3 bytes takes 64 in memory
+_DEPTH = 64  # of objects and lists in one another; ours have some 5
+# A key of more than 16 parts: the parser takes quadratic time for the parts, 75,000 of them in 150 kB.
+_LONG_KEY = re.compile(r"""(?<![A-Za-z0-9_-])(?:(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){16}""")
 
 _KINDS = {
-    stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device",
@@ -59,7 +70,7 @@ def read_regular(path: Path, limit: int, *, follow: bool = True) -> bytes:
         return read_at_most(file, limit, path)
 
 
-def read_at_most(file: BinaryIO, limit: int, path: Path) -> bytes:
+def read_at_most(file: BinaryIO | GzipFile, limit: int, path: Path) -> bytes:
     """The rest of an open file, which may have grown since, or be packed.
 
     Raises
@@ -73,8 +84,74 @@ def read_at_most(file: BinaryIO, limit: int, path: Path) -> bytes:
     return content
 
 
+def parse_json(content: bytes | str, items: int = _ITEMS) -> Any:
+    """The value in a JSON text.
+
+    Parameters
+    ----------
+    content
+        The text.
+    items
+        Most values in it.
+
+    Raises
+    ------
+    ValueError
+        If it is no JSON, or has more values, or they are deep in one another.
+    """
+    text = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+    if text.count(b",") + text.count(b"[") + text.count(b"{") > items:
+        raise ValueError(f"it has more than {items} values")
+    try:
+        value = json.loads(content)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    _check_depth(value)
+    return value
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The table in a TOML text.
+
+    Raises
+    ------
+    ValueError
+        If it is no TOML, is longer than `SMALL`, or its keys or values are deep in one another.
+    """
+    if len(text) > SMALL:
+        raise ValueError(f"it has {len(text)} characters, and at most {SMALL} are read")
+    if _LONG_KEY.search(text):
+        raise ValueError("it has a key of more than 16 parts")
+    try:
+        value = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    _check_depth(value)
+    return value
+
+
+_TOO_DEEP = f"it has values more than {_DEPTH} deep in one another"
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise ValueError(_TOO_DEEP)
+
+
 def _check(status: os.stat_result, limit: int, path: Path) -> None:
     kind = stat.S_IFMT(status.st_mode)
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if kind != stat.S_IFREG:
         raise OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'something else')} and no regular file", str(path))
     if status.st_size > limit:

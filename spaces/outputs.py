@@ -1,11 +1,11 @@
 """Files that are about to be written: one that somebody else made is never replaced."""
 
-import json
 import stat
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 from tilescout.spaces.errors import MALFORMED, TilescoutError
+from tilescout.spaces.inputs import open_regular, parse_json, read_regular
 
 _LARGEST = 1 << 28  # bytes of a file that is read to see what it is
 
@@ -39,13 +39,13 @@ def check_replaceable(path: Path, kind: str, is_one: Callable[[Path], bool], err
 
 def has_keys(path: Path, *kinds: Collection[str]) -> bool:
     """Whether a file is a JSON object, or a list of such, with all keys of one of some kinds."""
-    content = json.loads(path.read_bytes())
+    content = parse_json(read_regular(path, _LARGEST))
     records = content if isinstance(content, list) else [content]
     return all(isinstance(record, dict) and any(set(kind) <= set(record) for kind in kinds) for record in records)
 
 
 def is_matplotlib(path: Path) -> bool:
     """Whether a file is a picture that Matplotlib drew, as it says of itself."""
-    with path.open("rb") as file:
+    with open_regular(path, _LARGEST) as file:
         start = file.read(1000)
     return start.startswith(b"\x89PNG") and b"Matplotlib" in start

@@ -6,7 +6,6 @@ A file has one table ``[[part]]`` or more, and the sub-space is their union. A p
 values. The text ``about`` says what a part is for, or, at the top of the file, the whole sub-space.
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 
 from tilescout.spaces.constraints import Mask
 from tilescout.spaces.errors import MALFORMED, SpaceError, check_keys, one_line
+from tilescout.spaces.inputs import SMALL, parse_toml, read_regular
 from tilescout.spaces.knobs import Knob, Value
 from tilescout.spaces.space import SearchSpace
 
@@ -81,7 +81,7 @@ def read_subspace(path: Path, knobs: Sequence[Knob]) -> SubSpace:
         If the file can't be read, is malformed, or names a knob or value that there is not.
     """
     try:
-        record = tomllib.loads(path.read_text())
+        record = parse_toml(read_regular(path, SMALL).decode())
         check_keys(record, {"about", "part"})
         parts = tuple(_part(_restrictions(part), knobs) for part in record["part"])
     except (OSError, *MALFORMED) as error:

@@ -6,17 +6,20 @@ model are written by its layers, see `tilescout.spaces.gemm_suites`.
 """
 
 import importlib
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from tilescout.spaces.errors import MALFORMED, ProblemError, check_keys, one_line
+from tilescout.spaces.inputs import SMALL, parse_toml, read_regular
 from tilescout.spaces.problems import P
 
 SUFFIX = ".toml"
+_LARGEST_COUNT = 2**31 - 1
+_MOST = 20_000  # entries: a thousand numbers of tokens and a thousand products would make three million
 _KEYS = {"title", "source", "problems"}
 # The shorter forms: the keys of a file that belong to each, and the function, as module:name, that turns them into
 # entries. It is imported for files that have one of the keys.
@@ -111,8 +114,10 @@ def find_suite(name: str) -> Suite:
     if stem.endswith(SUFFIX):
         path = Path(stem)
         try:
-            suite = parse_suite(path.stem, path.read_text())
-        except (OSError, UnicodeDecodeError) as error:
+            suite = parse_suite(path.stem, read_regular(path, SMALL).decode())
+        except OSError as error:
+            raise ProblemError(f"can't read the suite {stem}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
             raise ProblemError(f"can't read the suite {stem}: {error}") from error
     elif stem in suite_names():
         suite = parse_suite(stem, _folder().joinpath(f"{stem}{SUFFIX}").read_text())
@@ -136,12 +141,13 @@ def parse_suite(name: str, text: str) -> Suite:
         If it is malformed.
     """
     try:
-        record = tomllib.loads(text)
+        record = parse_toml(text)
         check_keys(record, _KEYS.union(*_FORMS))
-        entries = [*_listed(record)]
-        for keys, target in _FORMS.items():
-            if not record.keys().isdisjoint(keys):
-                entries += _expanded(record, target)
+        forms = [target for keys, target in _FORMS.items() if not record.keys().isdisjoint(keys)]
+        found = chain(_listed(record), *(_expanded(record, target) for target in forms))
+        entries = list(islice(found, _MOST + 1))
+        if len(entries) > _MOST:
+            raise ValueError(f"it has more than {_MOST} problems")
     except MALFORMED as error:
         raise ProblemError(f"malformed suite {name}: {one_line(error)}") from error
     except ProblemError as error:
@@ -172,8 +178,8 @@ def checked_count(value: Any) -> int:
     ValueError
         If that is no integer of at least 1.
     """
-    if type(value) is not int or value < 1:
-        raise ValueError(f"a count is an integer of at least 1, not {value!r}")
+    if type(value) is not int or not 1 <= value <= _LARGEST_COUNT:
+        raise ValueError(f"a count is an integer from 1 to {_LARGEST_COUNT}, not {one_line(repr(value), 40)}")
     return value
 
 

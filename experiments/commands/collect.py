@@ -1,6 +1,5 @@
 """``tilescout collect``: measure many configurations on many problems, into a table."""
 
-import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,6 +42,7 @@ from tilescout.search.studies.folders import artifacts
 from tilescout.search.tables.shipped import named_template
 from tilescout.search.tables.table import SUFFIX, Table
 from tilescout.spaces.errors import StoreError, TableError, one_line
+from tilescout.spaces.inputs import SMALL, parse_json, read_regular
 from tilescout.spaces.knobs import Configuration, Knob
 from tilescout.spaces.subspace import SubSpace, parse_restrictions, read_subspace
 
@@ -204,7 +204,7 @@ def _given(also: Path | None) -> list[Configuration]:
         table = Table.read(also)
         return list(dict.fromkeys(table.configuration(row) for row in range(len(table))))
     try:
-        return [Configuration.of(values) for values in json.loads(also.read_text())]
+        return [Configuration.of(values) for values in parse_json(read_regular(also, 16 * SMALL))]
     except (OSError, ValueError, TypeError) as error:
         raise StoreError(f"can't read {also} as a JSON list of configurations: {one_line(error)}") from error
 

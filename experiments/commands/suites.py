@@ -10,7 +10,7 @@ from tilescout.experiments.commands.from_model import load_factory, record
 from tilescout.experiments.commands.options import check_output, examples
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import INPUTS
-from tilescout.spaces.suite import Entry, find_suite, parse_suite, suite_names, write_suite
+from tilescout.spaces.suite import Entry, find_suite, suite_names, write_suite
 
 RECORDED = "recorded from a model"
 """The source of the suites that are written here."""
@@ -86,7 +86,7 @@ def from_model(factory: str, dtype: str | None, training: bool, out: Path | None
 
 
 def _is_recorded(path: Path) -> bool:
-    return parse_suite(path.stem, path.read_text()).source == RECORDED
+    return find_suite(str(path)).source == RECORDED
 
 
 def _print_entries(entries: tuple[Entry, ...], console: Console) -> None:

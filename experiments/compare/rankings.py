@@ -6,13 +6,13 @@ configuration is measured then, see `places`.
 """
 
 import importlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from tilescout.spaces.errors import SamplerError
+from tilescout.spaces.inputs import parse_json, read_regular
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.space import Indices, SearchSpace
 from tilescout.spaces.templates import KernelTemplate
@@ -90,9 +90,12 @@ def _position(knob: Knob, value: Value) -> float:
     return float(np.interp(value, np.array(knob.values)[order], order))
 
 
+_LARGEST = 1 << 24  # bytes; a configuration has 150
+
+
 def _read(path: Path) -> Sequence[Wish]:
     try:
-        wishes = json.loads(path.read_text())
+        wishes = parse_json(read_regular(path, _LARGEST))
     except (OSError, ValueError) as error:
         raise SamplerError(f"can't read the ranking {path}: {error}") from error
     shaped = isinstance(wishes, list) and all(isinstance(wish, dict) for wish in wishes)

@@ -17,7 +17,7 @@ from typing import Any
 from tilescout.search.build.resources import Resources
 from tilescout.search.build.trust import check_folder, read_record
 from tilescout.spaces.errors import MALFORMED, ArtifactError, StoreError
-from tilescout.spaces.inputs import read_regular
+from tilescout.spaces.inputs import parse_json, read_regular
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import KernelTemplate
 
@@ -194,7 +194,7 @@ class ArtifactStore:
         """
         folder = self.folder(key)
         try:
-            record = json.loads(read_record(folder / _RECORD, _LARGEST_RECORD, ArtifactError))
+            record = parse_json(read_record(folder / _RECORD, _LARGEST_RECORD, ArtifactError))
             if record["key"] != json.loads(json.dumps(key.to_dict())):  # of another kernel, moved here
                 return None
             resources = Resources(**record["resources"]) if record["resources"] else None

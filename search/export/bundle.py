@@ -22,6 +22,7 @@ from tilescout.search.build.trust import check_folder, read_record
 from tilescout.search.export.decisions import Choice, Decision
 from tilescout.spaces.errors import MALFORMED, ArtifactError, BundleError, StoreError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.inputs import parse_json
 from tilescout.spaces.templates import NONE_NAMED, Named, find_template
 from tilescout.spaces.workloads import BUILT_IN
 
@@ -183,7 +184,7 @@ def read_bundle(path: Path, named: Named = NONE_NAMED) -> Bundle:
     """
     try:
         check_folder(path, BundleError)
-        record = json.loads(read_record(_regular(path, INDEX), _LARGEST_INDEX, BundleError))
+        record = parse_json(read_record(_regular(path, INDEX), _LARGEST_INDEX, BundleError))
     except OSError as error:
         raise BundleError(f"{path} is no bundle: {INDEX} can't be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:

@@ -1,6 +1,5 @@
 """From finished studies to a bundle: their decisions, and the kernels of these."""
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from tilescout.search.studies.checksums import check_sealed
 from tilescout.search.studies.places import result_of, study_store
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import MALFORMED, ExportError, ProblemError, SpaceError, StoreError, one_line
-from tilescout.spaces.inputs import read_regular
+from tilescout.spaces.inputs import parse_json, read_regular
 from tilescout.spaces.templates import NONE_NAMED, KernelTemplate, Named, find_template, template_names
 from tilescout.spaces.workloads import load_workload
 
@@ -96,7 +95,7 @@ def _read(name: str, studies: Path | str) -> dict[str, Any] | None:
     if not name.endswith(_RESULT):
         return result_of(name, studies)
     try:
-        record = json.loads(read_regular(Path(name), _LARGEST))
+        record = parse_json(read_regular(Path(name), _LARGEST))
     except OSError as error:
         raise StoreError(f"can't read {name}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

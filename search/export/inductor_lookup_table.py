@@ -20,6 +20,7 @@ from tilescout.search.export.decisions import Choice, Decision, Outcome
 from tilescout.search.export.loaded_kernels import strides_of
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.inputs import parse_json, read_regular
 from tilescout.spaces.outputs import check_replaceable
 
 Table = Mapping[str, list[dict[str, Any]]]
@@ -63,8 +64,11 @@ def lookup_key(problem: GemmProblem, product: str) -> str | None:
     return f"{product}+({operands})+{_operator(problem)}"
 
 
+_LARGEST = 1 << 26  # bytes; an entry has 300
+
+
 def _is_lookup_table(path: Path) -> bool:
-    entries = json.loads(path.read_bytes())
+    entries = parse_json(read_regular(path, _LARGEST))
     return isinstance(entries, dict) and all(
         isinstance(choices, list) and all("template_id" in choice for choice in choices) for choices in entries.values()
     )

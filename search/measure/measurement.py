@@ -1,12 +1,14 @@
 """The record of a measurement: how a configuration ended that was tried, its times, and its cost."""
 
-import math
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
 from tilescout.search.build.artifacts import CompileFailure
 from tilescout.search.build.resources import Resources
+
+_LARGEST = 2.0**53
+"""Of a number: beyond it a float has no fraction, and ours are times, ratios and counts."""
 
 
 class Status(StrEnum):
@@ -88,7 +90,7 @@ def check_interval(value: float, low: float, high: float) -> None:
     ValueError
         If it is not.
     """
-    if not 0 < low <= value <= high < math.inf:
+    if not 0 < low <= value <= high <= _LARGEST:
         raise ValueError(f"a ratio of {value:.6g} can't have the interval {low:.6g} to {high:.6g}")
 
 
@@ -226,16 +228,16 @@ class Measurement:
         if self.raced is not None:
             check_interval(self.raced.ratio, self.raced.low, self.raced.high)
             _check_positive(self.raced)
-        if self.pilot_us is not None and not 0 <= self.pilot_us < math.inf:
+        if self.pilot_us is not None and not 0 <= self.pilot_us <= _LARGEST:
             raise ValueError(f"pilot_us can't be {self.pilot_us}")
         for name in ("compile_seconds", "gpu_seconds", "verify_seconds", "pilot_seconds"):
-            if not 0 <= getattr(self, name) < math.inf:
+            if not 0 <= getattr(self, name) <= _LARGEST:
                 raise ValueError(f"{name} can't be {getattr(self, name)}")
 
 
 def _check_positive(record: "Timing | Raced") -> None:
     for field in fields(record):
-        if not 0 < getattr(record, field.name) < math.inf:
+        if not 0 < getattr(record, field.name) <= _LARGEST:
             raise ValueError(f"{field.name} can't be {getattr(record, field.name)}")
 
 

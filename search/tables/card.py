@@ -10,6 +10,7 @@ from typing import Any
 
 from tilescout.search.measure.protocol import UNNAMED, Objective
 from tilescout.spaces.errors import ProblemError, TableError
+from tilescout.spaces.inputs import parse_json
 from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.named import NamedProblem
 from tilescout.spaces.problems import Problem
@@ -117,8 +118,8 @@ class TableCard:
             If it is not a card, or one of a newer format.
         """
         try:
-            record = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            record = parse_json(text)
+        except ValueError as error:
             raise TableError(f"malformed card, not JSON: {error}") from error
         if not isinstance(record, dict):
             raise TableError(f"malformed card: expected an object, found {type(record).__name__}")

@@ -6,11 +6,11 @@ is its values as text, joined by commas (Kernel Tuner 1.x, `util.process_cache`)
 """
 
 import gzip
-import json
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,13 @@ from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import MALFORMED, DeviceError, TableError, one_line
+from tilescout.spaces.inputs import parse_json, read_at_most, read_regular
 from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.named import NamedProblem
 from tilescout.spaces.problems import Problem
+
+_LARGEST = 1 << 29  # bytes, unpacked; a configuration has some 300
+_VALUES = 1 << 26  # in a cache; a configuration has some 30
 
 INVALID, COMPILATION, RUNTIME = "InvalidConfig", "CompilationFailedConfig", "RuntimeFailedConfig"
 FAILURES = (INVALID, COMPILATION, RUNTIME, "ErrorConfig")
@@ -87,16 +91,21 @@ def stored(values: Iterable[CacheValue]) -> dict[str, Value]:
 
 def _load(path: Path) -> Mapping[str, Any]:
     try:
-        content = path.read_bytes()
-        text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode()
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        content = read_regular(path, _LARGEST)
+        if content[:2] == b"\x1f\x8b":
+            with gzip.GzipFile(fileobj=BytesIO(content)) as file:
+                content = read_at_most(file, _LARGEST, path)
+        text = content.decode()
+    except OSError as error:
+        raise TableError(f"can't read {path}: {error.strerror or one_line(error)}") from error
+    except (EOFError, UnicodeDecodeError, zlib.error) as error:
         raise TableError(f"can't read {path}: {one_line(error)}") from error
     try:
-        cache = json.loads(text)
-    except (ValueError, RecursionError):
+        cache = parse_json(text, _VALUES)
+    except ValueError:
         try:
-            cache = json.loads(text.rstrip().rstrip(",") + "}}")  # Kernel Tuner closes a file when it is done
-        except (ValueError, RecursionError) as error:
+            cache = parse_json(text.rstrip().rstrip(",") + "}}", _VALUES)  # Kernel Tuner closes a file when it is done
+        except ValueError as error:
             raise TableError(f"{path} is not a cache file of Kernel Tuner: {one_line(error)}") from error
     if not isinstance(cache, dict) or not isinstance(cache.get("cache"), dict):
         raise TableError(f"{path} is not a cache file of Kernel Tuner: it has no cache")

@@ -107,8 +107,8 @@ def positions(column: "pa.ChunkedArray", values: Sequence[Value]) -> NDArray[np.
     return np.asarray(pc.fill_null(found, -1), dtype=np.int64)
 
 
-def check_columns(card: TableCard, data: "pa.Table") -> None:
-    """Refuse columns that are not what `encode` makes.
+def check_columns(card: TableCard, found: "pa.Schema", rows: int) -> None:
+    """Refuse columns that are not what `encode` makes, and another number of rows than the card's.
 
     Raises
     ------
@@ -116,7 +116,6 @@ def check_columns(card: TableCard, data: "pa.Table") -> None:
         With the first fault.
     """
     expected = schema(card)
-    found = data.schema
     missing = [name for name in expected.names if name not in found.names]
     extra = [name for name in found.names if name not in expected.names]
     if missing or extra:
@@ -126,11 +125,8 @@ def check_columns(card: TableCard, data: "pa.Table") -> None:
             raise TableError(f"column {field.name}: expected {field.type}, found {found.field(field.name)}")
     if found.names != expected.names:
         raise TableError(f"wrong order of columns, expected {', '.join(expected.names)}")
-    if data.num_rows != card.rows:
-        raise TableError(f"{data.num_rows} rows, the card says {card.rows}")
-    for field in expected:
-        if not field.nullable and data[field.name].null_count:
-            raise TableError(f"column {field.name} has missing values")
+    if rows != card.rows:
+        raise TableError(f"{rows} rows, the card says {card.rows}")
 
 
 def check_outcomes(data: "pa.Table") -> None:
@@ -141,6 +137,9 @@ def check_outcomes(data: "pa.Table") -> None:
     TableError
         With the first fault and its row.
     """
+    for field in data.schema:
+        if not field.nullable and data[field.name].null_count:
+            raise TableError(f"column {field.name} has missing values")
     status = positions(data["status"], list(Status))
     _refuse(status < 0, f"unknown status, known are {', '.join(Status)}")
     ok = status == list(Status).index(Status.OK)

@@ -29,6 +29,7 @@ from tilescout.search.tables.rows import (
     positions,
 )
 from tilescout.spaces.errors import TableError
+from tilescout.spaces.inputs import read_regular
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.outputs import check_replaceable, has_keys
 from tilescout.spaces.problems import Problem
@@ -36,10 +37,13 @@ from tilescout.spaces.templates import NONE_NAMED, KernelTemplate, Named
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 SUFFIX = ".parquet"
 _CARD = ("space", "knobs", "baselines", "sha256")  # what the cards of all formats have, and their tables
 _COLUMNS = ("problem", "status", "library_us")
+_LARGEST, _LARGEST_CARD = 1 << 30, 1 << 24  # bytes; a million rows have some 100 MB, a card of 40 problems 11 kB
+_UNPACKED = 1 << 31  # bytes of all columns, as the file declares them
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ class Table:
     """
 
     def __init__(self, card: TableCard, data: "pa.Table", path: Path) -> None:
-        check_columns(card, data)
+        check_columns(card, data.schema, data.num_rows)
         check_outcomes(data)
         self.card = card
         self.data = data.combine_chunks()
@@ -127,11 +131,15 @@ class Table:
 
         with _naming(path):
             _check_suffix(path)
-            content = _read(path, "it does not exist; `tilescout tables` lists those that do")
-            card = TableCard.from_json(_read(card_path(path), f"its card {card_path(path).name} is missing"), named)
+            content = _read(path, "it does not exist; `tilescout tables` lists those that do", _LARGEST)
+            missing = f"its card {card_path(path).name} is missing"
+            card = TableCard.from_json(_read(card_path(path), missing, _LARGEST_CARD), named)
             _check_content(card, content)
             try:
-                data = pq.ParquetFile(pa.BufferReader(content)).read()
+                file = pq.ParquetFile(pa.BufferReader(content))
+                check_columns(card, file.schema_arrow, file.metadata.num_rows)
+                _check_declared(file.metadata)
+                data = file.read()
             except (pa.ArrowException, OSError) as error:
                 raise TableError(f"not a Parquet file: {str(error).splitlines()[0]}") from error
             return cls(card, data, path)
@@ -384,13 +392,20 @@ def _check_suffix(path: Path) -> None:
         raise TableError(f"a table is a {SUFFIX} file with its card, a .json file, beside it")
 
 
-def _read(path: Path, missing: str) -> bytes:
+def _read(path: Path, missing: str, limit: int) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path, limit)
     except FileNotFoundError as error:
         raise TableError(missing) from error
     except OSError as error:
         raise TableError(f"can't read {path.name}: {error.strerror}") from error
+
+
+def _check_declared(metadata: "pq.FileMetaData") -> None:
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    unpacked = sum(max(group.total_byte_size, 0) for group in groups)
+    if unpacked > _UNPACKED:
+        raise TableError(f"its columns have {unpacked / 1e6:.4g} MB, and at most {_UNPACKED / 1e6:.4g} MB are read")
 
 
 def _check_content(card: TableCard, content: bytes) -> None:

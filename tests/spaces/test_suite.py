@@ -110,7 +110,7 @@ def test_what_is_written_is_read(sizes: list[tuple[int, int, int, int, int]], te
         ("problems = [3]", "malformed suite"),
         ('problems = ["8x8"]', "malformed problem '8x8'"),
         ('problem = ["8x8x8"]', "unknown key 'problem', known are dtype, problems"),
-        ('problems = [{ problem = "8x8x8", count = 0 }]', "a count is an integer of at least 1, not 0"),
+        ('problems = [{ problem = "8x8x8", count = 0 }]', "a count is an integer from 1 to 2147483647, not 0"),
         ("[tokens]\nverify = [1]", "unknown key 'verify', known are decode, prefill, training"),
         ("[tokens]\ndecode = [1]\n[[product]]\nn = 8\nk = 8\nm = 3", "unknown key 'm'"),
         ("[tokens]\ndecode = [1]\n[[product]]\nn = 8\nk = 8", "malformed suite"),

@@ -1,0 +1,260 @@
+"""Files that are made to hang or to fill the memory are refused: soon, on one line, and within a bounded memory."""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilescout.costmodel.archive import read_arrays
+from tilescout.costmodel.persistence import load_model, shipped_model
+from tilescout.search.tables.table import Table, card_path
+from tilescout.spaces.errors import ModelError, TilescoutError
+from tilescout.spaces.inputs import parse_json, parse_toml
+
+if TYPE_CHECKING:
+    from conftest import ForkedScene  # type: ignore[import-not-found]
+
+PROBLEM = "1024x1024x1024:bf16"
+MEMORY, SECONDS = 3 << 30, 20  # of address space, most of it libraries'; for one file
+
+CHILD = f"""
+import json, resource, signal, sys
+from pathlib import Path
+import pyarrow.parquet
+from tilescout.costmodel.persistence import load_model
+from tilescout.search.export.bundle import read_bundle
+from tilescout.search.export.from_studies import read_outcomes
+from tilescout.search.measure.measurement import Status
+from tilescout.search.studies.places import read_study
+from tilescout.search.tables.kernel_tuner import read_cache
+from tilescout.search.tables.table import Table
+from tilescout.spaces.errors import TilescoutError
+from tilescout.spaces.subspace import read_subspace
+from tilescout.spaces.suite import find_suite
+
+resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))
+readers = {{
+    ".npz": lambda path: load_model(Path(path)),
+    ".toml": find_suite,
+    ".parts": lambda path: read_subspace(Path(path), ()),
+    ".json": lambda path: read_outcomes([path], "studies"),
+    ".bundle": lambda path: read_bundle(Path(path)),
+    ".journal": lambda path: read_study(path, "studies"),
+    ".cache": lambda path: read_cache(Path(path)),
+    ".parquet": lambda path: Table.read(Path(path)),
+}}
+for path in sys.argv[1:]:
+    signal.alarm({SECONDS})
+    try:
+        readers[Path(path).suffix](path)
+        said = "it was read"
+    except TilescoutError as error:
+        said = str(error)
+    print(json.dumps([path, said]))
+"""
+
+
+def archive(name: str, array: bytes, **options: Any) -> bytes:
+    """A model with one array of these bytes."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as file:
+        with file.open(f"{name}.npy", "w", force_zip64=True) as member:
+            member.write(array)
+            for _ in range(options.get("zeros", 0)):
+                member.write(bytes(1 << 20))
+        for number in range(options.get("more", 0)):
+            file.writestr(f"{number}.npy", array)
+    return made.getvalue()
+
+
+def header(dtype: str, shape: str) -> bytes:
+    """The start of an array's file."""
+    text = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+CACHE_START = b'{"device_name": "x", "kernel_name": "k", "cache": {'
+ZEROS = gzip.compress(bytes(1 << 24))
+
+FILES: dict[str, Callable[[], bytes]] = {
+    "bomb.npz": lambda: archive("card", header("'<f8'", f"({400 << 17},)"), zeros=400),
+    "claims.npz": lambda: archive("card", header("'<f8'", "(10000000000000,)")),
+    "negative.npz": lambda: archive("card", header("'<f8'", "(-5, 3)")),
+    "objects.npz": lambda: archive("card", header("'|O'", "(1,)") + b"cos\nsystem\n(S'echo'\ntR."),
+    "code.npz": lambda: archive("card", header("__import__('os').system('id')", "(1,)")),
+    "deep.npz": lambda: archive("card", header("'<f8'", "(" * 2000)),
+    "many.npz": lambda: archive("card", header("'<f8'", "()") + bytes(8), more=2000),
+    "text.npz": lambda: archive("card", header("'<U2'", "()") + b"\xff" * 8),
+    "dots.toml": lambda: b"a." * 75_000 + b"a = 1",
+    "quoted.toml": lambda: b"'a' . \"b\"." * 20_000 + b"a = 1",
+    "header.toml": lambda: b"[" + b"a." * 75_000 + b"a]",
+    "lists.toml": lambda: b"problems = " + b"[" * 200_000,
+    "tables.toml": lambda: b"a = " + b"{a=" * 100_000,
+    "product.toml": lambda: (
+        b"[tokens]\ndecode = [%s]\n" % (b"1," * 30_000) + b'[[product]]\nname="q"\nn=64\nk=64\n' * 3000
+    ),
+    "number.toml": lambda: b'problems = [{ problem = "8x8x8", count = 0x' + b"f" * 100_000 + b" }]",
+    "large.toml": lambda: b"# \n" * (1 << 20),
+    "dots.parts": lambda: b"a." * 75_000 + b"a = 1",
+    "deep.json": lambda: b'{"a":' * 900 + b"1" + b"}" * 900,
+    "deeper.json": lambda: b"[" * 1_000_000,
+    "wide.json": lambda: b"[" + b"[]," * 5_000_000 + b"1]",
+    "number.json": lambda: b'{"space": ' + b"9" * 100_000 + b"}",
+    "deep.journal": lambda: b'{"op_code":0,"study_name":' + b"[" * 100_000 + b"\n",
+    "bomb.cache": lambda: ZEROS * 64,
+    "wide.cache": lambda: gzip.compress(CACHE_START + b'"a": [' + b"[]," * 40_000_000 + b"1]}}", 1),
+    "torn.cache": lambda: ZEROS[:-20],
+    "deep.cache": lambda: CACHE_START + b"[" * 1_000_000,
+}
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
+    """Hostile files of all kinds, and pipes, sockets, devices and folders in the place of each."""
+    folder = tmp_path_factory.mktemp("hostile")
+    made = []
+    for name, content in FILES.items():
+        path = folder / name
+        path.write_bytes(content())
+        made.append(path)
+    sockets = []
+    for kind in ("npz", "toml", "parts", "json", "journal", "cache", "parquet"):
+        for what in ("pipe", "socket", "zeros", "folder", "loop"):
+            path = folder / f"{what}.{kind}"
+            match what:
+                case "pipe":
+                    os.mkfifo(path)
+                case "socket":
+                    sockets.append(socket.socket(socket.AF_UNIX))
+                    sockets[-1].bind(os.path.relpath(path))
+                case "zeros":
+                    path.symlink_to("/dev/zero")
+                case "folder":
+                    path.mkdir()
+                case "loop":
+                    path.symlink_to(path)
+            made.append(path)
+    os.mkfifo(folder / "card.json")
+    (folder / "card.parquet").write_bytes(b"PAR1")
+    (folder / "pipe.bundle").mkdir()
+    os.mkfifo(folder / "pipe.bundle" / "bundle.json")
+    (folder / "deep.bundle").mkdir()
+    (folder / "deep.bundle" / "bundle.json").write_bytes(b'{"a":' * 990 + b"1" + b"}" * 990)
+    yield [*made, folder / "card.parquet", folder / "pipe.bundle", folder / "deep.bundle"]
+    for each in sockets:
+        each.close()
+
+
+def test_every_reader_refuses_them_soon_and_in_little_memory(hostile: list[Path]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", CHILD, *hostile], capture_output=True, text=True, check=False, timeout=300
+    )
+
+    said = dict(json.loads(line) for line in done.stdout.splitlines())
+    assert done.returncode == 0, done.stderr
+    assert set(said) == {str(path) for path in hostile}
+    for path, line in said.items():
+        assert line != "it was read", path
+        assert len(line.splitlines()) == 1, (path, line)
+        assert len(line) < 1000, (path, line)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("export", "--study", "pipe.json", "--out", "bundle"),
+        ("suites", "pipe.toml"),
+        ("tune", "gemm_sm90", "--problem", PROBLEM, "--table", "pipe.parquet"),
+        ("tables", "pipe.parquet"),
+        ("table", "import-kernel-tuner", "pipe.json", "out.parquet"),
+        ("predict", "gemm_sm90", "--problem", PROBLEM, "--model", "pipe.npz"),
+        ("report", "pipe.journal"),
+    ],
+    ids=" ".join,
+)
+def test_a_pipe_on_the_command_line(forked_scene: "ForkedScene", arguments: tuple[str, ...]) -> None:
+    for kind in ("json", "toml", "parquet", "npz", "journal"):
+        os.mkfifo(forked_scene.folder / f"pipe.{kind}")
+
+    done = forked_scene.survives(*arguments, codes=(0, 2) if arguments[0] == "tables" else (2,))
+
+    assert len(done.stderr.splitlines()) <= 1
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
+    """Where to put a model, and one that is small."""
+    shipped = shipped_model("gemm_sm90", "h200")
+    assert shipped is not None
+    arrays = read_arrays(shipped.read_bytes(), 1 << 28)
+    second = int(arrays["forest.roots"][1])
+    small = {name: array[:second] if name.startswith("forest") else array for name, array in arrays.items()}
+    small["forest.roots"] = arrays["forest.roots"][:1]
+    made = io.BytesIO()
+    np.savez_compressed(made, allow_pickle=False, **small)
+    return tmp_path_factory.mktemp("models") / "model.npz", made.getvalue()
+
+
+def test_the_model_that_is_damaged_is_one(model: tuple[Path, bytes]) -> None:
+    path, content = model
+    path.write_bytes(content)
+    load_model(path)
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_a_flipped_bit_of_a_model(model: tuple[Path, bytes], data: st.DataObject) -> None:
+    path, content = model
+    # Half of them where the archive says what it holds, at the start and at the end.
+    near = st.integers(0, 1000) | st.integers(len(content) - 1000, len(content) - 1)
+    at, bit = data.draw(near | st.integers(0, len(content) - 1)), data.draw(st.integers(0, 7))
+    path.write_bytes(content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :])
+    refusal = ""
+    try:
+        load_model(path)  # of what the archive says of itself, some bits don't matter
+    except ModelError as error:
+        refusal = str(error)
+    assert len(refusal.splitlines()) <= 1
+
+
+def test_a_table_with_more_rows_than_its_card_says(tmp_path: Path, small_table: Table) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "table.parquet"
+    whole = pq.read_table(small_table.path)
+    pq.write_table(pa.concat_tables([whole] * 3), path)
+    card = json.loads(card_path(small_table.path).read_bytes())
+    card |= {"size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    card_path(path).write_text(json.dumps(card))
+
+    with pytest.raises(TilescoutError, match="the card says"):
+        Table.read(path)
+
+
+@pytest.mark.parametrize("text", ["a.b.c = 1", 'x = "a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p"', "x = 1.5 # a. b. c."])
+def test_dots_that_are_no_deep_key(text: str) -> None:
+    assert parse_toml(text)
+
+
+@given(depth=st.integers(1, 200))
+def test_depth_is_bounded(depth: int) -> None:
+    text = "[" * depth + "]" * depth
+    if depth <= 64:
+        assert parse_json(text) is not None
+    else:
+        with pytest.raises(ValueError, match="deep"):
+            parse_json(text)
