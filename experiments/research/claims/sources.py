@@ -16,13 +16,16 @@ from rich.console import Console
 
 from tilescout.experiments.compare.processes import each
 from tilescout.experiments.research.records import Record
+from tilescout.experiments.research.studies.fixed_launches import repeats_of
 from tilescout.experiments.research.studies.nvgemm_ranking import KEPT, ranking_losses
 from tilescout.experiments.research.studies.out_of_sample import (
     TRIALS,
+    checked_model,
     print_searches,
     print_speeds,
     search,
     speeds,
+    training_of,
 )
 from tilescout.experiments.research.studies.race_coverage import RACES, coverages, read_heats
 from tilescout.search.build.cores import available_cores
@@ -161,10 +164,18 @@ def unseen_speeds(files: Files) -> Any:
 def unseen_searches(files: Files, sampler: str) -> Any:
     """Searches of the problems that nothing was chosen on, replayed with a model that never saw them."""
     (path,) = files.values()
-    jobs = [(path, str(problem), sampler, SEED, TRIALS) for problem in Table.read(path).problems]
+    recorded = Table.read(path)
+    training = training_of(checked_model(recorded))
+    jobs = [(path, str(problem), sampler, SEED, TRIALS) for problem in recorded.problems]
     done = list(each(search, jobs, available_cores(), "search"))
-    figures = print_searches(Console(quiet=True), done, TRIALS)[sampler]
-    return {"figures": figures, "searches": {one.problem: asdict(one) for _, one in done}}
+    figures = print_searches(Console(quiet=True), done, TRIALS, training)[sampler]
+    searches = {one.problem: asdict(one) for _, one in done}
+    return {"figures": figures, "searches": searches, "training": asdict(training)}
+
+
+def fixed_launches(files: Files) -> Any:
+    """The cost of fixed repeats over a search's, by replays and by single launches, on each problem."""
+    return {name: asdict(repeats_of(one)) for name, one in problems(files).items()}
 
 
 def nvgemm_losses(files: Files) -> Any:
@@ -228,6 +239,7 @@ SOURCES: dict[str, Source] = {
     "replayed": replayed,
     "unseen-speeds": unseen_speeds,
     "unseen-searches": unseen_searches,
+    "fixed-launches": fixed_launches,
     "nvgemm-losses": nvgemm_losses,
     "transfer": transfer,
     "softmax": softmax,

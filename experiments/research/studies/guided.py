@@ -60,6 +60,8 @@ class Convergence:
         What it had found when it stopped, over the best recorded, less 1.
     gpu_seconds, exhaustive_gpu_seconds
         Recorded seconds of GPU time of the search until it stopped, and of the whole table.
+    within_gpu_seconds
+        The same until one was within 1 %, which no search can know; None if none was.
     """
 
     problem: str
@@ -68,6 +70,7 @@ class Convergence:
     regret: float
     gpu_seconds: float
     exhaustive_gpu_seconds: float
+    within_gpu_seconds: float | None = None
 
 
 def converge(models: HeldOutModels, name: str, trials: int) -> Convergence:
@@ -102,6 +105,7 @@ def convergence(
     best = float(table.times_us[rows].min())
     regret = np.minimum.accumulate([trial.measurement.time_us for trial in going_on.trials]) / best - 1
     within = np.flatnonzero(regret <= 0.01)
+    spent = np.cumsum([trial.measurement.gpu_seconds for trial in going_on.trials])
     assert stopping.best is not None
     return Convergence(
         problem=str(problem),
@@ -110,6 +114,7 @@ def convergence(
         regret=stopping.best.measurement.time_us / best - 1,
         gpu_seconds=stopping.gpu_seconds,
         exhaustive_gpu_seconds=float(np.asarray(table.data["gpu_seconds"])[rows].sum()),
+        within_gpu_seconds=float(spent[within[0]]) if len(within) else None,
     )
 
 

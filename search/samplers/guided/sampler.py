@@ -20,7 +20,7 @@ from tilescout.search.samplers.guided.history import History, history_of
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.search.samplers.guided.posterior import Corrected, Posterior, Uninformed, fitted_to, kernel_of
 from tilescout.search.samplers.guided.prior import SHIPPED, Prior
-from tilescout.search.samplers.guided.stopping import may_stop, reason_to_stop
+from tilescout.search.samplers.guided.stopping import may_stop, reason_to_stop, widest_stop
 from tilescout.search.samplers.options import OptionValue, options_of
 from tilescout.search.samplers.others import OtherTrials, points_of
 from tilescout.spaces.space import Indices, SearchSpace
@@ -124,23 +124,30 @@ class GuidedSampler(SpaceSampler):
         return int(candidates[most_promising(mean, std, incumbent(known.history, known.prior))])
 
     def done(self, study: optuna.Study) -> str | None:
-        # What is in flight would be given up: it counts as what is still to be tried.
-        known = self._known(study)
-        history, free = known.history, np.union1d(self.free(study), known.history.running)
-        return self._reason_to_stop(replace(known, history=replace(history, running=history.running[:0])), free)
+        return self._reason_to_stop(self._left(*self._if_given_up(study)))
 
     def sated(self, study: optuna.Study) -> bool:
-        known = self._known(study)
-        return self._reason_to_stop(known, self.free(study)) is not None
+        return self._reason_to_stop(self._left(self._known(study), self.free(study))) is not None
 
-    def _reason_to_stop(self, known: "_Known", free: Indices) -> str | None:
-        """Why the search would end if the trials that count as in flight came back as expected."""
-        history = known.history
-        if not len(free) or not may_stop(history, known.prior is not None, self.tuning, len(history.running)):
+    def widest_stop(self, study: optuna.Study) -> float:
+        """The option `widening` from which on the search would go on now; 0 if it would with any.
+
+        The rule is calibrated by it, see `tilescout.search.samplers.guided.stopping`.
+        """
+        left = self._left(*self._if_given_up(study))
+        return 0.0 if left is None else widest_stop(left.mean, left.std, left.best, self.tuning)
+
+    def _if_given_up(self, study: optuna.Study) -> tuple["_Known", Indices]:
+        """The history without what is in flight, and what is still to be tried: that is among it."""
+        known = self._known(study)
+        history, free = known.history, np.union1d(self.free(study), known.history.running)
+        return replace(known, history=replace(history, running=history.running[:0])), free
+
+    def _reason_to_stop(self, left: "_Left | None") -> str | None:
+        if left is None:
             return None
-        assert history.best is not None
-        _, mean, std = self._foreseen(known, free, np.random.default_rng(len(history.settled)))
-        return reason_to_stop(mean, std, history.best, self.tuning)
+        widening = self.tuning.widening if left.informed else 1.0
+        return reason_to_stop(left.mean, left.std, left.best, self.tuning, widening)
 
     def gain(self, study: optuna.Study) -> float | None:
         """The largest expected improvement, as a share of the time: what the next proposal is chosen by."""
@@ -158,6 +165,18 @@ class GuidedSampler(SpaceSampler):
     def posterior(self, study: optuna.Study) -> Posterior:
         """The distribution of configurations' values after the study's trials; without a prior one trial is needed."""
         return self._posterior(self._known(study))
+
+    def _left(self, known: "_Known", free: Indices) -> "_Left | None":
+        """The log times of the candidates, if the trials that count as in flight came back as expected.
+
+        None where the stopping rule is not to be asked.
+        """
+        history, informed = known.history, known.prior is not None
+        if not len(free) or not may_stop(history, informed, self.tuning, len(history.running)):
+            return None
+        assert history.best is not None
+        _, mean, std = self._foreseen(known, free, np.random.default_rng(len(history.settled)))
+        return _Left(mean, std, history.best, informed)
 
     def _known(self, study: optuna.Study, but: int | None = None) -> "_Known":
         history = history_of(study, self.space, but)
@@ -208,6 +227,16 @@ class _Known:
 
     history: History
     prior: Prediction | None
+
+
+@dataclass(frozen=True, eq=False)
+class _Left:
+    """The log times that are expected of candidates, the best so far, and whether there is a prior."""
+
+    mean: Floats
+    std: Floats
+    best: float
+    informed: bool
 
 
 @dataclass(eq=False)

@@ -138,6 +138,21 @@ def test_it_stops_when_little_is_left_to_find_and_says_why() -> None:
     assert "more than 1% faster" in why
 
 
+def test_it_stops_up_to_the_factor_that_it_says_and_not_beyond() -> None:
+    truth = truth_of(SPACE)
+    study = study_of(SPACE, Expectation(truth, 0.02, 0.05), least=5)
+    assert sampler_of(study).widest_stop(study) == 0  # nothing is known
+    search(study, SPACE, truth, 8)
+    widest = sampler_of(study).widest_stop(study)
+    assert widest > 1
+    stops = []
+    for factor in (0.98 * widest, 1.02 * widest):
+        again = study_of(SPACE, Expectation(truth, 0.02, 0.05), least=5, widening=factor)
+        search(again, SPACE, truth, 8)
+        stops.append(sampler_of(again).done(again) is not None)
+    assert stops == [True, False]
+
+
 def test_it_does_not_stop_while_its_model_knows_little() -> None:
     truth = truth_of(SPACE)
     study = study_of(SPACE, Expectation(np.full(len(SPACE), truth.mean()), 1.0, 1.0))
