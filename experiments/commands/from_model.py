@@ -1,6 +1,7 @@
 """The matrix products of a model, as torch.compile sees them, without a GPU and without memory for its weights."""
 
 import importlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -207,7 +208,9 @@ def _module_of(node: "fx.Node") -> str:
     """The innermost module that a node stems from, as a path of attributes."""
     stack: Mapping[str, Any] = node.meta.get("nn_module_stack") or {}
     path = next(reversed([entry[0] for entry in stack.values()]), "") if stack else ""
-    return str(path).replace("L['self'].", "").replace("L['self']", "") or str(node.name)
+    return re.sub(r"^L\['\w+'\]\.?", "", str(path)) or str(
+        node.name
+    )  # dynamo's name of the argument that holds the model
 
 
 def _summarise(products: list[Product], graphs: int) -> Recording:

@@ -22,10 +22,11 @@ from tilescout.experiments.commands.options import (
 from tilescout.experiments.commands.printing import print_measurements
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.evaluator import Evaluator, evaluate
+from tilescout.search.engines.gpus import visible_gpus
 from tilescout.search.engines.local import LocalEngine
-from tilescout.search.engines.selection import require_gpu
 from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, Objective, ProtocolOptions
 from tilescout.search.studies.folders import artifacts
+from tilescout.spaces.errors import DeviceError
 from tilescout.spaces.templates import load_template
 from tilescout.spaces.workloads import load_workload
 
@@ -61,10 +62,13 @@ def measure(
     The exit code is 1 if all of them failed.
     """
     check_result(json_path)
+    if not visible_gpus():
+        raise DeviceError("no NVIDIA GPU here: `measure` needs one, `tilescout tune --device replay` does not")
+    if not device.startswith("cuda"):
+        raise DeviceError(f"`measure` can't use the device {device!r}: allowed are cuda and cuda:N")
     template = load_template(space)
     parsed = template.parse(problem)
     template.check(parsed)
-    require_gpu()
     live = LiveOptions(protocol=ProtocolOptions(objective=objective or DEFAULT_OBJECTIVE))
     with (
         LocalEngine(template, artifacts(store), [device], options=live) as engine,

@@ -202,12 +202,12 @@ def changed_default(template: KernelTemplate, space: SearchSpace, settings: Sequ
         If a setting is malformed, its knob or value unknown, or the outcome not legal.
     """
     values = dict(template.default_in(space))
-    knobs = {knob.name: knob for knob in space.knobs}
+    knobs, first = {knob.name: knob for knob in space.knobs}, space.knobs[0]
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
             raise SpaceError(
-                f"malformed setting {setting!r}: expected KNOB=VALUE, for example {space.knobs[0].name}=64"
+                f"malformed setting {setting!r}: expected KNOB=VALUE, for example {first.name}={first.values[-1]}"
             )
         if name not in knobs:
             raise SpaceError(f"{space.name} has no knob {name!r}, its knobs are {', '.join(knobs)}")

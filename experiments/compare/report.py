@@ -67,10 +67,12 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     close = [t.second for t in comparison.tests if t.first == best and t.p_corrected >= 0.05]
     if others:
         proven = "every other" if not close else f"all but {', '.join(close)}"
-        beaten = "no other" if len(close) == len(others) else proven
         pairs = next((t for t in comparison.tests if t.first == best), None)
         how = f" (Wilcoxon's test over {pairs.pairs} {pairs.unit}s, Holm's correction)" if pairs else ""
-        console.print(f"{best} scored higher than {beaten} at the 5 % level{how}", highlight=False, soft_wrap=True)
+        verdict = f"{best} scored higher than {proven}"
+        if len(close) == len(others):
+            verdict = f"{best} has the highest score, and is proven to be better than none"
+        console.print(f"{verdict} at the 5 % level{how}", highlight=False, soft_wrap=True)
 
 
 def check_comparison_files(folder: Path) -> None:

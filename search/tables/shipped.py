@@ -1,5 +1,7 @@
 """The tables that come with the package, and the template whose measurements a table holds."""
 
+import math
+from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -24,16 +26,35 @@ def default_table(template: KernelTemplate, problem: Problem) -> Table:
     TableError
         If there is none, with what there is.
     """
-    held: list[str] = []
+    held: list[Problem] = []
+    others: set[str] = set()
     for path in shipped_tables():
         table = Table.read(path)
         if table.card.space == template.name:
             if problem in table.problems:
                 return table
-            held += map(str, table.problems)
+            held += table.problems
+        else:
+            others.add(table.card.space)
     if not held:
-        raise TableError(f"no table of {template.name} is shipped; name one with `table`, or measure on a GPU")
-    raise TableError(f"no shipped table of {template.name} holds {problem}, held are {', '.join(held)}")
+        others.discard(template.name)
+        instead = f"; what can be replayed without one is {', '.join(sorted(others))}" if others else ""
+        raise TableError(f"no table of {template.name} is shipped; name one with `table`, or measure on a GPU{instead}")
+    raise TableError(
+        f"no shipped table of {template.name} holds {problem}; the nearest that can be replayed is "
+        f"{nearest(problem, held)}, of {', '.join(map(str, dict.fromkeys(held)))}"
+    )
+
+
+def nearest(problem: Problem, among: Sequence[Problem]) -> Problem:
+    """The problem whose sizes are nearest in ratio; one of the same types, layout and epilogue where there is one."""
+
+    def distance(other: Problem) -> tuple[bool, float]:
+        sizes = problem.sizes
+        apart = sum(abs(math.log(size / sizes.get(name, 1))) for name, size in other.sizes.items())
+        return other.signature != problem.signature, apart
+
+    return min(among, key=distance)
 
 
 def largest_table(template: KernelTemplate) -> Table:

@@ -79,7 +79,7 @@ def test_an_unknown_device_is_told_the_known_ones(refusal: Refusal) -> None:
     [
         ("tile_q=64", "no knob 'tile_q', its knobs are schedule"),
         ("tile_m=65", "tile_m can't be 65, allowed are 64, 128, 192, 256"),
-        ("tile_m", "expected KNOB=VALUE"),
+        ("tile_m", "expected KNOB=VALUE, for example schedule=pingpong"),
         ("stages=8", "shared_memory"),
     ],
 )
@@ -88,17 +88,31 @@ def test_a_bad_knob_is_told_what_is_allowed(refusal: Refusal, setting: str, answ
 
 
 @pytest.mark.skipif(bool(visible_gpus()), reason="there is a GPU here")
-@pytest.mark.parametrize("command", [("tune", "gemm_sm90", "--device", "cuda"), ("measure", "gemm_sm90")])
-def test_a_missing_gpu_is_told_the_way_out(refusal: Refusal, command: tuple[str, ...]) -> None:
-    line = refusal(*command, *PROBLEM)
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        ("tune --device cuda", "replay a table with --device replay"),
+        ("measure", "--device replay` does not"),
+    ],
+)
+def test_a_missing_gpu_is_told_the_way_out(refusal: Refusal, command: str, advice: str) -> None:
+    name, *options = command.split()
+    line = refusal(name, "gemm_sm90", *options, *PROBLEM)
     assert "no NVIDIA GPU here" in line
-    assert line.endswith("with --device replay")
+    assert advice in line
+
+
+def test_a_store_without_mlflow_has_no_ui_and_no_address(refusal: Refusal) -> None:
+    assert "no MLflow store in nowhere: `tilescout tune` makes one" in refusal("ui", "--store", "nowhere")
 
 
 def test_a_problem_that_was_not_recorded_is_told_those_that_were(refusal: Refusal) -> None:
     line = refusal(*TUNE, "--problem", "4096x4096x4104:bf16")
-    assert "4096x4096x4104:bf16" in line
+    assert "holds 4096x4096x4104:bf16; the nearest that can be replayed is 4096x4096x4096:bf16, of " in line
     assert "8192x8192x8192:bf16" in line
+    assert "nearest that can be replayed is 16x4096x4096:e4m3" in refusal(*TUNE, "--problem", "20x4096x4000:e4m3")
+    softmax = refusal("tune", "softmax_sm90", "--device", "replay", "--problem", "8192x4096:bf16")
+    assert softmax.endswith("what can be replayed without one is gemm_sm90")
 
 
 def test_a_table_of_another_objective_is_told_which_one_it_holds(refusal: Refusal) -> None:
