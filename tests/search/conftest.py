@@ -23,7 +23,7 @@ from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStor
 from tilescout.search.build.compilers import CompileOptions, CompilePool, build
 from tilescout.search.build.resources import Resources
 from tilescout.search.measure.measurement import Clocks, Measurement, Raced, Status, Timing
-from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.search.measure.worker import Job
 from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.rows import Row
@@ -208,7 +208,7 @@ def job_of() -> Callable[..., Job]:
             problem=problem,
             blocks_per_cluster=1,
             library_us=None,
-            options=ProtocolOptions(**{"heating_us": 1000.0, **options}),
+            options=ProtocolOptions(**{"objective": Objective.CHAIN, "heating_us": 1000.0, **options}),
             incumbent=incumbent,
         )
 

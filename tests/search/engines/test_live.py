@@ -15,7 +15,7 @@ from tilescout.search.engines.engine import FEWEST, LiveOptions
 from tilescout.search.engines.evaluator import Evaluator, evaluate
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.measurement import Measurement, Status
-from tilescout.search.measure.protocol import VERSION, ProtocolOptions
+from tilescout.search.measure.protocol import VERSION, Objective, ProtocolOptions
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import Device, find_device
@@ -24,7 +24,9 @@ from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import KernelTemplate
 
 PROBLEM = GemmProblem(64, 64, 64)
-OPTIONS = LiveOptions(CompileOptions(processes=2, timeout=4), ProtocolOptions(heating_us=1000.0), timeout=8)
+OPTIONS = LiveOptions(
+    CompileOptions(processes=2, timeout=4), ProtocolOptions(Objective.CHAIN, heating_us=1000.0), timeout=8
+)
 
 Open = Callable[..., AbstractContextManager[Evaluator]]
 

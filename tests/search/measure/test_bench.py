@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     import torch
 
 PROBLEM = GemmProblem(8, 8, 8)
-OPTIONS = ProtocolOptions(cold_bytes=1, heating_us=10_000.0)  # one set of inputs: there is no cache to get past
+# One set of inputs: there is no cache to get past.
+OPTIONS = ProtocolOptions(Objective.CHAIN, cold_bytes=1, heating_us=10_000.0)
 MAX_KERNELS = 64
 NUMBERS = ("library_us", "now_us", "drift", "period_us", "phase", "noise", "hiccups")
 
