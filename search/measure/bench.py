@@ -23,13 +23,14 @@ from tilescout.search.measure.protocol import (
     Objective,
     ProtocolOptions,
     block_launches,
+    input_sets,
     is_settled,
     most_pairs,
     pairs_to_add,
+    rotation,
     settling_pairs,
 )
 from tilescout.search.measure.reference import Reference
-from tilescout.search.measure.rotation import input_sets, rotation
 from tilescout.search.measure.verification import Case, Verifier
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.workloads import Tensors, Workload

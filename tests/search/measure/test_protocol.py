@@ -11,6 +11,7 @@ from tilescout.search.measure.protocol import (
     Estimate,
     ProtocolOptions,
     block_launches,
+    input_sets,
     is_doubtful,
     is_pruned,
     is_settled,
@@ -18,7 +19,6 @@ from tilescout.search.measure.protocol import (
     pairs_to_add,
     settling_pairs,
 )
-from tilescout.search.measure.rotation import input_sets
 
 OPTIONS = ProtocolOptions()
 MOST_SETS = 256
