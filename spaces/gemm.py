@@ -196,6 +196,7 @@ class Gemm(Workload[GemmProblem]):
     """
 
     problem = GemmProblem
+    candidates = "cublaslt"
     inductor = True
 
     def library(self, problem: GemmProblem) -> str:

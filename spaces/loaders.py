@@ -29,8 +29,8 @@ class Listing:
     ----------
     rows
         The values of the template's knobs, of each kernel; the first is what the library runs unless it is told.
-    version
-        The library's version.
+    library, version
+        The library's name and its version.
     asked
         Configurations that the library was asked about.
     complete
@@ -40,6 +40,7 @@ class Listing:
     """
 
     rows: Sequence[Sequence[int | str]]
+    library: str
     version: str
     asked: int
     complete: bool

@@ -25,6 +25,9 @@ class Workload(ABC, Generic[P]):
     """The computation that the kernels of a template all perform, on problems of one class."""
 
     problem: type[P]  #: the class of its problems
+    candidates: str = (
+        ""  #: the space of the kernels among which the library itself chooses, if it can be asked for them
+    )
     inductor: bool = False  #: whether TorchInductor can be told to run its kernels: it can for matrix products
 
     @abstractmethod

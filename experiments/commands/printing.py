@@ -22,6 +22,10 @@ def print_result(result: StudyResult, console: Console) -> None:
         if trial is not None:
             table.add_row(name, *_cells(info.problem, trial.measurement))
     _add_library(table, info.problem, info.library, info.library_us)
+    if (library := result.library_best) is not None:
+        time_us = library.ratio.value * info.library_us
+        speed = f"{1 / library.ratio.value:.3f}"
+        table.add_row(library.name, f"{time_us:.2f}", "", _rate(info.problem, time_us), speed)
     if (roofline := result.roofline) is not None:
         against = f"{info.library_us / roofline.time_us:.3f}"
         table.add_row("roofline", f"{roofline.time_us:.2f}", "", _rate(info.problem, roofline.time_us), against)
@@ -33,6 +37,12 @@ def print_result(result: StudyResult, console: Console) -> None:
         _line(console, f"no race, and so the default is the answer: {result.not_raced}")
     if result.race is not None:
         _line(console, f"race: {result.race.verdict(spoken(info.library))}")
+    if result.library_best is not None and (over := result.over_library_best) is not None:
+        how = "in the race" if result.library_best.over is not None else "not raced"
+        spoken_over = f"{over.value:.4f} [{over.low:.4f}, {over.high:.4f}]"
+        _line(console, f"best: {spoken_over} of the speed of {result.library_best.name}, {how}")
+    elif result.no_library_best:
+        _line(console, f"the library's best is not known: {result.no_library_best}")
     if result.stopped:
         _line(console, f"stopped by itself: {result.stopped}")
     if (guide := info.guide) is not None:

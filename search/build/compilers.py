@@ -147,6 +147,14 @@ def describe(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore) -
         return store.publish(key, Artifact(path, checksum, built.function, None, time.perf_counter() - start), scratch)
 
 
+def described_artifact(
+    template: KernelTemplate, configuration: Configuration, signature: str, arch: str, store: ArtifactStore
+) -> Artifact:
+    """The artifact of a library's kernel, of the store or new; see `describe`."""
+    key = ArtifactKey.of(template, configuration, signature, arch)
+    return store.find(key) or describe(template, key, store)
+
+
 _SHORTAGES = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
 

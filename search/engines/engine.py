@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.build.closing import Closing
 from tilescout.search.build.compilers import CompileOptions
+from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.search.measure.provenance import Provenance
@@ -67,6 +68,8 @@ class Task:
     incumbent
         The best ratio to the library so far, infinite if there is none. A clearly slower configuration may be given up
         early. None measures in full.
+    template
+        The template of the configuration, if it is not the engine's: that of the library's own kernels.
     """
 
     configuration: Configuration
@@ -74,6 +77,7 @@ class Task:
     problem: Problem
     library_us: float
     incumbent: float | None = None
+    template: KernelTemplate | None = None
 
 
 class CannotMeasureError(TilescoutError):
@@ -196,6 +200,22 @@ class Engine(Closing):
             By the future, if the engine has no GPU to ask on.
         """
         return failed_future(CannotMeasureError(f"no library can be asked: {self.provenance.description}"))
+
+    def recorded_library_best(self, problem: Problem) -> LibraryBest | None:
+        """The library's best candidate as it was recorded with what is replayed; None if it was not."""
+        return None
+
+    def describe(self, template: KernelTemplate, configuration: Configuration, signature: str) -> Artifact:
+        """The artifact of a library's kernel, of a template that compiles nothing.
+
+        Raises
+        ------
+        CannotMeasureError
+            If the engine measures nothing.
+        StoreError
+            If the store can't be written.
+        """
+        raise CannotMeasureError(f"nothing can be measured: {self.provenance.description}")
 
     @abstractmethod
     def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.build.closing import Closing
 from tilescout.search.engines.engine import Engine, Task
+from tilescout.search.engines.library_candidates import Candidate, fastest_candidate
 from tilescout.search.engines.races import Racetrack
+from tilescout.search.measure.library_best import BESIDE, LibraryBest
 from tilescout.search.measure.measurement import Measurement
 from tilescout.spaces.problems import Problem
 
@@ -76,6 +78,7 @@ class Evaluator(Closing):
         self._incumbent = math.inf
         self._lock = threading.RLock()  # an outcome may be there at once, and hands over the next
         self._closed = False
+        self._candidate: Candidate | None = None
 
     @property
     def measures_anew(self) -> bool:
@@ -152,6 +155,25 @@ class Evaluator(Closing):
         """The library's steady time on the problem, in µs."""
         return self._library_us
 
+    def library_best(self) -> LibraryBest | None:
+        """The fastest of the library's own candidates, which then can `race` under the number `BESIDE`.
+
+        None if the library has no list of candidates for what the kernels compute, or they are on it themselves.
+
+        Nothing may be in flight.
+
+        Raises
+        ------
+        CannotMeasureError, SpaceError, DeviceError
+            If it is not known: none of the candidates works, or nothing is measured here and it was not recorded.
+        """
+        recorded = self.engine.recorded_library_best(self.problem)
+        if recorded is not None:
+            return recorded
+        gpu = next(iter(self._on_gpu))
+        self._candidate = fastest_candidate(self.engine, gpu, self.problem, self._library_us)
+        return self._candidate.best if self._candidate is not None else None
+
     def move(self, gpu: int) -> None:
         """Measure on another GPU from now on; nothing may be in flight."""
         self._on_gpu = {gpu: 0}
@@ -159,9 +181,10 @@ class Evaluator(Closing):
     def race(self, indices: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
         """Measure configurations that are right once more, in interleaved rounds; nothing may be in flight.
 
-        See `Racetrack.measure`; `indices` are of `space`.
+        See `Racetrack.measure`; `indices` are of `space`, or `BESIDE`.
         """
-        track = Racetrack(self.engine, next(iter(self._on_gpu)), self.problem, self._library_us, self.space)
+        beside = {} if self._candidate is None else {BESIDE: self._candidate.task}
+        track = Racetrack(self.engine, next(iter(self._on_gpu)), self.problem, self._library_us, self.space, beside)
         return track.measure(indices, rounds, pairs, seed)
 
     def close(self) -> None:

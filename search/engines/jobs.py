@@ -46,7 +46,7 @@ def make_job(
 
 def job_of(template: KernelTemplate, task: Task, options: ProtocolOptions) -> Job:
     """The job, for a measuring process, of measuring a task."""
-    job = make_job(template, task.configuration, task.artifact, task.problem, task.library_us, options)
+    job = make_job(task.template or template, task.configuration, task.artifact, task.problem, task.library_us, options)
     known = task.incumbent is not None and np.isfinite(task.incumbent)
     return replace(job, incumbent=task.incumbent) if known else job
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.search.build.artifacts import Artifact, ArtifactStore, CompileFailure
-from tilescout.search.build.compilers import CompilePool
+from tilescout.search.build.compilers import CompilePool, described_artifact
 from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task
 from tilescout.search.engines.jobs import at_work, complete, describe_gpus, device_of, job_of, measure_batch
 from tilescout.search.measure.measurement import Measurement
@@ -96,6 +96,9 @@ class LocalEngine(Engine):
 
     def listing(self, gpu: int, template: KernelTemplate, problem: Problem, guesses: int | None) -> "Future[Listing]":
         return self._on(gpu, lambda process: process.listing(template.loader, str(problem), guesses))
+
+    def describe(self, template: KernelTemplate, configuration: Configuration, signature: str) -> Artifact:
+        return described_artifact(template, configuration, signature, self.device.arch, self._pool.store)
 
     def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
         return self._pool.submit(configuration, signature)

@@ -1,6 +1,7 @@
 """Compile configurations and race them on one GPU."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,8 @@ from tilescout.search.engines.engine import CannotMeasureError, Engine, Task
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
+
+NOTHING: Mapping[int, Task] = MappingProxyType({})
 
 
 class Racetrack:
@@ -27,6 +30,8 @@ class Racetrack:
         The library's steady time on it, in µs.
     configurations
         The configurations; those that race are named by their numbers in this sequence.
+    beside
+        What else may race, by numbers that no configuration has.
     """
 
     def __init__(
@@ -36,9 +41,10 @@ class Racetrack:
         problem: Problem,
         library_us: float,
         configurations: Sequence[Configuration] | SearchSpace,
+        beside: Mapping[int, Task] = NOTHING,
     ) -> None:
         self._engine, self._gpu, self._problem, self._library_us = engine, gpu, problem, library_us
-        self._configurations = configurations
+        self._configurations, self._beside = configurations, beside
         self._artifacts: dict[int, Artifact] = {}
 
     def measure(self, racing: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
@@ -64,12 +70,12 @@ class Racetrack:
             If the engine can't measure anew, a configuration does not compile any more, or one of the kernels took the
             measuring process down.
         """
-        self._compile(racing)
-        tasks = [
-            Task(self._configurations[number], self._artifacts[number], self._problem, self._library_us)
-            for number in racing
-        ]
+        self._compile([number for number in racing if number not in self._beside])
+        tasks = [self._beside[number] if number in self._beside else self._task(number) for number in racing]
         return self._engine.race(self._gpu, tasks, rounds, pairs, seed).result()
+
+    def _task(self, number: int) -> Task:
+        return Task(self._configurations[number], self._artifacts[number], self._problem, self._library_us)
 
     def _compile(self, numbers: Sequence[int]) -> None:
         signature = self._problem.signature

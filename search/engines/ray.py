@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, CompileFailure, read_shared_object
+from tilescout.search.build.compilers import described_artifact
 from tilescout.search.build.waiting import Shared
 from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task
 from tilescout.search.engines.jobs import at_work, complete, describe_gpus, device_of, job_of
@@ -149,6 +150,9 @@ class RayEngine(Engine):
 
     def listing(self, gpu: int, template: KernelTemplate, problem: Problem, guesses: int | None) -> "Future[Listing]":
         return self._on(gpu, 4 * self.options.timeout, "listing", template.loader, str(problem), guesses)
+
+    def describe(self, template: KernelTemplate, configuration: Configuration, signature: str) -> Artifact:
+        return described_artifact(template, configuration, signature, self.device.arch, self._store)
 
     def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
         key = ArtifactKey.of(self.template, configuration, signature, self.device.arch)

@@ -97,6 +97,10 @@ class Race:
         In how many of them each candidate ran, by index.
     gpu_seconds
         Seconds of GPU time that they took.
+    beside
+        Time over the library's of what ran in every round beside the candidates and can't win; None if nothing did.
+    over_beside
+        The answer's time over that, measured in the same rounds.
     """
 
     winner: int
@@ -107,10 +111,13 @@ class Race:
     rounds: int
     ran: Mapping[int, int]
     gpu_seconds: float = 0.0
+    beside: Estimate | None = None
+    over_beside: Estimate | None = None
 
     def seconds_of(self, index: int) -> float:
         """The share of a configuration in the race's GPU time; all that run in a round count the same."""
-        return self.gpu_seconds * self.ran[index] / sum(self.ran.values()) if index in self.ran else 0.0
+        runs = sum(self.ran.values()) + (self.rounds if self.beside is not None else 0)
+        return self.gpu_seconds * self.ran[index] / runs if index in self.ran else 0.0
 
     def verdict(self, peer: str = "the library") -> str:
         """The outcome in a sentence, against the default and against `peer`, which the ratios are to."""
@@ -131,7 +138,12 @@ def _range(estimate: Estimate) -> str:
 
 
 def race_fastest(
-    timings: Mapping[int, Timing], default: int, measure: Measure, options: RaceOptions, seed: int
+    timings: Mapping[int, Timing],
+    default: int,
+    measure: Measure,
+    options: RaceOptions,
+    seed: int,
+    beside: int | None = None,
 ) -> Race:
     """Race the fastest of what was timed, and the default.
 
@@ -142,7 +154,7 @@ def race_fastest(
     ----------
     timings
         What was timed, by the indices of the configurations.
-    default, measure, options, seed
+    default, measure, options, seed, beside
         See `run_race`.
 
     Returns
@@ -162,11 +174,18 @@ def race_fastest(
         gpu_seconds += time.monotonic() - started
         return ratios
 
-    race = run_race(close[: options.candidates], default, measure_timed, options, seed)
+    race = run_race(close[: options.candidates], default, measure_timed, options, seed, beside)
     return replace(race, gpu_seconds=gpu_seconds)
 
 
-def run_race(candidates: Sequence[int], default: int, measure: Measure, options: RaceOptions, seed: int) -> Race:
+def run_race(
+    candidates: Sequence[int],
+    default: int,
+    measure: Measure,
+    options: RaceOptions,
+    seed: int,
+    beside: int | None = None,
+) -> Race:
     """Measure candidates in interleaved rounds until the leader is separated, or the rounds end.
 
     After every look each candidate is compared with the leader by a one-sided t-test on the logarithms of their ratios
@@ -187,13 +206,17 @@ def run_race(candidates: Sequence[int], default: int, measure: Measure, options:
         See `RaceOptions`.
     seed
         Of the order in the rounds and of the draws that tell the probability.
+    beside
+        The index of what else runs in every round, and neither wins nor is dropped; None for nothing.
     """
     runners = list(dict.fromkeys([*candidates, default]))
-    logs = np.empty((0, options.look, len(runners)))
+    measured = [*runners, *([] if beside is None else [beside])]
+    logs = np.empty((0, options.look, len(measured)))
     racing = list(range(len(runners)))
     for look in range(options.looks):
-        heat = np.full((1, options.look, len(runners)), np.nan)
-        heat[0][:, racing] = np.log(measure([runners[at] for at in racing], options.look, options.pairs, seed + look))
+        heat = np.full((1, options.look, len(measured)), np.nan)
+        here = [*racing, *range(len(runners), len(measured))]
+        heat[0][:, here] = np.log(measure([measured[at] for at in here], options.look, options.pairs, seed + look))
         logs = np.concatenate([logs, heat])
         leader = min(racing, key=lambda at: float(logs[:, :, at].mean()))
         behind = {at: _behind(logs, at, leader, options) for at in racing if at != leader}
@@ -205,17 +228,21 @@ def run_race(candidates: Sequence[int], default: int, measure: Measure, options:
     over_default = _estimate(_behind(logs, leader, at_default, options))
     proven = leader == at_default or over_default.high <= 1
     correlated = correlation(logs)
+    answer = leader if proven else at_default
+
+    def ratio(at: int) -> Estimate:
+        return _estimate(mean_of_heats(ran(logs, [at])[:, :, 0], correlated, options.noise))
+
     return Race(
         winner=runners[leader],
-        answer=runners[leader] if proven else default,
-        ratios={
-            runner: _estimate(mean_of_heats(ran(logs, [at])[:, :, 0], correlated, options.noise))
-            for at, runner in enumerate(runners)
-        },
+        answer=runners[answer],
+        ratios={runner: ratio(at) for at, runner in enumerate(runners)},
         over_default=over_default,
         probability=_probability(logs[:, :, racing], racing.index(leader), options, seed),
         rounds=logs.shape[0] * logs.shape[1],
-        ran=dict(zip(runners, np.isfinite(logs).sum(axis=(0, 1)).tolist(), strict=True)),
+        ran={runner: int(np.isfinite(logs[:, :, at]).sum()) for at, runner in enumerate(runners)},
+        beside=None if beside is None else ratio(len(runners)),
+        over_beside=None if beside is None else _estimate(_behind(logs, answer, len(runners), options)),
     )
 
 

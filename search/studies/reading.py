@@ -6,6 +6,7 @@ from typing import Any
 import optuna
 from optuna.exceptions import OptunaError
 
+from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.measurement import check_interval
 from tilescout.search.measure.race import Estimate, Race
 from tilescout.search.studies.checking import check_types
@@ -48,6 +49,8 @@ def study_result(study: optuna.Study, named: Named = NONE_NAMED) -> StudyResult:
             race=_race(found.get("race")),
             not_raced=found.get("not_raced", ""),
             stopped=found.get("stopped", ""),
+            library_best=_library_best(found.get("library_best")),
+            no_library_best=_no_library_best(found),
         )
         _check(result)
     except (*MALFORMED, OptunaError) as error:
@@ -101,6 +104,18 @@ def _trials(study: optuna.Study, info: StudyInfo) -> list[TrialRecord]:
             values = ((name, info.knobs[name][frozen.params[name]]) for name in info.knobs)
             trials.append(as_record(frozen, frozen.number, Configuration(tuple(values)), measurement))
     return trials
+
+
+def _library_best(record: Mapping[str, Any] | None) -> LibraryBest | None:
+    return None if record is None or "unknown" in record else LibraryBest.from_dict(record)
+
+
+def _no_library_best(found: Mapping[str, Any]) -> str:
+    """Why a result does not say what the library's best is; empty if it does, or no search has ended."""
+    if found and "library_best" not in found:
+        return "it was searched by an older tilescout, which did not time the library's candidates"
+    record = found.get("library_best")
+    return str(record["unknown"]) if record is not None and "unknown" in record else ""
 
 
 def _race(record: Mapping[str, Any] | None) -> Race | None:

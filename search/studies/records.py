@@ -7,10 +7,11 @@ from typing import Any, Self
 
 from tilescout.costmodel.estimator import Expected
 from tilescout.costmodel.roofline import Roofline
+from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import UNNAMED, Objective
 from tilescout.search.measure.provenance import Dataset, Provenance
-from tilescout.search.measure.race import Race
+from tilescout.search.measure.race import Estimate, Race
 from tilescout.search.studies.checksums import sealed
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.knobs import Configuration, Value
@@ -154,6 +155,10 @@ class StudyResult:
         Why the sampler ended the search; empty if the budget or the space did.
     page
         The study's page in the UI of MLflow, behind the server's address; empty if it was not logged there by this run.
+    library_best
+        The fastest of the library's own candidates, which ran in the race too; None if it is not known.
+    no_library_best
+        Why it is not; empty where there is no list of candidates.
     """
 
     info: StudyInfo
@@ -164,6 +169,8 @@ class StudyResult:
     not_raced: str = ""
     stopped: str = ""
     page: str = ""
+    library_best: LibraryBest | None = None
+    no_library_best: str = ""
 
     def __repr__(self) -> str:
         info, best = self.info, self.best
@@ -200,6 +207,20 @@ class StudyResult:
         return replace(trial, measurement=replace(trial.measurement, timing=timing))
 
     @property
+    def over_library_best(self) -> Estimate | None:
+        """The best configuration's speed over the library's best; None if one of the two is not known.
+
+        By the rounds of the race that both ran in; else by what each told alone.
+        """
+        best, library = self.best, self.library_best
+        timing = best.measurement.timing if best is not None else None
+        if timing is None or library is None:
+            return None
+        if library.over is not None:
+            return library.over.inverse()
+        return library.speed_of(Estimate(timing.ratio, timing.ratio_low, timing.ratio_high))
+
+    @property
     def roofline(self) -> Roofline | None:
         """The time that no kernel can beat; None for a problem that is known by its name only."""
         if not self.info.problem.bytes:
@@ -213,9 +234,10 @@ class StudyResult:
 
     @property
     def gpu_seconds(self) -> float:
-        """Seconds of GPU time, over all trials and the race."""
+        """Seconds of GPU time, over all trials, the library's candidates and the race."""
         raced = self.race.gpu_seconds if self.race is not None else 0.0
-        return raced + sum(trial.measurement.gpu_seconds for trial in self.trials)
+        listed = self.library_best.gpu_seconds if self.library_best is not None else 0.0
+        return raced + listed + sum(trial.measurement.gpu_seconds for trial in self.trials)
 
     @property
     def account(self) -> dict[str, float]:
@@ -224,7 +246,8 @@ class StudyResult:
             name: sum(getattr(trial.measurement, f"{name}_seconds") for trial in self.trials)
             for name in ("compile", "verify", "pilot", "timing")
         }
-        return spent | {"race": self.race.gpu_seconds if self.race is not None else 0.0}
+        listed = {"candidates": self.library_best.gpu_seconds} if self.library_best is not None else {}
+        return spent | listed | {"race": self.race.gpu_seconds if self.race is not None else 0.0}
 
     def evidence(self) -> dict[str, Any]:
         """The best configuration and the evidence for it, ready for JSON.
@@ -250,6 +273,7 @@ class StudyResult:
                 "time_us": info.library_us,
                 **named_rate(info.problem, info.library_us),
             },
+            "library_best": _describe_library_best(self),
             "race": _describe_race(self),
             "not_raced": self.not_raced,
             "seconds": self.seconds,
@@ -304,6 +328,20 @@ def _describe(trial: TrialRecord | None, info: StudyInfo) -> dict[str, Any] | No
         "speedup_over_library": 1 / timing.ratio,
         **named_bandwidth(info.library, timing.ratio),
         "status": str(trial.measurement.status),
+    }
+
+
+def _describe_library_best(result: StudyResult) -> dict[str, Any] | None:
+    best, info = result.library_best, result.info
+    if best is None:
+        return {"unknown": result.no_library_best} if result.no_library_best else None
+    time_us, over = best.ratio.value * info.library_us, result.over_library_best
+    return best.to_dict() | {
+        "name": best.name,
+        "time_us": time_us,
+        **named_rate(info.problem, time_us),
+        "speedup_over_library": 1 / best.ratio.value,
+        "speedup_of_best": asdict(over) if over is not None else None,
     }
 
 

@@ -44,6 +44,8 @@ def verdict(result: StudyResult) -> str:
         against = ", and it is the default configuration"
     else:
         against = f", {interval(faster)} times that of the default" if faster is not None else ""
+    if (over := result.over_library_best) is not None and result.library_best is not None:
+        library += f", {interval(over)} times that of {result.library_best.name}"
     raced = (
         f" Race: {result.race.verdict(spoken(result.info.library))}."
         if result.race is not None
@@ -101,6 +103,7 @@ def describe(result: StudyResult, place: Place, children: Mapping[int, str], plo
             _row("best", best, info, over_default(result)),
             _row("default", default, info, Estimate(1.0, 1.0, 1.0) if reference is not None else None),
             _library_row(info, reference),
+            *_library_best_rows(result, reference),
             "",
             f"- best configuration: `{best.configuration if best is not None else 'none'}`",
             f"- default configuration: `{info.default}`",
@@ -149,6 +152,15 @@ def _library_row(info: StudyInfo, default: Timing | None) -> str:
     rate = fields.rate(info.problem, info.library_us)
     over = interval(against) if against is not None else "–"
     return _cells(_plain(info.library), f"{info.library_us:.2f}", rate, "1.000", over)
+
+
+def _library_best_rows(result: StudyResult, default: Timing | None) -> list[str]:
+    best, info = result.library_best, result.info
+    if best is None:
+        return []
+    time_us, speed = best.ratio.value * info.library_us, best.ratio.inverse()
+    over = f"{default.ratio / best.ratio.value:.3f}" if default is not None else "–"
+    return [_cells(_plain(best.name), f"{time_us:.2f}", fields.rate(info.problem, time_us), interval(speed), over)]
 
 
 def _cells(*texts: str) -> str:

@@ -182,6 +182,16 @@ def result_metrics(result: StudyResult) -> dict[str, float]:
         "cost_gpu_seconds": result.gpu_seconds,
         **{f"cost_{name}_seconds": seconds for name, seconds in result.account.items()},
     }
+    best, over = result.library_best, result.over_library_best
+    if best is not None:
+        metrics |= {"library_best_us": best.ratio.value * result.info.library_us}
+        metrics |= {"library_best_speedup_over_library": 1 / best.ratio.value}
+    if over is not None:
+        metrics |= {
+            "best_speedup_over_library_best": over.value,
+            "best_speedup_over_library_best_low": over.low,
+            "best_speedup_over_library_best_high": over.high,
+        }
     race = result.race
     if race is None:
         return metrics
@@ -217,6 +227,12 @@ def result_tags(result: StudyResult) -> dict[str, str]:
     tags = {}
     if result.best is not None:
         tags["best_configuration"] = str(result.best.configuration)
+    if result.library_best is not None:
+        found_best = result.library_best
+        tags["library_best"] = f"{found_best.name}: {found_best.configuration}"
+        tags["library_version"] = f"{found_best.library} {found_best.version}"
+    elif result.no_library_best:
+        tags["library_best"] = f"not known: {result.no_library_best}"
     if result.info.model:
         tags["cost_model"] = Path(result.info.model).name
         tags["cost_model_sha256"] = result.info.model_sha256

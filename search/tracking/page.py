@@ -61,6 +61,10 @@ def times(result: StudyResult) -> list[dict[str, str]]:
             "library": "1.000",
         }
     )
+    if (best := result.library_best) is not None:
+        time_us = best.ratio.value * info.library_us
+        rate, speed = fields.rate(info.problem, time_us), interval(best.ratio.inverse())
+        rows.append({"name": best.name, "time": f"{time_us:.2f}", "rate": rate, "library": speed})
     if (roofline := result.roofline) is not None:
         rows.append(
             {

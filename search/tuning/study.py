@@ -13,6 +13,7 @@ import optuna
 from tilescout.costmodel.persistence import model_digest
 from tilescout.search.engines.engine import CannotMeasureError
 from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.measure.library_best import BESIDE, LibraryBest
 from tilescout.search.measure.protocol import UNNAMED
 from tilescout.search.measure.race import RaceOptions, race_fastest
 from tilescout.search.samplers import AnySampler, make_sampler
@@ -23,7 +24,7 @@ from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.sharing import SharingOptions
 from tilescout.search.studies.trials import finished_trials, record_info, record_result
 from tilescout.search.tuning.loop import Budget, Loop, run
-from tilescout.spaces.errors import StoreError
+from tilescout.spaces.errors import DeviceError, SpaceError, StoreError, one_line
 
 _ABOUT = "about"  # the user attribute of a study that says what it is about
 _TRACKING_RUN = "tracking_run"
@@ -213,6 +214,7 @@ def run_study(
             show(trial)
         default = space.index(info.default) if info.default in space else None
         in_full = () if default is None else (default,)
+        library_best, unknown = _library_best(evaluator)
         try:
             stopped = search(study, evaluator, options.budget, info.library_us, show, in_full, tuner)
         except KeyboardInterrupt as interrupt:
@@ -221,7 +223,15 @@ def run_study(
             result = StudyResult(info, found, time.monotonic() - started, page=tracker.page)
             raise SearchInterrupted(result) from interrupt
         found, seconds = finished_trials(study, space), time.monotonic() - started
-        result = StudyResult(info, found, seconds, stopped=stopped or "", page=tracker.page)
+        result = StudyResult(
+            info,
+            found,
+            seconds,
+            stopped=stopped or "",
+            page=tracker.page,
+            library_best=library_best,
+            no_library_best=unknown,
+        )
         result = _race(evaluator, result, default, options)
         result = replace(result, seconds=time.monotonic() - started)
         record_result(study, result)
@@ -242,11 +252,25 @@ def _race(evaluator: Evaluator, result: StudyResult, default: int | None, option
     timed = {trial.index: timing for trial in result.trials if (timing := trial.measurement.timing) is not None}
     if default not in timed or not evaluator.measures_anew:
         return result
+    best = result.library_best
+    for beside in (None,) if best is None else (BESIDE, None):  # the library's kernel must not cost us the race
+        try:
+            race = race_fastest(timed, default, evaluator.race, options.race, options.seed, beside)
+        except CannotMeasureError as error:
+            result = replace(result, not_raced=str(error))
+            continue
+        if best is not None and race.beside is not None:
+            best = replace(best, ratio=race.beside, over=race.over_beside)
+        return replace(result, race=race, library_best=best, not_raced="")
+    return result
+
+
+def _library_best(evaluator: Evaluator) -> tuple[LibraryBest | None, str]:
+    """The library's best candidate, timed now or as it was recorded; or None, and why it is not known."""
     try:
-        race = race_fastest(timed, default, evaluator.race, options.race, options.seed)
-    except CannotMeasureError as error:
-        return replace(result, not_raced=str(error))
-    return replace(result, race=race)
+        return evaluator.library_best(), ""
+    except (CannotMeasureError, SpaceError, DeviceError) as error:
+        return None, one_line(error)
 
 
 def _place(evaluator: Evaluator) -> str:

@@ -178,6 +178,7 @@ def listing(operation: Operation, guesses: int | None, most: int = MOST_ASKED) -
     rows = [row for row in found if all(value in values for value, values in zip(row, _RANGES, strict=True))]
     return Listing(
         rows=rows,
+        library="cuBLASLt",
         version=operation.library.version,
         asked=census.asked,
         complete=census.asked < most and len(rows) == len(found),

@@ -9,11 +9,14 @@ from functools import cache, cached_property
 from pathlib import Path
 from tempfile import mkdtemp
 
+from plain_gemm import PlainGemmTemplate  # type: ignore[import-not-found]  # in the same folder
+
 from tilescout.search.build.compilers import find_linker
 from tilescout.spaces.cublaslt.abi import Library
 from tilescout.spaces.cublaslt.loader import CublasLt, FastCublasLt
 from tilescout.spaces.cublaslt.template import CublasLtTemplate
 from tilescout.spaces.devices import Device
+from tilescout.spaces.gemm import Gemm
 
 HOST = Device("host", "CPU", "host", sms=1, shared_memory=1, l2=1, bandwidth=1e10, peak=1e11)
 
@@ -46,4 +49,15 @@ class HostCublasLt(CublasLtTemplate):
     archs = ("host",)
 
 
-TEMPLATE = HostCublasLt()
+class HostGemm(Gemm):
+    candidates = "host_cublaslt"
+
+
+class ComparedGemm(PlainGemmTemplate):  # type: ignore[misc]
+    """Kernels of ours that are compared with the candidates of the library above."""
+
+    name = "compared_gemm"
+    workload = "fake_cublaslt:HostGemm"
+
+
+TEMPLATE, COMPARED = HostCublasLt(), ComparedGemm()

@@ -1,0 +1,85 @@
+"""The library at its best: the fastest of the kernels among which the library itself would choose."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from tilescout.search.measure.race import Estimate
+from tilescout.spaces.knobs import Configuration
+
+CANDIDATES = 8
+"""Kernels of the library that are timed at most: as many as the heuristic of cuBLASLt is usually asked for."""
+
+BESIDE = -1
+"""The number in a race of what runs beside the configurations and can't win: no configuration has it."""
+
+
+@dataclass(frozen=True)
+class LibraryBest:
+    """The fastest of the library's own candidates for a problem.
+
+    The library's function, which every time is relative to, runs the first of them.
+
+    Attributes
+    ----------
+    library, version
+        The name of the library, ``cuBLASLt``, and its version.
+    space, configuration
+        The space of the library's kernels, and the fastest one there.
+    listed
+        Candidates that were timed.
+    ratio
+        Its time over that of the library's function.
+    over
+        The answer's time over its own, measured in the same rounds of a race; None without a race, and `ratio` is then
+        by its own pairs.
+    gpu_seconds
+        What timing the candidates cost, without the race.
+    """
+
+    library: str
+    version: str
+    space: str
+    configuration: Configuration
+    listed: int
+    ratio: Estimate
+    over: Estimate | None = None
+    gpu_seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Its name in tables, for example ``cuBLASLt's best of 8``."""
+        return f"{self.library}'s best of {self.listed}"
+
+    def speed_of(self, ratio: Estimate) -> Estimate:
+        """The speed over it of what takes `ratio` times as long as the library's function, measured apart from it."""
+        mine = self.ratio
+        return Estimate(mine.value / ratio.value, mine.low / ratio.high, mine.high / ratio.low)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready mapping that `from_dict` reads back."""
+        return asdict(self) | {"configuration": dict(self.configuration)}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` wrote.
+
+        Raises
+        ------
+        LookupError, TypeError, ValueError
+            If it is something else.
+        """
+        over = record.get("over")
+        known = {field.name: record[field.name] for field in fields(cls) if field.name in record}
+        made = cls(
+            **{
+                **known,
+                "configuration": Configuration.of(record["configuration"]),
+                "ratio": Estimate(**record["ratio"]),
+                "over": None if over is None else Estimate(**over),
+            }
+        )
+        estimates = [made.ratio, *([] if made.over is None else [made.over])]
+        if any(not 0 < value < float("inf") for each in estimates for value in (each.value, each.low, each.high)):
+            raise ValueError("a ratio of the library's best is not positive")
+        return made

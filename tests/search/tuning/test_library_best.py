@@ -1,0 +1,120 @@
+"""A search of our kernels states its speed over the library's best candidate, from its list to the stored result."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from rich.console import Console
+
+from tilescout.experiments.commands.printing import print_result
+from tilescout.search.build.compilers import CompileOptions
+from tilescout.search.engines.engine import LiveOptions
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.local import LocalEngine
+from tilescout.search.measure.library_best import LibraryBest
+from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.race import Estimate
+from tilescout.search.studies.places import study_store
+from tilescout.search.studies.records import StudyResult
+from tilescout.search.tracking import fields
+from tilescout.search.tracking.description import verdict
+from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.study import TuneOptions, run_study
+from tilescout.spaces import devices, templates
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
+
+OPTIONS = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0), timeout=20)
+
+
+@pytest.fixture(scope="module")
+def searched(fake_cublaslt: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StudyResult, Path]]:
+    """A search of the kernels of ours that are right, and where its study is."""
+    folder = tmp_path_factory.mktemp("searched")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(templates._BUILT_IN, "host_cublaslt", "fake_cublaslt:TEMPLATE")
+        patch.setitem(devices.DEVICES, "host", fake_cublaslt.HOST)
+        with (
+            LocalEngine(fake_cublaslt.COMPARED, folder / "store", ["cpu"], fake_cublaslt.HOST, OPTIONS) as engine,
+            Evaluator(engine, GemmProblem(48, 64, 40)) as evaluator,
+        ):
+            first = [evaluator.space.index({"fault": "nothing", "repeats": repeats}) for repeats in (2, 4)]
+            result = run_study(evaluator, TuneOptions("random", 0, Budget(3), folder / "studies", first=first))
+        yield result, folder / "studies"
+
+
+def test_the_librarys_candidates_are_timed_and_the_best_of_them_races(searched: tuple[StudyResult, Path]) -> None:
+    result, _ = searched
+    best = result.library_best
+
+    assert best is not None
+    assert best.name == "cuBLASLt's best of 3"
+    assert (best.space, best.version) == ("host_cublaslt", "13.1.0")
+    assert best.configuration["guess"] in (1, 2, 3)
+    assert best.over is not None
+    assert result.race is not None
+    assert result.race.beside == best.ratio
+    assert -1 not in result.race.ratios
+    assert result.over_library_best == best.over.inverse()
+    assert result.account["candidates"] == best.gpu_seconds > 0
+    shares = sum(result.race.seconds_of(trial.index) for trial in result.trials)
+    assert 0 < shares < result.race.gpu_seconds  # it has its share of the race
+
+
+def test_the_speed_over_it_is_in_all_that_is_shown_and_stored(searched: tuple[StudyResult, Path]) -> None:
+    result, studies = searched
+    assert result.library_best is not None
+    over = result.over_library_best
+    assert over is not None
+    said = f"{over.value:.3f}"
+
+    out = StringIO()
+    print_result(result, Console(file=out, width=200))
+    assert "cuBLASLt's best of 3" in out.getvalue()
+    assert f"{over.value:.4f}" in out.getvalue()
+    assert f"{said} [" in verdict(result)
+    record = result.to_dict()["library_best"]
+    assert record["speedup_of_best"]["value"] == over.value
+    assert record["time_us"] == pytest.approx(result.library_best.ratio.value * result.info.library_us)
+    assert fields.result_metrics(result)["best_speedup_over_library_best"] == over.value
+    assert "guess=" in fields.result_tags(result)["library_best"]
+
+    stored = study_store(studies).read(result.info.name)
+    assert stored.library_best == result.library_best
+    assert stored.over_library_best == over
+
+
+def test_a_result_without_it_says_why(searched: tuple[StudyResult, Path]) -> None:
+    result = replace(searched[0], library_best=None, no_library_best="the library was asked in vain")
+
+    out = StringIO()
+    print_result(result, Console(file=out, width=200))
+    assert "the library's best is not known: the library was asked in vain" in out.getvalue()
+    assert result.to_dict()["library_best"] == {"unknown": "the library was asked in vain"}
+    assert "not known" in fields.result_tags(result)["library_best"]
+    assert result.over_library_best is None
+
+
+def test_without_a_race_the_interval_is_that_of_both() -> None:
+    best = LibraryBest("cuBLASLt", "13.1.0", "cublaslt", Configuration.of({"guess": 2}), 8, Estimate(0.9, 0.88, 0.92))
+
+    speed = best.speed_of(Estimate(0.8, 0.78, 0.82))
+
+    assert speed.value == pytest.approx(0.9 / 0.8)
+    assert speed.low == pytest.approx(0.88 / 0.82)
+    assert speed.high == pytest.approx(0.92 / 0.78)
+
+
+def test_a_record_is_read_back_as_it_was_and_a_damaged_one_is_refused() -> None:
+    best = LibraryBest(
+        "cuBLASLt", "13.1.0", "cublaslt", Configuration.of({"guess": 2}), 8, Estimate(0.9, 0.88, 0.92),
+        Estimate(0.95, 0.94, 0.96), 0.1,
+    )  # fmt: skip
+    assert LibraryBest.from_dict(best.to_dict()) == best
+    with pytest.raises(ValueError, match="not positive"):
+        LibraryBest.from_dict(best.to_dict() | {"ratio": {"value": 0, "low": 0, "high": 1}})
+    with pytest.raises((LookupError, TypeError)):
+        LibraryBest.from_dict({"ratio": {"value": 1, "low": 1, "high": 1}})
