@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import examples, own_spaces_option
+from tilescout.search.tables.card import Baseline
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table, find_tables
 from tilescout.spaces.errors import SpaceError, TableError
@@ -50,7 +51,9 @@ def _show(table: Table, console: Console, named: Named) -> None:
     grid.add_column("problem", no_wrap=True)
     summaries = table.summarise()
     pruned = any(summary.pruned for summary in summaries)
-    for heading in ("rows", *["pruned"] * pruned, "failed", f"{card.library} µs", "best", "default"):
+    listed = any(baseline.library_best is not None for baseline in card.baselines.values())
+    headings = ("rows", *["pruned"] * pruned, "failed", f"{card.library} µs", "best", "default")
+    for heading in (*headings, *["library's best"] * listed):
         grid.add_column(heading, justify="right", no_wrap=True)
     for summary in summaries:
         best, default = summary.best_timing, summary.default_timing
@@ -62,8 +65,13 @@ def _show(table: Table, console: Console, named: Named) -> None:
             f"{summary.library_us:.2f}",
             f"{1 / best.ratio:.3f}" if best else "none",
             f"{1 / default.ratio:.3f}" if default else "failed",
+            *[_library_best(card.baselines[summary.problem])] * listed,
         )
     console.print(grid)
+
+
+def _library_best(baseline: Baseline) -> str:
+    return "" if baseline.library_best is None else f"{1 / baseline.library_best.ratio.value:.3f}"
 
 
 def _staleness(table: Table, named: Named) -> str:

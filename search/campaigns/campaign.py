@@ -16,12 +16,15 @@ from tilescout.search.campaigns.finals import Final, race_final
 from tilescout.search.campaigns.lanes import Lane, Work, next_work
 from tilescout.search.campaigns.plan import Plan
 from tilescout.search.campaigns.records import Record, check_header, header, read_records
-from tilescout.search.engines.engine import Engine, Task
+from tilescout.search.engines.engine import CannotMeasureError, Engine, Task
+from tilescout.search.engines.library_candidates import Candidate, fastest_candidate
 from tilescout.search.engines.races import Racetrack
+from tilescout.search.measure.library_best import BESIDE, LibraryBest
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.studies.journal import Journal
-from tilescout.spaces.errors import DeviceError
+from tilescout.spaces.errors import DeviceError, SpaceError
+from tilescout.spaces.problems import Problem
 
 _LOG = logging.getLogger(__name__)
 
@@ -154,6 +157,11 @@ class Campaign:
                     self._tell()
         finally:
             self._racers.shutdown(wait=False, cancel_futures=True)
+
+    def library_best(self, number: int) -> LibraryBest | None:
+        """The library's best candidate on a problem, as it raced or as it was recorded; None if it is not known."""
+        final = self.finals.get(number)
+        return final.library_best if final else self.engine.recorded_library_best(self.plan.problems[number])
 
     def _open(self, number: int) -> Work:
         """The work on a problem that the journal does not have yet."""
@@ -300,9 +308,19 @@ class Campaign:
         if not timed:
             return Final()
         assert work.library_us is not None  # who timed a kernel timed the library
-        track = Racetrack(self.engine, gpu, work.problem, work.library_us, self.plan.configurations)
+        found = self._library_candidate(gpu, work.problem, work.library_us)
+        best, beside = (None, {}) if found is None else (found.best, {BESIDE: found.task})
+        track = Racetrack(self.engine, gpu, work.problem, work.library_us, self.plan.configurations, beside)
         options = self.options
-        return race_final(timed, self._default(work), track.measure, options.race, options.finals, options.seed)
+        return race_final(timed, self._default(work), track.measure, options.race, options.finals, options.seed, best)
+
+    def _library_candidate(self, gpu: int, problem: Problem, library_us: float) -> Candidate | None:
+        """The fastest of the library's own candidates; None if there is none, or it is not known."""
+        try:
+            return fastest_candidate(self.engine, gpu, problem, library_us)
+        except (CannotMeasureError, SpaceError, DeviceError) as error:  # a lost GPU shows in the race
+            _LOG.info("the library's best on %s is not known: %s", problem, error)
+            return None
 
     def _default(self, work: Work) -> int | None:
         """The number of the problem's default in the plan; None if it is not legal."""

@@ -93,7 +93,7 @@ def make_card(campaign: Campaign) -> TableCard:
         recorded=engine.recorded,
         library=engine.library(plan.problems[0]),
         baselines={
-            problem: Baseline(engine.default(problem), campaign.library_us[number])
+            problem: Baseline(engine.default(problem), campaign.library_us[number], campaign.library_best(number))
             for number, problem in enumerate(plan.problems)
         },
         selection=_selection(campaign),

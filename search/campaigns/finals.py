@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tilescout.search.engines.engine import CannotMeasureError
+from tilescout.search.measure.library_best import BESIDE, LibraryBest
 from tilescout.search.measure.measurement import Measurement, Timing
 from tilescout.search.measure.race import Measure, Race, RaceOptions, race_fastest
 
@@ -23,12 +24,15 @@ class Final:
         The share of draws of the means in which it has the lowest; see `Race`.
     error
         Why there was no race, or no further one; empty if there was.
+    library_best
+        The fastest of the library's own candidates, which ran in the races too; None if it is not known.
     """
 
     ratios: Mapping[int, tuple[float, float, float, int]] = field(default_factory=dict)
     winner: int | None = None
     probability: float = 0.0
     error: str = ""
+    library_best: LibraryBest | None = None
 
     def timing(self, number: int, measured: Measurement) -> Timing:
         """The timing of a configuration that was timed: that of the race, if it took part in one."""
@@ -43,7 +47,10 @@ class Final:
         found = {
             number: (each.value, each.low, each.high, race.ran[number] * pairs) for number, each in race.ratios.items()
         }
-        return Final({**self.ratios, **found}, race.winner, race.probability)
+        best = self.library_best
+        if best is not None and race.beside is not None:
+            best = replace(best, ratio=race.beside, over=race.over_beside)
+        return Final({**self.ratios, **found}, race.winner, race.probability, library_best=best)
 
 
 def race_final(
@@ -53,6 +60,7 @@ def race_final(
     options: RaceOptions,
     attempts: int,
     seed: int,
+    library_best: LibraryBest | None = None,
 ) -> Final:
     """Race the fastest rows of a problem until the fastest is one that was raced.
 
@@ -73,8 +81,11 @@ def race_final(
         Races at most.
     seed
         Of the first race; the next one's is larger by 1.
+    library_best
+        The fastest of the library's own candidates, which `measure` knows as `BESIDE`.
     """
-    final = Final()
+    final = Final(library_best=library_best)
+    beside = None if library_best is None else BESIDE
     for attempt in range(attempts):
         timings = {number: final.timing(number, outcome) for number, outcome in timed.items()}
         fastest = min(timings, key=lambda number: timings[number].ratio)
@@ -82,8 +93,11 @@ def race_final(
             break
         against = default if default is not None and default in timings else fastest
         try:
-            race = race_fastest(timings, against, measure, options, seed + attempt)
+            race = race_fastest(timings, against, measure, options, seed + attempt, beside)
         except CannotMeasureError as error:
-            return replace(final, error=str(error))
+            if beside is None:
+                return replace(final, error=str(error))
+            beside = None  # the library's kernel may be at fault: without it then
+            continue
         final = final.after(race, options.pairs)
     return final

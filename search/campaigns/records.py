@@ -6,6 +6,7 @@ from typing import Any
 from tilescout.search.campaigns.finals import Final
 from tilescout.search.campaigns.plan import Plan
 from tilescout.search.engines.engine import Engine
+from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.protocol import UNNAMED
 from tilescout.search.studies.journal import Journal
@@ -31,7 +32,9 @@ class Record(dict[str, Any]):
     def final(cls, problem: int, final: Final) -> "Record":
         """The races of a problem."""
         ratios = [[number, *found] for number, found in final.ratios.items()]
-        return cls(final=problem, ratios=ratios, winner=final.winner, probability=final.probability, error=final.error)
+        best = final.library_best.to_dict() if final.library_best is not None else None
+        outcome = {"winner": final.winner, "probability": final.probability, "error": final.error}
+        return cls(final=problem, ratios=ratios, **outcome, library_best=best)
 
 
 def header(engine: Engine, plan: Plan, prune: float | None) -> dict[str, Any]:
@@ -92,7 +95,14 @@ def read_records(
                 problem, library_us[problem] = record["library"]
             else:
                 ratios = {number: (value, low, high, pairs) for number, value, low, high, pairs in record["ratios"]}
-                finals[record["final"]] = Final(ratios, record["winner"], record["probability"], record["error"])
+                best = record.get("library_best")  # none in the journal of an older tilescout
+                finals[record["final"]] = Final(
+                    ratios,
+                    record["winner"],
+                    record["probability"],
+                    record["error"],
+                    LibraryBest.from_dict(best) if best is not None else None,
+                )
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"the journal {journal.path} is damaged ({error}): remove it to start anew") from error
     return rows, library_us, finals

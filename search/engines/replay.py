@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from datetime import date
 from functools import cache
 from typing import TypeVar
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.engines.engine import CannotMeasureError, Engine, Task, failed_future
 from tilescout.search.engines.jobs import in_words
+from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.provenance import Provenance
 from tilescout.search.tables.recorded_space import RecordedSpace, recorded_device
@@ -93,6 +95,11 @@ class ReplayEngine(Engine):
 
     def library(self, problem: Problem) -> str:
         return self.table.card.library
+
+    def recorded_library_best(self, problem: Problem) -> LibraryBest | None:
+        best = self.table.card.baselines[problem].library_best
+        # It was compared with the winner of a race that is not replayed.
+        return replace(best, over=None, gpu_seconds=0.0) if best is not None else None
 
     def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
         # The seconds of compiling are part of each recorded measurement.

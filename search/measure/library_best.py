@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
+from tilescout.search.measure.measurement import check_interval
 from tilescout.search.measure.race import Estimate
 from tilescout.spaces.knobs import Configuration
 
@@ -79,7 +80,11 @@ class LibraryBest:
                 "over": None if over is None else Estimate(**over),
             }
         )
-        estimates = [made.ratio, *([] if made.over is None else [made.over])]
-        if any(not 0 < value < float("inf") for each in estimates for value in (each.value, each.low, each.high)):
-            raise ValueError("a ratio of the library's best is not positive")
+        texts = (made.library, made.version, made.space)
+        if not all(isinstance(text, str) for text in texts) or type(made.listed) is not int:
+            raise TypeError("a text or number of the library's best is something else")
+        for each in (made.ratio, *([] if made.over is None else [made.over])):
+            check_interval(each.value, each.low, each.high)
+        if not 0 <= made.gpu_seconds < float("inf"):
+            raise ValueError("the GPU seconds of the library's best are negative")
         return made

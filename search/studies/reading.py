@@ -74,6 +74,9 @@ def _check(result: StudyResult) -> None:
         roofline.check(result.info.library_us)
         for trial in result.trials:
             roofline.check(trial.measurement.time_us)
+    best = result.library_best
+    if roofline is not None and best is not None:
+        roofline.check(best.ratio.value * result.info.library_us)
     race = result.race
     if race is not None:
         known = {trial.index for trial in result.trials if trial.measurement.timing is not None}

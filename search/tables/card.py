@@ -8,15 +8,16 @@ from reprlib import repr as short
 from sys import float_info
 from typing import Any
 
+from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.protocol import UNNAMED, Objective
-from tilescout.spaces.errors import ProblemError, TableError
+from tilescout.spaces.errors import MALFORMED, ProblemError, TableError
 from tilescout.spaces.inputs import parse_json
 from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.named import NamedProblem
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import NONE_NAMED, Named, find_template, template_names
 
-FORMAT = 6
+FORMAT = 7
 _OLDEST = 2  # without pilot_seconds
 _NAMED = 6  # the first that names the objective
 _INT32 = range(-(2**31), 2**31)  # what an integer column holds
@@ -32,10 +33,19 @@ class Baseline:
         What is run without any search.
     library_us
         The library's steady time on the problem, in µs.
+    library_best
+        The fastest of the library's own candidates; its `over` is the time of the last race's answer. None where it was
+        not recorded.
     """
 
     default: Configuration
     library_us: float
+    library_best: LibraryBest | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready mapping."""
+        best = {} if self.library_best is None else {"library_best": self.library_best.to_dict()}
+        return {"default": dict(self.default), "library_us": self.library_us, **best}
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,8 @@ class TableCard:
     format
         Version of the files' format: since 3 a row says what its pilot cost (before, verifying included it),
         since 4 how many instructions its kernel has,
-        since 5 what a race told apart from what the row's own pairs told, since 6 the card names the objective.
+        since 5 what a race told apart from what the row's own pairs told, since 6 the card names the objective,
+        since 7 a baseline may have the library's best.
     objective
         What ran around a kernel while it was timed.
     """
@@ -101,10 +112,7 @@ class TableCard:
             "knobs": dict(self.knobs),
             "versions": dict(self.versions),
             "recorded": self.recorded.isoformat(),
-            "baselines": {
-                str(problem): {"default": dict(baseline.default), "library_us": baseline.library_us}
-                for problem, baseline in self.baselines.items()
-            },
+            "baselines": {str(problem): baseline.to_dict() for problem, baseline in self.baselines.items()},
         }
         return json.dumps(record, indent=1, ensure_ascii=False) + "\n"
 
@@ -213,4 +221,13 @@ def _baseline(problem: str, record: Any, knobs: Mapping[str, tuple[Value, ...]])
     if type(library_us) not in (int, float) or not 0 < library_us <= float_info.max:
         raise _malformed(problem, f"library_us: expected a positive number, found {short(library_us)}")
     values = {name: knobs[name][knobs[name].index(default[name])] for name in knobs}  # 64 where the text says 64.0
-    return Baseline(Configuration.of(values), float(library_us))
+    return Baseline(Configuration.of(values), float(library_us), _library_best(problem, record.get("library_best")))
+
+
+def _library_best(problem: str, record: Any) -> LibraryBest | None:
+    if record is None:
+        return None
+    try:
+        return LibraryBest.from_dict(record)
+    except MALFORMED as error:
+        raise _malformed(problem, f"library_best: {error!r}") from error

@@ -1,14 +1,18 @@
 import json
 from dataclasses import replace
 from math import nan
+from typing import Any
 
 import pytest
 
+from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.protocol import Objective
+from tilescout.search.measure.race import Estimate
 from tilescout.search.tables.card import FORMAT, TableCard
 from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table, card_path
 from tilescout.spaces.errors import TableError
+from tilescout.spaces.knobs import Configuration
 
 PROBLEM = "4096x4096x4096:bf16"
 
@@ -26,6 +30,25 @@ def test_a_card_names_its_objective_and_one_of_before_is_a_chains(invented_card:
     record = json.loads(invented_card.to_json()) | {"format": 5}
     del record["objective"]
     assert TableCard.from_json(json.dumps(record)).objective is Objective.CHAIN
+
+
+def test_a_card_has_the_librarys_best_of_a_problem_and_one_of_before_has_none(invented_card: TableCard) -> None:
+    best = LibraryBest("cuBLASLt", "13.1.0", "cublaslt", Configuration.of({"guess": 2}), 8, Estimate(0.9, 0.8, 1.0))
+    problem = next(iter(invented_card.baselines))
+    baselines = {**invented_card.baselines, problem: replace(invented_card.baselines[problem], library_best=best)}
+    card = replace(invented_card, baselines=baselines)
+
+    found = TableCard.from_json(card.to_json()).baselines
+
+    assert found[problem].library_best == best
+    assert all(found[other].library_best is None for other in found if other != problem)
+    record = json.loads(card.to_json())
+    whole = best.to_dict()
+    faults: list[Any] = [{}, [], {**whole, "ratio": {"value": 0, "low": 0, "high": 0}}, {**whole, "listed": "8"}]
+    for damaged in faults:
+        record["baselines"][str(problem)]["library_best"] = damaged
+        with pytest.raises(TableError, match="library_best"):
+            TableCard.from_json(json.dumps(record))
 
 
 def test_a_cut_card_is_refused_wherever_it_is_cut(invented_table: Table) -> None:

@@ -11,14 +11,20 @@ from rich.console import Console
 
 from tilescout.experiments.commands.printing import print_result
 from tilescout.search.build.compilers import CompileOptions
+from tilescout.search.campaigns.campaign import CampaignOptions
+from tilescout.search.campaigns.collection import collect
+from tilescout.search.campaigns.plan import make_plan
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.local import LocalEngine
+from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.protocol import ProtocolOptions
-from tilescout.search.measure.race import Estimate
+from tilescout.search.measure.race import Estimate, RaceOptions
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyResult
+from tilescout.search.tables.card import FORMAT
+from tilescout.search.tables.table import Table
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.description import verdict
 from tilescout.search.tuning.loop import Budget
@@ -26,6 +32,7 @@ from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces import devices, templates
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.subspace import parse_restrictions
 
 OPTIONS = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0), timeout=20)
 
@@ -98,6 +105,29 @@ def test_a_result_without_it_says_why(searched: tuple[StudyResult, Path]) -> Non
     assert result.over_library_best is None
 
 
+def test_a_campaign_records_it_and_a_replay_states_it(fake_cublaslt: ModuleType, tmp_path: Path) -> None:
+    problem = GemmProblem(48, 64, 40)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(templates._BUILT_IN, "host_cublaslt", "fake_cublaslt:TEMPLATE")
+        patch.setitem(devices.DEVICES, "host", fake_cublaslt.HOST)
+        template = fake_cublaslt.COMPARED
+        with LocalEngine(template, tmp_path / "store", ["cpu"], fake_cublaslt.HOST, OPTIONS) as engine:
+            some = parse_restrictions(["fault=nothing"], template.knobs)
+            plan = make_plan([engine.space(problem)], [engine.default(problem)], None, 0, some)
+            collect(engine, plan, tmp_path / "t.parquet", CampaignOptions(race=RaceOptions(look=3, looks=1)))
+        table = Table.read(tmp_path / "t.parquet", {template.name: template})
+        with ReplayEngine(table, template) as replay, Evaluator(replay, problem) as evaluator:
+            result = run_study(evaluator, TuneOptions("random", 0, Budget(3), tmp_path / "studies"))
+
+    recorded = table.card.baselines[problem].library_best
+    assert table.card.format == FORMAT
+    assert recorded is not None
+    assert recorded.over is not None
+    assert result.library_best == replace(recorded, over=None, gpu_seconds=0.0)
+    assert result.over_library_best is not None
+    assert result.race is None
+
+
 def test_without_a_race_the_interval_is_that_of_both() -> None:
     best = LibraryBest("cuBLASLt", "13.1.0", "cublaslt", Configuration.of({"guess": 2}), 8, Estimate(0.9, 0.88, 0.92))
 
@@ -114,7 +144,7 @@ def test_a_record_is_read_back_as_it_was_and_a_damaged_one_is_refused() -> None:
         Estimate(0.95, 0.94, 0.96), 0.1,
     )  # fmt: skip
     assert LibraryBest.from_dict(best.to_dict()) == best
-    with pytest.raises(ValueError, match="not positive"):
+    with pytest.raises(ValueError, match="can't have the interval"):
         LibraryBest.from_dict(best.to_dict() | {"ratio": {"value": 0, "low": 0, "high": 1}})
     with pytest.raises((LookupError, TypeError)):
         LibraryBest.from_dict({"ratio": {"value": 1, "low": 1, "high": 1}})
