@@ -7,6 +7,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Self
 
+from tilescout.spaces.inputs import read_regular
+
 _FENCE = re.compile(r"^(```+)[^\n]*\n.*?^\1[ ]*$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _LINK = re.compile(r"(!?\[)((?:[^\[\]]|\[[^\[\]]*\])*)(\]\([^)\s]*\))")
@@ -23,6 +25,9 @@ _NO_FIGURE = re.compile(
     r"|[^\W\d]\w*(?:-\d[\w.]*)?"  # a name that holds digits: bf16, e4m3, H200, paired-8, SHA-256
 )
 _NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
+
+LARGEST_BYTES = 2_000_000
+"""A document that is larger is refused."""
 
 _DROPPED, _HIDDEN = "\x01", "\x02"
 
@@ -108,4 +113,4 @@ def read_documents(root: Path, patterns: tuple[str, ...]) -> list[Document]:
 
 def read_document(root: Path, name: str) -> Document:
     """A document of a checkout by its path there."""
-    return Document.parse(name, (root / name).read_text(encoding="utf-8"))
+    return Document.parse(name, read_regular(root / name, LARGEST_BYTES).decode())

@@ -20,6 +20,7 @@ from tilescout.experiments.research.claims.ledger import (
 )
 from tilescout.experiments.research.claims.tables import table_of
 from tilescout.spaces.errors import MALFORMED, check_keys, one_line
+from tilescout.spaces.inputs import read_regular
 
 LARGEST_BYTES = 2_000_000
 """A ledger that is larger is refused."""
@@ -42,9 +43,7 @@ def read_ledger(root: Path, complete: bool = True) -> Ledger:
     """
     path = root / LEDGER
     try:
-        if path.stat().st_size > LARGEST_BYTES:
-            raise LedgerError(f"{path} is larger than {LARGEST_BYTES:,} bytes, the most that a ledger may have")
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = tomllib.loads(read_regular(path, LARGEST_BYTES).decode())
         ledger = _ledger_of(found, root)
     except (OSError, *MALFORMED) as error:
         raise LedgerError(f"can't read {path} as a ledger of figures: {one_line(error)}") from error

@@ -9,6 +9,10 @@ from tilescout.experiments.research.claims.expressions import evaluate
 from tilescout.experiments.research.claims.ledger import UNITS, Claim, Ledger, LedgerError
 from tilescout.experiments.research.claims.sources import SOURCES
 from tilescout.spaces.errors import one_line
+from tilescout.spaces.inputs import read_regular
+
+LARGEST_BYTES = 200_000_000
+"""Data that are larger are refused."""
 
 
 def digest(path: Path) -> str:
@@ -20,7 +24,7 @@ def digest(path: Path) -> str:
         If it can't be read.
     """
     try:
-        return sha256(path.read_bytes()).hexdigest()
+        return sha256(read_regular(path, LARGEST_BYTES)).hexdigest()
     except OSError as error:
         raise LedgerError(f"can't read the data {path}: {error.strerror}") from error
 

@@ -34,12 +34,14 @@ from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.measure.measurement import Timing
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import RaceOptions
+from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import find_device
+from tilescout.spaces.inputs import read_regular
 from tilescout.spaces.subspace import read_subspace
 from tilescout.spaces.suite import find_suite
 from tilescout.spaces.templates import find_template
@@ -49,6 +51,7 @@ Source = Callable[..., Any]
 """Takes the files that a claim names, by their names, and its parameters by theirs."""
 
 SEED = 0
+LARGEST_LOG = 10_000_000  # bytes
 
 
 def record(files: Files) -> Any:
@@ -65,7 +68,7 @@ def problems(files: Files) -> Any:
 def settings(files: Files) -> Any:
     """The numbers that the code goes by."""
     kinds = {"protocol": ProtocolOptions, "race": RaceOptions, "guided": GuidedOptions}
-    return {name: asdict(kind()) for name, kind in kinds.items()}
+    return {"sampler": {"lookahead": SpaceSampler.lookahead}, **{name: asdict(kind()) for name, kind in kinds.items()}}
 
 
 def table(files: Files) -> Any:
@@ -210,7 +213,7 @@ def softmax(files: Files, dtype: str) -> Any:
 def log(files: Files, numbers: dict[str, str]) -> Any:
     """Numbers of a log, each the last that a pattern's group finds."""
     (path,) = files.values()
-    text = path.read_text(encoding="utf-8")
+    text = read_regular(path, LARGEST_LOG).decode()
     return {name: float(re.findall(pattern, text)[-1].replace(",", "")) for name, pattern in numbers.items()}
 
 

@@ -73,7 +73,7 @@ def test_what_takes_minutes_agrees_with_the_figures_that_were_written_beside_the
     speeds = LEDGER_HERE.claims["unseen-speed"].values
     for name, told in written["speed"]["all"].items():
         ends = ("", "_low", "_high", "_least", "_largest")
-        assert [speeds[f"{name}{end}"] for end in ends] == pytest.approx(told, abs=5e-3)  # intervals are drawn
+        assert [speeds[f"{name}{end}"] for end in ends] == pytest.approx(told, rel=1e-5)
 
 
 def test_readme_states_the_speeds_of_unseen_problems_with_their_intervals() -> None:
