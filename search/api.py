@@ -72,6 +72,7 @@ def tune(
     mlflow: str | bool = True,
     progress: bool = False,
     on_trial: Callable[[TrialRecord], None] = lambda trial: None,
+    on_result: Callable[[TuneResult], None] = lambda result: None,
 ) -> TuneResult:
     """Search for the fastest configuration of a kernel on a problem.
 
@@ -123,6 +124,8 @@ def tune(
         Show a live bar on standard error, or in a notebook's cell.
     on_trial
         Called with every trial as it finishes, those of earlier runs first.
+    on_result
+        Called with the result as soon as it is known and stored; MLflow gets its pictures after that.
 
     Returns
     -------
@@ -184,8 +187,13 @@ def tune(
                 bar(trial)
             on_trial(trial)
 
+        def answer(result: StudyResult) -> None:
+            if bar is not None:
+                bar.end()
+            on_result(TuneResult.of(result))
+
         try:
-            return TuneResult.of(run_study(evaluator, options, make_tracker, show))
+            return TuneResult.of(run_study(evaluator, options, make_tracker, show, on_result=answer))
         except SearchInterrupted as interrupted:
             raise SearchInterrupted(TuneResult.of(interrupted.result)) from interrupted
 

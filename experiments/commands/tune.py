@@ -111,11 +111,11 @@ def _tune_one(asked: TuneRequest) -> StudyResult:
             resume=asked.resume,
             mlflow=asked.mlflow_uri or True,
             progress=True,
+            on_result=lambda found: print_result(found, Console()),
         )
     except SearchInterrupted as interrupted:
         print_result(interrupted.result, Console())
         raise
-    print_result(result, Console())
     _LOG.info("study %s; %s", result.info.name, asked.shown_at(result.page))
     asked.deliver(result.to_dict(), result.not_tracked)
     return result

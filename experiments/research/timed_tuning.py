@@ -36,8 +36,8 @@ class Times:
     prepared
         The problem was set up on the GPU, and its space enumerated.
     searched, raced, logged
-        The search had its last trial, its race was done, and MLflow had all.
-    compiling, measuring, racing
+        The search had its last trial, its race was done and the answer known, and MLflow had all.
+    compiling, measuring
         The spans in which a kernel was asked of the compilers and not there, and in which the GPU was at work.
     trials, compile_seconds
         Finished trials, or compiled kernels, and the seconds of one core that compiling them took.
@@ -55,7 +55,6 @@ class Times:
     compile_seconds: float = 0.0
     compiling: list[Span] = field(default_factory=list)
     measuring: list[Span] = field(default_factory=list)
-    racing: list[Span] = field(default_factory=list)
 
 
 def watched(spans: list[Span], now: Callable[[], float], call: Callable[..., "Future[Any]"]) -> Callable[..., Any]:
@@ -72,7 +71,7 @@ def watched(spans: list[Span], now: Callable[[], float], call: Callable[..., "Fu
 
 def watch(engine: "Engine", times: Times, now: Callable[[], float]) -> None:
     """Note what an engine is asked, from now on."""
-    for name, spans in (("compile", times.compiling), ("measure", times.measuring), ("race", times.racing)):
+    for name, spans in (("compile", times.compiling), ("measure", times.measuring)):
         setattr(engine, name, watched(spans, now, getattr(engine, name)))
 
 
@@ -104,12 +103,12 @@ def tune(problem: str, store: Path, launched: float) -> Times:
                 evaluator,
                 TuneOptions("guided", 0, Budget(64), studies(store, None)),
                 lambda info, run_id: MlflowTracker(uri, root, info, run_id),
+                on_result=lambda _: setattr(times, "raced", now()),
             )
             times.logged = now()
     times.trials = len(result.trials)
     times.compile_seconds = sum(trial.measurement.compile_seconds for trial in result.trials)
     times.searched = max(trial.finished for trial in result.trials) - launched
-    times.raced = max([end for _, end in times.racing], default=times.searched)
     return times
 
 

@@ -77,16 +77,17 @@ def importance(result: StudyResult) -> Importance | None:
 
     Only trials with a time count, and a search does not try configurations at random: this describes its trials.
     """
-    import optuna
-    from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-    from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator
-    from optuna.trial import create_trial
-
     timed = [trial for trial in result.trials if trial.measurement.ok]
     timed = timed[:: max(1, math.ceil(len(timed) / _MOST))]  # evenly over the search: a thousand would take seconds
     values = knob_values(timed)
     if len(timed) < _LEAST or not values or len({trial.measurement.time_us for trial in timed}) == 1:
         return None
+    # With scikit-learn and SciPy, a second of imports.
+    import optuna
+    from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+    from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator
+    from optuna.trial import create_trial
+
     distributions: dict[str, BaseDistribution] = {
         name: IntDistribution(0, len(tried) - 1) if _is_ordered(tried) else CategoricalDistribution(range(len(tried)))
         for name, tried in values.items()

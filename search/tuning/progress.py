@@ -32,6 +32,11 @@ class StudyProgress:
         self._best_us = min(self._best_us, trial.measurement.time_us)
         self._progress.update(self._task, advance=1, description=f"best {self._best_us:.2f} µs")
 
+    def end(self) -> None:
+        """Leave the bar as it is, and the terminal to others."""
+        self._progress.refresh()  # a notebook would keep the last but one otherwise
+        self._progress.stop()
+
     def __enter__(self) -> Self:
         self._progress.start()
         return self
@@ -39,5 +44,4 @@ class StudyProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._progress.refresh()  # a notebook would keep the last but one otherwise
-        self._progress.stop()
+        self.end()

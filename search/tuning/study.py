@@ -151,6 +151,7 @@ def run_study(
     make_tracker: Callable[[StudyInfo, str | None], Tracker] = lambda info, run_id: NoTracker(),
     on_trial: Callable[[TrialRecord], None] = lambda trial: None,
     search: Loop = run,
+    on_result: Callable[[StudyResult], None] = lambda result: None,
 ) -> StudyResult:
     """Search for the fastest configuration.
 
@@ -169,6 +170,8 @@ def run_study(
         Called with every trial as it finishes, those of earlier runs first.
     search
         The loop that asks and tells the study; for a suite, one that does so in turns.
+    on_result
+        Called with the result as soon as it is known and stored; the tracker takes seconds more.
 
     Returns
     -------
@@ -235,6 +238,7 @@ def run_study(
         result = _race(evaluator, result, default, options)
         result = replace(result, seconds=time.monotonic() - started)
         record_result(study, result)
+        on_result(result)
         tuner.look()
         tracker.adopt([trial for trial in result.trials if tuner.inherits(trial.number)])
         for trial in result.trials:

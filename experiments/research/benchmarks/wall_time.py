@@ -11,8 +11,8 @@ to so many cores by its affinity. Every second is counted once:
 - `propose`: of the search, while nothing is in flight: the sampler, the study's files
 - `compile`: of the search, while kernels are compiled and the GPU waits
 - `measure`: of the search, while the GPU measures
-- `race`: while the GPU races
-- `log`: from the end of the race until MLflow has all
+- `race`: from the last trial until the answer is known
+- `log`: until MLflow has all, pictures included
 - `exit`: until the process has ended
 """
 
@@ -26,8 +26,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table as Grid
 
 from tilescout.experiments.research.runner import Run, study
 from tilescout.search.build.cores import available_cores
@@ -69,15 +67,15 @@ def account(times: Mapping[str, Any], ended: float) -> dict[str, float]:
     begin, end = times["prepared"], times["searched"]
     measuring = length(covered(times["measuring"], begin, end))
     busy = length(covered([*times["measuring"], *times["compiling"]], begin, end))
-    race = length(covered(times["racing"], end, times["logged"]))
+    answered = times["raced"]
     return {
         "start": times["imported"],
         "set up": begin - times["imported"],
         "propose": end - begin - busy,
         "compile": busy - measuring,
         "measure": measuring,
-        "race": race,
-        "log": times["logged"] - end - race,
+        "race": answered - end,
+        "log": times["logged"] - answered,
         "exit": ended - times["logged"],
     }
 
@@ -107,6 +105,7 @@ def timed(cores: int, asked: Mapping[str, object]) -> dict[str, Any]:
         "problem": times["problem"],
         "cores": times["cores"],
         "seconds": ended,
+        "answered": times["raced"],
         "cpu_seconds": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
         "trials": times["trials"],
         "compiled": len(times["compiling"]),
@@ -126,9 +125,9 @@ def main(run: Run, problems: tuple[str, ...], cores: tuple[int, ...], repeats: i
     """Tune every problem on so many cores each, and print where the time went."""
     found: list[dict[str, Any]] = []
     gpu = bool(visible_gpus())
-    grid = Grid(title="seconds of a tuning" if gpu else f"seconds of compiling {KERNELS} kernels")
-    for heading in ("problem", "cores", "store", "all", *PHASES, "trials", "compiled"):
-        grid.add_column(heading, justify="left" if heading in ("problem", "store") else "right")
+    print("seconds of a tuning" if gpu else f"seconds of compiling {KERNELS} kernels")
+    columns = ("answer", "all", "CPU", *PHASES)
+    print(f"{'problem':>22} cores store{''.join(f'{column:>8}' for column in columns)}  trials compiled")
     possible = [count for count in cores if count <= available_cores()]
     for _ in range(repeats):
         for count in possible or [available_cores()]:
@@ -139,7 +138,9 @@ def main(run: Run, problems: tuple[str, ...], cores: tuple[int, ...], repeats: i
                         one = timed(count, asked) | {"store": kept}
                         found.append(one)
                         run.keep({"tuned": gpu, "runs": found})
-                        numbers = [one["seconds"], *(one["account"][phase] for phase in PHASES)]
-                        shown = [f"{number:.2f}" for number in numbers]
-                        grid.add_row(problem, str(count), kept, *shown, str(one["trials"]), str(one["compiled"]))
-    Console().print(grid)
+                        shown = [one["answered"], one["seconds"], one["cpu_seconds"], *one["account"].values()]
+                        print(
+                            f"{problem:>22} {one['cores']:5} {kept:5}{''.join(f'{value:8.2f}' for value in shown)}"
+                            f"{one['trials']:8}{one['compiled']:9}",
+                            flush=True,
+                        )

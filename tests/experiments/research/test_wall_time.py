@@ -15,10 +15,10 @@ def test_every_second_of_a_tuning_is_counted_once() -> None:
         "imported": 1.0,
         "prepared": 5.0,
         "searched": 9.0,
+        "raced": 9.5,
         "logged": 11.0,
         "compiling": [(5.0, 6.0), (5.0, 6.5), (7.0, 7.5)],
         "measuring": [(6.0, 6.2), (6.5, 7.0), (8.0, 8.5)],
-        "racing": [(9.5, 10.0)],
     }
 
     parts = account(times, ended=12.0)

@@ -28,7 +28,7 @@ from tilescout.search.studies.trials import finished_trials
 from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.table import Table, write_table
 from tilescout.search.tuning.loop import Budget, run
-from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
+from tilescout.search.tuning.study import NoTracker, SearchInterrupted, TuneOptions, run_study
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
@@ -383,3 +383,20 @@ def test_an_outcome_that_waits_for_its_turn_is_not_lost_with_the_process(table: 
 
     assert len(result.trials) == 12
     assert again.submitted == 12 - 3
+
+
+def test_the_answer_is_known_before_the_tracker_has_it(table: Table, tmp_path: Path) -> None:
+    heard: list[tuple[str, StudyResult]] = []
+
+    class Slow(NoTracker):
+        def finish(self, result: StudyResult) -> None:
+            heard.append(("tracker", result))
+
+    with ShuffledEvaluator(table, 0) as evaluator:
+        options = TuneOptions("random", 0, Budget(trials=4), tmp_path)
+        result = run_study(
+            evaluator, options, lambda info, run_id: Slow(), on_result=lambda found: heard.append(("answer", found))
+        )
+
+    assert [who for who, _ in heard] == ["answer", "tracker"]
+    assert all(found == result for _, found in heard)
