@@ -270,6 +270,7 @@ def study_tunings(worker: Worker, problem: Problem, store: Path, count: int, ask
     ]
     return {
         "sampler": asked.sampler,
+        "model": results[0].info.guide,
         "searches": searches,
         "behind_the_best_winner": behind,
         "within_1_percent": sum(value <= 0.01 for value in behind),

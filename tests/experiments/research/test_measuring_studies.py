@@ -7,11 +7,14 @@ from datetime import date
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from tilescout.experiments.research.llama_block import BlockSizes
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.studies import objectives, race_designs, settling, timelines
+from tilescout.experiments.research.studies.tunings_out_of_sample import HEATS, RACE, figures, raced
+from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.rows import Row
@@ -114,6 +117,17 @@ def test_settling_is_measured_for_every_length(measure: Callable[..., Record]) -
     found = measure("settling", *ON_PROBLEM, *options).result[str(PROBLEM)]
     assert list(found) == ["0 us", "500 us"]
     assert all(length["few_pairs_over_race"] > 0 for length in found.values())
+
+
+def test_an_answer_races_against_the_fastest_of_a_table(plain_gemm: ModuleType, tmp_path: Path) -> None:
+    one, four = (Configuration.of({"fault": "nothing", "repeats": repeats}) for repeats in (1, 4))
+    with LocalEngine(plain_gemm.TEMPLATE, tmp_path, ["cpu"]) as engine:
+        logs = raced(engine, PROBLEM, {"answer": four, "default": one, "table 1": one})
+    assert np.shape(logs["answer"]) == (HEATS, RACE.look)
+    assert logs["default"] == logs["table 1"]  # one kernel, measured once
+    result = {"trials": 3, "gpu_seconds": 1.0, "stopped": ""}
+    kept = {"result": result, "wall_seconds": 1.0, "compiled": 3, "race": logs}
+    assert figures(kept)["regret"][0] > 0  # it does the work four times
 
 
 def test_the_rows_of_a_table_race(measure: Callable[..., Record]) -> None:
