@@ -21,7 +21,7 @@ _NO_FIGURE = re.compile(
     r"|\d+(?:[×x]\d+)+"  # sizes of a problem or a tile
     r"|\d+[²³]"  # a square or cubic problem
     r"|\d+(?:\.\d+){2,}[\w+.]*"  # a version
-    r"|(?<=\bformat )\d+\b(?!\.\d)"  # the number of a format
+    r"|(?<=\bformat )\d+\b(?!\.\d)|(?<=\bformat is )\d+\b|(?<=\bformats )\d+ to \d+\b"  # the number of a format
     r"|[^\W\d]\w*(?:-\d[\w.]*)?"  # a name that holds digits: bf16, e4m3, H200, paired-8, SHA-256
 )
 _NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")

@@ -31,6 +31,7 @@ from tilescout.experiments.research.studies.race_coverage import RACES, coverage
 from tilescout.search.build.cores import available_cores
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
+from tilescout.search.measure.library_best import CANDIDATES
 from tilescout.search.measure.measurement import Timing
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import RaceOptions
@@ -68,7 +69,8 @@ def problems(files: Files) -> Any:
 def settings(files: Files) -> Any:
     """The numbers that the code goes by."""
     kinds = {"protocol": ProtocolOptions, "race": RaceOptions, "guided": GuidedOptions}
-    return {"sampler": {"lookahead": SpaceSampler.lookahead}, **{name: asdict(kind()) for name, kind in kinds.items()}}
+    lone = {"sampler": {"lookahead": SpaceSampler.lookahead}, "library": {"candidates": CANDIDATES}}
+    return {**lone, **{name: asdict(kind()) for name, kind in kinds.items()}}
 
 
 def table(files: Files) -> Any:
