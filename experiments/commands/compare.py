@@ -1,6 +1,5 @@
 """``tilescout compare``: search strategies side by side on recorded tables."""
 
-import json
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tilescout.experiments.commands.options import (
+    STDOUT,
     check_result,
     collected,
     examples,
@@ -18,6 +18,7 @@ from tilescout.experiments.commands.options import (
     processes_option,
     store_option,
     typed_samplers,
+    write_result,
 )
 from tilescout.experiments.compare.api import DEFAULT_SEEDS, DEFAULT_TIMEOUT, DEFAULT_TRIALS
 from tilescout.experiments.compare.api import compare as run_comparison
@@ -131,9 +132,10 @@ def compare(asked: CompareRequest) -> None:
             on_begin=begin,
             on_search=show,
         )
-    print_comparison(comparison, Console(width=None if sys.stdout.isatty() else WIDTH))
-    if asked.json_path is not None:
-        asked.json_path.write_text(json.dumps(comparison.to_dict(), indent=1) + "\n")
+    aside = asked.json_path == STDOUT
+    terminal = (sys.stderr if aside else sys.stdout).isatty()
+    print_comparison(comparison, Console(stderr=aside, width=None if terminal else WIDTH))
+    write_result(asked.json_path, comparison.to_dict())
     uri, root = (asked.mlflow_uri, None) if asked.mlflow_uri else default_store(asked.store)
     about = {
         "name": f"{len(names)} strategies, {len(comparison.cases)} problems",

@@ -1,6 +1,7 @@
 """``tilescout compile``: build kernels with no GPU."""
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
@@ -10,14 +11,18 @@ from rich.progress import track
 from rich.table import Table
 
 from tilescout.experiments.commands.options import (
+    check_result,
     chosen,
+    console_beside,
     examples,
+    json_option,
     problem_option,
     seed_option,
     set_option,
     space_argument,
     store_option,
     target_option,
+    write_result,
 )
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, read_shared_object
 from tilescout.search.build.compilers import CompileOptions, CompilePool
@@ -41,6 +46,7 @@ from tilescout.spaces.templates import load_template
 @target_option
 @click.option("--processes", type=click.IntRange(min=1), help="Compilers at a time. [default: one a core]")
 @store_option
+@json_option
 def compile_sample(
     space: str,
     sample: int,
@@ -50,6 +56,7 @@ def compile_sample(
     target: str,
     processes: int | None,
     store: Path,
+    json_path: Path | None,
 ) -> int:
     """Compile configurations of SPACE for a problem into the store, without a GPU.
 
@@ -57,6 +64,7 @@ def compile_sample(
     layouts and epilogue are the same. A configuration that does not compile is recorded with its error. The
     exit code is 1 if none compiles.
     """
+    check_result(json_path)
     template, device = load_template(space), find_device(target)
     parsed = template.parse(problem)
     configurations = chosen(template, template.space(parsed, device), settings, sample, seed)
@@ -74,7 +82,7 @@ def compile_sample(
         outcomes = [future.result() for future in track(futures, "compile", console=Console(stderr=True))]
     seconds = time.perf_counter() - started
 
-    console = Console()
+    console = console_beside(json_path)
     built = [outcome for outcome in outcomes if isinstance(outcome, Artifact)]
     for configuration, outcome in zip(configurations, outcomes, strict=True):
         if not isinstance(outcome, Artifact):
@@ -87,6 +95,16 @@ def compile_sample(
         f"{reused} in the store already, {len(outcomes) - len(built)} failed",
         highlight=False,
     )
+    found = [
+        {
+            "configuration": dict(configuration),
+            "error": "" if isinstance(outcome, Artifact) else outcome.error,
+            "resources": asdict(outcome.resources) if isinstance(outcome, Artifact) and outcome.resources else None,
+            "compile_seconds": outcome.compile_seconds,
+        }
+        for configuration, outcome in zip(configurations, outcomes, strict=True)
+    ]
+    write_result(json_path, {"space": space, "signature": parsed.signature, "arch": device.arch, "kernels": found})
     return int(not built)
 
 

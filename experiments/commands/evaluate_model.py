@@ -1,6 +1,5 @@
 """``tilescout evaluate-model``: how good the cost models are on problems that they have not seen."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -9,7 +8,6 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.costmodel.analytic import AnalyticModel, is_tiled
@@ -30,6 +28,7 @@ from tilescout.costmodel.ranking import RankingModel, RankingOptions
 from tilescout.experiments.commands.options import (
     check_result,
     collected,
+    console_beside,
     examples,
     json_option,
     processes_option,
@@ -38,6 +37,7 @@ from tilescout.experiments.commands.options import (
     steps_option,
     store_option,
     trees_option,
+    write_result,
 )
 from tilescout.experiments.compare.held_out import HeldOutModels
 from tilescout.search.build.cores import available_cores
@@ -114,7 +114,7 @@ def evaluate_model(asked: EvaluationRequest) -> None:
     groups = [group for labels in divisions.values() for group in _groups(samples, labels)]
     for models in kinds:
         models.train(groups, asked.processes or available_cores())
-    console = Console()
+    console = console_beside(asked.json_path)
     result: dict[str, Any] = {"table": recorded.path.name, "rows": len(recorded), "device": recorded.card.device}
     drawn: dict[str, list[tuple[Sample, Prediction]]] = {}
     fits = _fits(kinds, asked.parts, is_tiled(samples[0].features.names))
@@ -139,8 +139,7 @@ def evaluate_model(asked: EvaluationRequest) -> None:
         if known:
             result["heuristics"] = known
             console.print(_heuristics_grid(known))
-    if asked.json_path is not None:
-        asked.json_path.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(asked.json_path, result)
     if asked.plots is not None or asked.mlflow_uri:
         from tilescout.experiments.commands.model_plots import draw_and_log
 

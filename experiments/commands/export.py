@@ -4,10 +4,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
-from tilescout.experiments.commands.options import examples, own_spaces_option, storage_option, store_option
+from tilescout.experiments.commands.options import (
+    check_result,
+    console_beside,
+    examples,
+    json_option,
+    own_spaces_option,
+    storage_option,
+    store_option,
+    write_result,
+)
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.export.decisions import Choice, Outcome
 from tilescout.search.export.from_studies import describe_left_out, make_bundle, read_outcomes
@@ -55,6 +63,7 @@ BUNDLE, LOOKUP = "bundle", "inductor-lookup-table"
 @own_spaces_option
 @store_option
 @storage_option
+@json_option
 def export(
     names: tuple[str, ...],
     suites: tuple[str, ...],
@@ -63,15 +72,17 @@ def export(
     own_spaces: tuple[str, ...],
     store: Path,
     storage: str | None,
+    json_path: Path | None,
 ) -> None:
     """Write the decisions of searches, with their kernels, for models that torch.compile compiles.
 
     Our kernel is chosen for a problem only if the race at the end of its search proved it as fast as the library's. All
     other problems stay with the library. Studies that can't be exported are named with the reason.
     """
+    check_result(json_path)
     named = load_templates(own_spaces)
     wanted = {problem for name in suites for problem in find_suite(name).parsed(GemmProblem.parse)}
-    decided, console = read_outcomes(names, studies(store, storage), named), Console()
+    decided, console = read_outcomes(names, studies(store, storage), named), console_beside(json_path)
     outcomes = decided.outcomes
     if suites:
         outcomes = [outcome for outcome in outcomes if outcome.problem in wanted]
@@ -84,6 +95,7 @@ def export(
     if form == BUNDLE:
         bundle = make_bundle(outcomes, ArtifactStore(artifacts(store)), out, named)
         console.print(_shown(outcomes))
+        write_result(json_path, _records(outcomes))
         console.print(
             f"{out}: {len(bundle.ours)} of {len(bundle.decisions)} problems to our kernels, {len(bundle.kernels)} "
             f"kernels for {bundle.arch}, bundle {bundle.digest[:12]}",
@@ -97,15 +109,34 @@ def export(
         table.update(lookup_table(own, find_device(device).product))
     write_lookup_table(out, table)
     console.print(_shown(outcomes))
+    write_result(json_path, _records(outcomes))
     console.print(f"{out}: {len(table)} problems pinned to ATen", highlight=False, soft_wrap=True)
 
 
 def _shown(outcomes: Sequence[Outcome]) -> Table:
     table = Table()
-    for heading in ("problem", "runs", "why", "configuration"):
+    for heading in ("problem", "runs"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("why", "configuration"):
         table.add_column(heading, overflow="fold")
     for outcome in outcomes:
-        runs = "our kernel" if outcome.choice is Choice.OURS else "the library"
         configuration = str(outcome.configuration) if outcome.configuration is not None else ""
-        table.add_row(str(outcome.problem), runs, outcome.evidence.reason, configuration)
+        table.add_row(str(outcome.problem), _runs(outcome), outcome.evidence.reason, configuration)
     return table
+
+
+def _records(outcomes: Sequence[Outcome]) -> list[dict[str, object]]:
+    return [
+        {
+            "problem": str(outcome.problem),
+            "device": outcome.device,
+            "runs": _runs(outcome),
+            "why": outcome.evidence.reason,
+            "configuration": dict(outcome.configuration) if outcome.configuration is not None else None,
+        }
+        for outcome in outcomes
+    ]
+
+
+def _runs(outcome: Outcome) -> str:
+    return "our kernel" if outcome.choice is Choice.OURS else "the library"

@@ -1,6 +1,5 @@
 """``tilescout measure``: compile and measure given configurations on the GPU."""
 
-import json
 from pathlib import Path
 
 import click
@@ -10,6 +9,7 @@ from rich.progress import track
 from tilescout.experiments.commands.options import (
     check_result,
     chosen,
+    console_beside,
     examples,
     json_option,
     objective_option,
@@ -18,6 +18,7 @@ from tilescout.experiments.commands.options import (
     set_option,
     space_argument,
     store_option,
+    write_result,
 )
 from tilescout.experiments.commands.printing import print_measurements
 from tilescout.search.engines.engine import LiveOptions
@@ -81,7 +82,7 @@ def measure(
         rows = [(evaluator.space[index], measured[index]) for index in pending]
         title = f"{space} {parsed}: {evaluator.provenance.description}"
         library = load_workload(template.workload).library(parsed)
-        print_measurements(parsed, library, evaluator.library_us(), rows, title, Console())
+        print_measurements(parsed, library, evaluator.library_us(), rows, title, console_beside(json_path))
         if json_path is not None:
             records = [{"configuration": dict(c), "measurement": m.to_dict()} for c, m in rows]
             result = {
@@ -90,5 +91,5 @@ def measure(
                 "library_us": evaluator.library_us(),
                 "measurements": records,
             }
-            json_path.write_text(json.dumps(result, indent=2) + "\n")
+            write_result(json_path, result)
     return int(all(measurement.failed for _, measurement in rows))

@@ -1,6 +1,7 @@
 """Options that several commands share, and functions that read their values."""
 
 import functools
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 import numpy as np
+from rich.console import Console
 
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
@@ -131,8 +133,14 @@ storage_option = click.option(
     help="Where studies are: a database that tuners share, as postgresql://user:password@host/name, or a folder. "
     "[default: a folder of the store]",
 )
+STDOUT = Path("-")
+
 json_option = click.option(
-    "--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the result to this file too."
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    metavar="FILE",
+    help="Write the result to this file too; - for standard output, and tables to standard error.",
 )
 
 
@@ -231,6 +239,10 @@ _RESULTS = (
     ("table", "rows", "device", "models"),  # evaluate-model
     ("space", "problem", "model", "ranking"),  # predict
     ("problem", "library_us", "measurements"),  # measure
+    ("table", "space", "problems"),  # tables
+    ("suite", "title", "problems"),  # suites
+    ("space", "signature", "arch", "kernels"),  # compile
+    ("problem", "runs", "why"),  # export
 )
 
 
@@ -242,8 +254,22 @@ def check_result(path: Path | None) -> None:
     StoreError
         If it does.
     """
-    if path is not None:
+    if path is not None and path != STDOUT:
         check_output(path, "a result that --json wrote", lambda file: has_keys(file, *_RESULTS))
+
+
+def console_beside(json_path: Path | None) -> Console:
+    """Where tables are printed: on standard error if --json takes standard output."""
+    return Console(stderr=json_path == STDOUT)
+
+
+def write_result(path: Path | None, result: object) -> None:
+    """Write a result where --json says, if it does."""
+    text = json.dumps(result, indent=2) + "\n"
+    if path == STDOUT:
+        click.echo(text, nl=False)
+    elif path is not None:
+        path.write_text(text)
 
 
 def check_output(path: Path, kind: str, is_one: Callable[[Path], bool]) -> None:

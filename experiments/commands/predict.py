@@ -1,11 +1,9 @@
 """``tilescout predict``: rank the configurations of a problem by a cost model, without measuring."""
 
-import json
 from pathlib import Path
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.costmodel.analytic import AnalyticModel, shipped_calibration
@@ -15,11 +13,13 @@ from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.costmodel.roofline import Roofline
 from tilescout.experiments.commands.options import (
     check_result,
+    console_beside,
     examples,
     json_option,
     problem_option,
     space_argument,
     target_option,
+    write_result,
 )
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ModelError
@@ -66,7 +66,7 @@ def predict(
     for rank, index in enumerate(order, start=1):
         interval = f"{low[index]:.2f}-{high[index]:.2f}"
         grid.add_row(str(rank), f"{times[index]:.2f}", interval, f"{parsed.rate.at(times[index]):.4g}")
-    console = Console()
+    console = console_beside(json_path)
     console.print(grid)
     for rank, index in enumerate(order, start=1):
         console.print(f"{rank}: {whole[int(index)]}", highlight=False, soft_wrap=True)
@@ -86,7 +86,7 @@ def predict(
             for index in order
         ]
         result = {"space": space, "problem": str(parsed), "device": target, "model": origin, "ranking": ranking}
-        json_path.write_text(json.dumps(result, indent=2) + "\n")
+        write_result(json_path, result)
 
 
 def find_model(space: str, device: str, name: str, path: Path | None) -> tuple[CostModel, str]:

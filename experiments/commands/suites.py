@@ -7,10 +7,17 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.experiments.commands.from_model import load_factory, record
-from tilescout.experiments.commands.options import check_output, examples
+from tilescout.experiments.commands.options import (
+    check_output,
+    check_result,
+    console_beside,
+    examples,
+    json_option,
+    write_result,
+)
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import INPUTS
-from tilescout.spaces.suite import Entry, find_suite, suite_names, write_suite
+from tilescout.spaces.suite import Entry, Suite, find_suite, suite_names, write_suite
 
 RECORDED = "recorded from a model"
 """The source of the suites that are written here."""
@@ -23,11 +30,14 @@ RECORDED = "recorded from a model"
     )
 )
 @click.argument("names", nargs=-1)
-def suites(names: tuple[str, ...]) -> None:
+@json_option
+def suites(names: tuple[str, ...], json_path: Path | None) -> None:
     """List the suites, or the problems of those in NAMES (NAME, NAME:PHASE or FILE.toml)."""
-    console = Console()
+    check_result(json_path)
+    console, found = console_beside(json_path), [find_suite(name) for name in names or suite_names()]
+    write_result(json_path, [_record(suite) for suite in found])
     if names:
-        for suite in [find_suite(name) for name in names]:
+        for suite in found:
             console.print(f"[bold]{suite.name}[/bold]: {suite.title}", highlight=False, soft_wrap=True)
             console.print(suite.source, highlight=False, markup=False, soft_wrap=True)
             _print_entries(suite.entries, console)
@@ -35,9 +45,14 @@ def suites(names: tuple[str, ...]) -> None:
     grid = Grid()
     for heading in ("suite", "problems", "phases", "what it is"):
         grid.add_column(heading, no_wrap=heading == "suite", justify="right" if heading == "problems" else "left")
-    for suite in map(find_suite, suite_names()):
+    for suite in found:
         grid.add_row(suite.name, str(len(suite.problems)), ", ".join(suite.phases), suite.title)
     console.print(grid)
+
+
+def _record(suite: Suite) -> dict[str, object]:
+    entries = [{"problem": e.problem, "times": e.count, "phase": e.phase, "label": e.label} for e in suite.entries]
+    return {"suite": suite.name, "title": suite.title, "source": suite.source, "problems": entries}
 
 
 @click.group(

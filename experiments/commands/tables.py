@@ -6,7 +6,14 @@ import click
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.commands.options import examples, own_spaces_option
+from tilescout.experiments.commands.options import (
+    check_result,
+    console_beside,
+    examples,
+    json_option,
+    own_spaces_option,
+    write_result,
+)
 from tilescout.search.tables.card import Baseline
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table, find_tables
@@ -23,16 +30,21 @@ from tilescout.spaces.templates import Named, find_template, load_templates
 )
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @own_spaces_option
-def tables(paths: tuple[Path, ...], own_spaces: tuple[str, ...]) -> None:
+@json_option
+def tables(paths: tuple[Path, ...], own_spaces: tuple[str, ...], json_path: Path | None) -> None:
     """List recorded tables: those that come with tilescout, or the files and folders in PATHS."""
     found = [file for path in paths for file in (find_tables([path]) if path.is_dir() else [path])]
-    console, named = Console(), load_templates(own_spaces)
-    damaged = []
+    check_result(json_path)
+    console, named = console_beside(json_path), load_templates(own_spaces)
+    damaged, records = [], []
     for path in found if paths else shipped_tables():
         try:
-            _show(Table.read(path, named), console, named)
+            table = Table.read(path, named)
+            _show(table, console, named)
+            records.append(_record(table))
         except TableError as error:
             damaged.append(str(error))
+    write_result(json_path, records)
     if damaged:
         raise TableError("; ".join(damaged))
 
@@ -47,13 +59,13 @@ def _show(table: Table, console: Console, named: Named) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    grid = Grid(title=f"times as speed-ups over {card.library}", title_justify="left")
-    grid.add_column("problem", no_wrap=True)
+    grid = Grid(title=f"times as speed-ups over {card.library}", title_justify="left", show_edge=False, pad_edge=False)
+    grid.add_column("problem", overflow="fold")
     summaries = table.summarise()
     pruned = any(summary.pruned for summary in summaries)
     listed = any(baseline.library_best is not None for baseline in card.baselines.values())
-    headings = ("rows", *["pruned"] * pruned, "failed", f"{card.library} µs", "best", "default")
-    for heading in (*headings, *["library's best"] * listed):
+    headings = ("rows", *["pruned"] * pruned, "failed", f"{card.library}\nµs", "best", "default")
+    for heading in (*headings, *["library's\nbest"] * listed):
         grid.add_column(heading, justify="right", no_wrap=True)
     for summary in summaries:
         best, default = summary.best_timing, summary.default_timing
@@ -71,7 +83,31 @@ def _show(table: Table, console: Console, named: Named) -> None:
 
 
 def _library_best(baseline: Baseline) -> str:
-    return "" if baseline.library_best is None else f"{1 / baseline.library_best.ratio.value:.3f}"
+    best = _library_best_speedup(baseline)
+    return "" if best is None else f"{best:.3f}"
+
+
+def _library_best_speedup(baseline: Baseline) -> float | None:
+    return None if baseline.library_best is None else 1 / baseline.library_best.ratio.value
+
+
+def _record(table: Table) -> dict[str, object]:
+    card = table.card
+    problems = [
+        {
+            "problem": str(summary.problem),
+            "rows": summary.rows,
+            "pruned": summary.pruned,
+            "failed": summary.failed,
+            "library_us": summary.library_us,
+            "best_speedup_over_library": 1 / summary.best_timing.ratio if summary.best_timing else None,
+            "default_speedup_over_library": 1 / summary.default_timing.ratio if summary.default_timing else None,
+            "library_best_speedup_over_library": _library_best_speedup(card.baselines[summary.problem]),
+        }
+        for summary in table.summarise()
+    ]
+    about = {"space": card.space, "product": card.product, "recorded": str(card.recorded), "protocol": card.protocol}
+    return {"table": str(table.path), **about, "library": card.library, "problems": problems}
 
 
 def _staleness(table: Table, named: Named) -> str:

@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from tilescout.experiments.commands.options import (
     cluster_option,
@@ -111,10 +110,10 @@ def _tune_one(asked: TuneRequest) -> StudyResult:
             resume=asked.resume,
             mlflow=asked.mlflow_uri or True,
             progress=True,
-            on_result=lambda found: print_result(found, Console()),
+            on_result=lambda found: print_result(found, asked.console),
         )
     except SearchInterrupted as interrupted:
-        print_result(interrupted.result, Console())
+        print_result(interrupted.result, asked.console)
         raise
     _LOG.info("study %s; %s", result.info.name, asked.shown_at(result.page))
     asked.deliver(result.to_dict(), result.not_tracked)

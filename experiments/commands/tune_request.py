@@ -1,14 +1,14 @@
 """The parameters of ``tilescout tune``, for one problem and for a suite alike."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
 
-from tilescout.experiments.commands.options import check_result, shown_at
+from tilescout.experiments.commands.options import check_result, console_beside, shown_at, write_result
 from tilescout.search.api import DEFAULT_TRIALS
 from tilescout.search.measure.protocol import Objective
 from tilescout.search.tuning.loop import Budget
@@ -73,6 +73,11 @@ class TuneRequest:
         """How to see a page of MLflow's UI."""
         return shown_at(page, self.mlflow_uri, self.store)
 
+    @property
+    def console(self) -> Console:
+        """Where the result is printed."""
+        return console_beside(self.json_path)
+
     def deliver(self, result: Any, not_tracked: str) -> None:
         """Write the result as JSON if that was asked for.
 
@@ -81,7 +86,6 @@ class TuneRequest:
         StoreError
             If MLflow did not get all of it, which ``not_tracked`` explains.
         """
-        if self.json_path is not None:
-            self.json_path.write_text(json.dumps(result, indent=2) + "\n")
+        write_result(self.json_path, result)
         if not_tracked:
             raise StoreError(f"{not_tracked}; tune --resume delivers the rest")

@@ -92,7 +92,7 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
 
         results = tune_suite(engine, problems, options, make_tracker, show)
         run.finish(results)
-    _print(results, f"{template.name}, suite {asked.suite}, on {engine.device.name}", Console())
+    _print(results, f"{template.name}, suite {asked.suite}, on {engine.device.name}", asked.console)
     missing = [result.not_tracked for result in results if result.not_tracked]
     asked.deliver([result.to_dict() for result in results], missing[0] if missing else "")
     _LOG.info("%s", asked.shown_at(run.page))
@@ -102,10 +102,10 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
 def _print(results: Sequence[StudyResult], title: str, console: Console) -> None:
     from tilescout.search.tracking.suite import suite_metrics
 
-    grid = Grid(title=title, title_justify="left")
-    grid.add_column("problem", no_wrap=True)
+    grid = Grid(title=title, title_justify="left", show_edge=False, pad_edge=False)
+    grid.add_column("problem", overflow="fold")
     for heading in ("best µs", "vs library", "default", "trials", "GPU s"):
-        grid.add_column(heading, justify="right")
+        grid.add_column(heading, justify="right", no_wrap=True)
     grid.add_column("ended")
     for result in results:
         best = result.best.measurement.timing if result.best is not None else None

@@ -111,3 +111,19 @@ def test_a_table_of_a_space_that_has_changed_is_replayed_as_it_was(monkeypatch: 
     assert template.parse(str(problem)) == problem
     with Evaluator(ReplayEngine(table, template), problem) as evaluator:
         assert len(evaluator.space) == len(table.rows(problem))
+
+
+def test_tables_keep_their_numbers_on_a_terminal_of_80_columns_and_are_json_on_standard_output(
+    run: RunCommand, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    run("tables", "--json", "-")
+    printed = capsys.readouterr()
+    first = json.loads(printed.out)[0]["problems"][0]
+    lines = [line.rstrip() for line in printed.err.splitlines() if "│" in line]
+    [line] = [line for line in lines if line.startswith(first["problem"])]
+    cells = [cell.strip() for cell in line.split("│")]
+    assert cells[0] == first["problem"]
+    assert cells[1] == f"{first['rows']:,}"
+    assert cells[-2:] == [f"{first[f'{name}_speedup_over_library']:.3f}" for name in ("best", "default")]
+    assert max(map(len, lines)) <= 80
