@@ -179,7 +179,8 @@ def run(
             while not arrived or (lookahead is not None and next(iter(in_flight)) not in arrived):
                 for index, measurement in evaluator.wait():
                     arrived[index] = _relative_to(measurement, library_us, evaluator.library_us())
-                    keep_outcome(in_flight[index], arrived[index])
+                    if lookahead is not None and index != next(iter(in_flight)):
+                        keep_outcome(in_flight[index], arrived[index])
             for index in [next(iter(in_flight))] if lookahead is not None else list(arrived):
                 tell(index, arrived.pop(index))
         elif may_ask():
