@@ -130,7 +130,14 @@ def figures(problem: Mapping[str, Any]) -> dict[str, Any]:
         "gpu_seconds": problem["result"]["gpu_seconds"],
         "wall_seconds": problem["wall_seconds"],
         "stopped": problem["result"]["stopped"],
+        "over_library_best": over_library_best(problem["result"]),
     }
+
+
+def over_library_best(result: Mapping[str, Any]) -> float | None:
+    """The answer's speed over the library's best candidate, by the race of the tuning; None if it is not known."""
+    known = (result.get("library_best") or {}).get("speedup_of_best")
+    return float(known["value"]) if known else None
 
 
 def print_figures(console: Console, result: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,7 +146,7 @@ def print_figures(console: Console, result: Mapping[str, Any]) -> dict[str, Any]
     grid = Grid(title="answers of tunings with the shipped model, which never saw these problems", title_justify="left")
     for heading in ("problem", "over torch.mm [95 %]", "table's best", "default", "regret [95 %]", "trials", "kernels"):
         grid.add_column(heading)
-    for heading in ("GPU s", "wall s", "stopped"):
+    for heading in ("GPU s", "wall s", "stopped", "over the library's best"):
         grid.add_column(heading)
     for name, one in of.items():
         grid.add_row(
@@ -153,14 +160,17 @@ def print_figures(console: Console, result: Mapping[str, Any]) -> dict[str, Any]
             f"{one['gpu_seconds']:.2f}",
             f"{one['wall_seconds']:.0f}",
             "by itself" if one["stopped"] else "by its budget",
+            f"{one['over_library_best']:.3f}" if one["over_library_best"] else "unknown",
         )
     console.print(grid)
     regrets = np.array([one["regret"][0] for one in of.values()])
     low, high = over_problems(regrets, np.random.default_rng(0))
     behind = int((regrets > 0.01).sum())
+    over_best = [one["over_library_best"] for one in of.values() if one["over_library_best"]]
     summary: dict[str, Any] = {
         "model": next(iter(result["problems"].values()))["result"]["model"],
         "speed": geometric_mean([one["speed"][0] for one in of.values()], 0),
+        "over_library_best": geometric_mean(over_best, 0) if over_best else None,
         "best": geometric_mean([one["best"] for one in of.values()], 0),
         "default": geometric_mean([one["default"] for one in of.values()], 0),
         "regret": [float(regrets.mean()), float(low), float(high)],

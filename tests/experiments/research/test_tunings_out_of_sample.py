@@ -30,7 +30,8 @@ def problem_of(answer: float, heats: int = 10) -> dict[str, Any]:
     race = {
         name: (np.log(time) + shared + 0.001 * rng.standard_normal((heats, 6))).tolist() for name, time in times.items()
     }
-    result = {"trials": 20, "gpu_seconds": 0.5, "stopped": "enough", "model": None}
+    best = {"speedup_of_best": {"value": 0.97 / answer, "low": 0.96 / answer, "high": 0.98 / answer}}
+    result = {"trials": 20, "gpu_seconds": 0.5, "stopped": "enough", "model": None, "library_best": best}
     return {"result": result, "wall_seconds": 20.0, "compiled": 21, "race": race}
 
 
@@ -78,6 +79,11 @@ def test_the_regret_is_to_the_fastest_of_the_table_in_the_same_rounds() -> None:
     assert ahead["regret"][2] < 0
     assert behind["speed"][1] < 1 / 1.03 < behind["speed"][2]
     assert behind["best"] == pytest.approx(1.0, abs=2e-3)
+    assert behind["over_library_best"] == pytest.approx(0.97 / 1.03)
+    assert (
+        figures({**problem_of(1.0), "result": {"trials": 1, "gpu_seconds": 1, "stopped": ""}})["over_library_best"]
+        is None
+    )
 
 
 def test_the_figures_of_a_file_are_printed_again(
