@@ -3,7 +3,7 @@
 import hashlib
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -78,6 +78,10 @@ class KernelTemplate(ABC, Generic[P]):
     def default_in(self, space: SearchSpace[P]) -> Configuration:
         """The default of a problem, given the space of it."""
         return self.default(space.problem, space.device)
+
+    def first_in(self, space: SearchSpace[P]) -> Sequence[int]:
+        """Indices of configurations to try right after the default; none, unless a subclass knows of some."""
+        return ()
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         """Blocks that are launched together as a cluster: one, unless a subclass says more."""

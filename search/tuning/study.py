@@ -283,7 +283,7 @@ def _place(evaluator: Evaluator) -> str:
 
 
 def _about(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, options: TuneOptions) -> StudyInfo:
-    """The description of a study. The first run stores it, and enqueues the default and `options.first`."""
+    """The description of a study. The first run stores it, and enqueues the default and what is to come right after."""
     template, space = evaluator.template, evaluator.space
     default, objective = template.default_in(space), str(evaluator.provenance.objective)
     stored = study.user_attrs.get(_ABOUT)
@@ -291,7 +291,7 @@ def _about(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, opt
         # These first: a search that is killed in between does this again, and none is queued twice.
         ahead = [space.index(default)] if default in space else []
         queued = len(all_trials(study))
-        for index in list(dict.fromkeys([*ahead, *options.first]))[queued:]:
+        for index in list(dict.fromkeys([*ahead, *options.first, *template.first_in(space)]))[queued:]:
             study.enqueue_trial(dict(zip(distributions(space), map(int, space.codes[index]), strict=True)))
         stored = {"space_hash": template.source_hash, "library_us": evaluator.library_us(), "objective": objective}
         study.set_user_attr(_ABOUT, stored)

@@ -19,6 +19,9 @@ SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 """Splits of k that are asked about, where an algorithm can split at all; the heuristic may name others."""
 REDUCTIONS = (1, 2, 4)
 """The reduction schemes of a split k: in place, in the type of the sums, in the type of the result."""
+CLUSTERS = range(52)
+INNER_SHAPES = range(1, 5)
+"""The shapes that `cublasLt.h` 13.1 has names for; no capability lists those of an algorithm."""
 MOST_ASKED = 250_000
 """Configurations that the library is asked about at most; see `Listing.complete`."""
 
@@ -113,8 +116,8 @@ class Census:
             settings = ((tile, stage, 1, 0, 0, 0, cluster, option) for tile, stage, cluster, option in asked)
             return [setting for setting in settings if legal(setting)]
 
-        found = all_of(VALUES["cluster"], [0])
-        clusters = sorted({setting[6] for setting in found}) or VALUES["cluster"]
+        found = all_of(CLUSTERS, [0])
+        clusters = sorted({setting[6] for setting in found}) or CLUSTERS
         yield from found
         others = all_of(clusters, options)
         yield from others
@@ -124,7 +127,7 @@ class Census:
                 if (swizzle or parts > 1) and legal(changed):
                     yield changed
         alone = [*found, *others]
-        shapes = [shape for shape in VALUES["inner_shape"][1:] if alone and legal(_inner(alone[0], shape))]
+        shapes = [shape for shape in INNER_SHAPES if alone and legal(_inner(alone[0], shape))]
         for each, shape in grid(alone, shapes):
             if legal(_inner(each, shape)):
                 yield _inner(each, shape)

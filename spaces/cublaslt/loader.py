@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tilescout.spaces.cublaslt.abi import Algorithm, Library, loaded_library
 from tilescout.spaces.cublaslt.algorithms import KNOBS, listing
-from tilescout.spaces.cublaslt.operation import Operation
+from tilescout.spaces.cublaslt.operation import Operation, make_constants
 from tilescout.spaces.cublaslt.product import Product
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.gemm import GemmProblem
@@ -41,6 +41,7 @@ class CublasLt(Loader):
         """The library, with a handle on the current device."""
         import torch  # noqa: F401 - brings the library
 
+        make_constants()
         return Library(loaded_library())
 
     def operation(self, problem: GemmProblem) -> Operation:
@@ -57,6 +58,7 @@ class CublasLt(Loader):
             knobs = {name: int(record["knobs"][name]) for name in KNOBS}
         except (ValueError, KeyError, TypeError) as error:
             raise SpaceError(f"malformed description of an algorithm of cuBLASLt: {error}") from error
+        _ = self.library  # now: its first launch may be one that a CUDA graph records
         return _Algorithm(self, problem, knobs)
 
 

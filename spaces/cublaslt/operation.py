@@ -61,6 +61,7 @@ class Operation:
 
     def __init__(self, library: Library, product: Product) -> None:
         self.library, self.product = library, product
+        self._matmul = library.function("cublasLtMatmul")
         made: list[tuple[str, Any]] = []
         self._ending = weakref.finalize(self, _destroy, library, made)
 
@@ -168,7 +169,9 @@ class Operation:
             *(ctypes.byref(algorithm), None if scratch is None else scratch.data_ptr(), workspace),
             torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None,
         )
-        self.library.call("cublasLtMatmul", self.library.handle, self._description, *arguments)
+        status = self._matmul(self.library.handle, self._description, *arguments)
+        if status != 0:
+            raise LibraryError("cublasLtMatmul", status)
         if problem.activation != "relu":  # its exact GELU and its SiLU are none of the library's
             activate(output, problem.activation)
 
@@ -183,6 +186,15 @@ class Operation:
 
 _ALIGNED = 4096  # stands for an address of torch's: the heuristic looks at its alignment, and reads nothing there
 _ONE, _ZERO = ctypes.c_float(1.0), ctypes.c_float(0.0)
+
+
+def make_constants() -> None:
+    """Make what products read in the memory of the current device, so that no CUDA graph records how it is made."""
+    import torch
+
+    if torch.cuda.is_available():
+        for value in (0.0, 1.0):
+            _constant(torch.device("cuda", torch.cuda.current_device()), value)
 
 
 @cache

@@ -1,6 +1,6 @@
 """The templates of cuBLASLt's algorithms: nothing is compiled, and the library says on the device what is legal."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,8 @@ from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import Built, KernelTemplate
+
+_FIRST = 8  # guesses that a search tries first: timing them takes milliseconds
 
 _MEANING = {
     "guess": "rank in the list of the library's heuristic, 0 if it is not there",
@@ -60,6 +62,12 @@ class CublasLtTemplate(KernelTemplate[GemmProblem]):
         if not len(first):
             raise SpaceError(f"{self.name}: the first guess of the library for {space.problem} is missing")
         return space[int(first[0])]
+
+    def first_in(self, space: SearchSpace[GemmProblem]) -> Sequence[int]:
+        """The next guesses of the library's heuristic, the best first."""
+        guess = space.columns["guess"]
+        listed = np.flatnonzero((guess > 1) & (guess <= _FIRST))
+        return [int(index) for index in listed[np.argsort(guess[listed])]]
 
     def space(self, problem: GemmProblem, device: Device) -> SearchSpace[GemmProblem]:
         self.check(problem)

@@ -8,7 +8,6 @@ from datetime import date
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import pytest
 
 from tilescout.search.build.compilers import CompileOptions
@@ -96,8 +95,7 @@ def test_a_search_tries_the_guesses_first_and_races_the_best_against_the_first(
     engine: LocalEngine, tmp_path: Path
 ) -> None:
     with Evaluator(engine, PROBLEM) as evaluator:
-        guesses = np.flatnonzero(evaluator.space.columns["guess"] > 1).tolist()
-        result = run_study(evaluator, TuneOptions("random", 0, Budget(trials=8), tmp_path / "studies", first=guesses))
+        result = run_study(evaluator, TuneOptions("random", 0, Budget(trials=8), tmp_path / "studies"))
 
     assert [trial.configuration["guess"] for trial in result.trials[:3]] == [1, 2, 3]
     assert result.best is not None
