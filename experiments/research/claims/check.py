@@ -76,6 +76,7 @@ def _covered(document: Document, ledger: Ledger) -> list[bool]:
     for _, statement in ledger.statements():
         if document.name in statement.documents:
             for place in document.places(statement.text):
+                cover(place + statement.named[0], place + statement.named[1])
                 for figure in statement.figures:
                     cover(place + figure.start, place + figure.end)
     for fact in (*ledger.facts, *ledger.unpublished):

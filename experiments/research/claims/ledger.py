@@ -82,11 +82,14 @@ class Statement:
         The passage as it stands there, without the targets of links and with single spaces.
     figures
         Those of its numbers that claims cover.
+    named
+        Where in the text the name of a table's row stands, which may hold numbers.
     """
 
     documents: tuple[str, ...]
     text: str
     figures: tuple[Figure, ...]
+    named: tuple[int, int] = (0, 0)
 
     @classmethod
     def parse(cls, claim: str, documents: tuple[str, ...], marked: str) -> Self:

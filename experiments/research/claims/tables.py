@@ -72,15 +72,13 @@ class Table:
         for row in self.rows:
             found = self._pattern(row).search(behind)
             if found is not None:
-                yield Statement(
-                    (self.document,),
-                    found[0],
-                    tuple(
-                        Figure(f"{self.claim.name}.{column}", row, digits, at - found.start(), end - found.start())
-                        for column, digits in found.groupdict().items()
-                        for at, end in [found.span(column)]
-                    ),
+                at = found.start()
+                figures = tuple(
+                    Figure(f"{self.claim.name}.{column}", row, digits, found.start(column) - at, found.end(column) - at)
+                    for column, digits in found.groupdict().items()
+                    if column != _ROW
                 )
+                yield Statement((self.document,), found[0], figures, (found.start(_ROW) - at, found.end(_ROW) - at))
 
     def _pattern(self, row: str) -> re.Pattern[str]:
         """A row of the form, in which each column's number is a group."""
@@ -88,7 +86,7 @@ class Table:
         for mark in _MARK.finditer(self.form):
             pattern += _literal(self.form[last : mark.start()])
             number = rf"\*{{0,2}}(?P<{mark[1]}>{NUMBER.pattern}|{NEVER})\*{{0,2}}"
-            pattern += re.escape(row) if mark[1] == _ROW else number if mark[1] else "[^|]*?"
+            pattern += f"(?P<{_ROW}>{re.escape(row)})" if mark[1] == _ROW else number if mark[1] else "[^|]*?"
             last = mark.end()
         return re.compile(pattern + _literal(self.form[last:]))
 
