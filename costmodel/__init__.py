@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tilescout.costmodel.forest import ForestModel, ForestOptions
     from tilescout.costmodel.heuristics import Suggestion, suggest
     from tilescout.costmodel.persistence import ModelCard, load_model, save_model, shipped_model
+    from tilescout.costmodel.portfolio import Portfolio, choose_portfolio
     from tilescout.costmodel.ranking import RankingModel, RankingOptions
     from tilescout.costmodel.roofline import Roofline
 
@@ -41,6 +42,7 @@ __all__ = [
     "ForestModel",
     "ForestOptions",
     "ModelCard",
+    "Portfolio",
     "Prediction",
     "Quality",
     "RankingModel",
@@ -49,6 +51,7 @@ __all__ = [
     "Sample",
     "Suggestion",
     "binary_features",
+    "choose_portfolio",
     "leave_out",
     "load_model",
     "median_interval",
@@ -73,6 +76,7 @@ _NAMES = {
     "forest": "ForestModel ForestOptions",
     "heuristics": "Suggestion suggest",
     "persistence": "ModelCard load_model save_model shipped_model",
+    "portfolio": "Portfolio choose_portfolio",
     "ranking": "RankingModel RankingOptions",
     "roofline": "Roofline",
 }

@@ -28,6 +28,7 @@ _COMMANDS = {
     "compare": ("compare:compare", "Compare search strategies on recorded tables."),
     "table": ("table:table", "Import, export and complete recorded tables."),
     "predict": ("predict:predict", "Show what a cost model expects to be fastest."),
+    "portfolio": ("portfolio:portfolio", "Choose the few kernels that serve many problems."),
     "train": ("train:train", "Train a cost model on a table."),
     "evaluate-model": ("evaluate_model:evaluate_model", "See how good a cost model is on problems left out."),
     "export": ("export:export", "Write what searches decided, for torch.compile."),

@@ -243,6 +243,7 @@ _RESULTS = (
     ("suite", "title", "problems"),  # suites
     ("space", "signature", "arch", "kernels"),  # compile
     ("problem", "runs", "why"),  # export
+    ("space", "candidates", "curve", "portfolio"),  # portfolio
 )
 
 

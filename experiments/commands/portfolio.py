@@ -1,0 +1,290 @@
+"""``tilescout portfolio``: the few kernels that serve many problems, and what that costs."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table as Grid
+
+from tilescout.costmodel.arrays import Floats
+from tilescout.costmodel.features import space_features
+from tilescout.costmodel.portfolio import CAP, Portfolio, choose_portfolio
+from tilescout.experiments.commands.options import (
+    check_output,
+    check_result,
+    collected,
+    console_beside,
+    examples,
+    json_option,
+    space_argument,
+    suite_problems,
+    target_option,
+    write_result,
+)
+from tilescout.experiments.commands.predict import MODELS, find_model
+from tilescout.search.tables.shipped import shipped_tables
+from tilescout.search.tables.table import Table
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import TableError
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.outputs import is_matplotlib
+from tilescout.spaces.templates import KernelTemplate, load_template
+
+Codes = tuple[int, ...]
+_SHOWN = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)  # counts of kernels that have a row
+
+
+@dataclass(frozen=True)
+class PortfolioRequest:
+    """The parameters of the command; its help text says what each means."""
+
+    space: str
+    kernels: int
+    tables: tuple[Path, ...]
+    suite: str | None
+    signature: str | None
+    model: str
+    model_file: Path | None
+    exchanges: int
+    target: str
+    plot: Path | None
+    json_path: Path | None
+
+
+@dataclass(frozen=True)
+class Regrets:
+    """The regret of kernels on problems.
+
+    Attributes
+    ----------
+    kernels
+        The candidates: codes of their values, knob by knob.
+    problems
+        The problems, as text; each weighs the same.
+    logs
+        Log of the time over that of the fastest candidate, of shape [kernels, problems]; NaN where a kernel is not
+        legal or was not timed.
+    source
+        Where the times come from.
+    """
+
+    kernels: tuple[Codes, ...]
+    problems: tuple[str, ...]
+    logs: Floats
+    source: str
+
+    @property
+    def weights(self) -> Floats:
+        """The share of each problem."""
+        return np.full(len(self.problems), 1 / len(self.problems))
+
+
+@click.command(
+    epilog=examples(
+        "tilescout portfolio gemm_sm90 --kernels 32",
+        "tilescout portfolio gemm_sm90 --kernels 16 --suite llama3-8b --plot kernels.png --json kernels.json",
+    )
+)
+@space_argument
+@click.option("--kernels", type=click.IntRange(1, 1000), default=32, show_default=True, help="Most kernels to choose.")
+@click.option(
+    "--table",
+    "tables",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Table to choose by; repeatable. [default: the shipped ones of the space and device]",
+)
+@click.option("--suite", help="Choose for the problems of this suite, by predicted times of the tables' kernels.")
+@click.option(
+    "--signature", help="Types, layout and epilogue of the problems. [default: what most of the tables' have]"
+)
+@click.option("--model", type=click.Choice(MODELS), default=MODELS[0], show_default=True, help="Which model predicts.")
+@click.option("--model-file", type=click.Path(path_type=Path), help="Learned model. [default: the shipped one]")
+@click.option(
+    "--exchanges",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="Exchanges of a chosen kernel to try.",
+)
+@target_option
+@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw the regret over the kernels here.")
+@json_option
+@collected(PortfolioRequest)
+def portfolio(asked: PortfolioRequest) -> None:
+    """Choose the kernels of SPACE that together serve many problems: those with the least expected regret.
+
+    The regret of a portfolio on a problem is how much longer its best kernel takes than the best of all candidates,
+    the kernels that were recorded. Each problem weighs the same. Kernels are chosen one after the other, each the one
+    that lowers the mean of log(time / best) the most. Nothing is compiled or measured.
+    """
+    check_result(asked.json_path)
+    if asked.plot is not None:
+        check_output(asked.plot, "a plot", is_matplotlib)
+    template = load_template(asked.space)
+    tables = _tables(template, asked)
+    signature = asked.signature or _common([problem.signature for table in tables for problem in table.problems])
+    regrets = recorded(template, tables, signature)
+    if asked.suite is not None:
+        regrets = predicted(template, regrets, asked, signature)
+    found = choose_portfolio(regrets.logs, regrets.weights, asked.kernels, asked.exchanges)
+    result = summary(template, regrets, found, asked, signature)
+    _print(result, console_beside(asked.json_path))
+    if asked.plot is not None:
+        _draw(result, asked.plot)
+    write_result(asked.json_path, result)
+
+
+def _tables(template: KernelTemplate, asked: PortfolioRequest) -> list[Table]:
+    read = [Table.read(path, {template.name: template}) for path in asked.tables or shipped_tables()]
+    if asked.tables:
+        for table in read:
+            table.check_space(template)
+        return read
+    fitting = [table for table in read if (table.card.space, table.card.device) == (template.name, asked.target)]
+    if not fitting:
+        raise TableError(f"no table of {template.name} on {asked.target} is shipped; name one with `table`")
+    return fitting
+
+
+def _common(signatures: Sequence[str]) -> str:
+    return Counter(signatures).most_common(1)[0][0]
+
+
+def recorded(template: KernelTemplate, tables: Sequence[Table], signature: str) -> Regrets:
+    """The measured regrets of all kernels that were timed, on the problems of one signature.
+
+    Raises
+    ------
+    TableError
+        If no problem of the tables has the signature.
+    """
+    columns: dict[str, dict[Codes, float]] = {}
+    for table in tables:
+        codes, times = table.codes(template.knobs), table.times_us
+        for problem in table.problems:
+            rows = table.rows(problem)
+            rows = rows[np.isfinite(times[rows])]
+            if problem.signature == signature and len(rows):
+                known = columns.setdefault(str(problem), {})
+                logs = np.log(times[rows] / times[rows].min())
+                known |= dict(zip(map(tuple, codes[rows].tolist()), logs.tolist(), strict=True))
+    if not columns:
+        held = sorted({problem.signature for table in tables for problem in table.problems})
+        raise TableError(f"no recorded problem has the signature {signature}; recorded are {', '.join(held)}")
+    kernels = sorted({kernel for known in columns.values() for kernel in known})
+    logs = np.array([[known.get(kernel, np.nan) for known in columns.values()] for kernel in kernels])
+    names = ", ".join(table.path.name for table in tables)
+    return Regrets(tuple(kernels), tuple(columns), logs, f"measured, {names}")
+
+
+def predicted(template: KernelTemplate, regrets: Regrets, asked: PortfolioRequest, signature: str) -> Regrets:
+    """The regrets of the same kernels on the problems of a suite, as a cost model predicts them."""
+    assert asked.suite is not None
+    device = find_device(asked.target)
+    problems = suite_problems(template, asked.suite, signature)
+    model, origin = find_model(asked.space, asked.target, asked.model, asked.model_file)
+    logs = np.full((len(regrets.kernels), len(problems)), np.nan)
+    for at, problem in enumerate(problems):
+        space = template.space(problem, device)
+        indices = space.find(np.array(regrets.kernels))
+        legal = np.flatnonzero(indices >= 0)
+        legal = legal[np.argsort(indices[legal])]
+        if len(legal) == 0:
+            raise TableError(f"none of the recorded kernels is legal for {problem}: choose by another table")
+        said = model.predict(space_features(space.subset(indices[legal]), template)).mean
+        logs[legal, at] = said - said.min()
+    return Regrets(regrets.kernels, tuple(map(str, problems)), logs, f"predicted, {origin}; suite {asked.suite}")
+
+
+def summary(
+    template: KernelTemplate, regrets: Regrets, found: Portfolio, asked: PortfolioRequest, signature: str
+) -> dict[str, object]:
+    """The result of the command, as it is printed and written."""
+    capped = np.minimum(np.nan_to_num(regrets.logs, nan=CAP), CAP)
+    reached = np.minimum.accumulate(capped[list(found.picked)], axis=0)
+
+    def configuration(row: int) -> dict[str, object]:
+        codes = regrets.kernels[row]
+        pairs = tuple((knob.name, knob.values[code]) for knob, code in zip(template.knobs, codes, strict=True))
+        return dict(Configuration(pairs))
+
+    curve = [
+        {
+            "kernels": count,
+            "regret": float(np.expm1(found.regret[count - 1])),
+            "regret_90": float(np.expm1(np.quantile(row, 0.9))),
+            "worst": float(np.expm1(row.max())),
+            "worst_problem": regrets.problems[int(row.argmax())],
+        }
+        for count, row in enumerate(reached, start=1)
+    ]
+    return {
+        "space": asked.space,
+        "device": asked.target,
+        "signature": signature,
+        "source": regrets.source,
+        "problems": list(regrets.problems),
+        "candidates": len(regrets.kernels),
+        "curve": curve,
+        "exchanged_regret": float(np.expm1(found.exchanged_regret)),
+        "least_possible_regret": float(np.expm1(found.bound)),
+        "portfolio": [configuration(row) for row in found.picked],
+        "exchanged_portfolio": [configuration(row) for row in found.exchanged],
+    }
+
+
+def _print(result: Mapping[str, Any], console: Console) -> None:
+    curve = result["curve"]
+    grid = Grid(
+        title=f"{result['space']} on {result['device']}, {result['signature']}: time over that of the best of "
+        f"{result['candidates']:,} kernels, {len(result['problems'])} problems ({result['source']})",
+        title_justify="left",
+    )
+    for heading in ("kernels", "mean", "90th percentile", "worst", "at"):
+        grid.add_column(heading, justify="left" if heading == "at" else "right", no_wrap=True)
+    shown = [point for point in curve if point["kernels"] in _SHOWN or point is curve[-1]]
+    useless = float(np.expm1(CAP))
+    for point in shown:
+        worst = "served by none" if point["worst"] >= useless else f"{point['worst']:.2%}"
+        grid.add_row(
+            str(point["kernels"]), f"{point['regret']:.2%}", f"{point['regret_90']:.2%}", worst, point["worst_problem"]
+        )
+    console.print(grid)
+    console.print(
+        f"Of {curve[-1]['kernels']} kernels: chosen one after the other {curve[-1]['regret']:.2%}, after exchanges "
+        f"{result['exchanged_regret']:.2%}; no choice has less than {result['least_possible_regret']:.2%}. Choosing so "
+        f"saves at least 63 % (1 - 1/e) of what the best choice can. The mean is geometric; a kernel that is not legal "
+        f"or was not timed, or takes more than {1 + useless:.1f} times as long, counts as {1 + useless:.1f} times.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for number, kernel in enumerate(result["portfolio"], start=1):
+        text = " ".join(f"{name}={value}" for name, value in kernel.items())
+        console.print(f"{number}: {text}", highlight=False, soft_wrap=True)
+
+
+def _draw(result: Mapping[str, Any], path: Path) -> None:
+    """The mean regret, its 90th percentile and the worst, over the number of kernels."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    counts = [point["kernels"] for point in result["curve"]]
+    for name, label in (("regret", "geometric mean"), ("regret_90", "90th percentile"), ("worst", "worst")):
+        axes.plot(counts, [100 * point[name] for point in result["curve"]], marker=".", label=label)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("symlog", linthresh=1)
+    axes.set_xlabel("kernels")
+    axes.set_ylabel("time over the best of all candidates, % more")
+    axes.set_title(
+        f"{result['space']} on {result['device']}, {result['signature']}, {len(result['problems'])} problems"
+    )
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path)

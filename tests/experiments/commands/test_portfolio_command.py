@@ -1,0 +1,72 @@
+"""``tilescout portfolio``, on a part of the shipped table."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tilescout.experiments.commands.portfolio import portfolio
+from tilescout.search.tables.table import Table
+from tilescout.spaces.errors import StoreError, TableError
+from tilescout.spaces.gemm_sm90.template import KNOBS
+
+PROBLEMS = ("4096x4096x4096", "1024x1024x1024", "64x8192x8192")
+
+
+@pytest.fixture(scope="module")
+def table(part_of_table: Callable[..., Table]) -> Table:
+    return part_of_table(*PROBLEMS, rows=150)
+
+
+def _run(*arguments: object) -> str:
+    done = CliRunner().invoke(portfolio, ["gemm_sm90", *map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_regret_of_a_portfolio_is_that_of_the_recorded_times(table: Table, tmp_path: Path) -> None:
+    out, plot = tmp_path / "kernels.json", tmp_path / "kernels.png"
+
+    said = _run("--table", table.path, "--kernels", 3, "--json", out, "--plot", plot)
+
+    result = json.loads(out.read_text())
+    curve, picked = result["curve"], result["portfolio"]
+    times = table.times_us
+
+    def time(problem: object, kernel: dict[str, object]) -> float:
+        row = table.row(kernel, problem)  # type: ignore[arg-type]
+        return float("inf") if row is None or not np.isfinite(times[row]) else float(times[row])
+
+    for count, point in enumerate(curve, start=1):
+        best = [np.nanmin(times[table.rows(problem)]) for problem in table.problems]
+        served = [min(time(problem, kernel) for kernel in picked[:count]) for problem in table.problems]
+        logs = np.minimum(np.log(np.array(served) / np.array(best)), 1.0)
+        assert point["regret"] == pytest.approx(np.expm1(logs.mean()))
+        assert point["worst"] == pytest.approx(np.expm1(logs.max()))
+    assert [point["regret"] for point in curve] == sorted((point["regret"] for point in curve), reverse=True)
+    assert [knob.name for knob in KNOBS] == list(picked[0])
+    assert result["least_possible_regret"] <= result["exchanged_regret"] <= curve[-1]["regret"] + 1e-12
+    assert "at least 63 %" in said
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_suite_is_served_by_predictions_of_the_same_kernels(table: Table, tmp_path: Path) -> None:
+    out = tmp_path / "kernels.json"
+    said = _run("--table", table.path, "--suite", "squares", "--model", "analytic", "--kernels", 2, "--json", out)
+    assert "predicted, analytic model; suite squares" in " ".join(said.split())
+    assert "2048x2048x2048:bf16" in json.loads(out.read_text())["problems"]
+
+
+def test_what_can_not_be_chosen_is_refused(table: Table, tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="no recorded problem has the signature fp16"):
+        _run("--table", table.path, "--signature", "fp16")
+    with pytest.raises(TableError, match="no table of gemm_sm90 on h100 is shipped"):
+        _run("--target", "h100")
+    kept = tmp_path / "kept.png"
+    kept.write_text("not a plot")
+    with pytest.raises(StoreError):
+        _run("--table", table.path, "--plot", kept)
+    assert kept.read_text() == "not a plot"
