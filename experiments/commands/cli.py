@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.metadata import version
 
 import click
@@ -31,8 +32,11 @@ _COMMANDS = {
     "portfolio": ("portfolio:portfolio", "Choose the few kernels that serve many problems."),
     "train": ("train:train", "Train a cost model on a table."),
     "evaluate-model": ("evaluate_model:evaluate_model", "See how good a cost model is on problems left out."),
+    "studies": ("studies:studies", "List the studies of a store, or show some."),
+    "best": ("studies:best", "Show the best configuration that was found for a problem."),
     "export": ("export:export", "Write what searches decided, for torch.compile."),
     "report": ("report:report", "Write a study as one HTML page."),
+    "spaces": ("spaces:spaces", "List search spaces, or show knobs and constraints."),
     "tables": ("tables:tables", "List recorded tables."),
     "suites": ("suites:suites", "List suites of problems, or their problems."),
     "suite": ("suites:suite", "Make a suite from a model."),
@@ -51,6 +55,14 @@ class _Commands(click.Group):
         module, function = _COMMANDS[name][0].split(":")
         command: click.Command = getattr(importlib.import_module(f"tilescout.experiments.commands.{module}"), function)
         return command
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        near = get_close_matches(args[0], _COMMANDS, n=1)
+        if args[0] not in _COMMANDS and near and not context.resilient_parsing:
+            raise click.UsageError(f"no such command {args[0]!r}, did you mean {near[0]!r}?", context)
+        return super().resolve_command(context, args)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

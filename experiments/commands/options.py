@@ -15,7 +15,7 @@ from rich.console import Console
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, Objective
-from tilescout.search.studies.folders import STORE, check_store
+from tilescout.search.studies.folders import STORE, check_store, studies
 from tilescout.search.tracking.server import address
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError, StoreError
@@ -135,6 +135,15 @@ storage_option = click.option(
 )
 STDOUT = Path("-")
 
+
+def complete_studies(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    """The names of the store's studies that begin with what is typed."""
+    from tilescout.search.studies.journal_folder import SUFFIX
+
+    folder = studies(Path(context.params.get("store") or STORE))
+    return [path.stem for path in sorted(Path(folder).glob(f"*{SUFFIX}")) if path.stem.startswith(typed)]
+
+
 json_option = click.option(
     "--json",
     "json_path",
@@ -240,6 +249,7 @@ _RESULTS = (
     ("space", "problem", "model", "ranking"),  # predict
     ("problem", "library_us", "measurements"),  # measure
     ("table", "space", "problems"),  # tables
+    ("space", "knobs", "constraints"),  # spaces
     ("suite", "title", "problems"),  # suites
     ("space", "signature", "arch", "kernels"),  # compile
     ("problem", "runs", "why"),  # export

@@ -6,6 +6,7 @@ import click
 
 from tilescout.experiments.commands.options import (
     check_output,
+    complete_studies,
     examples,
     own_spaces_option,
     storage_option,
@@ -23,7 +24,7 @@ from tilescout.spaces.templates import load_templates
         "tilescout report results/studies/gemm_sm90-4096x4096x4096-bf16-h200-live-tpe-s0.journal",
     )
 )
-@click.argument("study", metavar="STUDY")
+@click.argument("study", metavar="STUDY", shell_complete=complete_studies)
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The page. [default: STUDY.html]")
 @click.option(
     "--model", type=click.Path(path_type=Path), help="Show what this cost model predicts beside what was measured."

@@ -1,0 +1,133 @@
+"""``tilescout studies`` and ``tilescout best``: what searches of a store found."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+from rich.table import Table as Grid
+
+from tilescout.experiments.commands.options import (
+    check_result,
+    complete_studies,
+    console_beside,
+    examples,
+    json_option,
+    own_spaces_option,
+    storage_option,
+    store_option,
+    write_result,
+)
+from tilescout.experiments.commands.printing import print_result
+from tilescout.search.studies.folders import studies as place_of
+from tilescout.search.studies.places import read_study, study_store
+from tilescout.search.studies.records import StudyResult
+from tilescout.spaces.errors import NoResultError, ProblemError, StoreError
+from tilescout.spaces.templates import Named, load_templates
+
+
+@click.command(
+    epilog=examples(
+        "tilescout studies",
+        "tilescout studies gemm_sm90-4096x4096x4096-bf16-h200-live-tpe-s0",
+        "tilescout studies --json studies.json",
+    )
+)
+@click.argument("names", nargs=-1, shell_complete=complete_studies)
+@own_spaces_option
+@store_option
+@storage_option
+@json_option
+def studies(
+    names: tuple[str, ...], own_spaces: tuple[str, ...], store: Path, storage: str | None, json_path: Path | None
+) -> None:
+    """List the studies of the store, or show those in NAMES, as far as they have come."""
+    check_result(json_path)
+    place, named, console = place_of(store, storage), load_templates(own_spaces), console_beside(json_path)
+    if names:
+        found = [read_study(name, place, named) for name in names]
+        for result in found:
+            print_result(result, console)
+    else:
+        found, unreadable = _read_all(place, named)
+        console.print(_grid(found))
+        for message in unreadable:
+            console.print(message, highlight=False, markup=False, soft_wrap=True)
+    write_result(json_path, [result.to_dict() for result in found])
+
+
+@click.command(
+    epilog=examples(
+        "tilescout best 4096x4096x4096:bf16",
+        "tilescout best 4096x4096x4096:bf16 --json -",
+    )
+)
+@click.argument("problem")
+@own_spaces_option
+@store_option
+@storage_option
+@json_option
+def best(problem: str, own_spaces: tuple[str, ...], store: Path, storage: str | None, json_path: Path | None) -> None:
+    """Show the best configuration of PROBLEM that a study of the store found.
+
+    A study that ended in a race comes before one that did not, and one that was measured before one that was replayed.
+    """
+    check_result(json_path)
+    place = place_of(store, storage)
+    found, _ = _read_all(place, load_templates(own_spaces))
+    worked = [result for result in found if _is_of(result, problem) and _ratio(result) is not None]
+    if not worked:
+        searched = ", ".join(sorted({str(result.info.problem) for result in found})) or "nothing"
+        raise NoResultError(
+            f"no study in {study_store(place).name} has a result for {problem}; searched was {searched}"
+        )
+    answer = min(worked, key=lambda each: (each.race is None, each.info.provenance.replayed, _ratio(each) or 0.0))
+    console = console_beside(json_path)
+    print_result(answer, console)
+    console.print(f"study {answer.info.name}", highlight=False, soft_wrap=True)
+    write_result(json_path, answer.to_dict())
+
+
+def _read_all(place: Path | str, named: Named) -> tuple[list[StudyResult], list[str]]:
+    """The studies that can be read, and of the others why not."""
+    store = study_store(place)
+    found, unreadable = [], []
+    for name in store.names():
+        try:
+            found.append(store.read(name, named))
+        except StoreError as error:
+            unreadable.append(str(error))
+    return found, unreadable
+
+
+def _is_of(result: StudyResult, problem: str) -> bool:
+    of_study = result.info.problem
+    try:
+        return type(of_study).parse(problem) == of_study
+    except ProblemError:  # of another kind of kernel
+        return False
+
+
+def _ratio(result: StudyResult) -> float | None:
+    timing = result.best.measurement.timing if result.best is not None else None
+    return timing.ratio if timing is not None else None
+
+
+def _grid(found: Sequence[StudyResult]) -> Grid:
+    grid = Grid(show_edge=False, pad_edge=False)
+    grid.add_column("study", overflow="fold")
+    for heading in ("trials", "best µs", "vs library", "GPU s"):
+        grid.add_column(heading, justify="right", no_wrap=True)
+    grid.add_column("raced")
+    for result in found:
+        grid.add_row(*_row(result))
+    return grid
+
+
+def _row(result: StudyResult) -> Iterator[str]:
+    ratio = _ratio(result)
+    yield result.info.name
+    yield str(len(result.trials))
+    yield f"{ratio * result.info.library_us:.2f}" if ratio is not None else "none"
+    yield f"{1 / ratio:.3f}" if ratio is not None else ""
+    yield f"{result.gpu_seconds:.2f}"
+    yield "yes" if result.race is not None else "no"

@@ -1,0 +1,83 @@
+"""``tilescout studies``, ``best`` and ``spaces``: what is stored and what can be tuned."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from tilescout.experiments.commands.options import complete_studies
+from tilescout.experiments.commands.studies import studies
+from tilescout.search import tune
+
+Run = Callable[..., None]
+PROBLEM = "512x512x512:bf16"
+NAME = "gemm_sm90-512x512x512-bf16-h200-replay-{}-s0"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two studies of a problem, and one that is damaged."""
+    store = tmp_path_factory.mktemp("store")
+    for sampler, trials in (("random", 12), ("tpe", 1)):
+        tune("gemm_sm90", PROBLEM, sampler=sampler, device="replay", budget=trials, store=store, mlflow=False)
+    (store / "studies" / "broken.journal").write_text("{}\n")
+    return store
+
+
+def test_studies_are_listed_and_one_that_can_not_be_read_is_named(
+    run: Run, store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    run("studies", "--store", str(store))
+    printed = capsys.readouterr().out
+    for sampler, trials in (("random", "12"), ("tpe", "1")):
+        [line] = [line for line in printed.splitlines() if line.startswith(NAME.format(sampler))]
+        assert line.split("│")[1].strip() == trials
+    assert "broken.journal" in printed.splitlines()[-1]
+
+
+def test_a_study_is_shown_by_its_name(run: Run, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("studies", NAME.format("random"), "--store", str(store), "--json", "-")
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)[0]["trials"] == 12
+    assert "12 trials" in printed.err
+
+
+def test_the_best_of_all_studies_of_a_problem_is_found(
+    run: Run, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("studies", "--store", str(store), "--json", "-")
+    times = [result["best"]["time_us"] for result in json.loads(capsys.readouterr().out)]
+    run("best", "512x512x512", "--store", str(store), "--json", "-")
+    found = json.loads(capsys.readouterr().out)
+    assert found["best"]["time_us"] == min(times)
+    run("best", "512x512x512:fp16", "--store", str(store), code=2)
+    assert f"has a result for 512x512x512:fp16; searched was {PROBLEM}" in capsys.readouterr().err
+
+
+def test_a_space_is_shown_with_its_knobs_its_constraints_and_its_size(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("spaces", "--json", "-")
+    assert {"space": "gemm_sm90"} in json.loads(capsys.readouterr().out)
+    run("spaces", "softmax_sm90", "--problem", "8192x4096:bf16", "--json", "-")
+    found = json.loads(capsys.readouterr().out)
+    assert found["size"] > 1
+    assert set(found["default"]) == {knob["knob"] for knob in found["knobs"]}
+    assert all(rule["reason"] for rule in found["constraints"])
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("tun", "tune"), ("studys", "studies"), ("exprot", "export")])
+def test_a_command_that_is_misspelt_is_told_the_nearest(
+    run: Run, capsys: pytest.CaptureFixture[str], typed: str, meant: str
+) -> None:
+    run(typed, code=2)
+    assert f"no such command '{typed}', did you mean '{meant}'?" in capsys.readouterr().err
+
+
+def test_the_names_of_studies_are_completed(store: Path) -> None:
+    context = click.Context(studies)
+    context.params["store"] = store
+    assert complete_studies(context, studies.params[0], "gemm") == [NAME.format(each) for each in ("random", "tpe")]
