@@ -27,6 +27,7 @@ from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import CostModel, Prediction, Sample
 from tilescout.costmodel.features import Features
 from tilescout.spaces.errors import ModelError
+from tilescout.spaces.texts import file_name
 
 _POWER = 4
 _FEATURES = (
@@ -230,7 +231,7 @@ def log_base(features: Features, constants: Constants | None) -> Floats:
 
 def shipped_calibration(device: str) -> Calibration | None:
     """The calibration of a device that comes with the package; None if there is none."""
-    path = Path(str(files("tilescout.costmodel").joinpath("pretrained", f"analytic-{device}.json")))
+    path = Path(str(files("tilescout.costmodel").joinpath("pretrained", f"{file_name(f'analytic-{device}')}.json")))
     return Calibration.from_json(path.read_text()) if path.is_file() else None
 
 

@@ -27,6 +27,7 @@ from tilescout.costmodel.uncertainty import Ensemble, Errors
 from tilescout.spaces.errors import MALFORMED, ModelError, one_line
 from tilescout.spaces.inputs import parse_json, read_regular
 from tilescout.spaces.outputs import check_replaceable
+from tilescout.spaces.texts import file_name
 
 FORMAT = 2
 _LARGEST, _UNPACKED = 1 << 26, 1 << 28  # bytes; the shipped model has 3.7 MB, 13 MB when it is unpacked
@@ -170,7 +171,7 @@ def model_digest(path: Path) -> str:
 
 def shipped_model(space: str, device: str) -> Path | None:
     """The model of a space on a device that comes with the package; None if there is none."""
-    path = Path(str(files("tilescout.costmodel").joinpath("pretrained", f"{space}-{device}.npz")))
+    path = Path(str(files("tilescout.costmodel").joinpath("pretrained", f"{file_name(f'{space}-{device}')}.npz")))
     return path if path.is_file() else None
 
 

@@ -1,15 +1,14 @@
-"""Text that comes from data, made safe for where it is shown: a terminal, a plot, the name of a file.
+"""Text that comes from data, made safe for where it is shown, and for the name of a file.
 
 Tables, studies, suites and caches of others have names, labels and messages in them. A terminal acts on escape
-sequences, Matplotlib on dollars, a file system on slashes. (HTML is escaped by `tilescout.search.tracking.page`, and
-Rich is given such text without markup.)
+sequences, and a file system on slashes.
 """
 
 import hashlib
 import re
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_LONGEST_NAME = 150  # bytes of a file's name, which suffixes are added to; file systems take 255
+_LONGEST_NAME = 200  # bytes of a file's name, which suffixes are added to; file systems take 255
 
 
 def plain(text: object) -> str:
@@ -18,26 +17,27 @@ def plain(text: object) -> str:
     Colours are taken away, white space becomes a space, and any other character that does not print is written as an
     escape, as in Python.
     """
-    cleaned = " ".join(_COLOURS.sub("", str(text)).split())
-    if cleaned.isprintable():
-        return cleaned
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cleaned)
+    return printable(" ".join(_COLOURS.sub("", str(text)).split()))
 
 
-def for_plot(text: object) -> str:
-    """Text that Matplotlib draws as it is: dollars begin a formula there."""
-    return plain(text).replace("$", r"\$")
+def printable(text: str) -> str:
+    """Text whose characters print, but for ends of lines: each other one is written as an escape, as in Python."""
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode() for each in text
+    )
 
 
 def file_name(text: object) -> str:
-    """A file's name that is made of a text: of one folder, and of no more than 150 bytes.
+    """A file's name that is made of a text: of one folder, and of no more than 200 bytes.
 
     Letters, digits, and what our own names have beside them stay. A name of which something else was replaced ends in
     digits of a hash, so that two names stay two.
     """
     given = str(text)
     kept = re.sub(r"[^A-Za-z0-9._+=,@-]", "_", given).lstrip(".-")
-    if kept == given and len(kept) <= _LONGEST_NAME:
+    if kept and kept == given and len(kept) <= _LONGEST_NAME:
         return kept
     digest = hashlib.sha256(given.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{kept[: _LONGEST_NAME - 9]}-{digest}"
+    return f"{kept[: _LONGEST_NAME - 9]}-{digest}" if kept else digest

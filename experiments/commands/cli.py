@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.metadata import version
+from io import TextIOWrapper
 
 import click
 from click.exceptions import NoArgsIsHelpError
@@ -18,6 +19,7 @@ from tilescout.experiments.commands.options import examples
 from tilescout.spaces.errors import ResumableError, TilescoutError, one_line
 from tilescout.spaces.faults import described, place_of
 from tilescout.spaces.processes import safe_processes
+from tilescout.spaces.texts import printable
 
 # The module and function of each command, imported when it is used: `tilescout --help` costs no torch. What that
 # says of each fits into a terminal of 80 columns.
@@ -119,6 +121,9 @@ def run_command(command: click.Command) -> None:
     tilescout that it did not expect is a traceback.
     """
     run = _Run()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal may know no µ
+            stream.reconfigure(errors="backslashreplace")
     try:
         with _logged(), safe_processes:
             code = _main(command, run)
@@ -153,10 +158,16 @@ def _main(command: click.Command, run: _Run) -> object:
         raise
 
 
+class _PlainFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 @contextmanager
 def _logged() -> Iterator[None]:
     """Print the log messages of the library on standard error, a line each."""
     logger, handler = logging.getLogger("tilescout"), logging.StreamHandler()
+    handler.setFormatter(_PlainFormatter())
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

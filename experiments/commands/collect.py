@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -31,6 +30,7 @@ from tilescout.experiments.commands.options import (
     store_option,
     suite_problems,
 )
+from tilescout.experiments.terminal import Console
 from tilescout.search.campaigns.campaign import CampaignOptions, Progress
 from tilescout.search.campaigns.collection import collect as run_campaign
 from tilescout.search.campaigns.collection import journal_path

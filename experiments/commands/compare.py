@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tilescout.experiments.commands.options import (
@@ -25,6 +24,7 @@ from tilescout.experiments.compare.api import compare as run_comparison
 from tilescout.experiments.compare.held_out import held_out_folder
 from tilescout.experiments.compare.play import Trace
 from tilescout.experiments.compare.report import log_comparison, print_comparison
+from tilescout.experiments.terminal import Console
 
 DEFAULT_SAMPLERS = "random,tpe,lfbo"
 WIDTH = 140

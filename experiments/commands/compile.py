@@ -6,7 +6,6 @@ from pathlib import Path
 from statistics import median
 
 import click
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
@@ -24,6 +23,7 @@ from tilescout.experiments.commands.options import (
     target_option,
     write_result,
 )
+from tilescout.experiments.terminal import Console
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, read_shared_object
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.studies.folders import artifacts

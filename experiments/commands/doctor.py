@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 from packaging.requirements import Requirement
-from rich.console import Console
 from rich.markup import escape
 
 from tilescout.experiments.commands.options import examples, storage_option, store_option
+from tilescout.experiments.terminal import Console
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.build.binaries import CUOBJDUMP, find_cuobjdump
 from tilescout.search.build.compilers import find_linker
@@ -64,7 +64,10 @@ def doctor(store: Path, storage: str | None, tables: tuple[Path, ...]) -> int:
     findings = list(examine(store, storage, tables))
     for finding in findings:
         console.print(
-            f"{marks[finding.state]} {finding.what}: {escape(finding.detail)}", highlight=False, soft_wrap=True
+            f"{marks[finding.state]} {escape(f'{finding.what}: {finding.detail}')}",
+            highlight=False,
+            markup=True,
+            soft_wrap=True,
         )
     return 1 if any(finding.state == "missing" for finding in findings) else 0
 

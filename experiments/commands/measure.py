@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.progress import track
 
 from tilescout.experiments.commands.options import (
@@ -21,6 +20,7 @@ from tilescout.experiments.commands.options import (
     write_result,
 )
 from tilescout.experiments.commands.printing import print_measurements
+from tilescout.experiments.terminal import Console
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.evaluator import Evaluator, evaluate
 from tilescout.search.engines.gpus import visible_gpus

@@ -27,10 +27,11 @@ def draw_and_log(drawn: Drawn, result: Mapping[str, Any], folder: Path | None, u
 
 def _draw(name: str, predicted: Sequence[tuple[Sample, Prediction]], folder: Path) -> Path:
     """Predicted against measured times, and the share of times inside intervals against the share promised."""
-    from matplotlib.figure import Figure
     from scipy.stats import norm
 
-    figure = Figure(figsize=(11, 5), dpi=120, layout="constrained")
+    from tilescout.search.tracking.plots import figure_type
+
+    figure = figure_type()(figsize=(11, 5), dpi=120, layout="constrained")
     times, calibration = figure.subplots(1, 2)
     promised = np.linspace(0.05, 0.99, 20)
     for sample, prediction in predicted:

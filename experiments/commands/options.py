@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import click
 import numpy as np
-from rich.console import Console
 
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
+from tilescout.experiments.terminal import Console
 from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, Objective
 from tilescout.search.studies.folders import STORE, check_store, studies
 from tilescout.search.tracking.server import address

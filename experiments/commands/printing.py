@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 
+from tilescout.experiments.terminal import Console
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.studies.records import StudyResult, spoken
 from tilescout.spaces.knobs import Configuration

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.experiments.commands.from_model import load_factory, record
@@ -15,6 +14,7 @@ from tilescout.experiments.commands.options import (
     json_option,
     write_result,
 )
+from tilescout.experiments.terminal import Console
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import INPUTS
 from tilescout.spaces.suite import Entry, Suite, find_suite, suite_names, write_suite
@@ -38,7 +38,7 @@ def suites(names: tuple[str, ...], json_path: Path | None) -> None:
     write_result(json_path, [_record(suite) for suite in found])
     if names:
         for suite in found:
-            console.print(f"[bold]{suite.name}[/bold]: {suite.title}", highlight=False, soft_wrap=True)
+            console.print(f"{suite.name}: {suite.title}", style="bold", highlight=False, soft_wrap=True)
             console.print(suite.source, highlight=False, markup=False, soft_wrap=True)
             _print_entries(suite.entries, console)
         return

@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from tilescout.experiments.commands.options import check_writable, examples, store_option
+from tilescout.experiments.terminal import Console
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, read_shared_object
 from tilescout.search.build.binaries import instruction_count
 from tilescout.search.build.resources import Resources

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import (
@@ -14,6 +13,7 @@ from tilescout.experiments.commands.options import (
     own_spaces_option,
     write_result,
 )
+from tilescout.experiments.terminal import Console
 from tilescout.search.tables.card import Baseline
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table, find_tables
@@ -51,7 +51,7 @@ def tables(paths: tuple[Path, ...], own_spaces: tuple[str, ...], json_path: Path
 
 def _show(table: Table, console: Console, named: Named) -> None:
     card = table.card
-    console.print(f"[bold]{table.path}[/bold]", highlight=False, soft_wrap=True)
+    console.print(str(table.path), style="bold", highlight=False, soft_wrap=True)
     versions = ", ".join(f"{name} {value}" for name, value in {"driver": card.driver, **card.versions}.items())
     console.print(
         f"{card.space} on {card.product}, recorded {card.recorded}, {versions}; "

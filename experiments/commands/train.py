@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 import numpy as np
-from rich.console import Console
 
 from tilescout.costmodel.analytic import AnalyticModel, Calibration, is_tiled
 from tilescout.costmodel.blend import BlendModel, BlendOptions
@@ -23,11 +22,13 @@ from tilescout.experiments.commands.options import (
     store_option,
     trees_option,
 )
+from tilescout.experiments.terminal import Console
 from tilescout.search.tables.shipped import named_table
 from tilescout.search.tables.training import samples_of
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.outputs import check_replaceable, has_keys
 from tilescout.spaces.templates import load_template
+from tilescout.spaces.texts import file_name
 
 _CALIBRATION = tuple(field.name for field in fields(Calibration))
 HANDFUL = 24
@@ -81,7 +82,8 @@ def train(asked: TrainRequest) -> None:
     samples = samples_of(recorded, template, left_out)
     device = recorded.card.device
     folder = asked.out if asked.out is not None else asked.store / "models"
-    path, analytic = folder / f"{asked.space}-{device}.npz", folder / f"analytic-{device}.json"
+    path = folder / f"{file_name(f'{asked.space}-{device}'.replace(':', '-'))}.npz"
+    analytic = folder / f"{file_name(f'analytic-{device}')}.json"
     check_model_file(path)
     check_replaceable(analytic, "a calibration", lambda file: has_keys(file, _CALIBRATION), ModelError)
     console = Console()

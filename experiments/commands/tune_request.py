@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from tilescout.experiments.commands.options import check_result, console_beside, shown_at, write_result
+from tilescout.experiments.terminal import Console
 from tilescout.search.api import DEFAULT_TRIALS
 from tilescout.search.measure.protocol import Objective
 from tilescout.search.tuning.loop import Budget

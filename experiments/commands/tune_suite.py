@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import suite_problems
 from tilescout.experiments.commands.tune_request import TuneRequest
+from tilescout.experiments.terminal import Console
 from tilescout.search.engines.selection import check_device, make_engine
 from tilescout.search.samplers import make_sampler
 from tilescout.search.studies.folders import artifacts, studies

@@ -17,6 +17,7 @@ from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import samples_of
 from tilescout.spaces.shapes import shape_groups
+from tilescout.spaces.texts import file_name
 
 
 def held_out_folder(store: Path) -> Path:
@@ -113,7 +114,7 @@ class HeldOutModels:
     def _path(self, card: ModelCard) -> Path:
         causes = [asdict(card), asdict(self.options), self.samples()[0].features.names]
         digest = hashlib.sha256(json.dumps(causes, sort_keys=True).encode()).hexdigest()
-        return self.folder / f"{card.space}-{card.device}-{digest[:16]}.npz"
+        return self.folder / f"{file_name(f'{card.space}-{card.device}')}-{digest[:16]}.npz"
 
 
 def _train(models: HeldOutModels, problems: tuple[str, ...]) -> None:

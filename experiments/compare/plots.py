@@ -9,9 +9,9 @@ from tilescout.experiments.compare.result import Comparison
 
 def draw_convergence(comparison: Comparison, path: Path) -> None:
     """Best so far over the table's best after each trial, a line and a band a strategy, as PNG."""
-    from matplotlib.figure import Figure
+    from tilescout.search.tracking.plots import figure_type
 
-    figure = Figure(figsize=(9.5, 6), dpi=110, layout="constrained")
+    figure = figure_type()(figsize=(9.5, 6), dpi=110, layout="constrained")
     axes = figure.add_subplot()
     trials = np.arange(1, comparison.trials + 1)
     for standing in comparison.standings:
@@ -36,12 +36,12 @@ def draw_convergence(comparison: Comparison, path: Path) -> None:
 
 def draw_scores(comparison: Comparison, path: Path) -> None:
     """The score of each strategy on each problem, as PNG."""
-    from matplotlib.figure import Figure
+    from tilescout.search.tracking.plots import figure_type
 
     shown = [standing for standing in comparison.standings if standing.runs]
     labels = list(comparison.cases)
     grid = np.array([[standing.by_case.get(label, {}).get("score", np.nan) for label in labels] for standing in shown])
-    figure = Figure(figsize=(3.5 + 0.6 * len(labels), 2.2 + 0.32 * len(shown)), dpi=110, layout="constrained")
+    figure = figure_type()(figsize=(3.5 + 0.6 * len(labels), 2.2 + 0.32 * len(shown)), dpi=110, layout="constrained")
     axes = figure.add_subplot()
     image = axes.imshow(grid.reshape(len(shown), len(labels)), vmin=-1, vmax=1, cmap="RdYlGn", aspect="auto")
     axes.set_xticks(range(len(labels)), labels, rotation=40, ha="right", fontsize=8)

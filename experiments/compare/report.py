@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.experiments.compare.plots import draw_convergence, draw_scores
 from tilescout.experiments.compare.result import SCORES, Comparison, Standing
+from tilescout.experiments.terminal import Console
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.outputs import check_replaceable, has_keys, is_matplotlib
 

@@ -97,21 +97,28 @@ def to_svg(name: str, figure: "Figure") -> str:
 
 
 @cache
-def _figure_type() -> "type[Figure]":
+def figure_type() -> "type[Figure]":
+    """The class of all figures: one that a notebook shows, and that draws text from data as it is."""
     # The object interface: pyplot would keep the figure in global state, and this runs in a thread.
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
     class Shown(Figure):
-        """A figure that a notebook shows, also where pyplot was never imported."""
+        """A figure that a notebook shows, also where pyplot was never imported. A dollar begins no formula."""
 
         def _repr_png_(self) -> bytes:
             return to_png(self)
+
+        def draw(self, renderer: Any) -> None:
+            for text in self.findobj(Text):
+                text.set_parse_math(False)
+            super().draw(renderer)
 
     return Shown
 
 
 def _canvas(height: float) -> tuple["Figure", "Axes"]:
-    figure = _figure_type()(figsize=(_WIDTH, height), dpi=100)
+    figure = figure_type()(figsize=(_WIDTH, height), dpi=100)
     axes = figure.add_subplot()
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

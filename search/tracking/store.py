@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -39,6 +40,8 @@ def default_store(root: Path) -> tuple[str, Path]:
         If `root` can't be created or written to.
     """
     root = root.absolute()
+    if found := re.search(r"[%#?]", str(root)):  # an address is made of it, in which these mean something else
+        raise StoreError(f"MLflow can't keep its files in {root}: choose a folder without {found[0]!r} in its path")
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -25,6 +25,7 @@ from tilescout.search.studies.sharing import SharingOptions
 from tilescout.search.studies.trials import finished_trials, record_info, record_result
 from tilescout.search.tuning.loop import Budget, Loop, run
 from tilescout.spaces.errors import DeviceError, SpaceError, StoreError, one_line
+from tilescout.spaces.texts import file_name
 
 _ABOUT = "about"  # the user attribute of a study that says what it is about
 _TRACKING_RUN = "tracking_run"
@@ -192,7 +193,7 @@ def run_study(
     sampler = make_sampler(options.sampler, space, options.seed, **options.settings)
     options = replace(options, seed=options.seed if sampler.seed is None else sampler.seed)
     parts = (template.name, space.problem, _place(evaluator), sampler.label, f"s{options.seed}")
-    base = "-".join(map(str, parts)).replace(":", "-")
+    base = file_name("-".join(map(str, parts)).replace(":", "-"))
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with ExitStack() as stack:
         study, tuner = stack.enter_context(

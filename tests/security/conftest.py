@@ -73,6 +73,7 @@ class Scene:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="backslashreplace",
             check=False,
             timeout=300,
         )

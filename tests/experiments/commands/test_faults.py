@@ -38,7 +38,7 @@ def in_private_mounts(folder: Path, script: str) -> "subprocess.CompletedProcess
 @needs_mounts
 def test_a_store_on_a_read_only_mount_is_told_at_once(tmp_path: Path) -> None:
     script = f"""
-    mount -t tmpfs none disk && mkdir disk/artifacts && mount -o remount,ro disk || exit 99
+    mount -t tmpfs -o mode=755 none disk && mkdir disk/artifacts && mount -o remount,ro disk || exit 99
     {TUNE} --store disk; echo $?
     {COMMAND} compile gemm_sm90 --problem 4096x4096x4096:bf16 --store disk; echo $?
     """
@@ -55,7 +55,7 @@ def test_a_search_whose_disk_is_full_ends_with_one_line_and_goes_on_when_there_i
     tmp_path: Path, copy_store: Callable[[Path], str]
 ) -> None:
     script = f"""
-    mount -t tmpfs -o size=48k none disk || exit 99
+    mount -t tmpfs -o size=48k,mode=755 none disk || exit 99
     {TUNE} --trials 60 --storage disk 2> full; echo $?
     mkdir room && cp disk/*.journal room
     """

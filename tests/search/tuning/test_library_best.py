@@ -7,9 +7,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from rich.console import Console
 
 from tilescout.experiments.commands.printing import print_result
+from tilescout.experiments.terminal import Console
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.campaigns.campaign import CampaignOptions
 from tilescout.search.campaigns.collection import collect

@@ -1,0 +1,154 @@
+"""Names, labels and messages of others are shown as they are: nothing acts on them, and none leaves its folder."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilescout.spaces.errors import TilescoutError
+from tilescout.spaces.texts import file_name, plain
+
+if TYPE_CHECKING:
+    from conftest import ForkedScene, Scene  # type: ignore[import-not-found]
+
+NASTY = [
+    "[/red]",
+    "[bold",
+    "[link=file:///etc/passwd]x[/link]",
+    r"$\frac{$",
+    "$x$ and $",
+    "\x1b]0;title\x07\x1b[2J\x1b[31mred",
+    "\u202egnp.exe",
+    "\x9b31m",
+    "../../x",
+    "/etc/x",
+    "a\nb\r\nc",
+    "\x00",
+    ":smile: :warning:",
+    "<script>alert(1)</script>",
+    "{0.__class__}",
+    "%s%n",
+    "n" * 3000,
+]
+"""Texts on which something acts: Rich, Matplotlib, a terminal, a file system, a page, a formatter."""
+
+
+@given(text=st.text() | st.sampled_from(NASTY))
+def test_plain_text_is_one_line_that_prints(text: str) -> None:
+    assert plain(text).isprintable()
+    assert str(TilescoutError(text)) == plain(text)
+    assert plain(plain(text)) == plain(text)
+
+
+@given(texts=st.lists(st.text() | st.sampled_from(NASTY), min_size=2, max_size=2, unique=True))
+def test_the_name_of_a_file_stays_in_its_folder_and_is_its_own(texts: list[str]) -> None:
+    first, second = map(file_name, texts)
+
+    assert (Path("folder") / first).parent == Path("folder")
+    assert first not in ("", ".", "..")
+    assert len(os.fsencode(first)) <= 200
+    assert not first.startswith(("-", "."))
+    assert first != second
+
+
+def test_our_own_names_stay() -> None:
+    name = "gemm_sm90-2048x4096x4096-bf16-kn-bias+gelu-h200-replay-gp,startup=20-s0"
+    assert file_name(name) == name
+
+
+def shown(output: str) -> str:
+    """The output of a command, none of whose characters does anything."""
+    assert all(each.isprintable() or each == "\n" for each in output), ascii(output)
+    return output
+
+
+@pytest.fixture
+def hostile_table(forked_scene: "ForkedScene") -> str:
+    """A table that was made from a cache in which every text is one on which something acts."""
+
+    def cache(number: int, text: str) -> str:
+        knob = f"k{text}"
+        record = {
+            "device_name": text,
+            "kernel_name": text,
+            "problem_size": [8, 8],
+            "tune_params_keys": [knob, "b"],
+            "tune_params": {knob: [text, "2"], "b": [1, 2, 3]},
+            "objective": "time",
+            "cache": {
+                f"{one},{two}": {knob: one, "b": two, "time": 1.0 + two, "times": [1.0 + two]}
+                for one in (text, "2")
+                for two in (1, 2, 3)
+            },
+        }
+        path = forked_scene.folder / f"cache{number}.json"
+        path.write_text(json.dumps(record))
+        return path.name
+
+    names = []
+    for number, text in enumerate(NASTY):
+        done = forked_scene.tilescout("table", "import-kernel-tuner", cache(number, text), f"t{number}.parquet")
+        forked_scene.check(done)
+        shown(done.stdout + done.stderr)
+        names += [f"t{number}.parquet"] * (done.returncode == 0)
+    assert len(names) > 8
+    return " ".join(names)
+
+
+def test_tables_of_others(forked_scene: "ForkedScene", hostile_table: str) -> None:
+    before = sorted(path for path in forked_scene.folder.parent.iterdir())
+
+    shown(forked_scene.survives("tables", *hostile_table.split()).stdout)
+    drawn = [f"t{NASTY.index(text)}.parquet" for text in (r"$\frac{$", "[/red]")]
+    together = [argument for table in drawn for argument in ("--table", table)]
+    compare = ("compare", *together, "--samplers", "random", "--trials", "3", "--seeds", "1", "--out", "out")
+    shown(forked_scene.survives(*compare, "--store", "store", "--processes", "1", codes=(0,)).stdout)
+    for text in ("../../x", "[/red]"):
+        table = f"t{NASTY.index(text)}.parquet"
+        tune = ("tune", text, "--table", table, "--problem", "8x8", "--trials", "3", "--sampler", "random")
+        # MLflow takes no such names of parameters, and says so at the end: code 2.
+        shown(forked_scene.survives(*tune, "--store", "store", codes=(0, 2)).stdout)
+    studies = sorted((forked_scene.folder / "store" / "studies").iterdir())
+    assert len(studies) == 2
+    for study in studies:
+        forked_scene.survives("report", study, "--out", f"{study.stem}.html", codes=(0,))
+
+    assert sorted(path for path in forked_scene.folder.parent.iterdir()) == before
+
+
+def test_a_suite_of_others(forked_scene: "ForkedScene") -> None:
+    for text in NASTY:
+        quoted = json.dumps(text, ensure_ascii=True)
+        (forked_scene.folder / "suite.toml").write_text(
+            f'title = {quoted}\nsource = {quoted}\nproblems = [{{ problem = "8x8x8", label = {quoted} }}]\n'
+            f"[tokens]\ndecode = [1]\n[[product]]\nname = {quoted}\nn = 8\nk = 8\n"
+        )
+
+        done = forked_scene.survives("suites", "suite.toml", codes=(0,))
+
+        assert shown(done.stdout).startswith(f"suite: {text[:1] if text[:1].isprintable() else chr(92)}")
+
+
+@pytest.mark.parametrize("store", ["a#b?c", "x%41", "a?b", "%2e%2e"])
+def test_a_store_whose_address_would_be_another(forked_scene: "ForkedScene", store: str) -> None:
+    done = forked_scene.survives(
+        *("tune", "gemm_sm90", "--problem", "1024x1024x1024:bf16", "--device", "replay", "--trials", "3"),
+        *("--sampler", "random", "--store", store),
+        codes=(2,),
+    )
+
+    assert "choose a folder without" in done.stderr
+    assert [path.name for path in forked_scene.folder.iterdir()] == ["evil.py"]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_knows_few_characters(scene: "Scene", encoding: str) -> None:
+    program = Path(sys.executable).with_name("tilescout")
+    for arguments in (["tables"], ["suites", "µ漢.toml"]):
+        done = scene.run(program, *arguments, environment={"PYTHONIOENCODING": encoding, "LC_ALL": "C"})
+        scene.check(done)
