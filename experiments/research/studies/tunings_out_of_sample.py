@@ -78,14 +78,19 @@ def tuned(space: str, name: str, device: str, store: Path) -> dict[str, Any]:
     Raises
     ------
     DeviceError
-        If the command failed.
+        If the command failed, or took longer than `TUNING_SECONDS`.
     """
     store.mkdir(exist_ok=True)
     answer = store / "result.json"
     command = [sys.executable, "-P", "-m", "tilescout.experiments", "tune", space, "--problem", name]
     command += ["--sampler", "guided", "--device", device, "--store", str(store), "--json", str(answer)]
     started = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TUNING_SECONDS, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TUNING_SECONDS, check=False)
+    except subprocess.TimeoutExpired as late:
+        raise DeviceError(
+            f"the tuning of {name} was not done after {TUNING_SECONDS} s; run this again to go on"
+        ) from late
     seconds = time.monotonic() - started
     if done.returncode:
         raise DeviceError(f"the tuning of {name} failed: {done.stderr.strip()[-500:]}")
