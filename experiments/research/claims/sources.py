@@ -16,6 +16,7 @@ from rich.console import Console
 
 from tilescout.experiments.compare.processes import each
 from tilescout.experiments.research.records import Record
+from tilescout.experiments.research.studies import objectives as chain_or_sandwich
 from tilescout.experiments.research.studies.fixed_launches import repeats_of
 from tilescout.experiments.research.studies.nvgemm_ranking import KEPT, ranking_losses
 from tilescout.experiments.research.studies.out_of_sample import (
@@ -234,6 +235,22 @@ def race_coverage(files: Files, host: str) -> Any:
     return coverages(processes, read_heats(files[host]), RACES, SEED)
 
 
+def objectives(files: Files) -> Any:
+    """Speeds by chain and by sandwich, and how far off the times are that the two predict of blocks of a model."""
+    (path,) = files.values()
+    result = Record.read(path).result
+    rows = chain_or_sandwich.predictions(result)
+    for row in rows:
+        row["nearer"] = abs(row["sandwich"]["error"]) < abs(row["chain"]["error"])
+    return {
+        "products": result["products"],
+        "speeds": chain_or_sandwich.speeds(result),
+        "predictions": {f"{row['block']} {row['way']}": row for row in rows},
+        "blocks": len(result["blocks"]),
+        "verdict": chain_or_sandwich.verdict(rows),
+    }
+
+
 SOURCES: dict[str, Source] = {
     "record": record,
     "problems": problems,
@@ -251,4 +268,5 @@ SOURCES: dict[str, Source] = {
     "log": log,
     "heats": heats,
     "race-coverage": race_coverage,
+    "objectives": objectives,
 }

@@ -166,6 +166,26 @@ def ratio_of(product: Mapping[str, Any], name: str, objective: Objective) -> tup
     return mean_interval(values.tolist(), noise)
 
 
+def speeds(result: Mapping[str, Any]) -> dict[str, dict[str, dict[str, list[float]]]]:
+    """The speeds over the library on the table's problems, by problem, kernel and objective, with 95 % intervals.
+
+    A problem or kernel that was not timed by both objectives is left out.
+    """
+    found: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for text in result["recorded"]:
+        product = result["products"].get(text, {"error": "not measured"})
+        for name in product["ratios"] if "error" not in product else ():
+            by_objective = {}
+            for objective in Objective:
+                ratio = ratio_of(product, name, objective) if name != PREDICTED else None
+                if ratio is not None:
+                    value, low, high = ratio
+                    by_objective[str(objective)] = [1 / value, 1 / high, 1 / low]
+            if by_objective:
+                found.setdefault(text, {})[name] = by_objective
+    return found
+
+
 def measure_block(worker: Worker, here: Here, sizes: BlockSizes, rows: int, ways: Mapping[str, Any]) -> dict[str, Any]:
     """The time of a block with the library's products, and of every way over it, in [heats, rounds], as JSON.
 
@@ -295,23 +315,20 @@ def show(result: Mapping[str, Any], console: Console) -> None:
     grid = Grid(title="speed over the library, by chain and by sandwich", title_justify="left")
     for heading in ("problem", "library µs", "", "kernel", *Objective):
         grid.add_column(heading, justify="right", no_wrap=True)
-    speeds: dict[str, list[tuple[float, float]]] = {}
+    found = speeds(result)
     for text in result["recorded"]:
         product = result["products"].get(text, {"error": "there was no time left"})
         if "error" in product:
             console.print(f"{text}: {product['error']}", markup=False)
             continue
         us = [f"{product['library_us'][str(each)]:.2f}" for each in Objective]
-        for name in product["ratios"]:
-            found = [ratio_of(product, name, each) for each in Objective]
-            if None in found or name == PREDICTED:
-                continue
-            values = [each for each in found if each is not None]
-            speeds.setdefault(name, []).append((1 / values[0][0], 1 / values[1][0]))
-            grid.add_row(text, *us, name, *(f"{1 / v:.3f} [{1 / high:.3f}, {1 / low:.3f}]" for v, low, high in values))
-    for name, pairs in speeds.items():
-        means = [f"{geometric_mean(column):.3f}" for column in zip(*pairs, strict=True)]
-        grid.add_row(f"geometric mean of {len(pairs)}", "", "", name, *means)
+        for name, by_objective in found.get(text, {}).items():
+            cells = (f"{value:.3f} [{low:.3f}, {high:.3f}]" for value, low, high in by_objective.values())
+            grid.add_row(text, *us, name, *cells)
+    for name in dict.fromkeys(name for one in found.values() for name in one):
+        timed = [one[name] for one in found.values() if name in one]
+        means = [f"{geometric_mean(one[str(each)][0] for one in timed):.3f}" for each in Objective]
+        grid.add_row(f"geometric mean of {len(timed)}", "", "", name, *means)
     console.print(grid)
     for text, product in [*result["products"].items(), *result["blocks"].items()]:
         faults = {"": product["error"]} if "error" in product else product["errors"]

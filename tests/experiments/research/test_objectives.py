@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tilescout.experiments.research.studies.objectives import predictions, ratio_of, saving_us, verdict
+from tilescout.experiments.research.studies.objectives import predictions, ratio_of, saving_us, speeds, verdict
 from tilescout.search.measure.protocol import Objective
 
 CHAIN, SANDWICH = Objective.CHAIN, Objective.SANDWICH
@@ -42,6 +42,16 @@ def test_a_configuration_counts_if_both_objectives_timed_it() -> None:
     once = {**PRODUCTS["a"], "ratios": {"default": {"chain": [[0.8, 0.79, 0.81]]}}}
     assert ratio_of(crashed, "default", CHAIN) is None
     assert ratio_of(once, "default", CHAIN) is None
+
+
+def test_speeds_are_of_the_table_s_problems_that_both_objectives_timed() -> None:
+    found = speeds({"recorded": ["a", "c", "late"], "products": PRODUCTS})
+
+    assert list(found) == ["a"]
+    assert found["a"]["default"]["chain"][0] == pytest.approx(1 / 0.8)
+    value, low, high = found["a"]["default"]["sandwich"]
+    assert value == pytest.approx(1 / 0.9)
+    assert low < value < high
 
 
 def block(ratio: float) -> dict[str, Any]:
