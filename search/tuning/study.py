@@ -236,7 +236,10 @@ def run_study(
             library_best=library_best,
             no_library_best=unknown,
         )
-        result = _race(evaluator, result, default, options)
+        try:
+            result = _race(evaluator, result, default, options)
+        except KeyboardInterrupt as interrupt:
+            raise SearchInterrupted(replace(result, seconds=time.monotonic() - started)) from interrupt
         result = replace(result, seconds=time.monotonic() - started)
         record_result(study, result)
         on_result(result)

@@ -297,6 +297,20 @@ def test_a_race_that_breaks_off_proves_nothing_and_the_default_is_the_answer(
     assert result.to_dict()["not_raced"] == result.not_raced
 
 
+def test_ctrl_c_in_the_race_keeps_what_the_search_found(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> NDArray[np.float64]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PruningEvaluator, "race", interrupted)
+    with pytest.raises(SearchInterrupted) as ended:
+        search("random")
+
+    result = ended.value.result
+    assert result.race is None
+    assert result.best is not None
+    assert result.best.measurement.time_us == min(trial.measurement.time_us for trial in result.trials)
+
+
 class ShuffledEvaluator(Evaluator):
     """Answers from a table in a random order, as compilers of unequal speed do; knows what it was told to give up."""
 
