@@ -6,14 +6,17 @@ line prints it and exits with code 2; a library user catches `TilescoutError` or
 
 from collections.abc import Collection, Mapping
 
-from tilescout.spaces.texts import plain
+from tilescout.spaces.texts import plain, without_secrets
 
 
 class TilescoutError(Exception):
-    """Base of all errors of this package. Its message is plain text on one line, whatever was quoted in it."""
+    """Base of all errors of this package.
+
+    Its message is plain text on one line, without passwords of addresses, whatever was quoted in it.
+    """
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(plain(message))
+        super().__init__(without_secrets(plain(message)))
 
 
 class ProblemError(TilescoutError):

@@ -8,6 +8,10 @@ import hashlib
 import re
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_PASSWORD = re.compile(r"(://[^\s/:@]*):\S*@")
+_SECRET_VALUE = re.compile(
+    r"([?&;][^\s=&]*(?:pass|pwd|secret|token|key|credential|auth|sig)[^\s=&]*=)[^\s&#'\"]+", re.IGNORECASE
+)
 _LONGEST_NAME = 200  # bytes of a file's name, which suffixes are added to; file systems take 255
 
 
@@ -18,6 +22,11 @@ def plain(text: object) -> str:
     escape, as in Python.
     """
     return printable(" ".join(_COLOURS.sub("", str(text)).split()))
+
+
+def without_secrets(text: str) -> str:
+    """Text whose addresses have no passwords: neither before the host, nor in values that are named like one."""
+    return _SECRET_VALUE.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
 
 
 def printable(text: str) -> str:

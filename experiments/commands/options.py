@@ -26,6 +26,7 @@ from tilescout.spaces.processes import find_modules_in
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.suite import find_suite
 from tilescout.spaces.templates import KernelTemplate, template_names
+from tilescout.spaces.texts import without_secrets
 
 Result = TypeVar("Result")
 
@@ -156,8 +157,8 @@ json_option = click.option(
 def shown_at(page: str, mlflow_uri: str | None, store: Path) -> str:
     """How to see a page of MLflow's UI, for a log message: its address, and the command that serves it."""
     if mlflow_uri is not None and mlflow_uri.startswith(("http://", "https://")):
-        return f"look at the trials: {mlflow_uri.rstrip('/')}/{page}"
-    where = f"--mlflow {mlflow_uri}" if mlflow_uri else f"--store {store}"
+        return f"look at the trials: {without_secrets(mlflow_uri).rstrip('/')}/{page}"
+    where = f"--mlflow {without_secrets(mlflow_uri)}" if mlflow_uri else f"--store {store}"
     return f"look at the trials with: tilescout ui {where}\nand then at {address(page)}"
 
 
@@ -280,7 +281,11 @@ def write_result(path: Path | None, result: object) -> None:
     if path == STDOUT:
         click.echo(text, nl=False)
     elif path is not None:
-        path.write_text(text)
+        try:
+            path.write_text(text)
+        except OSError as error:
+            click.echo(text, nl=False)
+            raise StoreError(f"can't write {path}: {error.strerror}; the result is printed instead") from error
 
 
 def check_output(path: Path, kind: str, is_one: Callable[[Path], bool]) -> None:

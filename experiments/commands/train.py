@@ -28,7 +28,7 @@ from tilescout.search.tables.training import samples_of
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.outputs import check_replaceable, has_keys
 from tilescout.spaces.templates import load_template
-from tilescout.spaces.texts import file_name
+from tilescout.spaces.texts import file_name, without_secrets
 
 _CALIBRATION = tuple(field.name for field in fields(Calibration))
 HANDFUL = 24
@@ -121,7 +121,7 @@ def train(asked: TrainRequest) -> None:
         from tilescout.search.tracking.models import log_model
 
         run = log_model(asked.mlflow_uri, path, card, samples[0].features, recorded.dataset)
-        console.print(f"logged to {asked.mlflow_uri}, run {run}", highlight=False, soft_wrap=True)
+        console.print(f"logged to {without_secrets(asked.mlflow_uri)}, run {run}", highlight=False, soft_wrap=True)
 
 
 def calibrate(samples: list[Sample], table: str, seed: int) -> Calibration:

@@ -20,6 +20,7 @@ from tilescout.search.studies.study_store import StudyStore, resumed, unused
 from tilescout.spaces.errors import ResumableError, StoreError, one_line
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import NONE_NAMED, Named
+from tilescout.spaces.texts import without_secrets
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Table
@@ -58,7 +59,7 @@ class Database(StudyStore):
     def __init__(self, url: str) -> None:
         self._address = _parse(url)
         self.url = self._address.render_as_string(hide_password=False)
-        self.name = self._address.render_as_string(hide_password=True)
+        self.name = without_secrets(self.url)
         self._file: Path | None = None
         if self._address.get_backend_name() == "sqlite":
             if self._address.database in (None, "", ":memory:"):
