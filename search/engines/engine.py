@@ -29,7 +29,7 @@ from tilescout.spaces.templates import KernelTemplate
 
 _LOG = logging.getLogger(__name__)
 
-FEWEST = 8
+FEWEST = 16
 """What every engine that measures takes at a time: a sampler that asks for no more tries the same on any machine."""
 
 

@@ -94,7 +94,9 @@ class SpaceSampler(BaseSampler, ABC):
     uses_model: ClassVar[bool] = False
     learns_from_others: ClassVar[bool] = False
     several_objectives: ClassVar[bool] = False
-    lookahead: ClassVar[int | None] = 8
+    # Replayed on nine recorded problems, each with a model that was trained without it, searches by `guided` took 46.3,
+    # 46.9 and 45.9 trials in the mean with 1, 8 and 16 ahead, and found the same within 0.07 % (2026-11-22).
+    lookahead: ClassVar[int | None] = 16
 
     model_file: Path | None = None  #: the file of the cost model, if one from a file is used
     hindsight: bool = False  #: whether that model was trained on the problem of the space

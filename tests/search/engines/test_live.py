@@ -126,7 +126,7 @@ def test_as_many_as_the_capacity_are_in_flight_and_each_comes_back_once(
 
     monkeypatch.setattr(live, "submit", watched_submit)
     monkeypatch.setattr(live, "wait", watched_wait)
-    faults = ("nothing", "corner", "compiler_refuses")
+    faults = ("nothing", "corner", "compiler_refuses", "unwritten", "not_a_number", "unstable")
     wanted = [index(live, fault, repeats) for fault in faults for repeats in (1, 2, 4)]
 
     tried = [tried for tried, _ in evaluate(live, wanted)]
