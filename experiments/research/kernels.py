@@ -9,15 +9,20 @@ import numpy as np
 from tilescout.search.build.artifacts import Artifact, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.build.loading import Launch
+from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.jobs import make_job
 from tilescout.search.measure.bench import Bench
-from tilescout.search.measure.protocol import ProtocolOptions, block_launches
+from tilescout.search.measure.protocol import Objective, ProtocolOptions, block_launches
 from tilescout.search.measure.worker import Worker
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate, find_template
+
+CHAINS = ProtocolOptions(objective=Objective.CHAIN)
+"""The protocol in chains, which the pages of results are of that are older than the choice of an objective."""
+LIVE_CHAINS = LiveOptions(protocol=CHAINS)
 
 HEATING_US = 2_000_000.0  # a card that has idled takes a second or two to reach its power cap
 PAUSE_SECONDS = 0.03  # the longest pause between two measurements, as a search has them where it waits for compilers
@@ -57,13 +62,13 @@ def set_up(worker: Worker, table: Table, problem: Problem, good: int, store: Pat
     template = find_template(table.card.space)
     arch = find_device(worker.machine.name).arch
     built = compile_all(template, problem, arch, finalists(table, problem, good), store)
-    bench = worker.bench(template.workload, str(problem), ProtocolOptions(), None)
+    bench = worker.bench(template.workload, str(problem), CHAINS, None)
     return bench, load_all(worker, bench, template, built)
 
 
 def heat(bench: Bench, heating_us: float) -> None:
     """Run the library for so long."""
-    launches = block_launches(bench.library_us, BLOCK_US, ProtocolOptions())
+    launches = block_launches(bench.library_us, BLOCK_US, CHAINS)
     library = bench.make_block(bench.run_library, launches)
     heating = [library] * (1 + math.ceil(heating_us / (bench.library_us * launches)))
     bench.machine.times_us(heating, lost=1.0)

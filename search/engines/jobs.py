@@ -93,8 +93,8 @@ def describe_gpus(names: Sequence[str]) -> str:
 
 
 def in_words(objective: Objective) -> str:
-    """The end of a line that says where measurements come from, by an objective; empty for the usual one."""
-    return ", in sandwiches" if objective is Objective.SANDWICH else ""
+    """The end of a line that says where measurements come from, by an objective."""
+    return ", in sandwiches" if objective is Objective.SANDWICH else ", in chains"
 
 
 def at_work(

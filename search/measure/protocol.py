@@ -48,8 +48,9 @@ class Objective(StrEnum):
     SANDWICH = "sandwich"  #: launches between a kernel that writes the first input and one that reads the output
 
 
-DEFAULT_OBJECTIVE = Objective.CHAIN
-"""The objective of what is measured where none is asked for."""
+DEFAULT_OBJECTIVE = Objective.SANDWICH
+"""The objective of what is measured where none is asked for: of 12 blocks of models it predicts the times with a mean
+absolute error of 0.41 %, the chain with 1.35 % (`experiments/results/objectives.md`)."""
 
 UNNAMED = Objective.CHAIN
 """The objective of records that name none: they are older than the choice."""

@@ -25,6 +25,7 @@ from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import seed_option, store_option
 from tilescout.experiments.compare.inference import geometric_mean
+from tilescout.experiments.research.kernels import LIVE_CHAINS
 from tilescout.experiments.research.runner import Run, study
 from tilescout.search.build.artifacts import Artifact
 from tilescout.search.engines.engine import Engine, Task
@@ -208,7 +209,7 @@ def main(
     console, started = Console(width=160), time.monotonic()
     found: dict[str, dict[str, Any]] = {}
     report: dict[str, Any] = {"protocol": VERSION, "signature": signature, "problems": found}
-    with LocalEngine(find_template(SPACE), artifacts(store), [device]) as engine:
+    with LocalEngine(find_template(SPACE), artifacts(store), [device], options=LIVE_CHAINS) as engine:
         report |= {"device": engine.product, "versions": dict(engine.versions)}
         report["knobs"] = [knob.name for knob in engine.template.knobs]
         for text, exhaust in [*((text, False) for text in named), *((text, True) for text in exhaustive)]:

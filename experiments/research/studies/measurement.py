@@ -35,7 +35,9 @@ from tilescout.experiments.commands.options import collected, seed_option, store
 from tilescout.experiments.research.figures import draw_spread, spread_of
 from tilescout.experiments.research.kernels import (
     BLOCK_US,
+    CHAINS,
     HEATING_US,
+    LIVE_CHAINS,
     PAUSE_SECONDS,
     compile_all,
     finalists,
@@ -63,7 +65,6 @@ from tilescout.spaces.templates import find_template
 
 PROBLEMS = ("1024x1024x1024", "2048x2048x2048", "4096x4096x4096", "8192x8192x8192", "16x4096x4096", "64x8192x8192")
 TEMPLATE = find_template("gemm_sm90")
-OPTIONS = ProtocolOptions()
 FIXED_LAUNCHES = 20
 RACED = 20
 FINAL = (20, 5)  # rounds, and pairs in each, that tell the answers of the tunings apart
@@ -90,7 +91,7 @@ class Usual:
 
     def time_us(self, bench: Bench, launch: Launch) -> float:
         """The median time of the replays that count."""
-        launches = block_launches(bench.library_us, BLOCK_US, OPTIONS)
+        launches = block_launches(bench.library_us, BLOCK_US, CHAINS)
         if self.heating_us:
             heat(bench, self.heating_us)
         kernel = bench.make_block(launch, launches)
@@ -119,11 +120,11 @@ def loading_seconds(worker: Worker, bench: Bench, jobs: Sequence[Job]) -> float:
 
 def few_pairs_over_race(worker: Worker, jobs: Sequence[Job], timed: Sequence[Measurement]) -> float | None:
     """Median ratio of what few pairs told of configurations that were given up to what a race of them tells."""
-    bench = worker.bench(jobs[0].workload, jobs[0].problem, OPTIONS, None)
+    bench = worker.bench(jobs[0].workload, jobs[0].problem, CHAINS, None)
     few = [
         (job, outcome.timing.ratio)
         for job, outcome in zip(jobs, timed, strict=True)
-        if outcome.timing is not None and outcome.timing.pairs <= OPTIONS.enough
+        if outcome.timing is not None and outcome.timing.pairs <= CHAINS.enough
     ][:RACED]
     if not few:
         return None
@@ -143,7 +144,7 @@ def fixed_seconds(bench: Bench, launches: Sequence[Launch]) -> float:
 
 def study_pruning(worker: Worker, jobs: Sequence[Job]) -> dict[str, Any]:
     """Measure the same configurations as a search does, without pruning, and by a fixed number of launches."""
-    bench = worker.bench(jobs[0].workload, jobs[0].problem, OPTIONS, None)
+    bench = worker.bench(jobs[0].workload, jobs[0].problem, CHAINS, None)
     loading = loading_seconds(worker, bench, jobs)
 
     def search(options: ProtocolOptions, name: str) -> list[Measurement]:
@@ -155,9 +156,9 @@ def study_pruning(worker: Worker, jobs: Sequence[Job]) -> dict[str, Any]:
                 incumbent = min(incumbent or math.inf, timing.ratio)
         return outcomes
 
-    pruned = search(OPTIONS, "pruned")
+    pruned = search(CHAINS, "pruned")
     fixed = fixed_seconds(bench, [worker.load(job) for job in jobs])
-    everything = replace(OPTIONS, prune=math.inf, prune_at_once=math.inf)
+    everything = replace(CHAINS, prune=math.inf, prune_at_once=math.inf)
     bench = worker.bench(jobs[0].workload, jobs[0].problem, everything, bench.library_us)
     timed = search(everything, "timed")
     ratios = np.array([m.timing.ratio if m.timing is not None else math.inf for m in timed])
@@ -194,7 +195,7 @@ def study_pruning(worker: Worker, jobs: Sequence[Job]) -> dict[str, Any]:
 
 def study_spread(worker: Worker, jobs: Sequence[Job], rounds: int, seed: int, usual: bool) -> dict[str, Any]:
     """Re-measure good configurations in rounds of random order, by the protocol and, if asked, the usual ones."""
-    bench = worker.bench(jobs[0].workload, jobs[0].problem, OPTIONS, None)
+    bench = worker.bench(jobs[0].workload, jobs[0].problem, CHAINS, None)
     launches = [worker.load(job) for job in jobs]
     heat(bench, HEATING_US)
     protocols: dict[str, Callable[[Launch], float]] = {
@@ -221,13 +222,13 @@ def study_spread(worker: Worker, jobs: Sequence[Job], rounds: int, seed: int, us
         }
         if name not in USUAL:
             learnt = bench.reference
-            results[name] |= {"within": learnt.within, "between": learnt.between(OPTIONS.few_pairs)}
+            results[name] |= {"within": learnt.within, "between": learnt.between(CHAINS.few_pairs)}
     return results
 
 
 def fixed_seconds_of(worker: Worker, problem: Problem, store: Path, results: Sequence[StudyResult]) -> list[float]:
     """GPU seconds that each search's trials would have taken by a fixed number of launches each, without a race."""
-    bench = worker.bench(TEMPLATE.workload, str(problem), OPTIONS, None)
+    bench = worker.bench(TEMPLATE.workload, str(problem), CHAINS, None)
     arch = find_device(worker.machine.name).arch
     tried = [[trial.configuration for trial in one.trials if not trial.measurement.failed] for one in results]
     built = compile_all(TEMPLATE, problem, arch, list(dict.fromkeys(chain.from_iterable(tried))), store)
@@ -240,18 +241,24 @@ def fixed_seconds_of(worker: Worker, problem: Problem, store: Path, results: Seq
 
 def study_tunings(worker: Worker, problem: Problem, store: Path, count: int, asked: TuneOptions) -> dict[str, Any]:
     """Run whole searches from different seeds; their cost, and how far their answers are from the best of them."""
-    device = str(worker.machine.device)
+    on_gpu = partial(LocalEngine, TEMPLATE, store, [str(worker.machine.device)], options=LIVE_CHAINS)
     results: list[StudyResult] = []
     races: list[Race] = []
     with TemporaryDirectory() as studies:
         for seed in range(count):
-            with LocalEngine(TEMPLATE, store, [device]) as engine, Evaluator(engine, problem) as evaluator:
+            with (
+                on_gpu() as engine,
+                Evaluator(engine, problem) as evaluator,
+            ):
                 result = run_study(evaluator, replace(asked, seed=seed, studies=Path(studies)))
             assert result.race is not None
             results.append(result)
             races.append(result.race)
         answers = [race.answer for race in races]
-        with LocalEngine(TEMPLATE, store, [device]) as engine, Evaluator(engine, problem) as evaluator:
+        with (
+            on_gpu() as engine,
+            Evaluator(engine, problem) as evaluator,
+        ):
             default = evaluator.space.index(TEMPLATE.default(problem, evaluator.device))
             runners = list(dict.fromkeys([*answers, default]))
             logs = np.log(evaluator.race(runners, *FINAL, count))
@@ -311,9 +318,9 @@ def study_problem(problem: Problem, asked: Asked) -> dict[str, Any]:
     sample = [TEMPLATE.default(problem, device), *(space[index] for index in drawn)]
     best = finalists(Table.read(asked.table), problem, asked.good)[: asked.good] if asked.table else []
     built = compile_all(TEMPLATE, problem, device.arch, list(dict.fromkeys([*sample, *best])), kernels)
-    library_us = worker.bench(TEMPLATE.workload, str(problem), OPTIONS, None).library_us
+    library_us = worker.bench(TEMPLATE.workload, str(problem), CHAINS, None).library_us
     jobs = {
-        configuration: make_job(TEMPLATE, configuration, artifact, problem, library_us, OPTIONS)
+        configuration: make_job(TEMPLATE, configuration, artifact, problem, library_us, CHAINS)
         for configuration, artifact in built
     }
     drawn_jobs = [jobs[configuration] for configuration in dict.fromkeys(sample) if configuration in jobs]

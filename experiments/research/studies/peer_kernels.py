@@ -23,6 +23,7 @@ import click
 
 from tilescout.experiments.commands.options import store_option
 from tilescout.experiments.compare.rankings import ranked
+from tilescout.experiments.research.kernels import LIVE_CHAINS
 from tilescout.experiments.research.runner import Run, study
 from tilescout.search.build.artifacts import Artifact, ArtifactStore, CompileFailure
 from tilescout.search.build.compilers import CompileOptions, CompilePool
@@ -244,7 +245,7 @@ def main(run: Run, spaces: tuple[str, ...], problems: tuple[str, ...], trials: i
     report["chosen by, in ms"] = times
     report["problems"] = {}
     for name in spaces:
-        with LocalEngine(find_template(name), artifacts(store)) as engine:
+        with LocalEngine(find_template(name), artifacts(store), options=LIVE_CHAINS) as engine:
             for problem in named:
                 outcome = compare(engine, problem, theirs[name][problem], store, trials)
                 report["problems"].setdefault(problem, {})[name] = outcome

@@ -16,14 +16,14 @@ import click
 import numpy as np
 
 from tilescout.experiments.commands.options import store_option
-from tilescout.experiments.research.kernels import finalists
+from tilescout.experiments.research.kernels import CHAINS, finalists
 from tilescout.experiments.research.runner import GPU, Run, device_option, study
 from tilescout.search.build.artifacts import Artifact, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.jobs import make_job
 from tilescout.search.measure.process import MeasuringProcess
-from tilescout.search.measure.protocol import VERSION, ProtocolOptions
+from tilescout.search.measure.protocol import VERSION
 from tilescout.search.measure.race import RaceOptions, run_race
 from tilescout.search.studies.folders import artifacts
 from tilescout.search.tables.table import Table
@@ -32,8 +32,6 @@ from tilescout.spaces.errors import TableError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate, find_template
-
-OPTIONS = ProtocolOptions()
 
 
 def race_problem(
@@ -44,10 +42,10 @@ def race_problem(
     runners: list[Configuration],
 ) -> dict[str, Any]:
     """The outcome of a race between configurations, the default the last of them, as JSON."""
-    library_us = process.prepare(template.workload, str(problem), OPTIONS)
+    library_us = process.prepare(template.workload, str(problem), CHAINS)
     built = [pool.submit(configuration).result() for configuration in runners]
     jobs = [
-        make_job(template, configuration, artifact, problem, library_us, OPTIONS)
+        make_job(template, configuration, artifact, problem, library_us, CHAINS)
         for configuration, artifact in zip(runners, built, strict=True)
         if isinstance(artifact, Artifact)
     ]

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from tilescout.experiments.commands.options import collected, seed_option, store_option
 from tilescout.experiments.research.figures import spread_of
-from tilescout.experiments.research.kernels import compile_all, finalists, load_all
+from tilescout.experiments.research.kernels import CHAINS, compile_all, finalists, load_all
 from tilescout.experiments.research.runner import (
     GPU_OR_RECORD,
     Run,
@@ -43,7 +43,6 @@ from tilescout.search.build.loading import Launch
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.interval import mean_interval
 from tilescout.search.measure.machine import Block
-from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.reference import Reference
 from tilescout.search.measure.worker import Worker
 from tilescout.search.studies.folders import artifacts
@@ -118,7 +117,7 @@ def by_protocol(raw: dict[str, Any], block_us: float, told: bool) -> NDArray[np.
     """The protocol's ratios in the order of measuring; `told` or not when the device was throttled."""
     times, order = np.asarray(raw["beside"]), np.argsort(raw["order"], axis=1)
     throttled = {(turn, kernel): bool(state and state["throttle"]) for turn, kernel, state in raw["clocks"]}
-    reference = Reference(block_us, times[0, 0, 0::2].tolist(), ProtocolOptions())
+    reference = Reference(block_us, times[0, 0, 0::2].tolist(), CHAINS)
     ratios = np.empty(order.shape)
     for turn, kernels in enumerate(order):
         for kernel in kernels:
@@ -174,7 +173,7 @@ def record(table: Table, problem: Problem, asked: Asked) -> dict[str, Any]:
     built = compile_all(template, problem, arch, finalists(table, problem, asked.good), artifacts(asked.store))
     results: dict[str, Any] = {}
     for cold, block_us in product(asked.cold_l2, asked.block_us):
-        options = replace(ProtocolOptions(), block_us=block_us, cold_l2=cold)
+        options = replace(CHAINS, block_us=block_us, cold_l2=cold)
         bench = worker.bench(template.workload, str(problem), options, None)
         raw = raw_blocks(bench, load_all(worker, bench, template, built), asked)
         listed = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in raw.items()}

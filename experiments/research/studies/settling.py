@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 
 from tilescout.experiments.commands.options import collected, seed_option, store_option
 from tilescout.experiments.research.figures import spread_of
-from tilescout.experiments.research.kernels import HEATING_US, compile_all, finalists, heat, load_all
+from tilescout.experiments.research.kernels import CHAINS, HEATING_US, compile_all, finalists, heat, load_all
 from tilescout.experiments.research.runner import GPU, Run, device_option, problems_option, study
 from tilescout.search.build.loading import Launch
 from tilescout.search.measure.bench import Bench
-from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.worker import Worker
 from tilescout.search.studies.folders import artifacts
 from tilescout.search.tables.table import Table
@@ -82,7 +81,7 @@ def record(worker: Worker, table: Table, problem: Problem, asked: Asked) -> dict
     figures: dict[str, Any] = {}
     library_us: float | None = None
     for settling_us in asked.settling_us:
-        options = replace(ProtocolOptions(), settling_us=settling_us)
+        options = replace(CHAINS, settling_us=settling_us)
         bench = worker.bench(template.workload, str(problem), options, library_us)
         library_us = bench.library_us
         launches = load_all(worker, bench, template, built)

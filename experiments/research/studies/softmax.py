@@ -21,6 +21,7 @@ import click
 import numpy as np
 
 from tilescout.experiments.commands.options import seed_option, store_option
+from tilescout.experiments.research.kernels import CHAINS, LIVE_CHAINS
 from tilescout.experiments.research.runner import GPU, Run, study
 from tilescout.search.build.artifacts import Artifact, ArtifactStore, CompileFailure
 from tilescout.search.build.compilers import CompileOptions, CompilePool
@@ -113,7 +114,7 @@ def check(sample: int, seed: int, store: Path) -> dict[str, Any]:
 def tune(texts: Sequence[str], trials: int, store: Path, out: Path) -> None:
     """Search the space of every problem; write what was found to the folder `out`."""
     out.mkdir(parents=True, exist_ok=True)
-    with LocalEngine(TEMPLATE, artifacts(store)) as engine:
+    with LocalEngine(TEMPLATE, artifacts(store), options=LIVE_CHAINS) as engine:
         for problem in map(RowwiseProblem.parse, texts):
             with Evaluator(engine, problem) as evaluator:
                 result = run_study(evaluator, TuneOptions("tpe", 0, Budget(trials), studies(store)))
@@ -149,7 +150,7 @@ def peers(texts: Sequence[str], tuned: Path | None, store: Path, run: Run) -> No
 
 def side_by_side(machine: Machine, problem: RowwiseProblem, ours: Mapping[str, Launch]) -> dict[str, Any]:
     """The shares of the copy's bandwidth that our kernels, once verified, and torch's reach."""
-    bench = Bench(machine, WORKLOAD, problem, ProtocolOptions())
+    bench = Bench(machine, WORKLOAD, problem, CHAINS)
     for launch in ours.values():
         bench.verify(launch, edge=True)
     launches = dict(ours) | {"torch.softmax": eager, "torch.compile": inductor("default")}

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from tilescout.experiments.commands.options import collected, seed_option, store_option
 from tilescout.experiments.research.figures import spread_of
-from tilescout.experiments.research.kernels import HEATING_US, PAUSE_SECONDS, heat, set_up
+from tilescout.experiments.research.kernels import CHAINS, HEATING_US, PAUSE_SECONDS, heat, set_up
 from tilescout.experiments.research.runner import (
     GPU_OR_RECORD,
     Run,
@@ -42,7 +42,7 @@ from tilescout.search.build.loading import Launch
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.interval import mean_interval
 from tilescout.search.measure.machine import Block, Machine, Queued
-from tilescout.search.measure.protocol import ProtocolOptions, settling_pairs
+from tilescout.search.measure.protocol import settling_pairs
 from tilescout.search.measure.reference import Reference
 from tilescout.search.measure.worker import Worker
 from tilescout.search.studies.folders import artifacts
@@ -50,7 +50,6 @@ from tilescout.search.tables.table import Table
 from tilescout.spaces.problems import Problem
 
 MANNERS = ("dense", "verified", "paused")
-OPTIONS = ProtocolOptions()
 _RECENT = 16  # measurements over which the library's mean goes, as the protocol's
 _ENOUGH = 4  # blocks of the library that tell its noise
 _SHOWN = 10  # pairs
@@ -153,7 +152,7 @@ def counted(record: dict[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.flo
     timelines = [Timeline.of(queue) for queue in record["queues"]]
     kernel_us = np.concatenate([one.kernel_us[one.skip :] for one in timelines])
     beside_us = np.concatenate([one.beside_us[one.skip :] for one in timelines])
-    first = settling_pairs(beside_us, OPTIONS)
+    first = settling_pairs(beside_us, CHAINS)
     return kernel_us[first:], beside_us[first:]
 
 
@@ -168,7 +167,7 @@ def divided(records: Sequence[dict[str, Any]], block_us: float) -> dict[str, NDA
     """Ratios of shape [rounds, configurations] by reference; `block_us` is the library's steady time of a block."""
     shape = max(each["round"] for each in records) + 1, max(each["kernel"] for each in records) + 1
     ratios = {name: np.empty(shape) for name in ("neighbours", "level", "protocol")}
-    reference = Reference(block_us, _library_blocks(records[0]), OPTIONS)
+    reference = Reference(block_us, _library_blocks(records[0]), CHAINS)
     level = float(counted(records[0])[1].mean())
     for number, each in enumerate(records):
         kernel_us, beside_us = counted(each)

@@ -30,6 +30,7 @@ from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import collected, seed_option
 from tilescout.experiments.compare.inference import geometric_mean, over_problems, share_interval
+from tilescout.experiments.research.kernels import LIVE_CHAINS
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, device_option, study
 from tilescout.experiments.research.studies.out_of_sample import checked_model, kinds
@@ -37,7 +38,7 @@ from tilescout.search.build.artifacts import SHARED_OBJECT
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.heats import correlation, mean_of_heats
-from tilescout.search.measure.protocol import VERSION
+from tilescout.search.measure.protocol import VERSION, Objective
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.studies.folders import artifacts
 from tilescout.search.tables.table import Table
@@ -83,7 +84,8 @@ def tuned(space: str, name: str, device: str, store: Path) -> dict[str, Any]:
     store.mkdir(exist_ok=True)
     answer = store / "result.json"
     command = [sys.executable, "-P", "-m", "tilescout.experiments", "tune", space, "--problem", name]
-    command += ["--sampler", "guided", "--device", device, "--store", str(store), "--json", str(answer)]
+    command += ["--sampler", "guided", "--objective", str(Objective.CHAIN), "--device", device]
+    command += ["--store", str(store), "--json", str(answer)]
     started = time.monotonic()
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TUNING_SECONDS, check=False)
@@ -224,7 +226,10 @@ def main(run: Run, asked: Asked) -> None:
     result: dict[str, Any] = {"protocol": VERSION, "table": table.path.name, "problems": done}
     use_cores(asked.compilers)  # before the compilers of the races start
     template = find_template(table.card.space)
-    with TemporaryDirectory() as folder, LocalEngine(template, Path(folder, "races"), [asked.device]) as engine:
+    with (
+        TemporaryDirectory() as folder,
+        LocalEngine(template, Path(folder, "races"), [asked.device], options=LIVE_CHAINS) as engine,
+    ):
         for name in names:
             if name in done:
                 continue

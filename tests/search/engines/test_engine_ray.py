@@ -23,7 +23,7 @@ from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.ray import RayEngine, RayOptions
 from tilescout.search.engines.ray_worker import save_shared_object
 from tilescout.search.measure.measurement import Status
-from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.studies.journal import Journal
 from tilescout.search.testing import EngineConformance
@@ -35,7 +35,9 @@ from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.subspace import parse_restrictions
 
 PROBLEM = GemmProblem(64, 64, 64)
-OPTIONS = LiveOptions(CompileOptions(processes=1, timeout=60), ProtocolOptions(heating_us=1000.0), timeout=60)
+OPTIONS = LiveOptions(
+    CompileOptions(processes=1, timeout=60), ProtocolOptions(Objective.CHAIN, heating_us=1000.0), timeout=60
+)
 
 
 def rays() -> set[int]:
@@ -154,7 +156,7 @@ def test_a_search_can_not_tell_it_from_a_local_one(engine: RayEngine, tmp_path: 
         result = run_study(evaluator, TuneOptions("random", 0, Budget(trials=3), tmp_path))
     assert [trial.measurement.ok for trial in result.trials].count(True) >= 1
     assert result.race is not None
-    assert result.info.provenance.description == "measured on CPU of a Ray cluster"
+    assert result.info.provenance.description == "measured on CPU of a Ray cluster, in chains"
 
 
 class TestRayEngine(EngineConformance):

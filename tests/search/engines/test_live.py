@@ -98,7 +98,7 @@ def test_it_says_where_its_measurements_come_from(live: Evaluator, plain_gemm: M
     assert live.device == plain_gemm.HOST
     assert live.space.problem == PROBLEM
     assert live.provenance.kind == "live"
-    assert live.provenance.description == "measured on CPU"
+    assert live.provenance.description == "measured on CPU, in chains"
     assert live.provenance.versions["protocol"] == VERSION
     assert {"torch", "nvidia-cutlass-dsl"} <= set(live.provenance.versions)
     assert live.library_us() > 0

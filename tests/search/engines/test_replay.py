@@ -143,7 +143,7 @@ def test_people_are_told_that_no_gpu_was_used(invented_table: Table) -> None:
     provenance = Evaluator(ReplayEngine(invented_table, TEMPLATE), PROBLEM).provenance
     assert provenance.kind == "replay"
     assert provenance.description == (
-        "replayed from invented.parquet, recorded on NVIDIA H200 on 2026-11-21; no GPU was used"
+        "replayed from invented.parquet, recorded on NVIDIA H200 on 2026-11-21, in chains; no GPU was used"
     )
     assert provenance.versions["torch"] == "2.11.0"
     assert provenance.versions["driver"] == "580.0"

@@ -35,11 +35,12 @@ def test_a_driver_that_refuses_what_the_estimator_goes_by_is_told_at_once(monkey
 
 
 def test_where_nvml_can_not_be_read_the_line_about_the_measurements_says_so() -> None:
-    assert at_work("NVIDIA H200", 2, {"nvml": "580.1"}) == "measured on 2 NVIDIA H200"
-    assert at_work("CPU", 1, {}) == "measured on CPU"
+    assert at_work("NVIDIA H200", 2, {"nvml": "580.1"}) == "measured on 2 NVIDIA H200, in chains"
+    assert at_work("CPU", 1, {}) == "measured on CPU, in chains"
     assert at_work("CPU", 1, {}, objective=Objective.SANDWICH) == "measured on CPU, in sandwiches"
     assert at_work("NVIDIA H200", 1, {"nvml": f"{UNREAD}: Driver Not Loaded"}, " of a cluster") == (
-        "measured on NVIDIA H200 of a cluster; the GPU's clocks are not known, NVML is unreadable: Driver Not Loaded"
+        "measured on NVIDIA H200 of a cluster, in chains; the GPU's clocks are not known, "
+        "NVML is unreadable: Driver Not Loaded"
     )
 
 
