@@ -17,6 +17,7 @@ from rich.console import Console
 from tilescout.experiments.compare.processes import each
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.studies import objectives as chain_or_sandwich
+from tilescout.experiments.research.studies.best_of_table import best_rows, summary
 from tilescout.experiments.research.studies.fixed_launches import repeats_of
 from tilescout.experiments.research.studies.nvgemm_ranking import KEPT, ranking_losses
 from tilescout.experiments.research.studies.out_of_sample import (
@@ -120,6 +121,12 @@ def _over_best(recorded: Table, rows: NDArray[np.int64]) -> float:
         for own in map(recorded.rows, recorded.problems)
     ]
     return float(min(fastest))
+
+
+def best_of_table(files: Files) -> Any:
+    """The best of each problem of a table and the default that was recorded, by the race, with means over problems."""
+    (path,) = files.values()
+    return summary(best_rows(Table.read(path)), SEED)
 
 
 def _timing(recorded: Table, row: int) -> Timing:
@@ -256,6 +263,7 @@ SOURCES: dict[str, Source] = {
     "problems": problems,
     "settings": settings,
     "table": table,
+    "best-of-table": best_of_table,
     "spaces": spaces,
     "suites": suites,
     "replayed": replayed,

@@ -1,0 +1,26 @@
+"""The best of every problem of a table: what the pages of the results state."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tilescout.experiments.research.studies.best_of_table import main
+from tilescout.search.tables.shipped import shipped_tables
+from tilescout.search.tables.table import Table
+
+RESULTS = Path(__file__).resolve().parents[3] / "experiments" / "results"
+
+
+@pytest.mark.parametrize("name", ["bf16", "e4m3", "spread"])
+def test_the_page_states_what_the_shipped_table_gives(name: str, tmp_path: Path) -> None:
+    [path] = [path for path in shipped_tables() if path.stem == f"gemm_sm90-h200-{name}"]
+
+    done = CliRunner().invoke(main, [str(path), "--out", str(tmp_path / "best.json")])
+
+    assert done.exit_code == 0, done.output
+    assert done.output.strip() in (RESULTS / "best-of-gemm.md").read_text()
+    kept = json.loads((tmp_path / "best.json").read_text())
+    assert kept["result"] == json.loads((RESULTS / "tables-2026-11-22" / f"best-{name}.json").read_text())["result"]
+    assert len(kept["result"]["problems"]) == len(Table.read(path).problems)
