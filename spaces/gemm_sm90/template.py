@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tilescout.spaces.constraints import Columns, Constraint, Mask
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.gemm_sm90.estimate import cycles
+from tilescout.spaces.gemm_sm90.defaults import Defaults, shipped_defaults
 from tilescout.spaces.gemm_sm90.layout import (
     ALIGNMENT,
     MAX_ACCUMULATORS,
@@ -23,7 +24,9 @@ from tilescout.spaces.gemm_sm90.layout import (
     shared_memory,
     steps,
 )
+from tilescout.spaces.gemm_sm90.ranking import features
 from tilescout.spaces.knobs import Configuration, Knob, Value
+from tilescout.spaces.oblivious import ObliviousTrees
 from tilescout.spaces.templates import Built, KernelTemplate
 from tilescout.spaces.tiling import Tiling, ceil_div, computed_extents
 
@@ -122,6 +125,7 @@ def _narrow_tiles_are_of_use(columns: Columns, problem: GemmProblem, device: Dev
     return np.asarray((columns["tile_n"] >= 32) | (columns["swap_ab"] == 1) | (problem.n <= _SKINNY))
 
 
+_REMEMBERED = 65_536  # problems whose default is remembered
 _SKINNY = 128  # with more rows of D, both orders of the operands fill the 64 rows of a tensor core instruction
 
 CONSTRAINTS = (
@@ -206,33 +210,8 @@ def _like(
     return Configuration(tuple((knob.name, values.get(knob.name, knob.values[0])) for knob in KNOBS))
 
 
-# The default of a problem is the one of these that `cycles` estimates to be the fastest. They were picked from the
-# tables of an H200, greedily: each improves on the best of those before it on the most problems. The last is for
-# problems for which no other is legal. A comment names a problem that a configuration is for, in bf16 unless it says
-# otherwise.
-DEFAULTS = (
-    _like((64, 128, 128), (1, 1, 1), 4, 2, schedule="pingpong"),  # what is the least far off everywhere
-    _like((128, 128, 64), (1, 2, 1), 5, 2, schedule="pingpong", swizzle=8),  # 8192x8192x8192
-    _like((128, 192, 128), (1, 1, 1), 4, 2),  # 8192x8192x8192 in e4m3
-    _like((64, 16, 128), (1, 1, 2), 7, 1, swap_ab=1, raster="n"),  # 16x4096x4096
-    _like((128, 192, 64), (2, 1, 1), 4, 2, schedule="pingpong", swizzle=8, raster="n"),  # 3072x3072x3072
-    _like((64, 32, 128), (1, 1, 1), 8, 1),  # 512x512x512
-    _like((64, 144, 64), (4, 1, 1), 8, 2, schedule="pingpong", swizzle=8, raster="n"),  # 256x4096x14336
-    _like((128, 128, 128), (1, 1, 1), 5, 2, raster="n"),  # 2048x2048x2048 in e4m3
-    _like((64, 16, 128), (1, 1, 1), 8, 1, swap_ab=1, raster="n"),  # 8x28672x4096
-    _like((64, 128, 128), (1, 1, 1), 8, 1),  # 1024x1024x1024 in e4m3
-    _like((128, 112, 64), (1, 4, 2), 5, 1),  # 257x2056x7176
-    _like((128, 128, 128), (1, 1, 2), 4, 2),  # 256x4096x14336 in e4m3
-    _like((64, 32, 64), (1, 1, 1), 8, 1, swap_ab=1),  # 32x6144x4096
-    _like((128, 224, 64), (2, 1, 1), 4, 2),  # 512x7168x16384
-    _like((128, 32, 128), (1, 2, 1), 5, 1, swap_ab=1, swizzle=8, raster="n"),  # 64x8192x8192
-    _like((128, 256, 64), (1, 2, 1), 4, 2, swizzle=2),  # 4096x4096x4096
-    _like((64, 224, 64), (2, 1, 1), 6, 1),  # 128x14336x4096
-    _like((64, 64, 128), (1, 1, 1), 7, 1, swap_ab=1),  # 64x8192x8192 in e4m3
-    _like((64, 224, 128), (1, 2, 1), 3, 1, swizzle=4, raster="n"),  # 64x57344x8192
-    _like((64, 128, 64), (1, 2, 1), 8, 2, schedule="pingpong"),  # 1024x1024x1024
-    _like((64, 16, 128), (1, 1, 1), 8, 1),
-)
+# Of these one is legal for every problem: 16 columns where n is at most 128, and 32 beyond. They join every portfolio.
+ALWAYS = tuple(_like((64, tile_n, 128), (1, 1, 1), 8, 1) for tile_n in (16, 32))
 
 
 class GemmSm90Template(KernelTemplate[GemmProblem]):
@@ -255,10 +234,7 @@ class GemmSm90Template(KernelTemplate[GemmProblem]):
                 )
 
     def default(self, problem: GemmProblem, device: Device) -> Configuration:
-        columns = {knob.name: np.array([configuration[knob.name] for configuration in DEFAULTS]) for knob in KNOBS}
-        legal = np.logical_and.reduce([rule.holds(columns, problem, device) for rule in CONSTRAINTS])
-        times = np.where(legal, cycles(self.tiling(columns, problem), device), np.inf)
-        return DEFAULTS[int(np.argmin(times))]
+        return _default(problem, device)
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         return math.prod(int(configuration[name]) for name in ("cluster_m", "cluster_n", "split_k"))
@@ -303,6 +279,35 @@ class GemmSm90Template(KernelTemplate[GemmProblem]):
         from tilescout.spaces.gemm_sm90.build import build_object
 
         return build_object(shape_of(configuration), GemmProblem.small(signature), path)
+
+
+@cache
+def _defaults() -> Defaults:
+    return shipped_defaults(KNOBS)
+
+
+@cache
+def _candidates(element_bytes: int, result_bytes: int, device: Device) -> Columns:
+    return _defaults().columns(KNOBS, element_bytes, result_bytes, device, ALWAYS)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _default(problem: GemmProblem, device: Device) -> Configuration:
+    columns = _candidates(problem.element.bytes, problem.result.bytes, device)
+    return fastest(columns, problem, device, _defaults().trees)
+
+
+def legal(columns: Columns, problem: GemmProblem, device: Device) -> Columns:
+    """The legal ones among configurations, which are given and returned as columns."""
+    kept = np.logical_and.reduce([rule.holds(columns, problem, device) for rule in CONSTRAINTS])
+    return {name: column[kept] for name, column in columns.items()}
+
+
+def fastest(columns: Columns, problem: GemmProblem, device: Device, trees: ObliviousTrees) -> Configuration:
+    """The configuration that trees expect to be the fastest of the legal ones among `columns`; one must be legal."""
+    left = legal(columns, problem, device)
+    at = int(trees.predict(features(TEMPLATE.tiling(left, problem), device)).argmin())
+    return Configuration(tuple((knob.name, left[knob.name][at].item()) for knob in KNOBS))
 
 
 def shape_of(configuration: Mapping[str, Value]) -> GemmShape:

@@ -1,164 +1,134 @@
-"""Measure how good the shipped defaults of `gemm_sm90` are, and pick and fit new ones.
+"""Fit the defaults of `gemm_sm90`, and judge them on problems that were left out.
 
     python -m tilescout.experiments.research defaults search/tables/recorded/*.parquet --out defaults.json
 
-The default of a problem is chosen in two steps: there is a short list of configurations, and an estimate of their times
-prefers one of them. The study picks such a list greedily: each configuration is the one that lowers the mean of
-log(time / best recorded time) the most. It then fits the rates of the estimate.
+The default of a problem is one of a portfolio of configurations: the one that small trees expect to be the fastest.
+`tilescout.experiments.research.defaults_fit` says how both are fitted. Here that is done without a sixth of the shapes
+at a time, and judged on the problems left out. A shape is left out as a whole: the defaults of a product in bf16 and in
+fp8 are much the same. A configuration that was given up counts with the time of its pilot.
 
-Both steps are also done without a sixth of the shapes at a time, and judged on the problems left out. A shape is left
-out as a whole: the defaults of a product in bf16 and in fp8 are much the same. The fit starts from constants that no
-table was asked for. A pruned row counts with its pilot time.
+The regret is to the fastest row among the configurations that may become defaults, which is partly lucky. It is that of
+a configuration of the portfolio that was recorded on the problem. With `--write` the study fits defaults to all of the
+problems, and writes the file that is shipped.
+
+No table of the suite `out-of-sample` may be named: those problems judge the defaults that were chosen here.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.commands.options import seed_option
+from tilescout.experiments.commands.options import check_writable, seed_option
+from tilescout.experiments.research.defaults_fit import FitOptions, Recorded, chosen, fit, read
 from tilescout.experiments.research.runner import TABLES, Run, study
+from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
-from tilescout.spaces.constraints import Columns
-from tilescout.spaces.devices import Device, find_device
-from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.gemm_sm90.estimate import Rates, cycles
+from tilescout.spaces.errors import TableError
+from tilescout.spaces.gemm_sm90.defaults import write_defaults
 from tilescout.spaces.gemm_sm90.template import KNOBS, TEMPLATE
+from tilescout.spaces.problems import Problem
 from tilescout.spaces.shapes import shape_groups
+from tilescout.spaces.subspace import SubSpace, read_subspace
+from tilescout.spaces.suite import find_suite
 from tilescout.spaces.tiling import Integers
 
-_MISSING = 3.0  # log(time / best) that a configuration that was not measured on a problem counts with
-_SPREADS = (0.6, 0.1)  # of the rates' logarithms, when a better set is looked for near the best: at first, at last
-
-NEUTRAL = Rates(
-    loading=64.0, latency=1000.0, storing=64.0, tile=1000.0, exchange=1000.0, memory=1.0, overlap=0.5, in_turn=1.0
-)
-"""Round numbers that are right within some factors for any GPU: what is known before a table is looked at."""
+KEPT_OUT = "out-of-sample"
 
 
-@dataclass(frozen=True)
-class Losses:
-    """Log of the time of every recorded configuration over the best recorded: [configurations, problems]."""
-
-    columns: Columns
-    problems: Sequence[GemmProblem]
-    devices: Sequence[Device]
-    logs: NDArray[np.float64]
-
-    def chosen(self, picked: Integers, at: int, rates: Rates) -> float:
-        """The loss, on problem number `at`, of the picked configuration that the estimate prefers."""
-        problem, device = self.problems[at], self.devices[at]
-        tiling = TEMPLATE.tiling({name: column[picked] for name, column in self.columns.items()}, problem)
-        known = self.logs[picked, at]
-        times = np.where(np.isfinite(known), cycles(tiling, device, rates), np.inf)
-        return float(min(known[int(np.argmin(times))], _MISSING))
-
-
-def read(tables: Sequence[Table]) -> Losses:
-    """The losses of the configurations of several tables of the space."""
-    places: dict[tuple[object, ...], int] = {}
-    entries: list[tuple[int, int, float]] = []
-    problems: list[GemmProblem] = []
-    devices: list[Device] = []
-    for table in tables:
-        knobs = list(zip(*(table.data[knob.name].to_pylist() for knob in KNOBS), strict=True))
-        pilots = np.array(table.data["pilot_us"].to_pylist(), dtype=np.float64)
-        times = np.where(np.isfinite(table.times_us), table.times_us, pilots)
-        for problem in table.problems:
-            rows = table.rows(problem)
-            best = np.nanmin(table.times_us[rows])
-            entries += [(places.setdefault(knobs[row], len(places)), len(problems), times[row] / best) for row in rows]
-            problems.append(GemmProblem.parse(str(problem)))
-            devices.append(find_device(table.card.device))
-    logs = np.full((len(places), len(problems)), np.inf)
-    for place, at, loss in entries:
-        logs[place, at] = np.log(loss) if np.isfinite(loss) else np.inf
-    columns = {knob.name: np.array([place[n] for place in places]) for n, knob in enumerate(KNOBS)}
-    return Losses(columns, problems, devices, logs)
-
-
-def pick(losses: Losses, count: int, among: Integers) -> Integers:
-    """Positions of `count` configurations that together do well on the problems `among`."""
-    logs = losses.logs[:, among]
-    reached, picked = np.full(len(among), _MISSING), []
-    for _ in range(count):
-        picked.append(int(np.minimum(logs, reached).sum(axis=1).argmin()))
-        reached = np.minimum(reached, logs[picked[-1]])
-    return np.array(picked)
-
-
-def fit(losses: Losses, picked: Integers, among: Integers, steps: int, generator: np.random.Generator) -> Rates:
-    """Rates whose choices among the picked are fast on the problems `among`: a random search around the best so far.
-
-    It starts from `NEUTRAL` and never looks at the shipped rates, which were fitted to all of the problems.
-    """
-
-    def loss(rates: Rates) -> float:
-        return float(np.mean([losses.chosen(picked, at, rates) for at in among]))
-
-    best, lowest = NEUTRAL, loss(NEUTRAL)
-    for spread in np.geomspace(*_SPREADS, steps):
-        factors = np.exp(generator.normal(0.0, spread, len(fields(Rates))))
-        tried = replace(
-            best, **{name: value * f for (name, value), f in zip(asdict(best).items(), factors, strict=True)}
-        )
-        if (found := loss(tried)) < lowest:
-            best, lowest = tried, found
-    return best
-
-
-def parts(problems: Sequence[GemmProblem], count: int, generator: np.random.Generator) -> list[Integers]:
+def parts(problems: Sequence[Problem], count: int, generator: np.random.Generator) -> list[Integers]:
     """Positions of the problems, in so many parts of about as many shapes; no shape is in two of them."""
     labels = np.array(shape_groups(problems))
     shapes = generator.permutation(np.unique(labels))
     return [np.flatnonzero(np.isin(labels, shapes[part::count])) for part in range(min(count, len(shapes)))]
 
 
+def checked(tables: Sequence[Table]) -> list[Table]:
+    """The tables, none of which holds a problem that nothing may be chosen on.
+
+    Raises
+    ------
+    TableError
+        If one does.
+    """
+    kept_out = set(find_suite(KEPT_OUT).problems)
+    for table in tables:
+        if known := kept_out & set(map(str, table.problems)):
+            raise TableError(f"{table.path} holds {min(known)} of the suite {KEPT_OUT}: no default is chosen on it")
+    return list(tables)
+
+
+def the_subspace() -> SubSpace:
+    """The stated part of the space that the shipped tables have all of."""
+    return read_subspace(shipped_tables()[0].with_name("gemm_sm90-subspace.toml"), KNOBS)
+
+
+def shipped_regret(one: Recorded) -> float:
+    """Log of the time over the best of the shipped default of a recorded problem; NaN if it was not recorded."""
+    default = TEMPLATE.default(one.problem, one.device)
+    row = tuple(default[knob.name] for knob in KNOBS)
+    return float(one.logs[one.rows.index(row)]) if row in one.rows else float("nan")
+
+
 @study(TABLES)
 @click.argument("tables", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option("--count", default=20, show_default=True, help="Configurations to pick.")
-@click.option("--steps", default=300, show_default=True, help="Sets of rates to try.")
-@click.option("--folds", default=6, show_default=True, help="Parts of the shapes to leave out in turn.")
+@click.option(
+    "--folds", default=6, show_default=True, help="Parts of the shapes to leave out in turn; 0 judges nothing."
+)
+@click.option("--kernels", default=FitOptions.kernels, show_default=True, help="Configurations of a portfolio.")
+@click.option("--write", type=click.Path(path_type=Path), help="Fit to all problems, and write the defaults there.")
 @seed_option
-def main(run: Run, tables: tuple[Path, ...], count: int, steps: int, folds: int, seed: int) -> None:
-    """Print how good the shipped defaults are, and ones that are picked and fitted anew."""
-    losses = read([Table.read(path) for path in tables])
-    generator = np.random.default_rng(seed)
-    everywhere = np.arange(len(losses.problems))
-    held_out: dict[str, float] = {}
-    for left in parts(losses.problems, folds, generator):
-        others = np.setdiff1d(everywhere, left)
-        picked = pick(losses, count, others)
-        rates = fit(losses, picked, others, steps, generator)
-        held_out |= {str(losses.problems[at]): losses.chosen(picked, at, rates) for at in left}
-    codes = np.stack([losses.columns[knob.name] for knob in KNOBS], axis=1).tolist()
-    shipped: dict[str, float] = {}
-    for at, problem in enumerate(losses.problems):
-        default = TEMPLATE.default(problem, losses.devices[at])
-        shipped[str(problem)] = float(losses.logs[codes.index([str(default[k.name]) for k in KNOBS]), at])
-    picked = pick(losses, count, everywhere)
-    rates = fit(losses, picked, everywhere, steps, generator)
-
-    grid = Grid(title="time over the best recorded", title_justify="left")
-    for heading in ("problem", "the default", "chosen without the problem"):
-        grid.add_column(heading)
-    for name, loss in shipped.items():
-        grid.add_row(name, f"{np.exp(loss):.3f}", f"{np.exp(held_out[name]):.3f}")
-    means = [np.exp(np.mean(list(found.values()))) for found in (shipped, held_out)]
-    grid.add_row("geometric mean", *(f"{mean:.3f}" for mean in means))
-    console = Console()
-    console.print(grid)
-    for at in picked:
-        console.print("picked:", ", ".join(f"{knob.name} {losses.columns[knob.name][at]}" for knob in KNOBS))
-    console.print("fitted:", {name: round(float(value), 3) for name, value in asdict(rates).items()})
+def main(run: Run, tables: tuple[Path, ...], folds: int, kernels: int, write: Path | None, seed: int) -> None:
+    """Print how good the shipped defaults are, and ones that are fitted without the problem."""
+    if write is not None:
+        check_writable(write)
+    read_tables = checked([Table.read(path) for path in tables])
+    problems = read(read_tables, the_subspace())
+    options = FitOptions(kernels=kernels, seed=seed)
+    held_out: dict[int, float] = {}
+    for left in parts([one.problem for one in problems], folds, np.random.default_rng(seed)) if folds else []:
+        fitted = fit([one for at, one in enumerate(problems) if at not in left], options, {})
+        held_out |= {int(at): chosen(problems[at], fitted) for at in left}
+    if write is not None:
+        source = {table.path.name: table.card.sha256 for table in read_tables}
+        write_defaults(write, fit(problems, options, source), KNOBS)
     run.keep(
         {
-            name: {"default": float(np.exp(loss)), "held_out": float(np.exp(held_out[name]))}
-            for name, loss in shipped.items()
+            str(one.problem): {
+                "table": one.table,
+                "best": one.best,
+                "default": float(np.exp(shipped_regret(one))),
+                **({"held_out": float(np.exp(held_out[at]))} if at in held_out else {}),
+            }
+            for at, one in enumerate(problems)
         }
     )
+    assert run.record is not None
+    print_figures(run.record.result)
+
+
+def print_figures(result: dict[str, dict[str, float]]) -> None:
+    """Print the regret of each problem, and by table the mean, the worst, and the speed over the library."""
+    console = Console()
+    grid = Grid(title="time over the best recorded", title_justify="left")
+    for heading in ("problem", "best over the library", "the default", "chosen without the problem"):
+        grid.add_column(heading)
+    for name, one in result.items():
+        grid.add_row(name, *(f"{one.get(key, np.nan):.3f}" for key in ("best", "default", "held_out")))
+    console.print(grid)
+    means = Grid(title="by table: geometric mean of the time over the best, the worst, and speed over the library")
+    for heading in ("table", "problems", "the default", "", "", "chosen without the problem", "", ""):
+        means.add_column(heading)
+    for table in [*dict.fromkeys(str(one["table"]) for one in result.values()), "all"]:
+        of_table = [one for one in result.values() if table in (one["table"], "all")]
+        cells = []
+        for key in ("default", "held_out"):
+            found = np.array([one.get(key, np.nan) for one in of_table])
+            speed = np.array([one["best"] for one in of_table]) / found
+            cells += [f"{np.exp(np.log(found).mean()):.3f}", f"{found.max():.3f}"]
+            cells += [f"{np.exp(np.log(speed).mean()):.3f}, least {speed.min():.3f}"]
+        means.add_row(table, str(len(of_table)), *cells)
+    console.print(means)

@@ -5,8 +5,9 @@ r"""How fast the GEMM is, and how good its searches are, on problems that nothin
 
 The problems are those of the suite `out-of-sample`. Every configuration of the stated sub-space was measured on each.
 Speeds are over `torch.mm`, that is over the first choice of the library's heuristic. They are those of the race, in
-which the default and the fastest rows of a problem were measured together. Intervals are of the geometric mean over
-other such problems: a bootstrap over the problems.
+which the fastest rows of a problem and the default of that day were measured together. Today's default did not race:
+its speed is that of its row's own pairs. Intervals are of the geometric mean over other such problems: a bootstrap over
+the problems.
 
 Searches are replayed on the table, the default first, by what every row's own pairs told. The cost model is the shipped
 one; a model that was trained on one of the problems is refused. Within the table a search can't be better than the best
@@ -32,9 +33,10 @@ from tilescout.experiments.compare.processes import each
 from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.studies.guided import Convergence, convergence
 from tilescout.search.build.cores import available_cores
-from tilescout.search.tables.shipped import shipped_tables
+from tilescout.search.tables.shipped import shipped_tables, template_of
 from tilescout.search.tables.table import Table
-from tilescout.spaces.errors import ModelError
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import ModelError, TableError
 from tilescout.spaces.suite import find_suite
 
 SUITE, GUIDED = "out-of-sample", "guided"
@@ -97,10 +99,12 @@ class Speed:
     problem, kind
         The problem, and which kind of problem it is.
     best, default
-        Of the fastest configuration of the race and of the default, by the race.
+        Of the fastest configuration of the race and of the default that was recorded, by the race.
     best_alone, default_alone
-        Of the fastest configuration of all rows and of the default, by their own pairs. The fastest of thousands is
+        Of the fastest configuration of all rows and of that default, by their own pairs. The fastest of thousands is
         partly lucky.
+    today_alone
+        Of the default of this tilescout, by its own pairs.
     """
 
     problem: str
@@ -109,6 +113,7 @@ class Speed:
     default: float
     best_alone: float
     default_alone: float
+    today_alone: float
 
 
 def kinds(table: Table) -> dict[str, str]:
@@ -118,13 +123,22 @@ def kinds(table: Table) -> dict[str, str]:
 
 
 def speeds(table: Table) -> list[Speed]:
-    """The speeds of every problem of a table whose fastest rows raced."""
+    """The speeds of every problem of a table whose fastest rows raced.
+
+    Raises
+    ------
+    TableError
+        If the table lacks the default of a problem.
+    """
+    template, device = template_of(table), find_device(table.card.device)
     kind_of = kinds(table)
     ratio, raced = (np.asarray(table.data[name].fill_null(np.inf)) for name in ("ratio", "raced_ratio"))
     found = []
     for problem in table.problems:
         rows, default = table.rows(problem), table.row(table.card.baselines[problem].default, problem)
-        assert default is not None
+        today = table.row(template.default(problem, device), problem)
+        if default is None or today is None:
+            raise TableError(f"{table.path} lacks the default of {problem}: record all of its sub-space")
         found.append(
             Speed(
                 problem=str(problem),
@@ -133,6 +147,7 @@ def speeds(table: Table) -> list[Speed]:
                 default=float(1 / raced[default]),
                 best_alone=float(1 / ratio[rows].min()),
                 default_alone=float(1 / ratio[default]),
+                today_alone=float(1 / ratio[today]),
             )
         )
     return found
@@ -164,15 +179,23 @@ def search(path: Path, name: str, sampler: str, seed: int, trials: int) -> tuple
 
 def print_speeds(console: Console, found: Sequence[Speed], seed: int) -> dict[str, dict[str, list[float]]]:
     """Print and return the geometric means, with intervals and extremes, by kind and over all problems."""
-    grid = Grid(title="speed over torch.mm, by the race: geometric mean [95 % over problems], least and largest")
-    for heading in ("problems", "best of the sub-space", "", "default", ""):
+    grid = Grid(title="speed over torch.mm: geometric mean [95 % over problems], least and largest")
+    for heading in (
+        "problems",
+        "best of the sub-space, raced",
+        "",
+        "recorded default, raced",
+        "",
+        "default of today",
+        "",
+    ):
         grid.add_column(heading)
     means: dict[str, dict[str, list[float]]] = {}
     for kind in [*dict.fromkeys(one.kind for one in found), "all"]:
         of_kind = [one for one in found if kind in (one.kind, "all")]
         cells = [f"{kind} ({len(of_kind)})"]
         means[kind] = {}
-        for name in ("best", "default"):
+        for name in ("best", "default", "today_alone"):
             values = [float(getattr(one, name)) for one in of_kind]
             mean, low, high = geometric_mean(values, seed)
             means[kind][name] = [mean, low, high, min(values), max(values)]

@@ -40,6 +40,7 @@ def test_the_figures_are_printed_and_written(tmp_path: Path) -> None:
     means = json.loads(out.read_text())["result"]["speed"]
     assert means["all"]["best"][0] == pytest.approx(1.106, abs=5e-4)
     assert means["all"]["default"][0] == pytest.approx(0.908, abs=5e-4)
+    assert means["all"]["today_alone"][0] == pytest.approx(1.056, abs=5e-4)
     for mean, low, high, least, largest in (each[name] for each in means.values() for name in ("best", "default")):
         assert least <= low <= mean <= high <= largest
 

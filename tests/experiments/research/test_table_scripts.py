@@ -8,7 +8,6 @@ from tilescout.experiments.research.studies.knob_worth import losses
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.gemm_sm90.estimate import RATES
 from tilescout.spaces.shapes import shape_groups
 
 TABLE = Table.read(shipped_tables()[0])
@@ -41,18 +40,6 @@ def test_the_fastest_race_in_order_and_the_default_once_at_the_end() -> None:
         )  # the first or, if that is the default, the next
 
 
-def test_each_picked_default_helps_and_none_chosen_beats_the_best_of_them() -> None:
-    losses = defaults.read([TABLE])
-    everywhere = np.arange(len(TABLE.problems))
-    picked = defaults.pick(losses, 3, everywhere)
-    best = losses.logs[picked].min(axis=0)
-    for count in (1, 2):  # each that is picked after the first makes the best of them faster
-        assert losses.logs[picked[:count]].min(axis=0).mean() > best.mean()
-    for at in everywhere:
-        assert losses.chosen(picked, int(at), RATES) >= best[at]
-    assert (losses.logs[np.isfinite(losses.logs)] >= 0).mean() > 0.99  # but for pilots that were disturbed
-
-
 def test_no_shape_is_in_two_parts_that_are_left_out() -> None:
     problems = [GemmProblem.parse(str(problem)) for path in shipped_tables() for problem in Table.read(path).problems]
     labels = np.array(shape_groups(problems))
@@ -62,16 +49,6 @@ def test_no_shape_is_in_two_parts_that_are_left_out() -> None:
         assert sorted(np.concatenate(found).tolist()) == list(range(len(problems)))
         for at, part in enumerate(found):
             assert not set(labels[part]) & set(labels[np.concatenate(found[:at] + found[at + 1 :])])
-
-
-def test_rates_are_fitted_from_neutral_ones_and_get_better() -> None:
-    losses = defaults.read([TABLE])
-    some = np.arange(6)
-    picked = defaults.pick(losses, 5, some)
-    assert defaults.fit(losses, picked, some, 0, np.random.default_rng(0)) == defaults.NEUTRAL
-    fitted = defaults.fit(losses, picked, some, 30, np.random.default_rng(0))
-    means = [np.mean([losses.chosen(picked, int(at), rates) for at in some]) for rates in (defaults.NEUTRAL, fitted)]
-    assert means[1] <= means[0]
 
 
 def test_what_is_kept_costs_nothing_where_the_predictions_are_right() -> None:

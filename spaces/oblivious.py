@@ -1,0 +1,65 @@
+"""Boosted trees whose levels each ask one question: small, and predicted by a few NumPy calls.
+
+All nodes of a level of such an oblivious tree compare the same feature with the same threshold. A row's leaf is then a
+number with one bit a level, and all trees and rows are evaluated at once, without a loop.
+
+L. Prokhorenkova et al.: CatBoost: unbiased boosting with categorical features, NeurIPS 2018.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_LEVELS = 8
+"""Questions of a tree, at most: the bits of a byte."""
+
+
+@dataclass(frozen=True, eq=False)
+class ObliviousTrees:
+    """A sum of trees.
+
+    Attributes
+    ----------
+    feature
+        Column that a level compares; int16 of shape [trees, levels].
+    threshold
+        A row's bit of a level is set if its feature is larger; float32 of shape [trees, levels].
+    leaf
+        The value of each leaf; float32 of shape [trees, 2 ** levels].
+    base
+        What the trees are added to.
+    """
+
+    feature: NDArray[np.int16]
+    threshold: NDArray[np.float32]
+    leaf: NDArray[np.float32]
+    base: float
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        starts = np.arange(len(self.leaf), dtype=np.int64) * np.int64(self.leaf.shape[1])
+        return starts.reshape(-1, 1)
+
+    def predict(self, values: NDArray[Any]) -> NDArray[np.float32]:
+        """The sum of the trees.
+
+        Parameters
+        ----------
+        values
+            Features of shape [rows, features].
+
+        Returns
+        -------
+        array
+            Of shape [rows].
+        """
+        columns = np.ascontiguousarray(np.asarray(values, dtype=np.float32).T)
+        above = columns[self.feature.ravel()] > self.threshold.reshape(-1, 1)  # rows of a column lie side by side
+        # The bits of a tree fill a byte from its highest on. A matrix product would do the same, but waits for threads
+        # of BLAS where the cores are busy.
+        leaves = np.packbits(above.reshape(*self.feature.shape, -1), axis=1)[:, 0]
+        leaves >>= MOST_LEVELS - self.feature.shape[1]
+        return np.asarray(self.leaf.ravel()[leaves + self._starts].sum(axis=0) + np.float32(self.base))
