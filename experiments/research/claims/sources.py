@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from tilescout.experiments.compare.inference import geometric_mean
 from tilescout.experiments.compare.processes import each
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.studies import objectives as chain_or_sandwich
@@ -30,12 +31,13 @@ from tilescout.experiments.research.studies.out_of_sample import (
     training_of,
 )
 from tilescout.experiments.research.studies.race_coverage import RACES, coverages, read_heats
+from tilescout.experiments.research.studies.tunings_out_of_sample import print_figures as print_tunings
 from tilescout.search.build.cores import available_cores
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.measure.library_best import CANDIDATES
 from tilescout.search.measure.measurement import Timing
-from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.guided.options import GuidedOptions
@@ -249,13 +251,29 @@ def objectives(files: Files) -> Any:
     rows = chain_or_sandwich.predictions(result)
     for row in rows:
         row["nearer"] = abs(row["sandwich"]["error"]) < abs(row["chain"]["error"])
+    speeds_of = chain_or_sandwich.speeds(result)
+    means = {
+        way: {
+            str(each): geometric_mean([found[way][str(each)][0] for found in speeds_of.values()], SEED)
+            for each in Objective
+        }
+        for way in ("default", "best 1")
+    }
     return {
         "products": result["products"],
-        "speeds": chain_or_sandwich.speeds(result),
+        "speeds": speeds_of,
+        "means": {way: {key: list(mean) for key, mean in of.items()} for way, of in means.items()},
         "predictions": {f"{row['block']} {row['way']}": row for row in rows},
         "blocks": len(result["blocks"]),
         "verdict": chain_or_sandwich.verdict(rows),
     }
+
+
+def tunings(files: Files) -> Any:
+    """Findings and costs of live tunings of unseen problems, beside an exhaustive best."""
+    (path,) = files.values()
+    found = print_tunings(Console(quiet=True), Record.read(path).result)["summary"]
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
 SOURCES: dict[str, Source] = {
@@ -277,4 +295,5 @@ SOURCES: dict[str, Source] = {
     "heats": heats,
     "race-coverage": race_coverage,
     "objectives": objectives,
+    "tunings": tunings,
 }
