@@ -18,4 +18,5 @@ def test_the_module_refuses_what_it_does_not_know() -> None:
     command = [sys.executable, "-m", "tilescout.experiments", "tuen"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "tilescout: No such command 'tuen'; see `python -m tilescout.experiments --help`\n"
+    said = "no such command 'tuen', did you mean 'tune'?"
+    assert done.stderr == f"tilescout: {said}; see `python -m tilescout.experiments --help`\n"
