@@ -131,7 +131,7 @@ def test_a_changed_digit_of_readme_is_found(name: str, statement: Statement, fig
 @pytest.mark.parametrize(
     "qualifier",
     [
-        ", which is in-sample",
+        " unseen",
         "of published models that nothing was chosen on",
         ", on H200s in bf16",
         ", no search",
