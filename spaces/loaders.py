@@ -4,14 +4,13 @@ A template that names a loader compiles nothing. Its artifacts describe a kernel
 the loader, as it uses the workload.
 """
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.plugins import new_instance
 from tilescout.spaces.workloads import Tensors
 
 if TYPE_CHECKING:
@@ -89,9 +88,5 @@ def load_loader(path: str) -> Loader:
     SpaceError
         If there is none.
     """
-    module, _, attribute = path.partition(":")
-    try:
-        loader: Loader = getattr(importlib.import_module(module), attribute)()
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SpaceError(f"no loader {path!r} ({error}): expected module:Class") from error
+    loader: Loader = new_instance(path, "loader", "tilescout.spaces.cublaslt.loader:CublasLt")
     return loader

@@ -10,7 +10,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from tilescout.spaces.errors import TilescoutError
+from tilescout.spaces.errors import SpaceError, TilescoutError
 from tilescout.spaces.faults import described
 
 SPACES = "tilescout.spaces"
@@ -88,6 +88,28 @@ def load(target: str, error: type[TilescoutError]) -> Any:
         return getattr(importlib.import_module(module), attribute)
     except Exception as cause:  # whatever code of others raises when it is imported
         raise error(f"can't load {target!r}: {described(cause)}") from cause
+
+
+def new_instance(path: str, kind: str, example: str) -> Any:
+    """A new object of the class that is written as ``module:Class``.
+
+    Parameters
+    ----------
+    path
+        The module and the class. The module is imported: pass what our own code says, never what was read from a file.
+    kind, example
+        What it should be, and one of them, for the message.
+
+    Raises
+    ------
+    SpaceError
+        If there is none.
+    """
+    module, _, attribute = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)()
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SpaceError(f"no {kind} {path!r} ({error}): expected module:Class, as {example}") from error
 
 
 def _origin(point: EntryPoint) -> str:

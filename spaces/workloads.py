@@ -3,12 +3,11 @@
 The process that measures uses them.
 """
 
-import importlib
 from abc import ABC, abstractmethod
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic
 
-from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.plugins import new_instance
 from tilescout.spaces.problems import P
 
 if TYPE_CHECKING:
@@ -83,11 +82,5 @@ def load_workload(path: str) -> Workload:
     SpaceError
         If there is none.
     """
-    module, _, attribute = path.partition(":")
-    try:
-        workload: Workload = getattr(importlib.import_module(module), attribute)()
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SpaceError(
-            f"no workload {path!r} ({error}): expected module:Class, as tilescout.spaces.gemm:Gemm"
-        ) from error
+    workload: Workload = new_instance(path, "workload", "tilescout.spaces.gemm:Gemm")
     return workload
