@@ -12,7 +12,7 @@ seed.
 """
 
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,21 @@ def drawn(seed: int) -> Iterator[Entry]:
         yield from list(found.values())[:EACH]
 
 
+def keep_suite(run: Run, title: str, source: str, entries: Sequence[Entry]) -> None:
+    """Write a suite to the file that a run names.
+
+    Raises
+    ------
+    StoreError
+        If the file can't be written.
+    """
+    assert run.out is not None
+    try:
+        run.out.write_text(write_suite(title, source, entries))
+    except OSError as error:
+        raise StoreError(f"can't write {run.out}: {error.strerror}") from error
+
+
 @study("nothing but the sizes of published models", out_required=True)
 @seed_option
 def main(run: Run, seed: int) -> None:
@@ -92,13 +107,5 @@ def main(run: Run, seed: int) -> None:
     entries = list(drawn(seed))
     for entry in entries:
         click.echo(f"{entry.problem:28s} {entry.label}")
-    text = write_suite(
-        "Problems that nothing is chosen on",
-        f"drawn with seed {seed} of the sizes of published models that no other suite holds",
-        entries,
-    )
-    assert run.out is not None
-    try:
-        run.out.write_text(text)
-    except OSError as error:
-        raise StoreError(f"can't write {run.out}: {error.strerror}") from error
+    source = f"drawn with seed {seed} of the sizes of published models that no other suite holds"
+    keep_suite(run, "Problems that nothing is chosen on", source, entries)

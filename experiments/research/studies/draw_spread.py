@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from tilescout.experiments.commands.options import seed_option
 from tilescout.experiments.research.runner import Run, study
-from tilescout.experiments.research.studies.draw_problems import products
-from tilescout.spaces.errors import StoreError
-from tilescout.spaces.suite import Entry, write_suite
+from tilescout.experiments.research.studies.draw_problems import keep_suite, products
+from tilescout.spaces.suite import Entry
 
 PROBLEMS = 48
 ROWS = (1, 16384)
@@ -62,13 +61,5 @@ def main(run: Run, seed: int) -> None:
     entries = list(drawn(seed))
     for entry in entries:
         click.echo(entry.problem)
-    text = write_suite(
-        "Sizes spread evenly, for a model to learn from",
-        f"a Sobol sequence of seed {seed} in the logarithms of m, n and k; sizes of published models are left out",
-        entries,
-    )
-    assert run.out is not None
-    try:
-        run.out.write_text(text)
-    except OSError as error:
-        raise StoreError(f"can't write {run.out}: {error.strerror}") from error
+    source = f"a Sobol sequence of seed {seed} in the logarithms of m, n and k; sizes of published models are left out"
+    keep_suite(run, "Sizes spread evenly, for a model to learn from", source, entries)
