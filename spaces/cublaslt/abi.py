@@ -44,6 +44,7 @@ class DataType(IntEnum):
 
 COMPUTE_32F = 68  # CUBLAS_COMPUTE_32F: sums in fp32
 POINTERS_ON_DEVICE = 1  # CUBLASLT_POINTER_MODE_DEVICE
+BEST_FIT, ONE_ALGORITHM = 0, 1  # CUBLASLT_SEARCH_BEST_FIT, CUBLASLT_SEARCH_LIMITED_BY_ALGO_ID
 _SUCCESS, _NOT_SUPPORTED = 0, 15
 _STATUS = {
     1: "not initialised", 3: "out of memory", 7: "invalid value", 8: "not for this GPU", 11: "memory mapping failed",
@@ -90,6 +91,7 @@ class Layout(Attribute):
 class Preference(Attribute):
     """`cublasLtMatmulPreferenceAttributes_t`."""
 
+    SEARCH = 0, c_uint32
     WORKSPACE = 1, c_uint64
 
 

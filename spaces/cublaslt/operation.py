@@ -8,6 +8,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tilescout.spaces.cublaslt.abi import (
+    BEST_FIT,
+    ONE_ALGORITHM,
     POINTERS_ON_DEVICE,
     Algorithm,
     Config,
@@ -94,8 +96,15 @@ class Operation:
             library.set(self._description, Desc.BIAS_TYPE, product.result.dtype)
         self._point(_ALIGNED, _ALIGNED, _ALIGNED)
 
-    def guesses(self, most: int) -> list[Algorithm]:
+    def guesses(self, most: int, identifier: int | None = None) -> list[Algorithm]:
         """The candidates of the library's heuristic, its first guess first.
+
+        Parameters
+        ----------
+        most
+            So many at most.
+        identifier
+            Only configurations of this algorithm; None asks for those of all.
 
         Raises
         ------
@@ -103,6 +112,11 @@ class Operation:
             If it has none.
         """
         found, count = (Found * most)(), ctypes.c_int()
+        self.library.set(self._preference, Preference.SEARCH, BEST_FIT if identifier is None else ONE_ALGORITHM)
+        if identifier is not None:
+            blank = self.library.algorithm(self.product.types, identifier)
+            for each in found:
+                each.algorithm = blank
         arguments = (self._description, *self._layouts, self._preference, most, found, ctypes.byref(count))
         self.library.call("cublasLtMatmulAlgoGetHeuristic", self.library.handle, *arguments)
         usable = [each for each in found[: count.value] if each.state == 0 and each.workspace <= WORKSPACE]
@@ -110,10 +124,14 @@ class Operation:
 
     def workspace(self, algorithm: Algorithm) -> int | None:
         """Bytes that an algorithm needs for itself; None if it can't compute the product in at most `WORKSPACE`."""
+        status, workspace = self.judged(algorithm)
+        return workspace if status == 0 and workspace <= WORKSPACE else None
+
+    def judged(self, algorithm: Algorithm) -> tuple[int, int]:
+        """The library's status for an algorithm, 0 if it can compute the product, and the bytes that it needs then."""
         found = Found()
         check, arguments = self.question(algorithm, found)
-        legal = check(*arguments) == 0 and found.workspace <= WORKSPACE
-        return int(found.workspace) if legal else None
+        return check(*arguments), int(found.workspace)
 
     def question(self, algorithm: Algorithm, found: Found) -> tuple[Callable[..., int], tuple[Any, ...]]:
         """The function that says whether an algorithm can compute the product, with 0 for yes, and its arguments."""

@@ -35,6 +35,7 @@ typedef struct {
     int64_t leading, stride;
 } Layout;
 typedef struct {
+    uint32_t search;
     uint64_t workspace;
 } Preference;
 
@@ -102,7 +103,11 @@ int cublasLtMatmulPreferenceCreate(Preference **made) {
 int cublasLtMatmulPreferenceDestroy(Preference *preference) { return free(preference), OK; }
 
 int cublasLtMatmulPreferenceSetAttribute(Preference *preference, int attribute, const void *value, size_t size) {
-    return attribute == 1 ? put(&preference->workspace, 8, value, size) : INVALID;
+    switch (attribute) {
+    case 0: return put(&preference->search, 4, value, size);
+    case 1: return put(&preference->workspace, 8, value, size);
+    }
+    return INVALID;
 }
 
 int cublasLtMatmulAlgoGetIds(void *handle, int compute, int scale, int a, int b, int c, int d, int most, int *ids,
@@ -191,6 +196,7 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, const Desc *desc, const Layout 
     if (a->type != 14 && a->type != 28) return UNSUPPORTED;
     if ((desc->epilogue & 4) && !desc->bias) return UNSUPPORTED;
     if (a->type == 28 && !(desc->scales[0] && desc->scales[1])) return UNSUPPORTED;
+    if (preference->search == 1 && found[0].algorithm.config[ID] != 7) return UNSUPPORTED;
     *count = most < 4 ? most : 4;
     for (int at = 0; at < *count; ++at) {
         Algorithm *made = &found[at].algorithm;
