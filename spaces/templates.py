@@ -75,6 +75,13 @@ class KernelTemplate(ABC, Generic[P]):
     def default(self, problem: P, device: Device) -> Configuration:
         """The configuration that a careful user would run without any search."""
 
+    def portfolio(self, problem: P, device: Device) -> Sequence[Configuration]:
+        """A few configurations that together serve problems of this one's types, whatever their sizes.
+
+        Not each need be legal for each size. The default of the problem alone, unless a subclass knows better.
+        """
+        return [self.default(problem, device)]
+
     def default_in(self, space: SearchSpace[P]) -> Configuration:
         """The default of a problem, given the space of it."""
         return self.default(space.problem, space.device)

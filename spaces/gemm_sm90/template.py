@@ -1,7 +1,7 @@
 """The search space of the Hopper GEMM: its knobs, its rules with their reasons, and its defaults."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -235,6 +235,11 @@ class GemmSm90Template(KernelTemplate[GemmProblem]):
 
     def default(self, problem: GemmProblem, device: Device) -> Configuration:
         return _default(problem, device)
+
+    def portfolio(self, problem: GemmProblem, device: Device) -> Sequence[Configuration]:
+        columns = _candidates(problem.element.bytes, problem.result.bytes, device)
+        rows = zip(*(columns[knob.name].tolist() for knob in KNOBS), strict=True)
+        return [Configuration(tuple(zip((knob.name for knob in KNOBS), row, strict=True))) for row in rows]
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         return math.prod(int(configuration[name]) for name in ("cluster_m", "cluster_n", "split_k"))

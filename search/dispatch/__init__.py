@@ -1,0 +1,1 @@
+"""One choice of kernels for every number of rows: a few kernels, and the ranges of m that each serves."""

@@ -1,0 +1,67 @@
+"""Measure kernels at one m after the other, by an engine."""
+
+import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+from tilescout.search.build.artifacts import Artifact, CompileFailure
+from tilescout.search.dispatch.kernels import Kernels
+from tilescout.search.dispatch.points import Point, Ratio
+from tilescout.search.engines.engine import Engine, Task
+from tilescout.search.measure.measurement import Status
+
+
+class Sweep:
+    """Measures kernels on problems that differ only in m. All of them are compiled ahead, each once.
+
+    Parameters
+    ----------
+    engine
+        Compiles and measures; it is not closed here.
+    kernels
+        The candidates, most promising first: a kernel that is clearly slower than those before it is given up early.
+    gpu
+        The number of the GPU.
+    """
+
+    def __init__(self, engine: Engine, kernels: Kernels, gpu: int = 0) -> None:
+        self._engine, self.kernels, self._gpu = engine, kernels, gpu
+        signature = kernels.problem.signature
+        self._compiling: Sequence[Future[Artifact | CompileFailure]] = [
+            engine.compile(configuration, signature) for configuration in kernels.configurations
+        ]
+
+    def at(self, m: int, numbers: Sequence[int]) -> Point:
+        """The times of the library and of some kernels at m; those that are not legal there are left out.
+
+        Raises
+        ------
+        DeviceError
+            If the GPU is lost, or the problem can't be set up.
+        """
+        started = time.monotonic()
+        problem, legal = self.kernels.at(m), self.kernels.legal(m)
+        library_us = self._engine.prepare(self._gpu, problem).result()
+        failed: dict[int, str] = {}
+        tasks: dict[int, Task] = {}
+        for number in numbers:
+            if not legal[number]:
+                continue
+            built = self._compiling[number].result()
+            if isinstance(built, CompileFailure):
+                failed[number] = built.error
+            else:
+                tasks[number] = Task(self.kernels.configurations[number], built, problem, library_us, math.inf)
+        measured = self._engine.measure(self._gpu, list(tasks.values())).result() if tasks else []
+        ratios: dict[int, Ratio] = {}
+        slower: dict[int, float] = {}
+        for number, outcome in zip(tasks, measured, strict=True):
+            if outcome.timing is not None:
+                timing = outcome.timing
+                ratios[number] = Ratio(timing.ratio, timing.ratio_low, timing.ratio_high)
+            elif outcome.status is Status.PRUNED and outcome.pilot_us is not None:
+                slower[number] = outcome.pilot_us / library_us
+            else:
+                failed[number] = outcome.error
+        return Point(m, library_us, ratios, slower, failed, time.monotonic() - started)

@@ -1,0 +1,90 @@
+"""Times of kernels on problems that differ only in m: what a dispatcher is decided by."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tilescout.search.measure.measurement import check_interval
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A kernel's time over the library's, and the ends of its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """The times of the library and of kernels at one m.
+
+    Attributes
+    ----------
+    m
+        Rows of A.
+    library_us
+        The library's steady time, in µs.
+    ratios
+        Time over the library's of every kernel that was timed, by its number among the candidates.
+    slower
+        Of those that were given up as too slow, by number: the ratio that the pilot told.
+    failed
+        Why the others have no time, by number.
+    seconds
+        How long all of this took.
+    """
+
+    m: int
+    library_us: float
+    ratios: Mapping[int, Ratio] = field(default_factory=dict)
+    slower: Mapping[int, float] = field(default_factory=dict)
+    failed: Mapping[int, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def best(self) -> float:
+        """The least ratio; 1 where nothing is faster than the library."""
+        return min([1.0, *(ratio.value for ratio in self.ratios.values())])
+
+    def joined(self, other: "Point") -> "Point":
+        """The same with what was measured at this m later; the later one counts where both have a kernel.
+
+        Ratios stay what they are: each is to the library's time at its own moment. The library's time is the mean.
+        """
+        assert self.m == other.m
+        later = {*other.ratios, *other.slower, *other.failed}
+        return Point(
+            self.m,
+            math.sqrt(self.library_us * other.library_us),
+            {**{at: each for at, each in self.ratios.items() if at not in later}, **other.ratios},
+            {**{at: each for at, each in self.slower.items() if at not in later}, **other.slower},
+            {**{at: each for at, each in self.failed.items() if at not in later}, **other.failed},
+            self.seconds + other.seconds,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready mapping that `from_dict` reads back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> "Point":
+        """Read what `to_dict` wrote.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            If it is something else.
+        """
+        ratios = {int(at): Ratio(**each) for at, each in record["ratios"].items()}
+        for each in ratios.values():
+            check_interval(each.value, each.low, each.high)
+        slower = {int(at): float(each) for at, each in record["slower"].items()}
+        m, library_us = record["m"], float(record["library_us"])
+        if type(m) is not int or m < 1 or not 0 < library_us < math.inf:
+            raise ValueError(f"no point can have m = {m} and the library's time {library_us} µs")
+        if not all(0 < each < math.inf for each in slower.values()):
+            raise ValueError("a ratio is no positive number")
+        failed = {int(at): str(each) for at, each in record["failed"].items()}
+        return cls(m, library_us, ratios, slower, failed, float(record["seconds"]))

@@ -1,0 +1,44 @@
+"""Sweeps over m with real compilers and a real measuring process, on the host."""
+
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from tilescout.search.build.compilers import CompileOptions
+from tilescout.search.dispatch.kernels import Kernels
+from tilescout.search.dispatch.measuring import Sweep
+from tilescout.search.engines.engine import LiveOptions
+from tilescout.search.engines.local import LocalEngine
+from tilescout.search.measure.protocol import Objective, ProtocolOptions
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
+
+OPTIONS = LiveOptions(
+    CompileOptions(processes=2, timeout=8), ProtocolOptions(Objective.CHAIN, heating_us=1000.0), timeout=8
+)
+
+
+@pytest.mark.slow
+def test_each_kernel_is_timed_at_each_size_and_failures_say_why(plain_gemm: ModuleType, tmp_path: Path) -> None:
+    tried = [("nothing", 1), ("corner", 1), ("nothing", 4), ("compiler_refuses", 1)]
+    kernels = Kernels(
+        plain_gemm.TEMPLATE,
+        plain_gemm.HOST,
+        GemmProblem(1, 64, 64),
+        [Configuration.of({"fault": fault, "repeats": repeats}) for fault, repeats in tried],
+    )
+    assert kernels.legal(16).all()
+    with LocalEngine(plain_gemm.TEMPLATE, tmp_path, ["cpu"], plain_gemm.HOST, OPTIONS) as engine:
+        sweep = Sweep(engine, kernels)
+        points = [sweep.at(m, [0, 1, 2, 3]) for m in (16, 128)]
+    for m, point in zip((16, 128), points, strict=True):
+        assert point.m == m
+        assert {*point.ratios, *point.slower} == {0, 2}
+        assert "is off by" in point.failed[1]
+        assert point.failed[3]
+        assert point.library_us > 0
+        assert 0 < point.ratios[0].low <= point.ratios[0].value <= point.ratios[0].high
+    times = np.array([point.ratios[0].value * point.library_us for point in points])
+    assert times[1] > times[0]  # eight times the work
