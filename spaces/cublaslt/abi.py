@@ -104,6 +104,10 @@ class Cap(Attribute):
     TILES = 6, c_uint32
     CUSTOM_OPTION = 7, c_int32
     STAGES = 13, c_uint32
+    ALIGNMENT_A = 16, c_uint32
+    ALIGNMENT_B = 17, c_uint32
+    ALIGNMENT_C = 18, c_uint32
+    ALIGNMENT_D = 19, c_uint32
 
 
 class Config(Attribute):

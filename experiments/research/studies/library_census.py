@@ -48,6 +48,7 @@ PROBLEMS = (
     "1024x2048x4096:e4m3-bf16",
 )
 ASKED_FOR = (8, 32, 64, 200, 1000)
+ALIGNMENTS = (Cap.ALIGNMENT_A, Cap.ALIGNMENT_B, Cap.ALIGNMENT_C, Cap.ALIGNMENT_D)
 Settings = Mapping[str, int]
 
 
@@ -63,6 +64,7 @@ def capabilities(operation: Operation, identifier: int) -> dict[str, Any]:
             "options": library.capability(algorithm, Cap.CUSTOM_OPTION),
             "tiles": library.capabilities(algorithm, Cap.TILES),
             "stages": library.capabilities(algorithm, Cap.STAGES),
+            "alignments": [library.capability(algorithm, each) for each in ALIGNMENTS],
         }
     except LibraryError as error:
         return {"error": str(error)}

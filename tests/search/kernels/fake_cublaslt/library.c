@@ -152,6 +152,10 @@ int cublasLtMatmulAlgoCapGetAttribute(const Algorithm *algorithm, int attribute,
     case 6: return list(tiles, rich ? 2 : 0, value, size, written);
     case 7: return one(rich ? 3 : 0, value, size, written);
     case 13: return list(stages, rich ? 1 : 0, value, size, written);
+    case 16:
+    case 17:
+    case 18:
+    case 19: return one(rich ? 32 : 2, value, size, written); /* bytes that operands are aligned to */
     }
     return INVALID;
 }
