@@ -33,7 +33,7 @@ HAS_CUDA := -c 'import torch; assert torch.version.cuda' 2>/dev/null
 .PHONY: help setup tune test test-oldest test-newest claims lint types format docs clean
 
 help:
-	@echo "make tune    set up .venv and search the Hopper GEMM at 4096x4096x4096 (replayed where there is no GPU)"
+	@echo "make tune    set up .venv and search the Hopper GEMM at 350x7360x832 (replayed where there is no GPU)"
 	@echo "make test    set up .venv and run the tests"
 	@echo "make test-oldest, test-newest  run those of the export under the oldest and the newest torch (5 GB each)"
 	@echo "make claims  recompute the figures that the documents state, from the recorded data; some two minutes"
@@ -77,8 +77,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@; \
 	echo "setup: done"
 
+# A problem on which a search is worth something: of 48 recorded sizes that the shipped cost model never saw, the default is
+# among the furthest from the best on it, and slower than torch.mm.
 tune: setup
-	@$(BIN)/tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16 --sampler tpe --trials 64
+	@$(BIN)/tilescout tune gemm_sm90 --problem 350x7360x832:bf16
 
 # Tests start hundreds of processes: each would compile the rooms anew where Python may not keep what it compiled.
 test: setup

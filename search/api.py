@@ -12,7 +12,7 @@ from tilescout.search.engines.selection import check_device, make_engine
 from tilescout.search.measure.protocol import Objective
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.result import TuneResult, load_study
-from tilescout.search.samplers import SAMPLERS, AnySampler, check_sampler, make_sampler
+from tilescout.search.samplers import SAMPLERS, AnySampler, check_sampler, choose_sampler, make_sampler
 from tilescout.search.studies.folders import STORE, artifacts, check_store, studies
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tables.shipped import default_table, named_template
@@ -20,6 +20,7 @@ from tilescout.search.tables.table import Table
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.progress import StudyProgress
 from tilescout.search.tuning.study import NoTracker, SearchInterrupted, Tracker, TuneOptions, run_study
+from tilescout.spaces.devices import Device
 from tilescout.spaces.problems import P
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate, of_any_problem
@@ -46,7 +47,6 @@ __all__ = [
 
 _LOG = logging.getLogger(__name__)
 
-DEFAULT_SAMPLER = "tpe"
 DEFAULT_TRIALS = 64
 """Trials of a study that no other limit ends."""
 
@@ -55,7 +55,7 @@ def tune(
     space: str | KernelTemplate[P],
     problem: str | P,
     *,
-    sampler: AnySampler = DEFAULT_SAMPLER,
+    sampler: "AnySampler | None" = None,
     seed: int = 0,
     budget: Budget | int | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -90,7 +90,8 @@ def tune(
     sampler, seed
         The strategy and the seed of all that is random in it. The sampler is text such as ``"tpe"``,
         ``"lfbo:copies=5"`` or ``"my_module:MySampler"``, or a class, or an object, of optuna's too; see
-        `tilescout.search.samplers.make_sampler`. An object that has a seed keeps it.
+        `tilescout.search.samplers.make_sampler`. An object that has a seed keeps it. None takes ``guided`` where there
+        is a cost model of the space and device, else ``guided-cold``; the logger says which and why.
     budget
         When to stop; a number is one of trials, None means 64.
     settings
@@ -147,20 +148,12 @@ def tune(
         On Ctrl-C; it holds the best so far.
     """
     check_device(device)
-    check_sampler(sampler)
+    if sampler is not None:
+        check_sampler(sampler)
     store, table = check_store(Path(store)), Path(table) if table is not None else None
     template = named_template(space, table) if isinstance(space, str) else of_any_problem(space)
     parsed = template.parse(str(problem))  # an object too: it may be a problem of another template
     budget = budget if isinstance(budget, Budget) else Budget(trials=DEFAULT_TRIALS if budget is None else budget)
-    options = TuneOptions(
-        sampler,
-        seed,
-        budget,
-        studies(store, storage),
-        resume,
-        race if race is not None else RaceOptions(),
-        settings or {},
-    )
     make_tracker = _tracker_maker(mlflow, store)
     with ExitStack() as stack:
         if gpus is None and cluster is None:
@@ -171,6 +164,16 @@ def tune(
         )  # fmt: skip
         evaluator = stack.enter_context(Evaluator(stack.enter_context(engine), parsed))
         _LOG.info("%s", evaluator.provenance.description)
+        sampler = sampler if sampler is not None else chosen_sampler(template, evaluator.device, settings or {})
+        options = TuneOptions(
+            sampler,
+            seed,
+            budget,
+            studies(store, storage),
+            resume,
+            race if race is not None else RaceOptions(),
+            settings or {},
+        )
         if first is not None:
             options = replace(options, first=first(template, evaluator.space))
         if evaluator.provenance.replayed:
@@ -196,6 +199,13 @@ def tune(
             return TuneResult.of(run_study(evaluator, options, make_tracker, show, on_result=answer))
         except SearchInterrupted as interrupted:
             raise SearchInterrupted(TuneResult.of(interrupted.result)) from interrupted
+
+
+def chosen_sampler(template: KernelTemplate, device: Device, settings: Mapping[str, Any]) -> str:
+    """The sampler of a search for which none is named; the log says which and why."""
+    choice = choose_sampler(template.name, device.name, with_model=settings.get("model") is not None)
+    _LOG.info("searched by %s: %s", choice.sampler, choice.reason)
+    return choice.sampler
 
 
 def _tracker_maker(mlflow: str | bool, store: Path) -> Callable[[StudyInfo, str | None], Tracker]:

@@ -68,7 +68,7 @@ def test_the_tutorial_runs_as_written_and_prints_what_it_shows(
                 assert line in printed.splitlines(), f"{commands[-1]} no longer prints: {line}"
                 shown += 1
     called = [command.split()[1] for command in commands]
-    assert called == ["doctor", "tune", "report", "tune", "predict", "compile", "export"]
+    assert called == ["doctor", "tune", "report", "samplers", "tune", "predict", "compile", "export"]
     assert shown > 5
     assert (tmp_path / "bundle" / "bundle.json").exists()
     assert (tmp_path / "result.json").exists()

@@ -39,6 +39,7 @@ _COMMANDS = {
     "export": ("export:export", "Write what searches decided, for torch.compile."),
     "report": ("report:report", "Write a study as one HTML page."),
     "spaces": ("spaces:spaces", "List search spaces, or show knobs and constraints."),
+    "samplers": ("samplers:samplers", "List search strategies, or the options of one."),
     "tables": ("tables:tables", "List recorded tables."),
     "suites": ("suites:suites", "List suites of problems, or their problems."),
     "suite": ("suites:suite", "Make a suite from a model."),

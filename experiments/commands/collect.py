@@ -18,6 +18,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table as Grid
 from rich.text import Text
 
+from tilescout.experiments.commands.completion import TABLE, complete_suites
 from tilescout.experiments.commands.options import (
     cluster_option,
     collected,
@@ -94,7 +95,12 @@ class CollectRequest:
     )
 )
 @space_argument
-@click.option("--suite", required=True, help="Problems: NAME, NAME:PHASE or FILE.toml; `tilescout suites` lists them.")
+@click.option(
+    "--suite",
+    required=True,
+    shell_complete=complete_suites,
+    help="Problems: NAME, NAME:PHASE or FILE.toml; `tilescout suites` lists them.",
+)
 @signature_option
 @click.option("--exhaustive", is_flag=True, help="Every legal configuration.")
 @click.option("--sample", type=click.IntRange(min=1), help="So many; every value of every knob and all defaults occur.")
@@ -121,7 +127,7 @@ class CollectRequest:
 @click.option("--device", default="auto", show_default=True, metavar="auto|cuda[:N]|replay", help="Measure or replay.")
 @gpus_option
 @cluster_option
-@click.option("--table", type=click.Path(path_type=Path), help="Table to replay. [default: the shipped one]")
+@click.option("--table", type=TABLE, help="Table to replay. [default: the shipped one]")
 @objective_option
 @seed_option
 @store_option

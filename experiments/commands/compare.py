@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tilescout.experiments.commands.completion import TABLE, complete_samplers
 from tilescout.experiments.commands.options import (
     STDOUT,
     check_result,
@@ -57,9 +58,7 @@ class CompareRequest:
         "tilescout compare --table convolution.parquet --samplers lfbo,kernel_tuner.hybrid_vndx --resume",
     )
 )
-@click.option(
-    "--table", "tables", multiple=True, type=click.Path(path_type=Path), help="Repeatable. [default: the shipped ones]"
-)
+@click.option("--table", "tables", multiple=True, type=TABLE, help="Repeatable. [default: the shipped ones]")
 @click.option("--problem", "problems", multiple=True, metavar="NAME", help="Only this problem; repeatable.")
 @click.option(
     "--samplers",
@@ -67,6 +66,7 @@ class CompareRequest:
     default=DEFAULT_SAMPLERS,
     show_default=True,
     metavar="A,B,...",
+    shell_complete=complete_samplers,
     help="Samplers, kernel_tuner.STRATEGY, ranking.NAME or ranking.FILE.json, each with :OPTION=VALUE behind it; a "
     "sampler may be your own, module:Class.",
 )

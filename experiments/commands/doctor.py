@@ -10,6 +10,7 @@ import click
 from packaging.requirements import Requirement
 from rich.markup import escape
 
+from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.options import examples, storage_option, store_option
 from tilescout.experiments.terminal import Console
 from tilescout.search.build.artifacts import ArtifactStore
@@ -54,9 +55,7 @@ class Finding:
 )
 @store_option
 @storage_option
-@click.option(
-    "--table", "tables", type=click.Path(path_type=Path), multiple=True, help="A table to look at; repeatable."
-)
+@click.option("--table", "tables", type=TABLE, multiple=True, help="A table to look at; repeatable.")
 def doctor(store: Path, storage: str | None, tables: tuple[Path, ...]) -> int:
     """Look at what tilescout needs; exit code 1 if something is missing."""
     console = Console()

@@ -25,6 +25,7 @@ from tilescout.costmodel.evaluation import (
 from tilescout.costmodel.forest import ForestModel, ForestOptions
 from tilescout.costmodel.heuristics import PRECISIONS, is_installed, matches, suggest
 from tilescout.costmodel.ranking import RankingModel, RankingOptions
+from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.options import (
     check_result,
     collected,
@@ -73,7 +74,7 @@ class EvaluationRequest:
     ),
 )
 @space_argument
-@click.option("--table", type=click.Path(path_type=Path), help="Table to test on. [default: the largest shipped one]")
+@click.option("--table", type=TABLE, help="Table to test on. [default: the largest shipped one]")
 @click.option("--parts", is_flag=True, help="Evaluate the forest and the networks that the learned model blends, too.")
 @click.option(
     "--binaries",

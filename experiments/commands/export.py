@@ -33,7 +33,7 @@ BUNDLE, LOOKUP = "bundle", "inductor-lookup-table"
 @click.command(
     epilog=examples(
         "tilescout export --out bundle",
-        "tilescout export --study gemm_sm90-4096x4096x4096-bf16-h200-live-tpe-s0 --out bundle",
+        "tilescout export --study gemm_sm90-4096x4096x4096-bf16-h200-live-sandwich-guided-s0 --out bundle",
         "tilescout export --format inductor-lookup-table --out table.json",
     )
 )

@@ -13,9 +13,10 @@ import numpy as np
 
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
+from tilescout.experiments.commands.completion import complete_spaces
 from tilescout.experiments.terminal import Console
 from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, Objective
-from tilescout.search.studies.folders import STORE, check_store, studies
+from tilescout.search.studies.folders import STORE, check_store
 from tilescout.search.tracking.server import address
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError, StoreError
@@ -25,7 +26,7 @@ from tilescout.spaces.problems import Problem
 from tilescout.spaces.processes import find_modules_in
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.suite import find_suite
-from tilescout.spaces.templates import KernelTemplate, template_names
+from tilescout.spaces.templates import KernelTemplate
 from tilescout.spaces.texts import without_secrets
 
 Result = TypeVar("Result")
@@ -50,8 +51,10 @@ def _typed_spaces(context: click.Context, parameter: click.Parameter, spaces: tu
     return spaces
 
 
-def typed_samplers(context: click.Context, parameter: click.Parameter, samplers: str) -> str:
+def typed_samplers(context: click.Context, parameter: click.Parameter, samplers: str | None) -> str | None:
     """The callback of an option that takes samplers, with commas between them."""
+    if samplers is None:
+        return None
     named = (text for text in samplers.split(",") if "=" not in text.partition(":")[2].partition(":")[0])
     find_modules_here(*named)  # not of lfbo:copies=5
     return samplers
@@ -60,7 +63,7 @@ def typed_samplers(context: click.Context, parameter: click.Parameter, samplers:
 space_argument = click.argument(
     "space",
     callback=_typed_space,
-    shell_complete=lambda context, parameter, typed: [name for name in template_names() if name.startswith(typed)],
+    shell_complete=complete_spaces,
 )
 own_spaces_option = click.option(
     "--space",
@@ -135,15 +138,6 @@ storage_option = click.option(
     "[default: a folder of the store]",
 )
 STDOUT = Path("-")
-
-
-def complete_studies(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """The names of the store's studies that begin with what is typed."""
-    from tilescout.search.studies.journal_folder import SUFFIX
-
-    folder = studies(Path(context.params.get("store") or STORE))
-    return [path.stem for path in sorted(Path(folder).glob(f"*{SUFFIX}")) if path.stem.startswith(typed)]
-
 
 json_option = click.option(
     "--json",
@@ -252,6 +246,7 @@ _RESULTS = (
     ("table", "space", "problems"),  # tables
     ("space", "knobs", "constraints"),  # spaces
     ("suite", "title", "problems"),  # suites
+    ("sampler", "summary", "options"),  # samplers
     ("space", "signature", "arch", "kernels"),  # compile
     ("problem", "runs", "why"),  # export
     ("space", "candidates", "curve", "portfolio"),  # portfolio

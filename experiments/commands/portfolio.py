@@ -14,6 +14,7 @@ from rich.table import Table as Grid
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.features import space_features
 from tilescout.costmodel.portfolio import CAP, Portfolio, choose_portfolio
+from tilescout.experiments.commands.completion import TABLE, complete_suites
 from tilescout.experiments.commands.options import (
     check_output,
     check_result,
@@ -95,11 +96,15 @@ class Regrets:
 @click.option(
     "--table",
     "tables",
-    type=click.Path(path_type=Path),
+    type=TABLE,
     multiple=True,
     help="Table to choose by; repeatable. [default: the shipped ones of the space and device]",
 )
-@click.option("--suite", help="Choose for the problems of this suite, by predicted times of the tables' kernels.")
+@click.option(
+    "--suite",
+    shell_complete=complete_suites,
+    help="Choose for the problems of this suite, by predicted times of the tables' kernels.",
+)
 @click.option(
     "--signature", help="Types, layout and epilogue of the problems. [default: what most of the tables' have]"
 )

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
+from tilescout.experiments.commands.completion import complete_studies
 from tilescout.experiments.commands.options import (
     check_output,
-    complete_studies,
     examples,
     own_spaces_option,
     storage_option,
@@ -19,9 +19,9 @@ from tilescout.spaces.templates import load_templates
 
 @click.command(
     epilog=examples(
-        "tilescout report gemm_sm90-4096x4096x4096-bf16-h200-live-tpe-s0",
-        "tilescout report gemm_sm90-4096x4096x4096-bf16-h200-live-tpe-s0 --out page.html",
-        "tilescout report results/studies/gemm_sm90-4096x4096x4096-bf16-h200-live-tpe-s0.journal",
+        "tilescout report gemm_sm90-4096x4096x4096-bf16-h200-live-sandwich-guided-s0",
+        "tilescout report gemm_sm90-4096x4096x4096-bf16-h200-live-sandwich-guided-s0 --out page.html",
+        "tilescout report results/studies/gemm_sm90-4096x4096x4096-bf16-h200-live-sandwich-guided-s0.journal",
     )
 )
 @click.argument("study", metavar="STUDY", shell_complete=complete_studies)

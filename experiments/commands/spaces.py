@@ -6,6 +6,7 @@ import click
 from rich.console import Console
 from rich.table import Table as Grid
 
+from tilescout.experiments.commands.completion import complete_spaces
 from tilescout.experiments.commands.options import (
     check_result,
     console_beside,
@@ -25,7 +26,7 @@ from tilescout.spaces.templates import KernelTemplate, load_template, template_n
         "tilescout spaces gemm_sm90 --problem 4096x4096x4096:bf16",
     )
 )
-@click.argument("space", required=False)
+@click.argument("space", required=False, shell_complete=complete_spaces)
 @click.option("--problem", help="Say how many configurations are legal for this problem, and the default one.")
 @target_option
 @json_option

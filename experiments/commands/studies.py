@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 from rich.table import Table as Grid
 
+from tilescout.experiments.commands.completion import complete_studies
 from tilescout.experiments.commands.options import (
     check_result,
-    complete_studies,
     console_beside,
     examples,
     json_option,
@@ -28,7 +28,7 @@ from tilescout.spaces.templates import Named, load_templates
 @click.command(
     epilog=examples(
         "tilescout studies",
-        "tilescout studies gemm_sm90-4096x4096x4096-bf16-h200-live-tpe-s0",
+        "tilescout studies gemm_sm90-4096x4096x4096-bf16-h200-live-sandwich-guided-s0",
         "tilescout studies --json studies.json",
     )
 )

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 from rich.table import Table as Grid
 
+from tilescout.experiments.commands.completion import complete_suites
 from tilescout.experiments.commands.from_model import load_factory, record
 from tilescout.experiments.commands.options import (
     check_output,
@@ -29,7 +30,7 @@ RECORDED = "recorded from a model"
         "tilescout suites llama3-8b:decode odd",
     )
 )
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=complete_suites)
 @json_option
 def suites(names: tuple[str, ...], json_path: Path | None) -> None:
     """List the suites, or the problems of those in NAMES (NAME, NAME:PHASE or FILE.toml)."""

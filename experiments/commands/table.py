@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.options import check_writable, examples, store_option
 from tilescout.experiments.terminal import Console
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, read_shared_object
@@ -61,7 +62,7 @@ def import_kernel_tuner(file: Path, out: Path, problem: str | None) -> None:
         "tilescout table export-kernel-tuner own.parquet cache.json.gz --problem 512x512x512:bf16",
     )
 )
-@click.argument("path", metavar="TABLE", type=click.Path(path_type=Path))
+@click.argument("path", metavar="TABLE", type=TABLE)
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--problem", metavar="NAME", help="Which problem, if the table has several.")
 def export_kernel_tuner(path: Path, out: Path, problem: str | None) -> None:
@@ -84,7 +85,7 @@ def export_kernel_tuner(path: Path, out: Path, problem: str | None) -> None:
         "tilescout table add-binaries own.parquet own-counted.parquet --store results",
     )
 )
-@click.argument("path", metavar="TABLE", type=click.Path(path_type=Path))
+@click.argument("path", metavar="TABLE", type=TABLE)
 @click.argument("out", type=click.Path(path_type=Path))
 @store_option
 def add_binaries(path: Path, out: Path, store: Path) -> None:

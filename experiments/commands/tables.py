@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 from rich.table import Table as Grid
 
+from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.options import (
     check_result,
     console_beside,
@@ -28,7 +29,7 @@ from tilescout.spaces.templates import Named, find_template, load_templates
         "tilescout tables own.parquet --space own_kernel:RmsNorm",
     )
 )
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, type=TABLE)
 @own_spaces_option
 @json_option
 def tables(paths: tuple[Path, ...], own_spaces: tuple[str, ...], json_path: Path | None) -> None:

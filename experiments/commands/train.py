@@ -13,6 +13,7 @@ from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.persistence import ModelCard, check_model_file, save_model
 from tilescout.costmodel.ranking import RankingOptions
+from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.options import (
     collected,
     examples,
@@ -57,9 +58,7 @@ class TrainRequest:
     )
 )
 @space_argument
-@click.option(
-    "--table", type=click.Path(path_type=Path), help="Table to learn from. [default: the largest shipped one]"
-)
+@click.option("--table", type=TABLE, help="Table to learn from. [default: the largest shipped one]")
 @click.option("--without", multiple=True, metavar="PROBLEM", help="Leave this problem out; repeatable.")
 @trees_option
 @steps_option

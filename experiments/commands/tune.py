@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from tilescout.experiments.commands.completion import TABLE, complete_samplers, complete_suites
 from tilescout.experiments.commands.options import (
     cluster_option,
     collected,
@@ -24,7 +25,7 @@ from tilescout.experiments.commands.printing import print_result
 from tilescout.experiments.commands.tune_request import TuneRequest
 from tilescout.experiments.commands.tune_suite import tune_together
 from tilescout.experiments.compare.rankings import ranked
-from tilescout.search.api import DEFAULT_SAMPLER, DEFAULT_TRIALS
+from tilescout.search.api import DEFAULT_TRIALS
 from tilescout.search.api import tune as run_tune
 from tilescout.search.samplers import SAMPLERS
 from tilescout.search.studies.records import StudyResult
@@ -33,32 +34,46 @@ from tilescout.search.tuning.study import SearchInterrupted
 _LOG = logging.getLogger(__name__)
 
 
+class _TuneCommand(click.Command):
+    """Its help describes the samplers too, whose classes say what they do."""
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(context, formatter)
+        with formatter.section("Samplers"):
+            formatter.write_dl([(name, kind.summary) for name, kind in SAMPLERS.items()])
+
+
 @click.command(
+    cls=_TuneCommand,
     epilog=examples(
         "tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16",
         "tilescout tune gemm_sm90 --problem 16x4096x4096:bf16 --sampler guided --device replay",
         "tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16 --sampler gp --gpu-seconds 2 --json result.json",
         "tilescout tune gemm_sm90 --problem 4096x4096x4096:bf16 --trials 200 --resume",
         "tilescout tune gemm_sm90 --suite llama3-8b:decode --sampler guided",
-    )
+    ),
 )
 @space_argument
 @click.option("--problem", help="What to compute, for example 4096x4096x4096:bf16.")
-@click.option("--suite", help="Tune all problems of a suite together: NAME, NAME:PHASE or FILE.toml.")
+@click.option(
+    "--suite",
+    shell_complete=complete_suites,
+    help="Tune all problems of a suite together: NAME, NAME:PHASE or FILE.toml.",
+)
 @signature_option
 @click.option("--device", default="auto", show_default=True, metavar="auto|cuda[:N]|replay", help="Measure or replay.")
 @gpus_option
 @cluster_option
-@click.option("--table", type=click.Path(path_type=Path), help="Table to replay. [default: the shipped one]")
+@click.option("--table", type=TABLE, help="Table to replay. [default: the shipped one]")
 @objective_option
 @click.option(
     "--sampler",
     callback=typed_samplers,
-    default=DEFAULT_SAMPLER,
-    show_default=True,
     metavar="NAME[:OPTION=VALUE...]",
-    help=f"One of {', '.join(SAMPLERS)}, or your own as module:Class; options behind it, as in lfbo:copies=5.",
-    shell_complete=lambda context, parameter, typed: [name for name in SAMPLERS if name.startswith(typed)],
+    help=f"The strategy: one of {', '.join(SAMPLERS)}, or your own as module:Class; options behind it, as in "
+    "lfbo:copies=5. `tilescout samplers` describes them. [default: guided, which starts from a cost model; guided-cold "
+    "where there is none]",
+    shell_complete=complete_samplers,
 )
 @click.option("--model", type=click.Path(path_type=Path), help="Cost model of guided. [default: the shipped one]")
 @click.option("--first", metavar="NAME", help="Try this list after the default: quack, heuristics or a JSON file.")

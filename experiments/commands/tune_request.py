@@ -28,7 +28,7 @@ class TuneRequest:
     cluster: str | None
     table: Path | None
     objective: Objective | None
-    sampler: str
+    sampler: str | None
     model: Path | None
     first: str | None
     trials: int | None

@@ -11,8 +11,9 @@ from rich.table import Table as Grid
 from tilescout.experiments.commands.options import suite_problems
 from tilescout.experiments.commands.tune_request import TuneRequest
 from tilescout.experiments.terminal import Console
+from tilescout.search.api import chosen_sampler
 from tilescout.search.engines.selection import check_device, make_engine
-from tilescout.search.samplers import make_sampler
+from tilescout.search.samplers import check_sampler, make_sampler
 from tilescout.search.studies.folders import artifacts, studies
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tables.shipped import named_template
@@ -42,7 +43,8 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
     from tilescout.search.tracking import MlflowTracker, SuiteInfo, SuiteRun, default_store
 
     check_device(asked.device)
-    sampler = make_sampler(asked.sampler).label
+    if asked.sampler is not None:
+        check_sampler(asked.sampler)
     template = named_template(asked.space, asked.table)
     problems = suite_problems(template, asked.suite, asked.signature)
     if asked.trials is not None and asked.trials < len(problems):
@@ -50,14 +52,6 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
             f"--trials {asked.trials} is for all {len(problems)} problems of {asked.suite}, and each has its default "
             f"tried: give at least {len(problems)}"
         )
-    options = TuneOptions(
-        asked.sampler,
-        asked.seed,
-        asked.budget(len(problems)),
-        studies(asked.store),
-        asked.resume,
-        settings=asked.settings,
-    )
     uri, root = (asked.mlflow_uri, None) if asked.mlflow_uri else default_store(asked.store)
     with ExitStack() as stack:
         engine = stack.enter_context(
@@ -73,8 +67,17 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
             )
         )
         _LOG.info("%s", engine.provenance.description)
+        sampler = asked.sampler or chosen_sampler(template, engine.device, asked.settings)
+        options = TuneOptions(
+            sampler,
+            asked.seed,
+            asked.budget(len(problems)),
+            studies(asked.store),
+            asked.resume,
+            settings=asked.settings,
+        )
         about = SuiteInfo(
-            asked.suite, template.name, engine.device.name, sampler, options.seed, len(problems),
+            asked.suite, template.name, engine.device.name, make_sampler(sampler).label, options.seed, len(problems),
             engine.provenance.description, engine.objective,
         )  # fmt: skip
         run = stack.enter_context(SuiteRun(uri, root, about, asked.resume))

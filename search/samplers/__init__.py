@@ -10,6 +10,7 @@ from tilescout.spaces.lazy import public_names
 
 if TYPE_CHECKING:
     from tilescout.search.samplers.base import SpaceExhaustedError, SpaceSampler, distributions, seen
+    from tilescout.search.samplers.choice import Choice, choose_sampler
     from tilescout.search.samplers.options import Option
     from tilescout.search.samplers.registry import (
         SAMPLERS,
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
 __all__ = [
     "SAMPLERS",
     "AnySampler",
+    "Choice",
     "Option",
     "SpaceExhaustedError",
     "SpaceSampler",
     "check_sampler",
+    "choose_sampler",
     "distributions",
     "find_sampler",
     "make_sampler",
@@ -40,6 +43,7 @@ __getattr__, __dir__ = public_names(
     __name__,
     {
         **dict.fromkeys(("SpaceExhaustedError", "SpaceSampler", "distributions", "seen"), "base"),
+        **dict.fromkeys(("Choice", "choose_sampler"), "choice"),
         "Option": "options",
         **dict.fromkeys(
             (

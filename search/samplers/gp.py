@@ -29,7 +29,7 @@ class GPSampler(SpaceSampler):
     """
 
     name = "gp"
-    summary = "Gaussian process and expected improvement: the fewest trials, at tenths of a second each"
+    summary = "Gaussian process and expected improvement; a proposal takes tenths of a second"
     options = (
         Option("startup", 10, 1, 10_000, "timed or pruned trials before a process is fitted; until then it is random"),
         Option("candidates", 2048, 1, 10**6, "random free configurations from the best of which a climb starts"),

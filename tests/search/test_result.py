@@ -16,7 +16,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def result(store: Path) -> TuneResult:
-    return tune("gemm_sm90", "512x512x512:bf16", device="replay", budget=16, store=store, mlflow=False)
+    return tune("gemm_sm90", "512x512x512:bf16", sampler="tpe", device="replay", budget=16, store=store, mlflow=False)
 
 
 def of_no_trials(result: TuneResult) -> TuneResult:
@@ -75,10 +75,27 @@ def test_what_found_nothing_has_no_best_trial(result: TuneResult) -> None:
 def test_a_study_is_loaded_and_resumed_by_its_name(result: TuneResult, store: Path) -> None:
     name = result.info.name
     assert load_study(name, store=store).best_value == result.best_value
-    again = tune("gemm_sm90", "512x512x512:bf16", device="replay", budget=18, store=store, mlflow=False, resume=name)
+    again = tune(
+        "gemm_sm90",
+        "512x512x512:bf16",
+        sampler="tpe",
+        device="replay",
+        budget=18,
+        store=store,
+        mlflow=False,
+        resume=name,
+    )
     assert again.info.name == name
     assert list(again.trials[:16]) == list(result.trials)
     with pytest.raises(StoreError, match="is of another space, problem, device, sampler or seed"):
-        tune("gemm_sm90", "1024x1024x1024:bf16", device="replay", store=store, mlflow=False, resume=name)
+        tune("gemm_sm90", "1024x1024x1024:bf16", sampler="tpe", device="replay", store=store, mlflow=False, resume=name)
     with pytest.raises(StoreError, match=f"there is no study nonsense to go on with; there are: {name}"):
-        tune("gemm_sm90", "512x512x512:bf16", device="replay", store=store, mlflow=False, resume="nonsense")
+        tune(
+            "gemm_sm90",
+            "512x512x512:bf16",
+            sampler="tpe",
+            device="replay",
+            store=store,
+            mlflow=False,
+            resume="nonsense",
+        )

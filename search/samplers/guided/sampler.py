@@ -57,7 +57,7 @@ class GuidedSampler(SpaceSampler):
     """
 
     name = "guided"
-    summary = "what the shipped cost model expects, corrected by every measurement; stops by itself"
+    summary = "what a cost model expects, corrected by every measurement; stops by itself; the fewest trials"
     options = options_of(GuidedOptions)
     deterministic = True
     uses_model = True
@@ -207,7 +207,7 @@ class ColdSampler(GuidedSampler):
     """`GuidedSampler` without a cost model."""
 
     name = "guided-cold"
-    summary = "the same without a cost model: for spaces and devices that nothing is known of"
+    summary = "guided without a cost model: for spaces and devices that nothing is known of"
     deterministic = False
     uses_model = False
 

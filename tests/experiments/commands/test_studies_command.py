@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tilescout.experiments.commands.options import complete_studies
+from tilescout.experiments.commands.completion import complete_studies
 from tilescout.experiments.commands.studies import studies
 from tilescout.search import tune
 

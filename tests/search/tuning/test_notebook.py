@@ -8,9 +8,9 @@ import nbformat
 from nbclient import NotebookClient
 
 CELL = """
-from tilescout.search import Budget, tune
+from tilescout.search import tune
 
-result = tune("gemm_sm90", "512x512x512:bf16", device="replay", budget=Budget(trials=8), mlflow=False, progress=True)
+result = tune("gemm_sm90", "512x512x512:bf16", sampler="tpe", device="replay", budget=8, mlflow=False, progress=True)
 """
 
 

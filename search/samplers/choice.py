@@ -1,0 +1,41 @@
+"""The sampler of a search for which nobody names one."""
+
+from dataclasses import dataclass
+
+from tilescout.costmodel.persistence import shipped_model
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A sampler that was chosen.
+
+    Attributes
+    ----------
+    sampler
+        Its name.
+    reason
+        Why it was chosen, in a line.
+    """
+
+    sampler: str
+    reason: str
+
+
+def choose_sampler(space: str, device: str, *, with_model: bool = False) -> Choice:
+    """The sampler that needs the fewest measurements: `guided` where there is a cost model, else `guided-cold`.
+
+    Both lead the comparisons of their kind: on recorded tables of the GEMM, and on spaces of other people's kernels
+    that no model knows (`experiments/results/strategies-on-gemm.md`, `strategies-on-other-kernels.md`).
+
+    Parameters
+    ----------
+    space, device
+        The names of the space that is searched and of the device.
+    with_model
+        Whether a cost model was named.
+    """
+    if with_model:
+        return Choice("guided", "a cost model was named")
+    if shipped_model(space, device) is not None:
+        return Choice("guided", f"a cost model of {space} on {device} is shipped")
+    return Choice("guided-cold", f"no cost model of {space} on {device} is shipped")
