@@ -29,9 +29,11 @@ if TYPE_CHECKING:
         TilescoutError,
     )
     from tilescout.spaces.gemm import Gemm, GemmProblem
+    from tilescout.spaces.grouped import Grouped, GroupedProblem
     from tilescout.spaces.knobs import Configuration, Knob, Value
     from tilescout.spaces.named import NamedProblem
     from tilescout.spaces.problems import DTYPES, DType, Problem, Rate, Unit
+    from tilescout.spaces.routing import Routing
     from tilescout.spaces.rowwise import Rowwise, RowwiseProblem, Softmax
     from tilescout.spaces.space import Indices, SearchSpace
     from tilescout.spaces.subspace import SubSpace, parse_restrictions, read_subspace
@@ -57,6 +59,8 @@ __all__ = [
     "ExportError",
     "Gemm",
     "GemmProblem",
+    "Grouped",
+    "GroupedProblem",
     "Indices",
     "KernelTemplate",
     "Knob",
@@ -68,6 +72,7 @@ __all__ = [
     "ProblemError",
     "Rate",
     "ResumableError",
+    "Routing",
     "Rowwise",
     "RowwiseProblem",
     "SamplerError",
@@ -107,9 +112,11 @@ _NAMES = {
     "errors": "ArtifactError BuildError BundleError DeviceError ExportError ModelError NoResultError "
     "ProblemError ResumableError SamplerError SpaceError StoreError TableError TilescoutError",
     "gemm": "Gemm GemmProblem",
+    "grouped": "Grouped GroupedProblem",
     "knobs": "Configuration Knob Value",
     "named": "NamedProblem",
     "problems": "DTYPES DType Problem Rate Unit",
+    "routing": "Routing",
     "rowwise": "Rowwise RowwiseProblem Softmax",
     "space": "Indices SearchSpace",
     "subspace": "SubSpace parse_restrictions read_subspace",

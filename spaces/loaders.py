@@ -16,8 +16,8 @@ from tilescout.spaces.workloads import Tensors
 if TYPE_CHECKING:
     import torch
 
-Launch = Callable[[Tensors, "torch.Tensor"], None]
-"""Starts a kernel on inputs and an output, on the current stream."""
+Launch = Callable[[Tensors, "torch.Tensor"], "torch.Tensor | None"]
+"""Starts a kernel on inputs and an output, on the current stream; returns the result where that is another tensor."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ The process that measures uses them.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -49,6 +50,24 @@ class Workload(ABC, Generic[P]):
     def run_library(self, problem: P, inputs: Tensors, output: "torch.Tensor") -> None:
         """Run the vendor library's version of the computation, into `output`. Kernels are compared with it."""
 
+    def time_library(self, problem: P, inputs: Tensors, output: "torch.Tensor") -> "torch.Tensor":
+        """Run what is timed as the library's version, and return the result.
+
+        That is `run_library`, unless the library can't be given an output: then a subclass leaves out the copy.
+        """
+        self.run_library(problem, inputs, output)
+        return output
+
+    def draws(self, problem: P) -> int:
+        """Inputs over which the time of a kernel is a mean: one, unless the time depends on what the inputs hold."""
+        return 1
+
+    def more_inputs(
+        self, problem: P, generator: "torch.Generator", made: Sequence[Tensors], count: int
+    ) -> Sequence[Tensors]:
+        """So many inputs, to be read in turn after those that were `made`: of the next draws, where there are some."""
+        return [self.inputs(problem, generator) for _ in range(count)]
+
     def arguments(self, inputs: Tensors, output: "torch.Tensor", max_clusters: int) -> tuple[Any, ...]:
         """The arguments of a kernel's entry point, in its order.
 
@@ -66,7 +85,7 @@ class Workload(ABC, Generic[P]):
         """A small problem of the same signature that no tile divides."""
 
 
-BUILT_IN = ("tilescout.spaces.gemm:Gemm", "tilescout.spaces.rowwise:Softmax")
+BUILT_IN = ("tilescout.spaces.gemm:Gemm", "tilescout.spaces.rowwise:Softmax", "tilescout.spaces.grouped:Grouped")
 """The workloads that come with tilescout, by the names under which templates and files know them."""
 
 

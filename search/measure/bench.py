@@ -85,19 +85,21 @@ class Bench:
         import torch
 
         self.machine, self.workload, self.problem, self.options = machine, workload, problem, options
-        self.run_library = partial(workload.run_library, problem)
+        self.run_library = partial(workload.time_library, problem)
+        self._draws = workload.draws(problem)
         generator = torch.Generator(machine.device)
         generator.seed()  # fresh inputs every time; no global random state
         self._case = Case.draw(workload, problem, generator)
         edge = Case.draw(workload, workload.edge_problem(problem), generator)
         self._verifier = Verifier(machine, self._case, edge)
         input_bytes = sum(tensor.nbytes for tensor in self._case.inputs)
-        sets = input_sets(input_bytes, machine.l2_bytes, options)
-        self._inputs = [self._case.inputs, *(workload.inputs(problem, generator) for _ in range(sets - 1))]
+        sets = self._for_all_draws(input_sets(input_bytes, machine.l2_bytes, options))
+        self._inputs = [self._case.inputs]
+        self._inputs += workload.more_inputs(problem, generator, self._inputs, sets - 1)
         self._sandwiched = options.objective is Objective.SANDWICH
         first = library_us or self._single_us(self.run_library)  # of a short launch also its latency; corrected below
         beside_us = self._single_us(None) if self._sandwiched else 0.0
-        self.launches = block_launches(first + beside_us, options.block_us, options)
+        self.launches = self._block_launches(first + beside_us)
         self._turns = itertools.count()  # of blocks, whoever's: each reads the inputs behind those of the last one
         self.clocks: Clocks | None = None
         if self._sandwiched:
@@ -105,9 +107,9 @@ class Bench:
         if self.launches > 1 and library_us is None:
             # By the block's own events: the latency of starting a graph is not in them.
             first = max(self._block_us(self.run_library) - beside_us, 0.0)
-            self.launches = block_launches(first + beside_us, options.block_us, options)
+            self.launches = self._block_launches(first + beside_us)
         sets, self.launches = rotation(sets, self.launches)
-        self._inputs += [workload.inputs(problem, generator) for _ in range(sets - len(self._inputs))]
+        self._inputs += workload.more_inputs(problem, generator, self._inputs, sets - len(self._inputs))
         self._library = self.make_block(self.run_library)
         self._pilot_launches = block_launches(first, options.pilot_us, options)
         steady_us = self._steady_us(first + beside_us) if library_us is None else math.nan
@@ -122,6 +124,13 @@ class Bench:
         # A long kernel's pilot is its verifying launch, after which the library's was taken with the same steps.
         once = self._library_once_us() if self.launches == 1 else None
         self._pilots = Pilots(machine, self._pilot_block(self.run_library), once)
+
+    def _block_launches(self, library_us: float) -> int:
+        return self._for_all_draws(block_launches(library_us, self.options.block_us, self.options))
+
+    def _for_all_draws(self, count: int) -> int:
+        """At least `count`, and as many for each draw of the inputs: every block is then a mean over the draws."""
+        return math.ceil(count / self._draws) * self._draws
 
     def make_block(self, launch: Launch | None, launches: int | None = None) -> Block:
         """Launches of a kernel over the inputs in turn, to be timed as one; as many as in every block unless told.
@@ -144,7 +153,7 @@ class Bench:
         inputs, output = self._inputs[number % len(self._inputs)], self._case.output
         if self._sandwiched or launch is None:
             return sandwich(launch, inputs, output)
-        return [partial(launch, inputs, output)]
+        return [partial(_launch, launch, inputs, output)]
 
     def _pilot_block(self, launch: Launch) -> Block:
         turns, count, inputs, output = self._turns, self._pilot_launches, self._inputs, self._case.output
@@ -348,8 +357,21 @@ def sandwich(launch: Launch | None, inputs: Tensors, output: "torch.Tensor") -> 
     output. Both are torch's, so that nothing is to be compiled, and they are launched as torch launches everything:
     without programmatic dependent launch.
     """
-    kernel = [] if launch is None else [partial(launch, inputs, output)]
-    return [partial(rewrite, inputs[0]), *kernel, partial(rewrite, output)]
+    first = partial(rewrite, inputs[0])
+    if launch is None:
+        return [first, partial(rewrite, output)]
+    results: list[torch.Tensor] = []
+
+    def kernel() -> None:
+        result = launch(inputs, output)
+        results.append(output if result is None else result)
+
+    return [first, kernel, lambda: rewrite(results.pop())]
+
+
+def _launch(launch: Launch, inputs: Tensors, output: "torch.Tensor") -> None:
+    """Launch, and let go of a result that is elsewhere."""
+    launch(inputs, output)
 
 
 def rewrite(tensor: "torch.Tensor") -> None:

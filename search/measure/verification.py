@@ -191,8 +191,12 @@ class Verifier:
             self._between()
             launch(self._edge.inputs, self._edge.output)
             self._after()
+
+        def on_case() -> None:
+            launch(self._case.inputs, self._case.output)
+
         self._prepare_case()
-        queued = self._machine.queue([Block(lambda: launch(self._case.inputs, self._case.output))], late=_LATE)
+        queued = self._machine.queue([Block(on_case)], late=_LATE)
         self._find_case()
         return lambda: queued.times_us()[0]
 
