@@ -57,7 +57,7 @@ def row_major(dtype: DType, vector: int) -> "cute.Tensor":
     return make_fake_compact_tensor(element_type(dtype), shape, stride_order=(1, 0), assumed_align=vector * dtype.bytes)
 
 
-def compile_object(entry: Callable[..., None], arguments: Sequence[Any], path: Path, function: str) -> None:
+def compile_object(entry: Callable[..., None], arguments: Sequence[Any], path: Path, function: str) -> Any:
     """Write the object file of an entry point.
 
     Parameters
@@ -73,18 +73,23 @@ def compile_object(entry: Callable[..., None], arguments: Sequence[Any], path: P
         The name of the function in the file. It takes torch tensors and numbers, and runs on the caller's current
         stream.
 
+    Returns
+    -------
+    object
+        What CuteDSL compiled.
+
     Raises
     ------
     BuildError
-        If CuteDSL or ptxas refuse.
+        If CuteDSL, the kernel's own code or ptxas refuse.
     """
     from cutlass import cute
     from cutlass.cute.runtime import make_fake_stream
 
     try:
         stream = make_fake_stream(use_tvm_ffi_env_stream=True)
-        cute.compile(entry, *arguments, stream, options="--enable-tvm-ffi").export_to_c(
-            str(path), function_name=function
-        )
+        compiled = cute.compile(entry, *arguments, stream, options="--enable-tvm-ffi")
+        compiled.export_to_c(str(path), function_name=function)
+        return compiled
     except Exception as error:  # CuteDSL raises many types, without a common base
         raise BuildError(described(error)) from error

@@ -23,7 +23,10 @@ _MOST = 20_000  # entries: a thousand numbers of tokens and a thousand products 
 _KEYS = {"title", "source", "problems"}
 # The shorter forms: the keys of a file that belong to each, and the function, as module:name, that turns them into
 # entries. It is imported for files that have one of the keys.
-_FORMS = {("dtype", "product", "tokens"): "tilescout.spaces.gemm_suites:layer_entries"}
+_FORMS = {
+    ("dtype", "product", "tokens"): "tilescout.spaces.gemm_suites:layer_entries",
+    ("expert", "routings", "batches"): "tilescout.spaces.grouped_suites:expert_entries",
+}
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.libraries.quack_split import WORD, block_rows, scratch_bytes
 from tilescout.spaces.libraries.template import Library, LibraryGemmTemplate
+from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import Built
 from tilescout.spaces.tiling import Tiling, ceil_div, computed_extents
 
@@ -116,7 +117,7 @@ def accumulators(columns: Columns) -> Any:
     return columns["tile_m"] * columns["tile_n"] // (128 * groups)
 
 
-def stages(columns: Columns, problem: GemmProblem, shared_memory: int) -> Any:
+def stages(columns: Columns, problem: Problem, shared_memory: int) -> Any:
     """Stages of the ring that fit beside the epilogue's tiles, as ``GemmSm90._compute_stages`` counts them."""
     tile_m, tile_n, pingpong = columns["tile_m"], columns["tile_n"], columns["schedule"] == "pingpong"
     tall = ~pingpong & ((tile_m % 128 == 0) | ((tile_m == 192) & (tile_n <= 128)))
@@ -129,7 +130,7 @@ def stages(columns: Columns, problem: GemmProblem, shared_memory: int) -> Any:
     return (shared_memory - _BARRIER_BYTES - epilogue) // stage
 
 
-def _tile_is_computable(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+def _tile_is_computable(columns: Columns, problem: Problem, device: Device) -> Mask:
     tile_m, tile_n = columns["tile_m"], columns["tile_n"]
     widest = np.where(tile_m == 64, 256, np.where(tile_m == 128, 208, 128))
     turns = (tile_m <= 192) & (tile_n <= widest)
@@ -137,7 +138,7 @@ def _tile_is_computable(columns: Columns, problem: GemmProblem, device: Device) 
     return np.where(columns["schedule"] == "pingpong", turns, together)
 
 
-def _registers_suffice(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+def _registers_suffice(columns: Columns, problem: Problem, device: Device) -> Mask:
     return np.asarray(accumulators(columns) <= _MOST_ACCUMULATORS)
 
 
@@ -145,8 +146,29 @@ def _ring_fits(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
     return np.asarray(stages(columns, problem, device.shared_memory) >= 2)
 
 
-def _cluster_is_small(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+def _cluster_is_small(columns: Columns, problem: Problem, device: Device) -> Mask:
     return np.asarray(columns["cluster_m"] * columns["cluster_n"] <= _MOST_BLOCKS)
+
+
+TILE: Constraint[Problem] = Constraint(
+    "tile",
+    "the warp groups can't divide it: in turns tile_m is at most 192, and tile_n at most 256, 208 and 128 with "
+    "tile_m 64, 128 and 192; together tile_n is a multiple of 32 with 192 and 320, and at most 160 with 320",
+    ("schedule", "tile_m", "tile_n"),
+    _tile_is_computable,
+)
+REGISTERS: Constraint[Problem] = Constraint(
+    "registers",
+    f"a thread would hold more than {_MOST_ACCUMULATORS} fp32 accumulators",
+    ("schedule", "tile_m", "tile_n"),
+    _registers_suffice,
+)
+CLUSTER: Constraint[Problem] = Constraint(
+    "cluster",
+    f"Quack's kernel takes clusters of at most {_MOST_BLOCKS} blocks",
+    ("cluster_m", "cluster_n"),
+    _cluster_is_small,
+)
 
 
 class QuackTemplate(LibraryGemmTemplate):
@@ -189,31 +211,15 @@ class QuackSm90Template(QuackTemplate):
         RASTER,
     )
     constraints = (
-        Constraint(
-            "tile",
-            "the warp groups can't divide it: in turns tile_m is at most 192, and tile_n at most 256, 208 and 128 with "
-            "tile_m 64, 128 and 192; together tile_n is a multiple of 32 with 192 and 320, and at most 160 with 320",
-            ("schedule", "tile_m", "tile_n"),
-            _tile_is_computable,
-        ),
-        Constraint(
-            "registers",
-            f"a thread would hold more than {_MOST_ACCUMULATORS} fp32 accumulators",
-            ("schedule", "tile_m", "tile_n"),
-            _registers_suffice,
-        ),
+        TILE,
+        REGISTERS,
         Constraint(
             "shared_memory",
             "fewer than two stages of the ring fit the shared memory of a block beside the epilogue's tiles",
             ("schedule", "tile_m", "tile_n", "tile_k", "split_mode"),
             _ring_fits,
         ),
-        Constraint(
-            "cluster",
-            f"Quack's kernel takes clusters of at most {_MOST_BLOCKS} blocks",
-            ("cluster_m", "cluster_n"),
-            _cluster_is_small,
-        ),
+        CLUSTER,
         *_split_rules("tile_m", "tile_n", "tile_k"),
         _raster_rule("tile_m", "tile_n", "cluster_m", "cluster_n"),
     )

@@ -10,6 +10,7 @@ from tilescout.spaces.errors import ProblemError, SpaceError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_sm90.layout import ALIGNMENT, steps
 from tilescout.spaces.knobs import Value
+from tilescout.spaces.problems import P
 from tilescout.spaces.templates import KernelTemplate
 
 
@@ -44,27 +45,15 @@ class Library:
             ) from None
 
 
-class LibraryGemmTemplate(KernelTemplate[GemmProblem]):
-    """Plain matrix products by the kernels of another project, with the rules that the project states.
+class LibraryTemplate(KernelTemplate[P]):
+    """Kernels of another project, with the rules that the project states.
 
     There are no rules against configurations that are merely slow: all that the project itself would run is in the
     space.
     """
 
     package = "tilescout.spaces.libraries"
-    workload = "tilescout.spaces.gemm:Gemm"
     library: Library
-
-    def check(self, problem: GemmProblem) -> None:
-        self.library.version(self.name)
-        if problem.epilogue:
-            raise ProblemError(f"{self.name}: nothing is fused to the product, not {problem.epilogue}; gemm_sm90 can")
-        for name, step in steps(problem).items():
-            if getattr(problem, name) % step:
-                raise ProblemError(
-                    f"{self.name}: {name} = {getattr(problem, name)} is not a multiple of {step}; "
-                    f"TMA moves rows whose length is a multiple of {ALIGNMENT} bytes"
-                )
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         return math.prod(int(configuration.get(name, 1)) for name in ("cluster_m", "cluster_n"))
@@ -80,3 +69,20 @@ class LibraryGemmTemplate(KernelTemplate[GemmProblem]):
         """
         found = f"{super().source_hash} {self.library.distribution} {self.library.version(self.name)}"
         return hashlib.sha256(found.encode()).hexdigest()
+
+
+class LibraryGemmTemplate(LibraryTemplate[GemmProblem]):
+    """Plain matrix products."""
+
+    workload = "tilescout.spaces.gemm:Gemm"
+
+    def check(self, problem: GemmProblem) -> None:
+        self.library.version(self.name)
+        if problem.epilogue:
+            raise ProblemError(f"{self.name}: nothing is fused to the product, not {problem.epilogue}; gemm_sm90 can")
+        for name, step in steps(problem).items():
+            if getattr(problem, name) % step:
+                raise ProblemError(
+                    f"{self.name}: {name} = {getattr(problem, name)} is not a multiple of {step}; "
+                    f"TMA moves rows whose length is a multiple of {ALIGNMENT} bytes"
+                )

@@ -16,6 +16,7 @@ from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.spaces.devices import DEVICES, Device
 from tilescout.spaces.errors import ProblemError, SpaceError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.libraries.bare import without_init
 from tilescout.spaces.libraries.quack import stages
@@ -29,6 +30,7 @@ DEVICE_OF = {
     "cutlass_operators_sm100": "b200",
 }
 CAPABILITY = {"quack_sm90": 9, "quack_sm100": 10, "quack_sm120": 12}
+GROUPED = GroupedProblem.parse("128x4096x1536x2048:bf16:zipf-1.2")
 PROBLEM = GemmProblem(4096, 4096, 4096)
 
 problems = st.builds(
@@ -100,6 +102,19 @@ def test_all_that_quack_lists_is_in_the_space(name: str) -> None:
     template = find_template(name)
     space, default = template.space(PROBLEM, device_of(name)), template.default(PROBLEM, device_of(name))
     listed = [c for c in quack_config().get_all_configs() if c.device_capacity == CAPABILITY[name]]
+    assert len(listed) > 10
+    for config in listed:
+        assert {**default, **{knob: v for knob, v in shape_of(config).items() if knob in default}} in space
+
+
+def test_the_grouped_space_has_quacks_default_and_all_that_quack_lists_for_groups() -> None:
+    template, quack = find_template("quack_varlen"), quack_config()
+    space, default = template.space(GROUPED, DEVICES["h200"]), template.default(GROUPED, DEVICES["h200"])
+    theirs = shape_of(quack._default_config_for_cap(9))
+    assert {knob: value for knob, value in default.items() if knob in theirs} == {
+        knob: value for knob, value in theirs.items() if knob in default
+    }
+    listed = [c for c in quack.get_all_configs() if c.device_capacity == 9 and quack.config_supports(c, varlen_m=True)]
     assert len(listed) > 10
     for config in listed:
         assert {**default, **{knob: v for knob, v in shape_of(config).items() if knob in default}} in space

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_suites import PHASES
+from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.rowwise import RowwiseProblem
 from tilescout.spaces.suite import Entry, find_suite, parse_suite, suite_names, write_suite
 from tilescout.spaces.templates import find_template
@@ -33,7 +34,10 @@ experts = [2, 8]
 """
 
 
-@pytest.mark.parametrize("name", suite_names())
+OF_EXPERTS = {"experts"}
+
+
+@pytest.mark.parametrize("name", [name for name in suite_names() if name not in OF_EXPERTS])
 def test_a_shipped_suite_is_one_that_the_gemm_can_compute(name: str) -> None:
     suite = find_suite(name)
     assert suite.title
@@ -44,6 +48,36 @@ def test_a_shipped_suite_is_one_that_the_gemm_can_compute(name: str) -> None:
         assert str(problem) == text
     for phase in suite.phases:
         assert {entry.phase for entry in find_suite(f"{name}:{phase}").entries} == {phase}
+
+
+@pytest.mark.parametrize("name", sorted(OF_EXPERTS))
+def test_a_shipped_suite_of_experts_has_every_token_at_each_of_its_experts(name: str) -> None:
+    suite, template = find_suite(name), find_template("quack_varlen")
+    assert suite.title
+    assert suite.source
+    for text, problem in zip(suite.problems, suite.parsed(template.parse), strict=True):
+        template.check(problem)
+        assert str(problem) == text
+        assert isinstance(problem, GroupedProblem)
+    labels = dict.fromkeys(entry.label for entry in suite.entries)
+    assert len(suite.problems) == len(labels) * len({entry.problem.partition(":")[2] for entry in suite.entries}) * 6
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ("experts = [2]", "not enough values"),
+        ("batches = [0]", "tokens is 0"),
+        ('routings = ["zipf"]', "malformed routing"),
+        ("width = 3", "width"),
+    ],
+)
+def test_a_suite_of_experts_that_says_something_else_is_refused(wrong: str, reason: str) -> None:
+    lines = ['routings = ["one"]', "batches = [4]", "[[expert]]", 'name = "in"', "n = 64", "k = 32", "experts = [2, 8]"]
+    assert parse_suite("right", "\n".join(lines)).problems == ["8x8x64x32:bf16:one"]
+    at = next((at for at, line in enumerate(lines) if line.split()[0] == wrong.split()[0]), len(lines))
+    with pytest.raises(ProblemError, match=reason):
+        parse_suite("wrong", "\n".join([*lines[:at], wrong, *lines[at + 1 :]]))
 
 
 def test_the_models_and_the_others_are_there() -> None:
@@ -109,7 +143,7 @@ def test_what_is_written_is_read(sizes: list[tuple[int, int, int, int, int]], te
         ("problems = 3", "malformed suite"),
         ("problems = [3]", "malformed suite"),
         ('problems = ["8x8"]', "malformed problem '8x8'"),
-        ('problem = ["8x8x8"]', "unknown key 'problem', known are dtype, problems"),
+        ('problem = ["8x8x8"]', "unknown key 'problem', known are batches, dtype, expert, problems"),
         ('problems = [{ problem = "8x8x8", count = 0 }]', "a count is an integer from 1 to 2147483647, not 0"),
         ("[tokens]\nverify = [1]", "unknown key 'verify', known are decode, prefill, training"),
         ("[tokens]\ndecode = [1]\n[[product]]\nn = 8\nk = 8\nm = 3", "unknown key 'm'"),
@@ -133,7 +167,7 @@ def test_a_suite_is_read_by_the_template_that_is_asked() -> None:
 
 
 def test_unknown_suites_and_phases_are_told_what_there_is(tmp_path: Path) -> None:
-    with pytest.raises(ProblemError, match="unknown suite 'llama', known are deepseek-v3, ground-truth, llama3-70b"):
+    with pytest.raises(ProblemError, match="unknown suite 'llama', known are deepseek-v3, experts, ground-truth, "):
         find_suite("llama")
     with pytest.raises(ProblemError, match="suite squares has nothing of decode, it has no phases"):
         find_suite("squares:decode")

@@ -43,6 +43,12 @@ class TestQuackSm120(TemplateConformance):
     device = "rtx-pro-6000"
 
 
+class TestQuackVarlen(TemplateConformance):
+    template = "quack_varlen"
+    problems = ("8x512x4096x1024:bf16:zipf-1.2", "128x64x1536x2048:bf16:one", "3x7x8x8")
+    compiles = True
+
+
 class TestCutlassOperators(TemplateConformance):
     template = "cutlass_operators"
     problems = PRODUCTS
