@@ -1,0 +1,292 @@
+"""Check grouped products on a GPU, and time them beside what others run.
+
+    python -m tilescout.experiments.research grouped check quack_varlen --out check.json
+    python -m tilescout.experiments.research grouped peers quack_varlen 128x4096x1536x2048:bf16:zipf-1 --out peers.json
+
+- ``check`` verifies ``torch._grouped_mm`` and random configurations of a space on problems at the edges: single tokens,
+  empty experts, all tokens to one expert, sizes that no tile divides.
+- ``peers`` races configurations of spaces, cuBLAS expert by expert (which has to know the sizes on the host) and
+  ``torch._grouped_mm`` in interleaved rounds. Of each space it takes the default and, of the legal configurations of
+  ``--sample``, the fastest by a first measurement. All times are over that of ``torch._grouped_mm`` beside them.
+"""
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+import numpy as np
+
+from tilescout.costmodel.roofline import Roofline
+from tilescout.experiments.commands.options import seed_option, store_option
+from tilescout.experiments.research.runner import Run, study
+from tilescout.search.build.artifacts import Artifact, ArtifactStore, CompileFailure
+from tilescout.search.build.compilers import CompileOptions, CompilePool
+from tilescout.search.build.loading import Launch
+from tilescout.search.engines.jobs import make_job
+from tilescout.search.measure.bench import Bench
+from tilescout.search.measure.interval import mean_interval
+from tilescout.search.measure.measurement import Measurement
+from tilescout.search.measure.process import MeasuringProcess
+from tilescout.search.measure.protocol import ProtocolOptions, is_pruned, protocol_of
+from tilescout.search.measure.verification import WrongResultError
+from tilescout.search.measure.worker import Worker
+from tilescout.search.studies.folders import artifacts
+from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.errors import ProblemError, one_line
+from tilescout.spaces.grouped import Grouped, GroupedProblem
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.templates import KernelTemplate, find_template
+from tilescout.spaces.workloads import Tensors, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+DEVICE = DEVICES["h200"]  # the rules are those of every Hopper GPU
+WORKLOAD = "tilescout.spaces.grouped:Grouped"
+EDGES = (
+    "1x1x8x8:bf16:balanced", "7x1x264x72:bf16:one", "128x1x1536x2048:bf16:one", "5x3x584x328:bf16:zipf-1",
+    "8x200x264x520:bf16:one", "64x1000x520x1048:bf16:zipf-1.5", "300x700x136x264:bf16:zipf-1",
+    "33x4097x1544x776:bf16:balanced", "4x130x72x8:bf16:recorded-129.0.0.1", "6x9x1000x4104:bf16:recorded-0.0.9.0.0.0",
+)  # fmt: skip
+UNBEATEN = 0.01  # a ratio that no kernel reaches: with it as the incumbent a right one is verified, and not timed
+ROUNDS, PAIRS = 8, 2
+QUICK = ProtocolOptions(heating_us=2000.0)
+
+
+@contextmanager
+def compilers(templates: Sequence[KernelTemplate], store: Path) -> Iterator[Mapping[str, CompilePool]]:
+    """A pool of compilers for each space, by its name."""
+    kept = ArtifactStore(store)
+    pools = {
+        each.name: CompilePool(each, GroupedProblem.dtype, DEVICE.arch, kept, CompileOptions()) for each in templates
+    }
+    try:
+        yield pools
+    finally:
+        for pool in pools.values():
+            pool.close()
+
+
+def chosen(template: KernelTemplate, problem: GroupedProblem, sample: int, seed: int) -> list[Configuration]:
+    """The default of a problem, and random legal configurations."""
+    space = template.space(problem, DEVICE)
+    drawn = space.sample(min(sample, len(space)), np.random.default_rng(seed))
+    default = template.default(problem, DEVICE)
+    return list(dict.fromkeys([default, *(space[int(index)] for index in drawn)]))
+
+
+def check(names: Sequence[str], sample: int, seed: int, store: Path) -> dict[str, Any]:
+    """Verify the library, the default and `sample` random configurations of every space on the edge problems."""
+    problems, templates = [GroupedProblem.parse(text) for text in EDGES], [find_template(name) for name in names]
+    library = library_errors(problems)
+    failed, errors = [f"torch._grouped_mm: {text}" for text, error in library.items() if isinstance(error, str)], []
+    tried = 0
+    with compilers(templates, store) as pools, MeasuringProcess("cuda", timeout=60) as process:
+        waiting = [
+            (problem, each, pools[template.name].submit(each), template)
+            for template in templates
+            for problem in problems
+            for each in chosen(template, problem, sample, seed)
+        ]
+        for problem, configuration, built, template in sorted(waiting, key=lambda one: EDGES.index(str(one[0]))):
+            artifact = built.result()
+            if isinstance(artifact, CompileFailure):
+                outcome = Measurement.of_failure(artifact)
+            else:
+                library_us = process.prepare(template.workload, str(problem), QUICK)
+                job = make_job(template, configuration, artifact, problem, library_us, QUICK)
+                outcome = process.measure(replace(job, incumbent=UNBEATEN))
+            tried += 1
+            errors.append(outcome.relative_error or 0.0)
+            if outcome.failed:
+                failed.append(f"{template.name} {problem}: {configuration}: {outcome.status}: {outcome.error}")
+                print(failed[-1], flush=True)
+    largest = max(errors, default=0.0)
+    print(f"{tried} kernels on {len(EDGES)} problems: {len(failed)} failed, largest error {largest:.2g}", flush=True)
+    return {
+        "problems": EDGES,
+        "library": library,
+        "kernels": tried,
+        "failed": failed,
+        "largest_relative_error": largest,
+    }
+
+
+def library_errors(problems: Sequence[GroupedProblem]) -> dict[str, float | str]:
+    """The relative error of ``torch._grouped_mm`` on each problem and on its edge problem, or what went wrong."""
+    import torch
+
+    workload, found = Grouped(), dict[str, float | str]()
+    generator = torch.Generator("cuda").manual_seed(0)
+    for problem in [*problems, workload.edge_problem(problems[0])]:
+        inputs = workload.inputs(problem, generator)
+        reference, output = workload.reference(problem, inputs), workload.output(problem, generator.device)
+        output.fill_(torch.nan)
+        try:
+            workload.run_library(problem, inputs, output)
+        except RuntimeError as refused:
+            found[str(problem)] = one_line(refused)
+            continue
+        error = float((output - reference).norm() / reference.norm())
+        found[str(problem)] = error if error <= problem.tolerance else f"relative error {error:.3g}"
+        print(f"torch._grouped_mm on {problem}: {found[str(problem)]}", flush=True)
+    return found
+
+
+class Sized(Grouped):
+    """The workload, which keeps the sizes of the groups on the host too, for peers that have to know them."""
+
+    def __init__(self) -> None:
+        self.ends: dict[int, list[int]] = {}
+
+    def _tokens(self, problem: GroupedProblem, b: "torch.Tensor", generator: "torch.Generator") -> Tensors:
+        inputs = super()._tokens(problem, b, generator)
+        self.ends[inputs[2].data_ptr()] = inputs[2].tolist()
+        return inputs
+
+    def expert_by_expert(self, inputs: Tensors, output: "torch.Tensor") -> None:
+        """Run a product of cuBLAS for every expert that has tokens."""
+        import torch
+
+        a, b, ends = inputs
+        start = 0
+        for expert, end in enumerate(self.ends[ends.data_ptr()]):
+            if start < end:
+                torch.mm(a[start:end], b[expert].t(), out=output[start:end])
+            start = end
+
+
+def peers(
+    templates: Sequence[KernelTemplate],
+    texts: Sequence[str],
+    configurations: Mapping[str, Mapping[str, Sequence[Configuration]]],
+    pools: Mapping[str, CompilePool],
+    options: ProtocolOptions,
+    run: Run,
+) -> None:
+    """Race, on every problem, the default and the fastest of each space, and the peers; keep the result after each."""
+    built = {
+        text: {
+            name: [(each, pools[name].submit(each)) for each in those] for name, those in configurations[text].items()
+        }
+        for text in texts
+    }
+    worker = Worker("cuda")
+    result: dict[str, Any] = {"device": worker.machine.name, "versions": worker.machine.versions()}
+    result |= {"protocol": protocol_of(options.objective)[0], "rounds": ROUNDS, "pairs": PAIRS, "problems": {}}
+    for text in texts:
+        started, problem = time.perf_counter(), GroupedProblem.parse(text)
+        workload = Sized()
+        bench = Bench(worker.machine, cast(Workload, workload), problem, options)
+        launches: dict[str, Launch] = {}
+        record: dict[str, Any] = {"library_us": bench.library_us, "spaces": {}}
+        for template in templates:
+            rows: list[tuple[dict[str, Any], Launch | None]] = []
+            best: float | None = None
+            for each, future in built[text][template.name]:
+                rows.append(measured(worker, bench, template, each, future.result(), best))
+                best = min(best or math.inf, rows[-1][0].get("ratio", math.inf))
+            record["spaces"][template.name] = [row for row, _ in rows]
+            launches |= {f"{template.name} default": launch for _, launch in rows[:1] if launch is not None}
+            right = [(row["ratio"], at, launch) for at, (row, launch) in enumerate(rows) if launch is not None]
+            if right:
+                launches[f"{template.name} best of {len(rows)}"] = min(right, key=lambda one: one[:2])[2]
+        bench.verify(workload.expert_by_expert, edge=True)
+        launches["cuBLAS by expert"] = workload.expert_by_expert
+        ratios = bench.race(list(launches.values()), ROUNDS, PAIRS, seed=0)
+        speeds = {name: speed(column.tolist()) for name, column in zip(launches, ratios.T, strict=True)}
+        record |= {"speedup_over_library": speeds, "floor_us": Roofline.of(problem, DEVICE).time_us}
+        record["seconds"] = time.perf_counter() - started
+        result["problems"][text] = record
+        run.keep(result)
+        shown = "  ".join(f"{name} {found['value']:.3f}" for name, found in speeds.items())
+        over = bench.library_us / record["floor_us"]
+        print(f"{text:<44} {bench.library_us:9.1f} us, {over:.2f} of the floor  {shown}", flush=True)
+        del bench, launches
+
+
+def measured(
+    worker: Worker,
+    bench: Bench,
+    template: KernelTemplate,
+    configuration: Configuration,
+    built: Artifact | CompileFailure,
+    incumbent: float | None,
+) -> tuple[dict[str, Any], Launch | None]:
+    """The outcome of a configuration as JSON, and its launch where it is right and not much slower than the best."""
+    row: dict[str, Any] = {"configuration": dict(configuration)}
+    if isinstance(built, CompileFailure):
+        return row | {"error": built.error}, None
+    launch = worker.load(make_job(template, configuration, built, bench.problem, bench.library_us, bench.options))
+    try:
+        error, pilot = bench.verify(launch, edge=True)
+        ratio = bench.pilot(launch) if pilot is None else pilot
+        row |= {"relative_error": error, "pilot": ratio}
+        if is_pruned([ratio], incumbent, bench.options):
+            return row, None
+        timing = bench.time(launch, incumbent)
+    except WrongResultError as error_found:
+        print(f"{template.name}: {configuration}: {error_found}", flush=True)
+        return row | {"error": str(error_found)}, None
+    return row | {"ratio": timing.ratio, "low": timing.ratio_low, "high": timing.ratio_high}, launch
+
+
+def speed(ratios: Sequence[float]) -> dict[str, float]:
+    """The speed over the library, with its 95 % interval."""
+    ratio, low, high = mean_interval(list(ratios))
+    return {"value": 1 / ratio, "low": 1 / high, "high": 1 / low}
+
+
+@study("a Hopper GPU, and the extra quack for its space", out_required=True)
+@click.argument("part", type=click.Choice(["check", "peers"]))
+@click.argument("spaces")
+@click.argument("problems", nargs=-1)
+@click.option("--sample", default=8, show_default=True, help="Random configurations of each space and problem.")
+@click.option(
+    "--configurations", type=click.Path(path_type=Path), help="A JSON list of configurations instead, for `peers`."
+)
+@seed_option
+@store_option
+def main(
+    run: Run,
+    part: str,
+    spaces: str,
+    problems: tuple[str, ...],
+    sample: int,
+    configurations: Path | None,
+    seed: int,
+    store: Path,
+) -> None:
+    """Check, or compare with others; SPACES are names joined by commas."""
+    names = spaces.split(",")
+    if part == "check":
+        run.keep(check(names, sample, seed, artifacts(store)))
+        return
+    texts = [str(GroupedProblem.parse(text)) for text in problems]
+    if not texts:
+        raise ProblemError("name the problems to compare on")
+    templates = [find_template(name) for name in names]
+    given = (
+        [] if configurations is None else [Configuration.of(each) for each in json.loads(configurations.read_text())]
+    )
+    wanted = {text: {each.name: of_space(each, text, given, sample, seed) for each in templates} for text in texts}
+    with compilers(templates, artifacts(store)) as pools:
+        peers(templates, texts, wanted, pools, ProtocolOptions(), run)
+    print(json.dumps(asdict(ProtocolOptions()), default=str))
+
+
+def of_space(
+    template: KernelTemplate, text: str, given: Sequence[Configuration], sample: int, seed: int
+) -> list[Configuration]:
+    """The configurations of a space to be tried on a problem, its default first: those given, or drawn ones."""
+    problem = GroupedProblem.parse(text)
+    if not given:
+        return chosen(template, problem, sample, seed)
+    space = template.space(problem, DEVICE)
+    return list(dict.fromkeys([template.default(problem, DEVICE), *(each for each in given if each in space)]))
