@@ -2,7 +2,7 @@
 
 What is named here is loaded when it is first used: a process that only measures needs no optuna. The rooms below name
 what else is public: `build`, `measure`, `engines`, `tables`, `studies`, `samplers`, `tuning`, `campaigns`, `tracking`,
-`export` and `testing`.
+`export`, `autotuning` and `testing`.
 """
 
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         run_study,
         tune,
     )
+    from tilescout.search.autotuning import autotune
 
 __all__ = [
     "SAMPLERS",
@@ -40,6 +41,7 @@ __all__ = [
     "TrialRecord",
     "TuneOptions",
     "TuneResult",
+    "autotune",
     "default_table",
     "evaluate",
     "load_study",
@@ -52,6 +54,7 @@ __getattr__, __dir__ = public_names(
     __name__,
     {
         "tune": "api",
+        "autotune": "autotuning.inductor",
         "Evaluator": "engines.evaluator",
         "evaluate": "engines.evaluator",
         "make_engine": "engines.selection",

@@ -8,7 +8,8 @@ module of that name. Every process that is started goes through here.
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from multiprocessing.context import SpawnContext, SpawnProcess
@@ -101,8 +102,21 @@ safe_processes = _Safe()
 """The context; see the module."""
 
 
+@contextmanager
+def _main_hidden() -> Iterator[None]:
+    """Let what is spawned not know the script that runs here: it would run it again, up to its ``__main__`` guard."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
 class _Process(SpawnProcess):
     """A process that is spawned without the working directory; it then gets the places of the one that spawns it."""
+
+    imports_main = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -116,7 +130,8 @@ class _Process(SpawnProcess):
 
     @staticmethod
     def _Popen(process_obj: BaseProcess) -> Popen:  # noqa: N802 - the name is multiprocessing's
-        with safe_processes:
+        assert isinstance(process_obj, _Process)
+        with safe_processes, nullcontext() if process_obj.imports_main else _main_hidden():
             return SpawnProcess._Popen(process_obj)
 
 
@@ -124,8 +139,23 @@ class _Context(SpawnContext):
     Process = _Process
 
 
-def spawn_context() -> SpawnContext:
-    """The context ``spawn`` of `multiprocessing`, whose processes start without the working directory."""
+class _ProcessWithoutMain(_Process):
+    imports_main = False
+
+
+class _ContextWithoutMain(SpawnContext):
+    Process = _ProcessWithoutMain
+
+
+def spawn_context(imports_main: bool = True) -> SpawnContext:
+    """The context ``spawn`` of `multiprocessing`, whose processes start without the working directory.
+
+    Parameters
+    ----------
+    imports_main
+        Whether they import the script that runs here, as those of `multiprocessing` do. A script that is not guarded by
+        ``if __name__ == "__main__":`` is run again then.
+    """
     with safe_processes:
         ensure_running()  # the process that counts semaphores, which would be started with the first of them
-    return _Context()
+    return _Context() if imports_main else _ContextWithoutMain()

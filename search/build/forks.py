@@ -20,6 +20,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from tilescout.search.build.closing import Closing
@@ -204,7 +205,8 @@ class _Warm:
         answered: Callable[[Mapping[str, Any]], None],
         ended: Callable[["_Warm", int | None], None],
     ) -> None:
-        context = spawn_context()
+        # The script that runs here is imported there only if what is to be run is of it: it may be any user's.
+        context = spawn_context(imports_main=b"__main__" in bytes(ForkingPickler.dumps(target)))
         self._ours, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,), name="warm-compiler", daemon=True)
         self._process.start()

@@ -197,13 +197,20 @@ def make_bundle(outcomes: Sequence[Outcome], store: ArtifactStore, out: Path, na
     for outcome in outcomes:
         digest = ""
         if outcome.configuration is not None:
-            digest, kernel, shared_object = _kernel(outcome, arch, store, named)
+            digest, kernel, shared_object = kernel_of(outcome, arch, store, named)
             kernels[digest] = (kernel, shared_object)
         decisions.append(Decision(outcome.problem, outcome.choice, outcome.evidence, digest))
-    return write_bundle(out, arch, device, _versions(), decisions, kernels, named)
+    return write_bundle(out, arch, device, installed_versions(), decisions, kernels, named)
 
 
-def _kernel(outcome: Outcome, arch: str, store: ArtifactStore, named: Named) -> tuple[str, Kernel, Path]:
+def kernel_of(outcome: Outcome, arch: str, store: ArtifactStore, named: Named = NONE_NAMED) -> tuple[str, Kernel, Path]:
+    """The kernel of an outcome that chose ours: its digest, its record in a bundle, and where it lies.
+
+    Raises
+    ------
+    ExportError
+        If it can't be had as it was measured.
+    """
     template = find_template(outcome.space, named)
     if reason := why_not(outcome, template):
         raise ExportError(f"study {outcome.evidence.study} {reason}")
@@ -241,7 +248,8 @@ def _compile(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore, o
     return made
 
 
-def _versions() -> dict[str, str]:
+def installed_versions() -> dict[str, str]:
+    """The versions of what makes a bundle, as the bundle records them."""
     found = {}
     for package in ("tilescout", COMPILER, "apache-tvm-ffi"):
         try:

@@ -6,7 +6,7 @@ Works on the graphs that TorchInductor lowers: functional, with a fake tensor in
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from tilescout.search.export.inductor_lowering import register as register_lower
 from tilescout.search.export.loaded_kernels import device_type, family, name_of, strides_of
 from tilescout.search.export.torch_operator import define
 from tilescout.spaces.errors import ProblemError
-from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.gemm import ACTIVATIONS, GemmProblem
 from tilescout.spaces.problems import DTYPES
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def replace_products(graph: "Graph", bundle: Bundle, report: Report) -> None:
     for target, match in _matchers().items():
         for node in graph.find_nodes(op="call_function", target=target):
             product = match(node)
-            problems = _problems(product, bundle, activations) if product is not None else []
+            problems = _problems(product, bundle.arch, activations) if product is not None else []
             if product is None or not problems:
                 report.unknown[target.name().removeprefix("aten::")] += 1
                 continue
@@ -70,6 +70,49 @@ def replace_products(graph: "Graph", bundle: Bundle, report: Report) -> None:
             problem, form = found
             report.replaced[shown(problem)] += 1
             _replace(graph, form, name_of(bundle, problem))
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """A matrix product of a graph that a kernel could compute.
+
+    Attributes
+    ----------
+    problems
+        The problems that it may be, the one that fuses most first; at least one.
+    dynamic
+        Whether m is known only when the graph runs; the problems then have the m that the graph was traced with.
+    """
+
+    problems: Sequence[GemmProblem]
+    dynamic: bool
+
+
+def find_products(graph: "Graph", arch: str, activations: Sequence[str] = ACTIVATIONS) -> list[Sighting]:
+    """The matrix products of a graph that kernels for a target could compute, in no particular order.
+
+    Parameters
+    ----------
+    graph
+        The graph; it stays as it is.
+    arch
+        The compiler's target.
+    activations
+        Those that kernels can fuse.
+    """
+    found = []
+    for target, match in _matchers().items():
+        for node in graph.find_nodes(op="call_function", target=target):
+            product = match(node)
+            problems = _problems(product, arch, activations) if product is not None else []
+            if product is None or not problems:
+                continue
+            m = product.a.meta["val"].shape[-2]
+            traced = m if isinstance(m, int) else torch_hooks.size_hint(m)
+            if traced is not None:
+                sizes = [replace(problem, m=traced) for problem, _ in problems]
+                found.append(Sighting(tuple(dict.fromkeys(sizes)), not isinstance(m, int)))
+    return found
 
 
 @cache
@@ -103,13 +146,13 @@ def _with_scales(node: "Node") -> Product | None:
     return product if one and (bias is None or is_row(bias, product.result)) else None
 
 
-def _problems(product: Product, bundle: Bundle, activations: Sequence[str]) -> Sequence[tuple[GemmProblem, Product]]:
+def _problems(product: Product, arch: str, activations: Sequence[str]) -> Sequence[tuple[GemmProblem, Product]]:
     """The problems that a product may be, the one that fuses most first. An unknown m is written as 1.
 
     There are none if no kernel of ours can compute it, and several if its strides fit several layouts.
     """
     a, b = product.a.meta.get("val"), product.b.meta.get("val")
-    if a is None or b is None or a.device != b.device or a.device.type != device_type(bundle.arch):
+    if a is None or b is None or a.device != b.device or a.device.type != device_type(arch):
         return []
     dtype, out = _dtypes().get(a.dtype), _dtypes().get(product.result.dtype)
     if dtype is None or out is None or b.dtype != a.dtype:

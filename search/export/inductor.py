@@ -15,12 +15,13 @@ A process that runs code which another one compiled, such as an AOTInductor pack
 """
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from tilescout.search.export.bundle import Bundle, read_bundle
 from tilescout.search.export.graph_rewrite import Report, replace_products
@@ -80,15 +81,13 @@ def load(path: str | Path, spaces: Sequence[str] = ()) -> Bundle:
     return bundle
 
 
-class GraphPass:
-    """A custom graph pass of TorchInductor that puts the kernels of a bundle into graphs.
+class ReplacingPass(ABC):
+    """A custom graph pass of TorchInductor that puts kernels into graphs.
 
     It is registered as a ``torch._inductor.custom_graph_pass.CustomGraphPass``.
 
     Parameters
     ----------
-    bundle
-        A loaded bundle.
     before
         A pass to run first, or several: older releases of TorchInductor take one.
 
@@ -98,20 +97,32 @@ class GraphPass:
         The products that the pass met, over all graphs. Graphs from TorchInductor's cache don't pass here.
     """
 
-    def __init__(self, bundle: Bundle, before: "Passes" = None) -> None:
-        newest_pass_class().register(GraphPass)
-        self.bundle, self.report = bundle, Report()
+    def __init__(self, before: "Passes" = None) -> None:
+        newest_pass_class().register(ReplacingPass)
+        self.report = Report()
         self.before = () if before is None else tuple(before) if isinstance(before, list | tuple) else (before,)
+
+    @abstractmethod
+    def behind(self, before: "Passes") -> Self:
+        """The same pass, with others that run first."""
+
+    @abstractmethod
+    def rewrite(self, graph: "Graph") -> None:
+        """Put kernels into a graph that the passes before have seen."""
+
+    @abstractmethod
+    def key(self) -> str:
+        """A name of what this pass alone makes of graphs."""
 
     def __call__(self, graph: "Graph", is_inference: bool = False) -> None:
         """Rewrite a graph in place; torch 2.13 and newer say whether it is one of inference."""
         for earlier in self.before:
             knows = newest_pass_class().__name__ != "CustomGraphPass" and isinstance(earlier, newest_pass_class())
             earlier(graph, is_inference=is_inference) if knows else earlier(graph)
-        replace_products(graph, self.bundle, self.report)
+        self.rewrite(graph)
 
     def uuid(self) -> bytes | None:
-        """A key of what compiled code depends on: the bundle, this package, earlier passes; None if one has no key."""
+        """A key of what compiled code depends on: kernels, this package, earlier passes; None if one has no key."""
         earlier = []
         for one in self.before:
             uuid: Callable[[], Any] | None = getattr(one, "uuid", None)
@@ -119,7 +130,32 @@ class GraphPass:
             if not named:
                 return None  # Inductor then keeps nothing of this in its cache
             earlier.append(repr(named).encode())
-        return hashlib.sha256(b"\0".join((self.bundle.digest.encode(), _source_hash(), *earlier))).digest()
+        return hashlib.sha256(b"\0".join((self.key().encode(), _source_hash(), *earlier))).digest()
+
+
+class GraphPass(ReplacingPass):
+    """The pass that puts the kernels of a bundle into graphs.
+
+    Parameters
+    ----------
+    bundle
+        A loaded bundle.
+    before
+        As of `ReplacingPass`.
+    """
+
+    def __init__(self, bundle: Bundle, before: "Passes" = None) -> None:
+        super().__init__(before)
+        self.bundle = bundle
+
+    def behind(self, before: "Passes") -> Self:
+        return type(self)(self.bundle, before)
+
+    def rewrite(self, graph: "Graph") -> None:
+        replace_products(graph, self.bundle, self.report)
+
+    def key(self) -> str:
+        return self.bundle.digest
 
 
 @cache
@@ -172,11 +208,30 @@ def use(path: str | Path, spaces: Sequence[str] = ()) -> "Iterator[GraphPass]":
     ExportError
         If this torch was not tested, or lacks something that is needed.
     """
-    tuned = graph_pass(path, getattr(CONFIG.find(), OPTION), spaces)
+    tuned = graph_pass(path, pass_in_force(), spaces)
+    with in_force(tuned):
+        yield tuned
+
+
+def pass_in_force() -> "Passes":
+    """The pass that is set as TorchInductor's last now."""
+    found: Passes = getattr(CONFIG.find(), OPTION)
+    return found
+
+
+@contextmanager
+def in_force(tuned: ReplacingPass) -> Iterator[None]:
+    """Have a pass run for what is compiled in this block, or by objects that ``torch.compile`` makes in it.
+
+    Raises
+    ------
+    ExportError
+        If this torch was not tested, or lacks something that is needed.
+    """
 
     def carry(options: dict[str, Any]) -> None:
         own = options.get(OPTION)
-        options[OPTION] = tuned if own is None else GraphPass(tuned.bundle, own)
+        options[OPTION] = tuned if own is None else tuned.behind(own)
 
     with changed_options(carry), changed_config({OPTION: tuned}):
-        yield tuned
+        yield

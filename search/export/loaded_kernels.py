@@ -5,10 +5,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tilescout.search.build.loading import LoadedKernel, load_launch
-from tilescout.search.export.bundle import Bundle
+from tilescout.search.export.bundle import Bundle, read_bundle
 from tilescout.search.export.decisions import Buckets, Choice, Decision
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import BundleError, DeviceError
@@ -156,6 +157,7 @@ def with_strides(tensor: "torch.Tensor", strides: tuple[int, int, int]) -> "torc
     return tensor if tensor.stride() == strides else tensor.as_strided(tensor.shape, strides)
 
 
+_places: list[Path] = []
 _bundles: dict[str, Bundle] = {}
 _families: dict[str, Family] = {}
 
@@ -165,18 +167,28 @@ def name_of(bundle: Bundle, problem: GemmProblem) -> str:
     return f"{bundle.digest}/{family(problem)}"
 
 
+def look_in(folder: Path) -> None:
+    """Let bundles be found in a folder, where each lies under its digest, when code that names them is loaded."""
+    if folder not in _places:
+        _places.append(folder)
+
+
 def find_family(name: str) -> Family:
     """The decisions of this name.
 
     Raises
     ------
     BundleError
-        If the bundle that they are in was not loaded in this process.
+        If the bundle that they are in was not loaded in this process, and is in none of the places of `look_in`.
     """
+    digest = name.partition("/")[0]
+    if name not in _families and digest not in _bundles:
+        for place in _places:
+            if (place / digest).is_dir():
+                register(read_bundle(place / digest))
     try:
         return _families[name]
     except KeyError:
-        digest = name.partition("/")[0]
         raise BundleError(
             f"this program was compiled with the bundle {digest[:12]}…, which is not loaded: call "
             "tilescout.search.export.inductor.load with its directory first"

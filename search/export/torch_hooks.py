@@ -89,11 +89,13 @@ DECOMPOSITIONS = Hook("torch._inductor.decomposition", "select_decomp_table", "r
 MAKE_FX = Hook("torch.fx.experimental.proxy_tensor", "make_fx", "recognise activations")
 NO_MODES = Hook("torch.utils._python_dispatch", "_disable_current_modes", "recognise activations")
 KNOWN_TRUE = Hook("torch.fx.experimental.symbolic_shapes", "statically_known_true", "compare sizes in graphs")
+SYMBOLIC_SHAPES = Hook("torch.fx.experimental.symbolic_shapes", "", "know the size that a graph was traced with")
 REGISTER_LOWERING = Hook("torch._inductor.lowering", "register_lowering", _WRITE)
 FALLBACK_HANDLER = Hook("torch._inductor.lowering", "fallback_handler", _WRITE)
 IR = Hook("torch._inductor.ir", "", _WRITE)
 VIRTUALIZED = Hook("torch._inductor.virtualized", "V", _WRITE)
 BORROW_STORAGE = Hook("torch._C", "_construct_storage_from_data_pointer", "keep a view of a weight without the weight")
+JOB_STORE = Hook("torch.distributed.distributed_c10d", "_get_default_store", "agree with the other ranks of a job")
 CHOICES = Hook("torch._inductor.choices", "", _KEYED, _WITH_UUID)
 SELECT_ALGORITHM = Hook("torch._inductor.select_algorithm", "", _RANK)
 NVGEMM_CALLER = Hook("torch._inductor.codegen.nv_universal_gemm.nv_universal_gemm", "NVUniversalGemmCaller", _RANK)
@@ -121,6 +123,17 @@ def newest_pass_class() -> Any:
     """The class that passes belong to, the most informed that this torch has."""
     newest = getattr(CUSTOM_PASSES.find(), "CustomInferenceAwareGraphPass", None)
     return newest if newest is not None else CUSTOM_GRAPH_PASS.find()
+
+
+def size_hint(size: Any) -> int | None:
+    """The value that a symbolic size had when its graph was traced; None if it had none."""
+    shapes = SYMBOLIC_SHAPES.find()
+    # torch 2.13 renamed it.
+    ask = getattr(shapes, "optimization_hint", None) or getattr(shapes, "hint_int", None)
+    if ask is None:
+        return None
+    hint = int(ask(size, fallback=0))
+    return hint if hint > 0 else None
 
 
 def argument_names(operator: Any) -> list[str]:

@@ -1,5 +1,6 @@
 """Tables of invented measurements, and kernels that are built on the spot: what needs no GPU."""
 
+import ctypes
 import importlib
 import os
 import pwd
@@ -21,7 +22,9 @@ import pytest
 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool, build
+from tilescout.search.build.loading import load_library
 from tilescout.search.build.resources import Resources
+from tilescout.search.export.bundle import Bundle
 from tilescout.search.measure.measurement import Clocks, Measurement, Raced, Status, Timing
 from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.search.measure.worker import Job
@@ -224,6 +227,27 @@ def compiled_gemm(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
         artifact = pool.submit(default).result()
     assert isinstance(artifact, Artifact), artifact.error
     return artifact
+
+
+@pytest.fixture(scope="session")
+def calls() -> Callable[[Bundle], int]:
+    """A function: how often this process has run the kernel of a bundle; the kernel counts."""
+
+    def calls(bundle: Bundle) -> int:
+        (kernel,) = bundle.kernels.values()
+        library = load_library(bundle.path / kernel.file, kernel.sha256)
+        return ctypes.c_int64.in_dll(ctypes.CDLL(library.name), "calls").value
+
+    return calls
+
+
+@pytest.fixture
+def fresh_inductor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty cache for compiled code, and none of the code that earlier tests compiled."""
+    import torch
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    torch._dynamo.reset()
 
 
 def _postgres_programs() -> Path | None:

@@ -1,6 +1,5 @@
 """Bundles of the plain GEMM: real kernels that run on the host."""
 
-import ctypes
 import hashlib
 import subprocess
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ import pytest
 
 from tilescout.search.build.artifacts import Artifact
 from tilescout.search.build.compilers import find_linker
-from tilescout.search.build.loading import load_library, runtime_libraries
+from tilescout.search.build.loading import runtime_libraries
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
 from tilescout.search.export.decisions import Choice, Decision, Evidence
 from tilescout.spaces.gemm import GemmProblem
@@ -99,18 +98,6 @@ def make_strided(tmp_path_factory: pytest.TempPathFactory) -> Make:
 
 
 @pytest.fixture(scope="session")
-def calls() -> Callable[[Bundle], int]:
-    """A function: how often this process has run the kernel of a bundle; the kernel counts."""
-
-    def calls(bundle: Bundle) -> int:
-        (kernel,) = bundle.kernels.values()
-        library = load_library(bundle.path / kernel.file, kernel.sha256)
-        return ctypes.c_int64.in_dll(ctypes.CDLL(library.name), "calls").value
-
-    return calls
-
-
-@pytest.fixture(scope="session")
 def form_of() -> Callable[[GemmProblem], Callable[..., "torch.Tensor"]]:
     """A function: how a model writes a problem; takes A, B and, where the problem has them, alpha and bias."""
     import torch
@@ -137,12 +124,3 @@ def form_of() -> Callable[[GemmProblem], Callable[..., "torch.Tensor"]]:
         return form
 
     return form_of
-
-
-@pytest.fixture
-def fresh_inductor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty cache for compiled code, and none of the code that earlier tests compiled."""
-    import torch
-
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    torch._dynamo.reset()

@@ -1,0 +1,157 @@
+"""Models of other people's code, with random weights, in the phases in which they are run: what one-line is for.
+
+The models are those of Hugging Face's transformers, which is imported when one is made; ``block`` is our own and needs
+torch alone.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from tilescout.experiments.research.llama_block import BlockSizes, make_block
+
+if TYPE_CHECKING:
+    import torch
+
+PHASES = ("decode", "prefill", "train")
+CACHE_LENGTH = 1024
+"""Tokens that a static cache of keys and values holds."""
+
+_PROMPT = 32  # tokens in the cache before the first that is decoded
+_STEPS = 512  # until the cache is as it was after the prompt again
+
+
+@dataclass(frozen=True)
+class Client:
+    """A model that can be called.
+
+    Attributes
+    ----------
+    module
+        The model.
+    call
+        Makes, of the model or of what ``torch.compile`` made of it, and rows, a function that runs one step.
+    """
+
+    module: "torch.nn.Module"
+    call: "Callable[[Any, int], Callable[[], torch.Tensor]]"
+
+
+_QWEN3_8B = {"hidden_size": 4096, "intermediate_size": 12288, "num_attention_heads": 32, "num_key_value_heads": 8}
+SIZES: Mapping[str, tuple[str, Mapping[str, int]]] = MappingProxyType(
+    {
+        "qwen3": ("Qwen3", {**_QWEN3_8B, "head_dim": 128, "vocab_size": 151_936}),
+        "llama": (
+            "Llama",
+            {
+                "hidden_size": 3072,
+                "intermediate_size": 8192,
+                "num_attention_heads": 24,
+                "num_key_value_heads": 8,
+                "head_dim": 128,
+                "vocab_size": 128_256,
+            },
+        ),
+        "mixtral": (
+            "Mixtral",
+            {
+                "hidden_size": 4096,
+                "intermediate_size": 14_336,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 8,
+                "num_local_experts": 8,
+                "num_experts_per_tok": 2,
+                "vocab_size": 32_000,
+            },
+        ),
+    }
+)
+"""The models by their names: Qwen3-8B, Llama-3.2-3B and Mixtral-8x7B, as their configurations are published; with how
+many layers is asked."""
+
+
+def make_client(name: str, phase: str, layers: int, device: str) -> Client:
+    """A model in a phase.
+
+    Parameters
+    ----------
+    name
+        ``block``, or one of `SIZES`.
+    phase
+        One of `PHASES`. In ``decode`` rows are sequences of one token each, over a static cache; in the others they are
+        tokens of one sequence.
+    layers
+        How many.
+    device
+        Where it lies, as torch names it.
+    """
+    return _blocks(phase, layers, device) if name == "block" else _of_transformers(name, phase, layers, device)
+
+
+def _blocks(phase: str, layers: int, device: str) -> Client:
+    import torch
+
+    sizes = BlockSizes(intermediate=12288)
+    stack = torch.nn.Sequential(*(make_block(sizes, torch.bfloat16, device, seed) for seed in range(layers)))
+
+    def call(compiled: Any, rows: int) -> "Callable[[], torch.Tensor]":
+        shape = (rows, 1, sizes.hidden) if phase == "decode" else (1, rows, sizes.hidden)
+        x = torch.randn(shape, dtype=torch.bfloat16, device=device)
+        return _trained(stack, lambda: compiled(x).float().square().mean()) if phase == "train" else lambda: compiled(x)
+
+    return Client(stack, call)
+
+
+def _trained(module: "torch.nn.Module", loss: "Callable[[], torch.Tensor]") -> "Callable[[], torch.Tensor]":
+    def step() -> "torch.Tensor":
+        module.zero_grad(set_to_none=True)
+        found = loss()
+        found.backward()
+        return found.detach()
+
+    return step
+
+
+def _of_transformers(name: str, phase: str, layers: int, device: str) -> Client:
+    import torch
+    import transformers
+
+    family, sizes = SIZES[name]
+    config = getattr(transformers, f"{family}Config")(
+        **sizes, num_hidden_layers=layers, max_position_embeddings=8192, attn_implementation="sdpa"
+    )
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device(device):
+            model = getattr(transformers, f"{family}ForCausalLM")(config)
+    finally:
+        torch.set_default_dtype(before)
+    model = model.train() if phase == "train" else model.eval()
+
+    def tokens(*shape: int) -> "torch.Tensor":
+        return torch.randint(0, config.vocab_size, shape, device=device)
+
+    def call(compiled: Any, rows: int) -> "Callable[[], torch.Tensor]":
+        if phase == "train":
+            ids = tokens(1, rows)
+            return _trained(model, lambda: compiled(input_ids=ids, labels=ids, use_cache=False).loss)
+        if phase == "prefill":
+            ids = tokens(1, rows)
+            return lambda: compiled(input_ids=ids, use_cache=False, logits_to_keep=1).logits
+        cache = transformers.StaticCache(config=config, max_cache_len=CACHE_LENGTH)
+        model(input_ids=tokens(rows, _PROMPT), past_key_values=cache)
+        ids, position, steps = tokens(rows, 1), torch.full((1, 1), _PROMPT, device=device), count(1)
+
+        def step() -> "torch.Tensor":
+            if next(steps) % _STEPS == 0:
+                for layer in cache.layers:  # a full cache would be written behind its end
+                    layer.cumulative_length.fill_(_PROMPT)
+            logits: torch.Tensor = compiled(input_ids=ids, past_key_values=cache, position_ids=position).logits
+            return logits
+
+        return step
+
+    return Client(model, call)

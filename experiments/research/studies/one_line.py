@@ -1,0 +1,230 @@
+"""Tell what `autotune` brings to a model: seconds of the first call, and times of a step beside TorchInductor's own.
+
+    python -m tilescout.experiments.research one-line --client qwen3 --phase decode --rows 1 --rows 40 --out qwen3.json
+
+**First calls.** Each contender compiles the model in a process of its own, with caches of its own that are empty, and
+once more in a second process, with the caches of the first. The time is that of the first call, imports and weights not
+counted.
+
+**Steps.** One more process has all contenders, and runs them in turns, each round in a new random order. `called` is
+the time by the clock on the wall of some steps that are queued one after the other, `graph` that of a CUDA graph of
+some steps. Both are ratios to `default`, with the quartiles over the rounds.
+"""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median, quantiles
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table as Grid
+
+from tilescout.experiments.research.clients import PHASES, SIZES, make_client
+from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
+from tilescout.search.autotuning import autotune
+from tilescout.search.autotuning.tuner import TunerOptions
+from tilescout.spaces.processes import module_command, safe_environment
+
+if TYPE_CHECKING:
+    import torch
+
+CONTENDERS = ("default", "max-autotune", "ours")
+_MODES = {"max-autotune": "max-autotune-no-cudagraphs"}
+_ROUNDS = 30
+_STEPS = 5  # that are timed together
+_WARM = 8  # steps before anything is timed
+
+
+def first_call(client: str, phase: str, layers: int, rows: Sequence[int], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The seconds of the first call of a contender, for each number of rows in turn."""
+    import torch
+
+    made = make_client(client, phase, layers, "cuda")
+    compiled, tuned = _compiled(asked["contender"], made.module, asked)
+    seconds = []
+    with torch.set_grad_enabled(phase == "train"):
+        for count in rows:
+            step = made.call(compiled, count)
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            step()
+            torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - started)
+    return {"seconds": seconds, "summary": str(tuned)}
+
+
+def steps(client: str, phase: str, layers: int, rows: Sequence[int], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The times of a step of all contenders, in turns."""
+    import torch
+
+    made = make_client(client, phase, layers, "cuda")
+    found: dict[str, Any] = {}
+    with torch.set_grad_enabled(phase == "train"):
+        for count in rows:
+            torch._dynamo.reset()
+            running = {}
+            for contender in asked["contenders"]:
+                compiled, tuned = _compiled(contender, made.module, asked)
+                running[contender] = made.call(compiled, count)
+                for _ in range(_WARM):
+                    result = running[contender]()
+                if contender == "default":
+                    expected = result.clone()
+                else:
+                    difference = (result.float() - expected.float()).norm() / expected.float().norm()
+                    found.setdefault("difference", {})[f"{contender} {count}"] = float(difference)
+            called = _in_turns({name: _called(step) for name, step in running.items()})
+            found[str(count)] = {"called": called}
+            try:
+                graphs = {name: _graph(step) for name, step in running.items()}
+                found[str(count)]["graph"] = _in_turns(graphs)
+            except RuntimeError as error:  # a step that can't be captured, as one that trains
+                found[str(count)]["no graph"] = str(error).splitlines()[0]
+        found["summary"] = str(tuned)
+    return found
+
+
+def _compiled(contender: str, module: "torch.nn.Module", asked: Mapping[str, Any]) -> tuple[Any, Any]:
+    import torch
+
+    if contender != "ours":
+        return torch.compile(module, mode=_MODES.get(contender), dynamic=False), ""
+    with autotune(asked["seconds"], asked["store"]) as tuned:
+        return torch.compile(module, dynamic=False), tuned
+
+
+def _called(step: Any) -> "Callable[[], float]":
+    import torch
+
+    def run() -> float:
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for _ in range(_STEPS):
+            step()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - started) / _STEPS * 1e6
+
+    return run
+
+
+def _graph(step: Any) -> "Callable[[], float]":
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(graph):
+        for _ in range(_STEPS):
+            step()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def run() -> float:
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / _STEPS * 1e3
+
+    return run
+
+
+def _in_turns(running: "Mapping[str, Callable[[], float]]") -> dict[str, Any]:
+    """Times in µs of each, and its ratios to the default's of the same round."""
+    generator, names = np.random.default_rng(0), list(running)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(-2, _ROUNDS):
+        for at in generator.permutation(len(names)):
+            taken = running[names[at]]()
+            if turn >= 0:
+                times[names[at]].append(taken)
+    found = {}
+    for name in names:
+        ratios = [mine / default for mine, default in zip(times[name], times["default"], strict=True)]
+        low, _, high = quantiles(ratios, n=4)
+        found[name] = {"us": median(times[name]), "ratio": median(ratios), "quartiles": [low, high]}
+    return found
+
+
+def _show(result: Mapping[str, Any]) -> None:
+    console = Console(width=140)
+    grid = Grid(title="first call, seconds", title_justify="left")
+    for heading in ("contender", "process", "seconds"):
+        grid.add_column(heading)
+    for name, processes in result["first"].items():
+        for number, one in enumerate(processes, 1):
+            grid.add_row(name, str(number), " ".join(f"{each:.2f}" for each in one.get("seconds", [])))
+    console.print(grid)
+    grid = Grid(title="a step: µs, and over the default's [quartiles]", title_justify="left")
+    for heading in ("rows", "how", "contender", "µs", "ratio"):
+        grid.add_column(heading, justify="right")
+    for rows, ways in result["steps"].items():
+        if not rows.isdigit():
+            continue
+        for way in ("called", "graph"):
+            for name, one in ways.get(way, {}).items():
+                low, high = one["quartiles"]
+                grid.add_row(rows, way, name, f"{one['us']:.1f}", f"{one['ratio']:.4f} [{low:.4f}, {high:.4f}]")
+    console.print(grid)
+    console.print(result["steps"].get("summary", ""), markup=False)
+
+
+@study(GPU_OR_RECORD, again=True)
+@click.option("--client", type=click.Choice(["block", *SIZES]), default="block", show_default=True)
+@click.option("--phase", type=click.Choice(PHASES), default="decode", show_default=True)
+@click.option("--layers", type=click.IntRange(1), default=2, show_default=True, help="Layers of the model.")
+@click.option("--rows", type=click.IntRange(1), multiple=True, default=(1, 40), help="Rows; repeatable.")
+@click.option("--contender", "contenders", type=click.Choice(CONTENDERS), multiple=True, default=CONTENDERS)
+@click.option("--seconds", type=float, default=TunerOptions.seconds, show_default=True, help="Budget of autotune.")
+@click.option("--limit", type=float, default=300.0, show_default=True, help="Seconds that a process may take.")
+@click.option("--step", "only", hidden=True, help="Do this alone, in this process: first or steps.")
+@click.option("--store", type=click.Path(path_type=Path), hidden=True)
+def main(
+    run: Run, client: str, phase: str, layers: int, rows: tuple[int, ...], contenders: tuple[str, ...], seconds: float,
+    limit: float, only: str | None, store: Path | None,
+) -> None:  # fmt: skip
+    """Measure, or print what was measured."""
+    asked = {"contenders": contenders, "contender": contenders[0], "seconds": seconds, "store": store}
+    if only is not None:
+        run.keep({"first": first_call, "steps": steps}[only](client, phase, layers, rows, asked))
+        return
+    if run.record is not None:
+        _show(run.record.result)
+        return
+    if "default" not in contenders:
+        raise click.UsageError("--contender default is what the others are measured against")
+    options = [("--client", client), ("--phase", phase), ("--layers", layers), ("--seconds", seconds)]
+    options += [("--rows", count) for count in rows]
+    result: dict[str, Any] = {"client": client, "phase": phase, "layers": layers, "first": {}, "steps": {}}
+    with TemporaryDirectory() as folder:
+        options.append(("--store", Path(folder, "evidence")))
+
+        def process(step: str, those: Sequence[str], cache: str) -> dict[str, Any]:
+            out = Path(folder, "out.json")
+            out.unlink(missing_ok=True)
+            pairs = [*options, ("--step", step), ("--out", out), *(("--contender", each) for each in those)]
+            command = module_command("tilescout.experiments.research", "one-line", *(str(x) for y in pairs for x in y))
+            caches = {"TORCHINDUCTOR_CACHE_DIR": str(Path(folder, cache)), "TRITON_CACHE_DIR": str(Path(folder, cache))}
+            try:
+                subprocess.run(command, env={**safe_environment(), **caches}, check=True, timeout=limit)
+                found: dict[str, Any] = json.loads(out.read_text())["result"]
+            except (OSError, subprocess.SubprocessError) as error:
+                found = {"error": str(error)[-300:]}
+            return found
+
+        for contender in contenders:
+            result["first"][contender] = []
+            for _ in range(1 if contender == "max-autotune" else 2):
+                result["first"][contender].append(process("first", [contender], contender))
+                run.keep(result)
+        result["steps"] = process("steps", contenders, "all")
+        run.keep(result)
+    _show(result)

@@ -1,0 +1,236 @@
+"""One line: products that no evidence knows are tuned while ``torch.compile`` compiles.
+
+::
+
+    with tilescout.search.autotune() as tuned:
+        model = torch.compile(model)
+    model(x)
+    print(tuned)
+
+or ``torch.compile(model, backend="tilescout")``.
+"""
+
+import atexit
+import logging
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from tilescout.search.autotuning.store import EvidenceStore
+from tilescout.search.autotuning.summary import Summary
+from tilescout.search.autotuning.tuner import Tuner, TunerOptions
+from tilescout.search.engines.engine import LiveOptions
+from tilescout.search.engines.gpus import driver_version
+from tilescout.search.engines.local import LocalEngine
+from tilescout.search.export import torch_hooks
+from tilescout.search.export.graph_rewrite import find_products, replace_products
+from tilescout.search.export.inductor import ReplacingPass, in_force, pass_in_force
+from tilescout.search.export.loaded_kernels import look_in, register
+from tilescout.search.export.torch_operator import define
+from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, protocol_of
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import DeviceError, TilescoutError, one_line
+from tilescout.spaces.templates import find_template
+
+if TYPE_CHECKING:
+    from torch.fx import Graph, GraphModule
+
+    from tilescout.search.export.inductor import Passes
+
+_LOG = logging.getLogger(__name__)
+
+SPACE = "gemm_sm90"
+STORE = Path("~/.cache/tilescout/autotune")
+"""The evidence store where none is named."""
+
+_KERNEL_SECONDS = 10.0
+"""For one kernel to be verified and timed: a right one takes some 0.05 s, and a compilation should not wait longer."""
+
+
+_LEFT = "the model is left to TorchInductor alone"
+
+
+class TuningPass(ReplacingPass):
+    """A graph pass of TorchInductor that first has the products of each graph decided.
+
+    Parameters
+    ----------
+    tuner
+        Decides.
+    before
+        A pass to run first, or several.
+    """
+
+    def __init__(self, tuner: Tuner, before: "Passes" = None) -> None:
+        super().__init__(before)
+        self.tuner = tuner
+
+    def behind(self, before: "Passes") -> Self:
+        return type(self)(self.tuner, before)
+
+    def rewrite(self, graph: "Graph") -> None:
+        bundle = self.tuner.decide(find_products(graph, self.tuner.device.arch))
+        if bundle is None:
+            return
+        try:
+            register(bundle)
+        except TilescoutError as error:
+            _LOG.warning("this graph runs the library's kernels: %s", one_line(error))
+            return
+        replace_products(graph, bundle, self.report)
+
+    def key(self) -> str:
+        return self.tuner.key()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self  # TorchInductor copies its configuration with all that is in it, and there is one tuner
+
+
+@contextmanager
+def autotune(
+    seconds: float = TunerOptions.seconds, store: Path | str = STORE, options: TunerOptions | None = None
+) -> Iterator[Summary]:
+    """Tune the matrix products of what is compiled in this block, or by objects that ``torch.compile`` makes in it.
+
+    A product that the evidence store knows runs what was decided there. Any other is tuned while its graph is compiled:
+    a few configurations are compiled, verified, timed and raced against the library, in processes beside this one. Our
+    kernel runs where it is proven as fast as the library's; what is not decided in time runs the library's.
+
+    Where no GPU is that the kernels are for, a warning says so, and everything compiles as it would without this.
+
+    Parameters
+    ----------
+    seconds
+        For all graphs together, by the clock on the wall; about. 0 tunes nothing, and uses what the store knows.
+    store
+        Folder of the evidence store; made where it is missing. It is refused if others could have filled it.
+    options
+        All else that can be set; its seconds are not used.
+
+    Yields
+    ------
+    Summary
+        What was replaced, why, and what it gains: ``print`` it once the model has run.
+
+    Raises
+    ------
+    ExportError
+        If this torch was not tested, or lacks something that is needed.
+    StoreError
+        If the store can't be made, or others could have filled it.
+    """
+    torch_hooks.check_version()
+    options = replace(options or TunerOptions(), seconds=seconds)
+    reason = why_inactive()
+    if reason:
+        _LOG.warning("nothing is tuned: %s", reason)
+        yield Summary(inactive=reason)
+        return
+    tuner = make_tuner(Path(store), options)
+    with in_force(TuningPass(tuner, pass_in_force())):
+        yield tuner.summary
+
+
+def backend(
+    graph: "GraphModule", inputs: "Sequence[Any]", *, mode: str | None = None, options: dict[str, Any] | None = None
+) -> "Callable[..., Any]":
+    """The backend ``tilescout`` of ``torch.compile``: TorchInductor, with `autotune` of all defaults.
+
+    The logger ``tilescout`` tells at level INFO what was replaced.
+
+    Parameters
+    ----------
+    graph, inputs
+        What Dynamo gives a backend.
+    mode, options
+        Those of TorchInductor.
+    """
+    compiler = torch_hooks.COMPILE_WRAPPER.find()
+    if reason := why_inactive():
+        _warn_once(reason)
+        found: Callable[..., Any] = compiler(mode, options, dynamic=None)(graph, inputs)
+        return found
+    with in_force(TuningPass(_shared_tuner(), pass_in_force())):
+        found = compiler(mode, options, dynamic=None)(graph, inputs)
+    return found
+
+
+def why_inactive() -> str:
+    """Why nothing can be tuned in this process; empty if something can."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return f"no GPU is there; {_LEFT}"
+    product = torch.cuda.get_device_name()
+    try:
+        device = find_device(product)
+    except DeviceError as error:
+        return f"{one_line(error)}; {_LEFT}"
+    archs = find_template(SPACE).archs
+    if device.arch not in archs:
+        return (
+            f"{SPACE} is for {', '.join(archs)}, {product} is {device.arch}; the model is left to TorchInductor alone"
+        )
+    return ""
+
+
+def make_tuner(root: Path, options: TunerOptions) -> Tuner:
+    """The tuner of the current GPU.
+
+    Raises
+    ------
+    DeviceError
+        If it is unknown.
+    StoreError
+        If the store can't be made, or others could have filled it.
+    """
+    import torch
+
+    root, template = root.expanduser(), find_template(SPACE)
+    product, gpu = torch.cuda.get_device_name(), f"cuda:{torch.cuda.current_device()}"
+    setting = {
+        "gpu": product,
+        "torch": str(torch.__version__),
+        "cuda": str(torch.version.cuda),
+        "driver": str(driver_version()),
+        "compiler": version("nvidia-cutlass-dsl"),
+        "space": template.name,
+        "source": template.source_hash,
+        "protocol": protocol_of(DEFAULT_OBJECTIVE)[0],
+    }
+    artifacts = root / "artifacts"
+    store = EvidenceStore(root, setting, template)
+
+    def open_engine() -> LocalEngine:
+        return LocalEngine(template, artifacts, (gpu,), options=LiveOptions(timeout=_KERNEL_SECONDS))
+
+    return started(Tuner(template, find_device(product), store, artifacts, open_engine, options))
+
+
+def started(tuner: Tuner) -> Tuner:
+    """A tuner whose bundles are found by compiled code, and that is closed when the process ends."""
+    define()
+    look_in(tuner.store.bundles)
+    held = weakref.ref(tuner)
+
+    def close() -> None:
+        if (left := held()) is not None:
+            left.close()
+
+    atexit.register(close)
+    return tuner
+
+
+@cache
+def _shared_tuner() -> Tuner:
+    return make_tuner(STORE, TunerOptions())
+
+
+@cache
+def _warn_once(reason: str) -> None:
+    _LOG.warning("nothing is tuned: %s", reason)

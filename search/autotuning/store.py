@@ -1,0 +1,220 @@
+"""The evidence store: what was decided on this machine while models were compiled, kept for the next process.
+
+For each setting (GPU, versions, kernels) there is a folder with bundles of kernels, as `tilescout.search.export` reads
+and checks them: each holds all that was decided until then, lies under its digest, and never changes. ``state.json``
+names the newest. A decision that was made is not made again, so that the same evidence gives the same answer; delete
+the folder to have everything decided anew.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from fcntl import LOCK_EX, LOCK_NB, flock
+from pathlib import Path
+from tempfile import NamedTemporaryFile, mkdtemp
+
+from tilescout.search.build.artifacts import ArtifactStore
+from tilescout.search.build.trust import check_folder, read_record
+from tilescout.search.export.bundle import Bundle, read_bundle, write_bundle
+from tilescout.search.export.decisions import Decision, Outcome
+from tilescout.search.export.from_studies import installed_versions, kernel_of
+from tilescout.spaces.errors import MALFORMED, StoreError
+from tilescout.spaces.inputs import parse_json
+from tilescout.spaces.templates import KernelTemplate
+
+KIND, FORMAT = "tilescout autotune state", 1
+_STATE, _LOCK, _BUNDLES = "state.json", "lock", "bundles"
+_LARGEST = 1 << 16  # bytes of a state
+_LOOK_SECONDS = 0.05  # between two looks at a lock that another process holds
+
+
+@dataclass(frozen=True)
+class State:
+    """The knowledge of a setting.
+
+    Attributes
+    ----------
+    name
+        Random text that this state was given when it was made: code that was compiled with another store is not for
+        this one.
+    bundle
+        Digest of the newest bundle; empty before anything was decided.
+    unfinished
+        How often the time ran out before all products of a graph were decided. Code that was compiled then is not to be
+        found in a cache again.
+    """
+
+    name: str
+    bundle: str = ""
+    unfinished: int = 0
+
+
+class EvidenceStore:
+    """The evidence of one setting.
+
+    Parameters
+    ----------
+    root
+        Folder of all settings; made where it is missing.
+    setting
+        What decisions depend on, by name: GPU, versions, kernels.
+    template
+        The kernels that are decided about.
+
+    Raises
+    ------
+    StoreError
+        If it can't be made, or others could have filled it.
+    """
+
+    def __init__(self, root: Path, setting: Mapping[str, str], template: KernelTemplate) -> None:
+        self.setting = dict(setting)
+        self.template = template
+        key = hashlib.sha256(json.dumps(self.setting, sort_keys=True).encode()).hexdigest()[:16]
+        self.folder = root / key
+        self.bundles = self.folder / _BUNDLES
+        try:
+            self.bundles.mkdir(mode=0o755, parents=True, exist_ok=True)
+            check_folder(self.folder, StoreError)
+        except OSError as error:
+            raise StoreError(f"can't make the evidence store {root}: {error.strerror}") from error
+
+    def state(self) -> State:
+        """The state now; one is made where there is none.
+
+        Raises
+        ------
+        StoreError
+            If it can't be read, or is damaged or somebody else's.
+        """
+        path = self.folder / _STATE
+        try:
+            record = parse_json(read_record(path, _LARGEST, StoreError))
+            if (record["kind"], record["format"]) != (KIND, FORMAT):
+                raise ValueError("it is of another kind or format")
+            state = State(**record["state"])
+            if not (state.bundle == "" or _is_digest(state.bundle)) or type(state.unfinished) is not int:
+                raise ValueError("it names no bundle")
+            return state
+        except FileNotFoundError:
+            return self._first()
+        except OSError as error:
+            raise StoreError(f"can't read {path}: {error.strerror}") from error
+        except MALFORMED as error:
+            raise StoreError(f"{path} is damaged ({error}): delete {self.folder} to start anew") from error
+
+    def bundle(self, digest: str) -> Bundle | None:
+        """A bundle of the store; None if there is no such one.
+
+        Raises
+        ------
+        BundleError
+            If it is damaged or somebody else's.
+        """
+        path = self.bundles / digest
+        if not _is_digest(digest) or not path.is_dir():
+            return None
+        return read_bundle(path, {self.template.name: self.template})
+
+    def add(self, outcomes: Sequence[Outcome], artifacts: ArtifactStore, arch: str, device: str) -> Bundle:
+        """Write a bundle of all that was known and of new outcomes, and make it the newest; under `lock` alone.
+
+        Raises
+        ------
+        StoreError, ArtifactError, ExportError, BundleError
+            If it can't be written.
+        """
+        state = self.state()
+        known = self.bundle(state.bundle)
+        decisions = list(known.decisions) if known is not None else []
+        kernels = (
+            {digest: (kernel, known.path / kernel.file) for digest, kernel in known.kernels.items()} if known else {}
+        )
+        named = {self.template.name: self.template}
+        for outcome in outcomes:
+            digest = ""
+            if outcome.configuration is not None:
+                digest, kernel, shared_object = kernel_of(outcome, arch, artifacts, named)
+                kernels[digest] = kernel, shared_object
+            decisions.append(Decision(outcome.problem, outcome.choice, outcome.evidence, digest))
+        scratch = self._scratch()
+        try:
+            made = write_bundle(scratch / "bundle", arch, device, installed_versions(), decisions, kernels, named)
+            place = self.bundles / made.digest
+            if not place.exists():
+                made.path.rename(place)
+        except OSError as error:
+            raise StoreError(f"can't write the evidence store {self.folder}: {error.strerror}") from error
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        self._write(replace(state, bundle=made.digest))
+        return replace(made, path=place.resolve())
+
+    def _scratch(self) -> Path:
+        try:
+            return Path(mkdtemp(prefix=".new-", dir=self.bundles))
+        except OSError as error:
+            raise StoreError(f"can't write the evidence store {self.folder}: {error.strerror}") from error
+
+    def leave_unfinished(self) -> None:
+        """Note that a graph was left with products that are not decided; under `lock` alone."""
+        state = self.state()
+        self._write(replace(state, unfinished=state.unfinished + 1))
+
+    @contextmanager
+    def lock(self, seconds: float) -> Iterator[None]:
+        """Be the only process that decides; others wait until the block ends, or their time is over.
+
+        Raises
+        ------
+        StoreError
+            If another process has not let go in time.
+        """
+        path = self.folder / _LOCK
+        deadline = time.monotonic() + seconds
+        with path.open("wb") as file:
+            while True:
+                try:
+                    flock(file, LOCK_EX | LOCK_NB)
+                    break
+                except BlockingIOError as error:
+                    if time.monotonic() > deadline:
+                        raise StoreError(f"another process has held {path} for {seconds:g} s") from error
+                    time.sleep(_LOOK_SECONDS)
+            yield
+
+    def _first(self) -> State:
+        """Make the first state; of several processes that do, the first wins."""
+        path = self._written(State(secrets.token_hex(16)))
+        try:
+            os.link(path, self.folder / _STATE)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise StoreError(f"can't write the evidence store {self.folder}: {error.strerror}") from error
+        finally:
+            path.unlink(missing_ok=True)
+        return self.state()
+
+    def _write(self, state: State) -> None:
+        self._written(state).replace(self.folder / _STATE)
+
+    def _written(self, state: State) -> Path:
+        record = {"kind": KIND, "format": FORMAT, "setting": self.setting, "state": asdict(state)}
+        try:
+            with NamedTemporaryFile("w", dir=self.folder, prefix=".state-", delete=False) as file:
+                file.write(json.dumps(record, indent=1) + "\n")
+                os.fchmod(file.fileno(), 0o644)
+            return Path(file.name)
+        except OSError as error:
+            raise StoreError(f"can't write the evidence store {self.folder}: {error.strerror}") from error
+
+
+def _is_digest(text: str) -> bool:
+    return len(text) == 64 and set(text) <= set("0123456789abcdef")

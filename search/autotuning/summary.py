@@ -1,0 +1,87 @@
+"""The account of what was replaced while models were compiled, why, and what it gains."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tilescout.search.export.bundle import Bundle
+from tilescout.search.export.decisions import Choice, Decision
+from tilescout.spaces.gemm import GemmProblem
+
+
+@dataclass
+class Summary:
+    """The fate of the matrix products of all graphs that were compiled.
+
+    Attributes
+    ----------
+    met
+        How often each product is in a graph; of a dynamic m, the one that the graph was traced with.
+    decisions
+        The decisions about them.
+    tuned
+        The products that were decided in this process; the others were known.
+    undecided
+        Why a product was not decided; it runs the library's kernel.
+    seconds
+        Spent on deciding, in this process, by the clock on the wall.
+    inactive
+        Why nothing is tuned here at all; empty where it is.
+    """
+
+    met: Counter[GemmProblem] = field(default_factory=Counter)
+    decisions: dict[GemmProblem, Decision] = field(default_factory=dict)
+    tuned: set[GemmProblem] = field(default_factory=set)
+    undecided: dict[GemmProblem, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    inactive: str = ""
+
+    def meet(self, problems: Mapping[GemmProblem, int], bundle: Bundle | None) -> None:
+        """Count the products of a graph, with what a bundle decides about them."""
+        self.met.update(problems)
+        known = bundle.by_problem if bundle is not None else {}
+        found = {problem: known[problem] for problem in problems if problem in known}
+        self.decisions |= found
+        for problem in found:
+            self.undecided.pop(problem, None)
+
+    @property
+    def gain_us(self) -> float:
+        """The time that all replaced products, each run once, are expected to save over the library's, in µs."""
+        return sum(self._gain_us(problem) for problem in self.met)
+
+    def _gain_us(self, problem: GemmProblem) -> float:
+        decision = self.decisions.get(problem)
+        if decision is None or decision.choice is not Choice.OURS:
+            return 0.0
+        evidence = decision.evidence
+        if evidence.library_us is None or evidence.ratio is None:
+            return 0.0
+        return self.met[problem] * evidence.library_us * (1 - evidence.ratio)
+
+    def __str__(self) -> str:
+        if self.inactive:
+            return f"tilescout: nothing is tuned: {self.inactive}"
+        if not self.met:
+            return "tilescout: no matrix product was compiled (graphs of TorchInductor's cache are not looked at)"
+        ours = [problem for problem in self.met if self._choice(problem) is Choice.OURS]
+        count = f"{sum(self.met[problem] for problem in ours)} of {self.met.total()} matrix products"
+        spent = f"{len(self.tuned)} sizes tuned in {self.seconds:.1f} s"
+        head = f"tilescout: {count} run our kernels; expected gain {self.gain_us:.1f} µs a call; {spent}"
+        rows = sorted(self.met, key=lambda problem: (-self._gain_us(problem), problem))
+        return "\n".join([head, *(f"  {line}" for line in self._lines(rows))])
+
+    def _choice(self, problem: GemmProblem) -> Choice | None:
+        return self.decisions[problem].choice if problem in self.decisions else None
+
+    def _lines(self, problems: Iterable[GemmProblem]) -> Iterable[str]:
+        for problem in problems:
+            count = f"{self.met[problem]} × {problem}"
+            decision = self.decisions.get(problem)
+            if decision is None:
+                yield f"{count}: library's, {self.undecided.get(problem, 'not decided')}"
+                continue
+            evidence = decision.evidence
+            source = "tuned now" if problem in self.tuned else "known"
+            library = f"{evidence.library_us:.2f} µs" if evidence.library_us is not None else "unknown time"
+            yield f"{count}: {decision.choice}, {evidence.reason} ({library}); {source}"

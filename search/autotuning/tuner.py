@@ -1,0 +1,253 @@
+"""Decide about the matrix products of a graph: from the evidence store, else by contests within a budget of seconds."""
+
+import hashlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import RLock, Timer
+
+from tilescout.costmodel.roofline import Roofline
+from tilescout.search.autotuning.contest import ContestOptions, Entry, decide, enter
+from tilescout.search.autotuning.ranks import agree
+from tilescout.search.autotuning.store import EvidenceStore
+from tilescout.search.autotuning.summary import Summary
+from tilescout.search.build.artifacts import ArtifactStore
+from tilescout.search.engines.engine import Engine
+from tilescout.search.export.bundle import Bundle
+from tilescout.search.export.decisions import Choice, Outcome
+from tilescout.search.export.graph_rewrite import Sighting
+from tilescout.spaces.devices import Device
+from tilescout.spaces.errors import ProblemError, SpaceError, TilescoutError, one_line
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.templates import KernelTemplate
+
+_LOG = logging.getLogger(__name__)
+
+_AHEAD = 3
+"""Products whose candidates are compiled ahead of the one that is measured."""
+
+
+@dataclass(frozen=True)
+class TunerOptions:
+    """How much is spent on deciding.
+
+    Attributes
+    ----------
+    seconds
+        For all graphs of this process together, by the clock on the wall. A contest that has begun is ended.
+    contest
+        How a product is decided.
+    patience
+        Seconds for which another process that decides is waited for.
+    idle
+        Seconds without a question after which the compilers and the measuring process are ended; they hold some of the
+        GPU's memory.
+    """
+
+    seconds: float = 20.0
+    contest: ContestOptions = field(default_factory=ContestOptions)
+    patience: float = 300.0
+    idle: float = 30.0
+
+
+class Tuner:
+    """Decides about products, and keeps the account.
+
+    It works while a graph is compiled, before any code is written: generated code can't change later, and a CUDA graph
+    that recorded it neither. What is not decided within the budget stays the library's in this process; the next
+    process goes on with it.
+
+    Parameters
+    ----------
+    template, device
+        The kernels, and the GPU that they run on.
+    store
+        Where decisions are kept.
+    artifacts
+        Folder of compiled kernels.
+    open_engine
+        Starts what compiles and measures; called when something must be decided.
+    options
+        See `TunerOptions`.
+    """
+
+    def __init__(
+        self,
+        template: KernelTemplate,
+        device: Device,
+        store: EvidenceStore,
+        artifacts: Path,
+        open_engine: Callable[[], Engine],
+        options: TunerOptions,
+    ) -> None:
+        self.template, self.device, self.store, self.options = template, device, store, options
+        self.summary = Summary()
+        self._artifacts, self._open = artifacts, open_engine
+        self._engine: Engine | None = None
+        self._left = options.seconds
+        self._failed = ""  # why nothing can be measured; it is not tried again
+        self._lock = RLock()
+        self._timer: Timer | None = None
+
+    def decide(self, sightings: Sequence[Sighting]) -> Bundle | None:
+        """The bundle that holds what is decided about the products of a graph; None if nothing is.
+
+        Parameters
+        ----------
+        sightings
+            The products, as `tilescout.search.export.graph_rewrite.find_products` tells them.
+        """
+        with self._lock:
+            bundle = None
+            try:
+                bundle = self.store.bundle(self.store.state().bundle)
+                if self._wanted(sightings, bundle):
+                    digest = agree(self._request(sightings), lambda: self._answer(sightings), self.options.patience)
+                    bundle = self.store.bundle(digest) if digest else bundle
+            except (TilescoutError, OSError) as error:
+                self._failed = self._failed or one_line(error)
+                _LOG.warning("products that are not decided run the library's kernels: %s", self._failed)
+            self._account(sightings, bundle)
+            return bundle
+
+    def key(self) -> str:
+        """A name for what compiled code depends on: it is another one after a graph was left unfinished."""
+        state = self.store.state()
+        return f"{state.name} {state.unfinished}"
+
+    def close(self) -> None:
+        """End the compilers and the measuring process."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    def _answer(self, sightings: Sequence[Sighting]) -> str:
+        """Decide what can be decided; the digest of the bundle that then holds."""
+        with self.store.lock(self.options.patience):
+            bundle = self.store.bundle(self.store.state().bundle)
+            # A product whose longest form is the library's is asked about again without its epilogue.
+            while (wanted := self._wanted(sightings, bundle)) and self._left > 0 and not self._failed:
+                outcomes = self._contests(wanted)
+                if outcomes:
+                    bundle = self.store.add(
+                        outcomes, ArtifactStore(self._artifacts), self.device.arch, self.device.name
+                    )
+                    self.summary.tuned |= {outcome.problem for outcome in outcomes}
+                if len(outcomes) < len(wanted):
+                    break
+            if wanted:
+                self.store.leave_unfinished()
+            return bundle.digest if bundle is not None else ""
+
+    def _contests(self, wanted: Sequence[GemmProblem]) -> list[Outcome]:
+        """The outcomes of as many contests as there is time for."""
+        started = time.monotonic()
+        deadline = started + self._left
+        found: list[Outcome] = []
+        entries: dict[GemmProblem, Entry] = {}
+        try:
+            engine = self._started()
+            for at, problem in enumerate(wanted):
+                if time.monotonic() >= deadline:
+                    break
+                for ahead in wanted[at : at + 1 + _AHEAD]:
+                    if ahead not in entries:
+                        entries[ahead] = enter(engine, ahead, self.options.contest)
+                outcome = self._contest(engine, entries[problem], deadline)
+                if outcome is not None:
+                    found.append(outcome)
+        except TilescoutError as error:
+            self._failed = one_line(error)
+            _LOG.warning("nothing more is tuned in this process: %s", self._failed)
+        finally:
+            for entry in entries.values():
+                entry.drop()
+            spent = time.monotonic() - started
+            self._left -= spent
+            self.summary.seconds += spent
+        return found
+
+    def _contest(self, engine: Engine, entry: Entry, deadline: float) -> Outcome | None:
+        started = time.monotonic()
+        try:
+            outcome = decide(engine, entry, self.options.contest, deadline)
+        except TilescoutError as error:
+            self.summary.undecided[entry.problem] = one_line(error)
+            _LOG.warning("%s stays the library's: %s", entry.problem, one_line(error))
+            return None
+        if outcome is not None:
+            text = f"{outcome.choice}, {outcome.evidence.reason}"
+            _LOG.info("%s: %s (in %.2f s)", entry.problem, text, time.monotonic() - started)
+        return outcome
+
+    def _started(self) -> Engine:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._engine is None:
+            self._engine = self._open()
+        self._timer = Timer(self.options.idle, self.close)
+        self._timer.daemon = True
+        self._timer.start()
+        return self._engine
+
+    def _wanted(self, sightings: Sequence[Sighting], bundle: Bundle | None) -> list[GemmProblem]:
+        """The problems that must be decided, the product that is expected to take most of the time first."""
+        found: Counter[GemmProblem] = Counter()
+        for sighting in sightings:
+            problem = self._undecided(sighting, bundle)
+            if problem is not None:
+                found[problem] += 1
+        expected = {problem: count * Roofline.of(problem, self.device).time_us for problem, count in found.items()}
+        return sorted(found, key=lambda problem: (-expected[problem], problem))
+
+    def _undecided(self, sighting: Sighting, bundle: Bundle | None) -> GemmProblem | None:
+        """The problem of a product that is next to be decided; None if it is decided for our kernel, or wholly."""
+        for problem in self._possible(sighting):
+            decision = bundle.by_problem.get(problem) if bundle is not None else None
+            if decision is None:
+                return problem
+            if decision.choice is Choice.OURS:
+                return None
+        return None
+
+    def _possible(self, sighting: Sighting) -> Iterator[GemmProblem]:
+        for problem in sighting.problems:
+            try:
+                self.template.check(problem)
+            except (ProblemError, SpaceError):
+                continue
+            yield problem
+
+    def _request(self, sightings: Sequence[Sighting]) -> str:
+        problems = sorted({str(problem) for sighting in sightings for problem in sighting.problems})
+        return hashlib.sha256("\n".join([str(self.store.folder.name), *problems]).encode()).hexdigest()
+
+    def _account(self, sightings: Sequence[Sighting], bundle: Bundle | None) -> None:
+        counts: Counter[GemmProblem] = Counter()
+        for sighting in sightings:
+            counts[self._shown(sighting, bundle)] += 1
+        self.summary.meet(counts, bundle)
+        why = self._failed or f"the budget of {self.options.seconds:g} s was spent"
+        for problem in counts:
+            if problem not in self.summary.decisions:
+                possible = problem in set(self._possible(Sighting((problem,), dynamic=False)))
+                reason = why if possible else f"{self.template.name} has no kernel for it"
+                self.summary.undecided.setdefault(problem, reason)
+        _LOG.info("%s", self.summary)
+
+    def _shown(self, sighting: Sighting, bundle: Bundle | None) -> GemmProblem:
+        """The form of a product that the account shows: the one that runs our kernel, else the longest."""
+        known: Mapping[GemmProblem, object] = bundle.by_problem if bundle is not None else {}
+        possible = list(self._possible(sighting)) or list(sighting.problems)
+        ours = [each.problem for each in bundle.ours] if bundle is not None else []
+        for problem in possible:
+            if problem in ours:
+                return problem
+        return next((problem for problem in possible if problem in known), possible[0])

@@ -1,0 +1,102 @@
+"""Compiled models: what the store knows is put in, and a machine without a GPU compiles as it would without us."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tilescout.search import autotune
+from tilescout.search.autotuning.inductor import TuningPass, backend
+from tilescout.search.autotuning.tuner import Tuner
+from tilescout.search.export.bundle import Bundle
+from tilescout.search.export.inductor import in_force
+from tilescout.search.export.torch_hooks import OPTION
+
+Calls = Callable[[Bundle], int]
+MakeTuner = Callable[..., Tuner]
+
+pytestmark = pytest.mark.usefixtures("fresh_inductor")
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    up, down = (nn.Linear(64, 64, bias=False, dtype=torch.bfloat16) for _ in range(2))
+    return nn.Sequential(up, nn.ReLU(), down)
+
+
+def rows(m: int) -> torch.Tensor:
+    return torch.randn(m, 64, generator=torch.Generator().manual_seed(m), dtype=torch.bfloat16)
+
+
+def close(result: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(result.float(), expected.float(), rtol=2e-2, atol=2e-2)
+
+
+def test_products_that_the_store_knows_run_our_kernels(
+    make_tuner: MakeTuner, decide_for: Callable[..., Bundle], calls: Calls
+) -> None:
+    bundle, tuner, plain = decide_for(("64x64x64",)), make_tuner(), model()
+    tuning = TuningPass(tuner)
+    with in_force(tuning):
+        compiled = torch.compile(plain, dynamic=False)
+    before = calls(bundle)
+    with torch.no_grad():
+        close(compiled(rows(64)), plain(rows(64)))
+    assert calls(bundle) == before + 2
+    assert tuning.report.replaced == {"64x64x64:bf16": 2}
+    assert "2 of 2 matrix products run our kernels" in str(tuner.summary)
+
+
+def test_a_dynamic_size_is_decided_as_it_was_traced(
+    make_tuner: MakeTuner, decide_for: Callable[..., Bundle], calls: Calls
+) -> None:
+    bundle, tuner, plain = decide_for(("48x64x64", "64x64x64")), make_tuner(seconds=0.0), model()
+    with in_force(TuningPass(tuner)):
+        compiled = torch.compile(plain, dynamic=True)
+    before = calls(bundle)
+    with torch.no_grad():
+        for m, ours in ((48, 2), (56, 2), (80, 0)):
+            close(compiled(rows(m)), plain(rows(m)))
+            assert calls(bundle) == before + ours
+            before += ours
+    assert [(problem.m, count) for problem, count in tuner.summary.met.items()] == [(48, 2)]
+
+
+def test_a_pass_of_the_user_runs_first(make_tuner: MakeTuner, decide_for: Callable[..., Bundle], calls: Calls) -> None:
+    bundle, seen = decide_for(("64x64x64",)), []
+
+    def mine(graph: torch.fx.Graph) -> None:
+        seen.append(len(graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default)))
+
+    with in_force(TuningPass(make_tuner())):
+        compiled = torch.compile(model(), options={OPTION: mine}, dynamic=False)
+    before = calls(bundle)
+    with torch.no_grad():
+        compiled(rows(64))
+    assert seen == [2]
+    assert calls(bundle) == before + 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
+def test_without_a_gpu_it_says_so_and_the_model_is_left_to_inductor(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = model()
+    with caplog.at_level(logging.WARNING, "tilescout"), autotune(store=tmp_path / "store") as tuned:
+        assert getattr(torch._inductor.config, OPTION) is None
+        with torch.no_grad():
+            close(torch.compile(plain)(rows(64)), plain(rows(64)))
+    assert "no GPU is there" in caplog.text
+    assert "no GPU is there" in str(tuned)
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_the_backend_is_inductor_where_there_is_no_gpu(mode: str | None) -> None:
+    plain = model()
+    with torch.no_grad():
+        close(torch.compile(plain, backend=backend, mode=mode)(rows(64)), plain(rows(64)))

@@ -1,0 +1,108 @@
+"""Products are decided by contests, once; later processes read the same answer."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tilescout.search.autotuning.store import EvidenceStore
+from tilescout.search.autotuning.tuner import Tuner
+from tilescout.search.export.bundle import Bundle
+from tilescout.search.export.decisions import Choice
+from tilescout.search.export.graph_rewrite import Sighting
+from tilescout.spaces.gemm import GemmProblem
+
+MakeTuner = Callable[..., Tuner]
+
+
+def seen(*texts: str) -> list[Sighting]:
+    return [Sighting((GemmProblem.parse(text),), dynamic=False) for text in texts]
+
+
+@pytest.mark.slow
+def test_a_product_that_nobody_knows_is_raced_and_the_next_process_reads_the_answer(make_tuner: MakeTuner) -> None:
+    products = seen("64x64x64", "32x64x64", "64x64x64")
+    first = make_tuner(live=True)
+    bundle = first.decide(products)
+    assert bundle is not None
+    assert set(map(str, bundle.by_problem)) == {"64x64x64:bf16", "32x64x64:bf16"}
+    for decision in bundle.decisions:
+        evidence = decision.evidence
+        assert evidence.rounds > 0
+        assert evidence.high is not None
+        assert decision.choice is (Choice.OURS if evidence.high <= 1.002 else Choice.LIBRARY)
+        assert evidence.library_us is not None
+        assert "of its time" in evidence.reason
+    assert {str(problem) for problem in first.summary.tuned} == {"64x64x64:bf16", "32x64x64:bf16"}
+    assert first.summary.met[GemmProblem(64, 64, 64)] == 2
+    key = first.key()
+
+    second = make_tuner()
+    again = second.decide(products)
+    assert again is not None
+    assert again.digest == bundle.digest
+    assert not second.summary.tuned
+    assert second.key() == key, "all was decided: code that was compiled then holds"
+
+
+def test_a_kernel_of_no_use_is_decided_against(make_tuner: MakeTuner, decide_for: Callable[..., Bundle]) -> None:
+    decide_for((), ("64x64x64",))
+    tuner = make_tuner()
+    bundle = tuner.decide(seen("64x64x64"))
+    assert bundle is not None
+    assert bundle.by_problem[GemmProblem(64, 64, 64)].choice is Choice.LIBRARY
+    assert "library, not proven as fast" in str(tuner.summary)
+    assert tuner.summary.gain_us == 0
+
+
+def test_what_there_is_no_time_for_stays_the_librarys_and_is_told(
+    make_tuner: MakeTuner, decide_for: Callable[..., Bundle], store: EvidenceStore
+) -> None:
+    decide_for(("64x64x64",))
+    tuner = make_tuner(seconds=0.0)
+    key = tuner.key()
+    bundle = tuner.decide(seen("64x64x64", "32x64x64"))
+    assert bundle is not None
+    assert set(bundle.by_problem) == {GemmProblem(64, 64, 64)}
+    assert "the budget of 0 s was spent" in str(tuner.summary)
+    assert store.state().unfinished == 1
+    assert tuner.key() != key, "the next process must not find the code of a graph that was left unfinished"
+
+
+def test_an_engine_that_cannot_be_had_is_told_and_asked_for_once(make_tuner: MakeTuner) -> None:
+    from tilescout.spaces.errors import DeviceError
+
+    tuner, asked = make_tuner(), []
+
+    def open_engine() -> None:
+        asked.append(1)
+        raise DeviceError("out of memory")
+
+    tuner._open = open_engine  # type: ignore[assignment]
+    assert tuner.decide(seen("64x64x64")) is None
+    assert tuner.decide(seen("32x64x64")) is None
+    assert len(asked) == 1
+    assert "out of memory" in str(tuner.summary)
+
+
+def test_the_summary_says_what_is_gained(make_tuner: MakeTuner, decide_for: Callable[..., Bundle]) -> None:
+    decide_for(("64x64x64",), ("32x64x64",))
+    tuner = make_tuner()
+    tuner.decide(seen("64x64x64", "64x64x64", "32x64x64"))
+    assert tuner.summary.gain_us == pytest.approx(2 * 10.0 * 0.1)
+    lines = str(tuner.summary).splitlines()
+    assert lines[0].startswith("tilescout: 2 of 3 matrix products run our kernels; expected gain 2.0 µs a call")
+    assert lines[1].startswith("  2 × 64x64x64:bf16: ours, proven as fast as torch.mm (10.00 µs); known")
+
+
+def test_a_product_whose_longest_form_is_the_librarys_is_looked_up_without_its_epilogue(
+    make_tuner: MakeTuner, decide_for: Callable[..., Bundle]
+) -> None:
+    decide_for(("64x64x64",), ("64x64x64:bf16:bias",))
+    tuner = make_tuner()
+    tuner.template.check = lambda problem: None  # type: ignore[method-assign]
+    try:
+        forms = tuple(map(GemmProblem.parse, ("64x64x64:bf16:bias", "64x64x64:bf16")))
+        tuner.decide([Sighting(forms, dynamic=False)])
+    finally:
+        del tuner.template.check
+    assert tuner.summary.met == {GemmProblem(64, 64, 64): 1}
