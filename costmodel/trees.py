@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 LEAF = -1
 """The value that stands for the feature in a leaf."""
 
+ROWS, LEVELS = 16384, 3
+"""Rows that descend together, and levels between two looks for those that have reached a leaf: the fastest of 8192 to
+65536 and 1 to 4 for 106,880 rows and 48 trees on one core (2026-11-22), within the noise of some of them."""
+
 
 @dataclass(frozen=True)
 class Forest:
@@ -52,12 +56,33 @@ class Forest:
         """
         values = np.ascontiguousarray(values, dtype=np.float32)
         said = np.empty((len(self), len(values)), dtype=np.float32)
+        if not len(values):
+            return said
+        passed = self._passed(values.min(axis=0), values.max(axis=0))
         ends = np.append(self.roots[1:], len(self.feature))
-        for tree, (start, end) in enumerate(zip(self.roots, ends, strict=True)):
-            # The arrays of one tree fit into the processor's cache, those of all trees do not.
-            leaf = _descend(self.feature[start:end], self.value[start:end], self.right[start:end], values)
-            said[tree] = self.value[start:end][leaf]
+        for start in range(0, len(values), ROWS):
+            # A column behind the other: at a node near the root, most rows compare the same one.
+            columns = np.ascontiguousarray(values[start : start + ROWS].T)
+            for tree, (root, end) in enumerate(zip(self.roots, ends, strict=True)):
+                # The arrays of one tree fit into the processor's cache, those of all trees do not.
+                part = slice(root, end)
+                leaf = _descend(self.feature[part], self.value[part], self.right[part], passed[part] - root, columns)
+                said[tree, start : start + ROWS] = self.value[part][leaf]
         return said
+
+    def _passed(self, lowest: NDArray[np.float32], highest: NDArray[np.float32]) -> NDArray[np.int64]:
+        """For every node, the first at or below it that does not send all rows of this range the same way.
+
+        The sizes of a problem are features of it that all its rows share: a fifth of the nodes is passed.
+        """
+        node = np.arange(len(self.feature))
+        inner = self.feature != LEAF
+        column = np.where(inner, self.feature, 0)
+        passed = np.where(inner & (self.value >= highest[column]), node + 1, node)
+        passed = np.where(inner & (self.value < lowest[column]), node + self.right, passed)
+        while not np.array_equal(further := passed[passed], passed):
+            passed = further
+        return passed
 
     @classmethod
     def constant(cls, value: float) -> "Forest":
@@ -87,19 +112,39 @@ class Forest:
 
 
 def _descend(
-    feature: NDArray[np.int16], value: NDArray[np.float32], right: NDArray[np.int32], values: NDArray[np.float32]
+    feature: NDArray[np.int16],
+    value: NDArray[np.float32],
+    right: NDArray[np.int32],
+    passed: NDArray[np.int64],
+    columns: NDArray[np.float32],
 ) -> NDArray[np.int64]:
-    """The leaf of one tree that each row of `values` falls into."""
-    leaf = np.zeros(len(values), dtype=np.int64)
-    rows = np.arange(len(values)) if feature[0] != LEAF else np.empty(0, dtype=np.int64)
-    node = np.zeros(len(rows), dtype=np.int64)
+    """The leaf of one tree that each row falls into.
+
+    Parameters
+    ----------
+    feature, value, right
+        The tree's nodes, as `Forest` has them.
+    passed
+        The node that each one leads to at once; see `Forest`.
+    columns
+        The features of shape [features, rows].
+    """
+    rows = np.arange(columns.shape[1])
+    node, inner = np.arange(len(feature)), feature != LEAF
+    # Side by side the left and the right child of every node, a leaf's own child: the next place is twice the child.
+    children = np.stack([passed[np.where(inner, node + 1, node)], passed[node + right]], axis=1).ravel() * 2
+    offsets = np.repeat(np.where(inner, feature, 0).astype(np.int64) * len(rows), 2)
+    thresholds, goes_on, cells = np.repeat(value, 2), np.repeat(inner, 2), columns.ravel()
+    leaf = np.zeros(len(rows), dtype=np.int64)
+    place = np.full(len(rows), 2 * passed[0])
     while len(rows):
-        goes_right = values[rows, feature[node]] > value[node]
-        node = node + np.where(goes_right, right[node], 1)
-        ended = feature[node] == LEAF
-        leaf[rows[ended]] = node[ended]
-        rows, node = rows[~ended], node[~ended]
-    return leaf
+        for _ in range(LEVELS):
+            place = children.take(place + (cells.take(offsets.take(place) + rows) > thresholds.take(place)))
+        on = goes_on.take(place)
+        ended, left = np.flatnonzero(~on), np.flatnonzero(on)
+        leaf[rows.take(ended)] = place.take(ended)
+        rows, place = rows.take(left), place.take(left)
+    return leaf // 2
 
 
 def _largest_not_above(thresholds: NDArray[np.float64]) -> NDArray[np.float32]:
