@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from tilescout.search.engines.evaluator import Evaluator, evaluate
 from tilescout.search.engines.selection import check_device, make_engine
@@ -24,6 +24,9 @@ from tilescout.spaces.devices import Device
 from tilescout.spaces.problems import P
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate, of_any_problem
+
+if TYPE_CHECKING:
+    from tilescout.search.tracking import Opening
 
 __all__ = [
     "SAMPLERS",
@@ -154,7 +157,7 @@ def tune(
     template = named_template(space, table) if isinstance(space, str) else of_any_problem(space)
     parsed = template.parse(str(problem))  # an object too: it may be a problem of another template
     budget = budget if isinstance(budget, Budget) else Budget(trials=DEFAULT_TRIALS if budget is None else budget)
-    make_tracker = _tracker_maker(mlflow, store)
+    trackers = _Trackers(mlflow, store)
     with ExitStack() as stack:
         if gpus is None and cluster is None:
             gpus = 1
@@ -163,7 +166,6 @@ def tune(
             objective=objective,
         )  # fmt: skip
         evaluator = stack.enter_context(Evaluator(stack.enter_context(engine), parsed))
-        _LOG.info("%s", evaluator.provenance.description)
         sampler = sampler if sampler is not None else chosen_sampler(template, evaluator.device, settings or {})
         options = TuneOptions(
             sampler,
@@ -176,7 +178,7 @@ def tune(
         )
         if first is not None:
             options = replace(options, first=first(template, evaluator.space))
-        if evaluator.provenance.replayed:
+        if not evaluator.measures_anew:
             made = make_sampler(sampler, evaluator.space, seed, **options.settings)
             if made.hindsight:
                 _LOG.warning(
@@ -195,8 +197,10 @@ def tune(
                 bar.end()
             on_result(TuneResult.of(result))
 
+        stack.enter_context(trackers)
         try:
-            return TuneResult.of(run_study(evaluator, options, make_tracker, show, on_result=answer))
+            found = run_study(evaluator, options, trackers.make, show, on_result=answer, meanwhile=trackers.begin)
+            return TuneResult.of(found)
         except SearchInterrupted as interrupted:
             raise SearchInterrupted(TuneResult.of(interrupted.result)) from interrupted
 
@@ -208,10 +212,47 @@ def chosen_sampler(template: KernelTemplate, device: Device, settings: Mapping[s
     return choice.sampler
 
 
-def _tracker_maker(mlflow: str | bool, store: Path) -> Callable[[StudyInfo, str | None], Tracker]:
-    if not mlflow:
-        return lambda info, run_id: NoTracker()
-    from tilescout.search.tracking import MlflowTracker, default_store
+class _Trackers:
+    """Makes the tracker of a study, in a store that can be opened before the study is known.
 
-    uri, root = default_store(store) if mlflow is True else (mlflow, None)
-    return lambda info, run_id: MlflowTracker(uri, root, info, run_id)
+    Parameters
+    ----------
+    mlflow
+        See `tune`.
+    store
+        The folder of the default store.
+    """
+
+    def __init__(self, mlflow: str | bool, store: Path) -> None:
+        self._opening: Opening | None = None
+        self._root: Path | None = None
+        if mlflow:
+            from tilescout.search import tracking
+
+            self._uri = mlflow if isinstance(mlflow, str) else ""
+            if mlflow is True:
+                self._uri, self._root = tracking.default_store(store)
+            self._opening = tracking.Opening(self._uri)
+
+    def begin(self) -> None:
+        """Start to open the store."""
+        if self._opening is not None:
+            self._opening.begin()
+
+    def make(self, info: StudyInfo, run_id: str | None) -> Tracker:
+        """The tracker of a study; where its measurements come from is said now."""
+        _LOG.info("%s", info.provenance.description)
+        if self._opening is None:
+            return NoTracker()
+        from tilescout.search.tracking import MlflowTracker
+
+        return MlflowTracker(self._uri, self._root, info, run_id, opening=self._opening)
+
+    def __enter__(self) -> Self:
+        if self._opening is not None:
+            self._opening.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._opening is not None:
+            self._opening.__exit__(*exception)

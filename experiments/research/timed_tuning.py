@@ -10,9 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tilescout.search.build.artifacts import SHARED_OBJECT
 
 if TYPE_CHECKING:
     from tilescout.search.engines.engine import Engine
@@ -31,29 +34,32 @@ class Times:
         What is tuned, and how many cores the process may use.
     imported
         The modules of the search were imported.
-    ready
-        The engine was open: the measuring process and its libraries had started.
     prepared
-        The problem was set up on the GPU, and its space enumerated.
+        The problem was set up on the GPU.
     searched, raced, logged
         The search had its last trial, its race was done and the answer known, and MLflow had all.
     compiling, measuring
         The spans in which a kernel was asked of the compilers and not there, and in which the GPU was at work.
+    preparing
+        The span in which the measuring process and the problem were set up.
     trials, compile_seconds
         Finished trials, or compiled kernels, and the seconds of one core that compiling them took.
+    compiled
+        Kernels that are in the store now and were not before.
     """
 
     problem: str = ""
     cores: int = 0
     imported: float = 0.0
-    ready: float = 0.0
     prepared: float = 0.0
     searched: float = 0.0
     raced: float = 0.0
     logged: float = 0.0
     trials: int = 0
     compile_seconds: float = 0.0
+    compiled: int = 0
     compiling: list[Span] = field(default_factory=list)
+    preparing: list[Span] = field(default_factory=list)
     measuring: list[Span] = field(default_factory=list)
 
 
@@ -71,8 +77,14 @@ def watched(spans: list[Span], now: Callable[[], float], call: Callable[..., "Fu
 
 def watch(engine: "Engine", times: Times, now: Callable[[], float]) -> None:
     """Note what an engine is asked, from now on."""
-    for name, spans in (("compile", times.compiling), ("measure", times.measuring)):
+    asked = (("compile", times.compiling), ("prepare", times.preparing), ("measure", times.measuring))
+    for name, spans in asked:
         setattr(engine, name, watched(spans, now, getattr(engine, name)))
+
+
+def kernels(store: Path) -> int:
+    """How many compiled kernels there are in an artifact store."""
+    return sum(1 for _ in store.glob(f"*/*/{SHARED_OBJECT}")) if store.is_dir() else 0
 
 
 def tune(problem: str, store: Path, launched: float) -> Times:
@@ -85,7 +97,7 @@ def tune(problem: str, store: Path, launched: float) -> Times:
     from tilescout.search.engines.evaluator import Evaluator
     from tilescout.search.engines.selection import make_engine
     from tilescout.search.studies.folders import artifacts, studies
-    from tilescout.search.tracking import MlflowTracker, default_store
+    from tilescout.search.tracking import MlflowTracker, Opening, default_store
     from tilescout.search.tuning.loop import Budget
     from tilescout.search.tuning.study import TuneOptions, run_study
     from tilescout.spaces.templates import find_template
@@ -93,21 +105,24 @@ def tune(problem: str, store: Path, launched: float) -> Times:
     times = Times(problem, available_cores(), imported=now())
     template = find_template("gemm_sm90")
     parsed = template.parse(problem)
+    before = kernels(artifacts(store))
     with make_engine(template, parsed, artifacts(store), device="cuda", gpus=1) as engine:
-        times.ready = now()
         watch(engine, times, now)
-        with Evaluator(engine, parsed) as evaluator:
-            times.prepared = now()
+        with Evaluator(engine, parsed) as evaluator, ExitStack() as stack:
             uri, root = default_store(store)
+            opening = stack.enter_context(Opening(uri))
             result = run_study(
                 evaluator,
                 TuneOptions("guided", 0, Budget(64), studies(store, None)),
-                lambda info, run_id: MlflowTracker(uri, root, info, run_id),
+                lambda info, run_id: MlflowTracker(uri, root, info, run_id, opening=opening),
                 on_result=lambda _: setattr(times, "raced", now()),
+                meanwhile=opening.begin,
             )
             times.logged = now()
     times.trials = len(result.trials)
     times.compile_seconds = sum(trial.measurement.compile_seconds for trial in result.trials)
+    times.prepared = times.preparing[0][1]
+    times.compiled = kernels(artifacts(store)) - before
     times.searched = max(trial.finished for trial in result.trials) - launched
     return times
 
@@ -128,6 +143,7 @@ def compile_some(problem: str, count: int, store: Path, launched: float) -> Time
     from tilescout.spaces.templates import find_template
 
     times = Times(problem, available_cores(), imported=now())
+    before = kernels(artifacts(store))
     template, device = find_template("gemm_sm90"), find_device("h200")
     parsed = template.parse(problem)
     with CompilePool(
@@ -136,11 +152,12 @@ def compile_some(problem: str, count: int, store: Path, launched: float) -> Time
         pool.start()
         space = template.space(parsed, device)
         drawn = [space[int(index)] for index in space.sample(count - 1, np.random.default_rng(0))]
-        times.ready = times.prepared = now()
+        times.prepared = now()
         compile_ = watched(times.compiling, now, pool.submit)
         futures = [compile_(each) for each in (template.default(parsed, device), *drawn)]
         built = [future.result() for future in futures]
         times.searched = times.raced = times.logged = now()
+    times.compiled = kernels(artifacts(store)) - before
     times.trials = sum(isinstance(each, Artifact) for each in built)
     times.compile_seconds = sum(each.compile_seconds for each in built)
     return times

@@ -18,6 +18,7 @@ from tilescout.search.engines.library_candidates import Candidate, fastest_candi
 from tilescout.search.engines.races import Racetrack
 from tilescout.search.measure.library_best import BESIDE, LibraryBest
 from tilescout.search.measure.measurement import Measurement
+from tilescout.search.measure.provenance import Provenance
 from tilescout.spaces.problems import Problem
 
 
@@ -46,8 +47,6 @@ class Evaluator(Closing):
         The configurations that can be tried.
     device
         The GPU whose times are reported.
-    provenance
-        Where the measurements come from.
     library
         The function that calls the library's kernel; times are relative to it.
     capacity
@@ -55,8 +54,6 @@ class Evaluator(Closing):
 
     Raises
     ------
-    DeviceError
-        If the problem can't be set up.
     ProblemError, SpaceError
         If the template can't compute the problem, or not on this device.
     TableError
@@ -65,15 +62,16 @@ class Evaluator(Closing):
 
     def __init__(self, engine: Engine, problem: Problem, gpus: Sequence[int] | None = None) -> None:
         self.engine, self.template, self.problem = engine, engine.template, problem
-        self.device, self.provenance = engine.device, engine.provenance
+        self.device = engine.device
         self.space = engine.space(problem)
         self.library = engine.library(problem)
         self._on_gpu = dict.fromkeys(range(engine.gpus) if gpus is None else gpus, 0)  # tasks in flight, by GPU
         self.capacity = engine.capacity(len(self._on_gpu))
-        self._library_us = engine.prepare(next(iter(self._on_gpu)), problem).result()
+        self._prepared = engine.prepare(next(iter(self._on_gpu)), problem)
         self._in_flight = 0
         self._compiling: dict[int, Future[Artifact | CompileFailure]] = {}
         self._compiled: deque[tuple[int, bool, Artifact]] = deque()
+        self._expected: list[Future[Artifact | CompileFailure]] = []
         self._done = _Outcomes()
         self._incumbent = math.inf
         self._lock = threading.RLock()  # an outcome may be there at once, and hands over the next
@@ -81,9 +79,24 @@ class Evaluator(Closing):
         self._candidate: Candidate | None = None
 
     @property
+    def provenance(self) -> Provenance:
+        """Where the measurements come from, once the engine is ready to measure.
+
+        Raises
+        ------
+        DeviceError
+            If a GPU can't be used.
+        """
+        return self.engine.provenance
+
+    @property
     def measures_anew(self) -> bool:
         """Whether configurations can `race`."""
         return self.engine.measures_anew
+
+    def expect(self, index: int) -> None:
+        """Start compiling a configuration that is likely to be submitted; if it never is, nothing hears of it."""
+        self._expected.append(self.engine.compile(self.space[index], self.problem.signature))
 
     def submit(self, index: int, incumbent: float | None = None) -> None:
         """Start trying the configuration with this index in `space`.
@@ -102,6 +115,8 @@ class Evaluator(Closing):
             If the space has no such configuration.
         RuntimeError
             If as many as `capacity` are in flight, or the evaluator was closed.
+        DeviceError
+            If the problem can't be set up.
         """
         if self._closed:
             raise RuntimeError("the evaluator was closed")
@@ -110,6 +125,7 @@ class Evaluator(Closing):
         if self._in_flight >= self.capacity:
             many = "one configuration" if self.capacity == 1 else f"{self.capacity} configurations"
             raise RuntimeError(f"the evaluator takes {many} at a time: wait for an outcome first")
+        self.library_us()  # nothing is measured before
         self._in_flight += 1
         # Compiling takes a while: by the time the kernel is measured, a better incumbent may be known.
         if incumbent is not None:
@@ -147,13 +163,20 @@ class Evaluator(Closing):
             self._done = _Outcomes()
             self._in_flight = 0
             self._compiled.clear()
-            compiling, self._compiling = self._compiling, {}
-        for future in compiling.values():
+            compiling, self._compiling = [*self._compiling.values(), *self._expected], {}
+            self._expected = []
+        for future in compiling:
             future.cancel()
 
     def library_us(self) -> float:
-        """The library's steady time on the problem, in µs."""
-        return self._library_us
+        """The library's steady time on the problem, in µs; waits until the problem is set up.
+
+        Raises
+        ------
+        DeviceError
+            If it can't be.
+        """
+        return self._prepared.result()
 
     def library_best(self) -> LibraryBest | None:
         """The fastest of the library's own candidates, which then can `race` under the number `BESIDE`.
@@ -171,7 +194,7 @@ class Evaluator(Closing):
         if recorded is not None:
             return recorded
         gpu = next(iter(self._on_gpu))
-        self._candidate = fastest_candidate(self.engine, gpu, self.problem, self._library_us)
+        self._candidate = fastest_candidate(self.engine, gpu, self.problem, self.library_us())
         return self._candidate.best if self._candidate is not None else None
 
     def move(self, gpu: int) -> None:
@@ -184,7 +207,7 @@ class Evaluator(Closing):
         See `Racetrack.measure`; `indices` are of `space`, or `BESIDE`.
         """
         beside = {} if self._candidate is None else {BESIDE: self._candidate.task}
-        track = Racetrack(self.engine, next(iter(self._on_gpu)), self.problem, self._library_us, self.space, beside)
+        track = Racetrack(self.engine, next(iter(self._on_gpu)), self.problem, self.library_us(), self.space, beside)
         return track.measure(indices, rounds, pairs, seed)
 
     def close(self) -> None:
@@ -192,6 +215,9 @@ class Evaluator(Closing):
         with self._lock:
             self._closed = True
             self._compiled.clear()
+            expected, self._expected = self._expected, []
+        for future in expected:
+            future.cancel()
 
     def _heard(self, done: "_Outcomes", act: Callable[[], None]) -> "Callable[[Future[Any]], None]":
         """A callback for a future that acts on its outcome; the caller of `wait` hears of any error."""
@@ -226,7 +252,7 @@ class Evaluator(Closing):
             index, prunable, artifact = self._compiled.popleft()
             self._on_gpu[gpu] += 1
             incumbent = self._incumbent if prunable else None
-            task = Task(self.space[index], artifact, self.problem, self._library_us, incumbent)
+            task = Task(self.space[index], artifact, self.problem, self.library_us(), incumbent)
             measured = self.engine.measure(gpu, [task])
             measured.add_done_callback(self._heard(self._done, self._returned(self._done, gpu, index, measured)))
 

@@ -1,6 +1,7 @@
 """Which GPUs this machine has, asked of the driver alone: no torch, no CUDA context."""
 
 import ctypes
+from collections.abc import Sequence
 
 
 def visible_gpus() -> list[str]:
@@ -19,6 +20,14 @@ def visible_gpus() -> list[str]:
             return []
         names.append(name.value.decode())
     return names
+
+
+def products_of(gpus: Sequence[str]) -> list[str]:
+    """Product names of the GPUs that are called ``cuda`` or ``cuda:N``; empty if the driver does not know them all."""
+    visible = visible_gpus()
+    numbers = [gpu.removeprefix("cuda").removeprefix(":") or "0" for gpu in gpus if gpu.startswith("cuda")]
+    known = [visible[int(number)] for number in numbers if int(number) < len(visible)]
+    return known if len(known) == len(gpus) else []
 
 
 def driver_version() -> tuple[int, int] | None:

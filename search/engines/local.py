@@ -1,7 +1,8 @@
 """The engine of one machine: a pool of compiler processes, and a measuring process for each GPU."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 from tilescout.search.build.artifacts import Artifact, ArtifactStore, CompileFailure
 from tilescout.search.build.compilers import CompilePool, described_artifact
 from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task
+from tilescout.search.engines.gpus import products_of
 from tilescout.search.engines.jobs import at_work, complete, describe_gpus, device_of, job_of, measure_batch
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.process import MeasuringProcess, WorkerLostError
-from tilescout.search.measure.protocol import protocol_of
+from tilescout.search.measure.protocol import Objective, protocol_of
 from tilescout.search.measure.provenance import Provenance
 from tilescout.spaces.devices import Device
 from tilescout.spaces.knobs import Configuration
@@ -29,6 +31,8 @@ Result = TypeVar("Result")
 
 class LocalEngine(Engine):
     """Compiles and measures on this machine.
+
+    A measuring process takes seconds to start. Kernels can be compiled meanwhile; what needs the process waits for it.
 
     Parameters
     ----------
@@ -46,7 +50,7 @@ class LocalEngine(Engine):
     Raises
     ------
     DeviceError
-        If a GPU can't be used or is unknown, or they are not alike.
+        If a GPU is unknown, or they are not alike.
     StoreError
         If the store can't be written.
     """
@@ -65,31 +69,51 @@ class LocalEngine(Engine):
         def compilers(arch: str) -> CompilePool:
             return CompilePool(template, "", arch, artifacts, self.options.compile)
 
-        # A measuring process takes seconds to start. The compiler is imported meanwhile, where its target is known.
+        # The compiler is imported while the measuring processes start, where its target is known.
         targets = template.archs if device is None else (device.arch,)
         self._pool = compilers(targets[0])
         if len(targets) == 1:
             self._pool.start()
         self._processes = [MeasuringProcess(gpu, self.options.timeout) for gpu in gpus]
         self._threads = [ThreadPoolExecutor(1, f"measure-{gpu}") for gpu in gpus]
+        self._described = [self._on(gpu, MeasuringProcess.describe) for gpu in range(len(gpus))]
         try:
-            starting = [self._on(gpu, MeasuringProcess.describe) for gpu in range(len(gpus))]
-            described = [future.result() for future in starting]
-            self.product = describe_gpus([each["name"] for each in described])
+            self.product = describe_gpus(products_of(gpus) or [self._name_of(gpu) for gpu in range(len(gpus))])
             self.device = device_of(self.product, device)
         except BaseException:
             self.close()
             raise
-        self.versions = {**described[0]["versions"], "nvidia-cutlass-dsl": version("nvidia-cutlass-dsl")}
         self.gpus, self.compilers = len(gpus), self.options.compile.processes
-        objective = self.options.protocol.objective
-        self.protocol, self.protocol_text = protocol_of(objective)
-        versions = {**self.versions, "protocol": self.protocol}
-        where_from = at_work(self.product, self.gpus, self.versions, objective=objective)
-        self.provenance = Provenance("live", where_from, versions, objective=objective)
+        self.protocol, self.protocol_text = protocol_of(self.options.protocol.objective)
         if self.device.arch != self._pool.arch:
             self._pool.close()
             self._pool = compilers(self.device.arch)
+
+    @cached_property
+    def versions(self) -> Mapping[str, str]:  # type: ignore[override]
+        """Of the software that matters, once the measuring processes are ready.
+
+        Raises
+        ------
+        DeviceError
+            If a GPU can't be used.
+        """
+        described = [future.result() for future in self._described]
+        return {**described[0]["versions"], "nvidia-cutlass-dsl": version("nvidia-cutlass-dsl")}
+
+    @cached_property
+    def provenance(self) -> Provenance:  # type: ignore[override]
+        """Where the measurements come from, once the measuring processes are ready; raises as `versions` does."""
+        objective = self.objective
+        where_from = at_work(self.product, self.gpus, self.versions, objective=objective)
+        return Provenance("live", where_from, {**self.versions, "protocol": self.protocol}, objective=objective)
+
+    @property
+    def objective(self) -> Objective:
+        return self.options.protocol.objective
+
+    def _name_of(self, gpu: int) -> str:
+        return str(self._described[gpu].result()["name"])
 
     def library(self, problem: Problem) -> str:
         return load_workload(self.template.workload).library(problem)

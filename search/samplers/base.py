@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -159,6 +159,20 @@ class SpaceSampler(BaseSampler, ABC):
         free
             Indices to choose from, in order; never empty.
         """
+
+    def first(self, given: Sequence[int], count: int) -> Iterator[int]:
+        """What a new study is proposed after the trials that it is given, while no outcome is known.
+
+        It yields nothing where that is not known, as by default. Kernels are compiled by it while a GPU is set up.
+
+        Parameters
+        ----------
+        given
+            Indices of the configurations that are enqueued in the study.
+        count
+            Most proposals.
+        """
+        return iter(())
 
     def done(self, study: optuna.Study) -> str | None:
         """The reason why the search is not worth going on; None if it is. Most samplers never give one.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tilescout.search.tracking.page import to_html
     from tilescout.search.tracking.server import FRONT_PAGE, HOST, PORT, address, serve
     from tilescout.search.tracking.store import (
+        Opening,
         artifact_folder,
         default_store,
         find_experiment,
@@ -38,6 +39,7 @@ __all__ = [
     "TRIAL_TAG",
     "UI_MODE",
     "MlflowTracker",
+    "Opening",
     "SuiteInfo",
     "SuiteRun",
     "TrackingError",
@@ -71,6 +73,7 @@ __getattr__, __dir__ = public_names(
         "PORT": "server",
         "address": "server",
         "serve": "server",
+        "Opening": "store",
         "artifact_folder": "store",
         "default_store": "store",
         "find_experiment": "store",

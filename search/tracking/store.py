@@ -4,11 +4,13 @@ import logging
 import os
 import re
 import sqlite3
+import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from concurrent.futures import Future
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from tilescout.search.tracking.mlflow_hooks import VIEW_TAG, View, make_sqlite_store
 from tilescout.spaces.errors import StoreError, one_line
@@ -75,8 +77,23 @@ def quiet_mlflow() -> Iterator[None]:
     Variables that the user has set in the environment stay. Open it in the main thread: it is not safe to change the
     environment while other threads read it.
     """
+    with _quiet_environment(), _quiet_loggers():
+        yield
+
+
+@contextmanager
+def _quiet_environment() -> Iterator[None]:
     ours = {name: value for name, value in _QUIET.items() if name not in os.environ}
     os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name in ours:
+            os.environ.pop(name, None)
+
+
+@contextmanager
+def _quiet_loggers() -> Iterator[None]:
     import mlflow  # noqa: F401  (after telemetry is off, and before its log levels are set)
 
     # Whatever matters is raised as an exception too, so that nothing is lost.
@@ -89,8 +106,56 @@ def quiet_mlflow() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-        for name in ours:
-            os.environ.pop(name, None)
+
+
+class Opening:
+    """Opens a store in a thread: importing MLflow and making a store take seconds.
+
+    Use it as a context manager, in the main thread.
+
+    Parameters
+    ----------
+    uri
+        The store.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._opened: Future[MlflowClient] = Future()
+        self._thread = threading.Thread(target=self._open, name="mlflow-opening", daemon=True)
+        self._environment = ExitStack()
+
+    def begin(self) -> None:
+        """Start to open it, unless that was done."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def client(self) -> "MlflowClient":
+        """A client of the store, once it is open.
+
+        Raises
+        ------
+        StoreError
+            As `open_client` does.
+        """
+        self.begin()
+        return self._opened.result()
+
+    def _open(self) -> None:
+        try:
+            with _quiet_loggers():
+                self._opened.set_result(open_client(self._uri))
+        except BaseException as error:  # whoever asks for the client hears of it
+            self._opened.set_exception(error)
+
+    def __enter__(self) -> Self:
+        self._environment.enter_context(_quiet_environment())
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._environment.close()
 
 
 def open_client(uri: str) -> "MlflowClient":

@@ -14,7 +14,14 @@ from tilescout.search.tracking.fields import UI_MODE
 from tilescout.search.tracking.monitor import system_metrics
 from tilescout.search.tracking.plots import draw, to_png
 from tilescout.search.tracking.runs import StudyRuns
-from tilescout.search.tracking.store import artifact_folder, is_passing, open_client, quiet_mlflow, translated
+from tilescout.search.tracking.store import (
+    Opening,
+    artifact_folder,
+    is_passing,
+    open_client,
+    quiet_mlflow,
+    translated,
+)
 from tilescout.search.tracking.views import importance
 from tilescout.search.tracking.writer import TrackingError, Writer
 
@@ -42,6 +49,8 @@ class MlflowTracker:
         The parent run to go on with; None starts a new one. Hand `catch_up` the trials of before, then.
     suite
         The run of the suite that a new parent run belongs to, if it does.
+    opening
+        The store, where it is being opened already.
     patience
         Seconds without a single delivery after which `finish` and `close` give up on the store.
 
@@ -66,6 +75,7 @@ class MlflowTracker:
         run_id: str | None = None,
         *,
         suite: str | None = None,
+        opening: Opening | None = None,
         patience: float = 30.0,
     ) -> None:
         self._patience = patience
@@ -75,8 +85,9 @@ class MlflowTracker:
         self._noted: set[int] = set()
         self._closed = False
         with ExitStack() as stack:
+            opened = opening.client() if opening is not None else None
             stack.enter_context(quiet_mlflow())
-            client = open_client(uri)
+            client = opened or open_client(uri)
             with translated(uri):
                 self._runs = StudyRuns(client, artifact_root or artifact_folder(uri), info, run_id, suite)
                 if not info.provenance.replayed:

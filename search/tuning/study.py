@@ -153,6 +153,7 @@ def run_study(
     on_trial: Callable[[TrialRecord], None] = lambda trial: None,
     search: Loop = run,
     on_result: Callable[[StudyResult], None] = lambda result: None,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> StudyResult:
     """Search for the fastest configuration.
 
@@ -173,6 +174,8 @@ def run_study(
         The loop that asks and tells the study; for a suite, one that does so in turns.
     on_result
         Called with the result as soon as it is known and stored; the tracker takes seconds more.
+    meanwhile
+        Called once, while the GPU is set up and the first kernels are compiled: for what takes seconds to begin.
 
     Returns
     -------
@@ -192,6 +195,8 @@ def run_study(
     template, space = evaluator.template, evaluator.space
     sampler = make_sampler(options.sampler, space, options.seed, **options.settings)
     options = replace(options, seed=options.seed if sampler.seed is None else sampler.seed)
+    _compile_first(evaluator, sampler, options)
+    meanwhile()
     parts = (template.name, space.problem, _place(evaluator), sampler.label, f"s{options.seed}")
     base = file_name("-".join(map(str, parts)).replace(":", "-"))
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -255,6 +260,26 @@ def run_study(
     return result
 
 
+def _compile_first(evaluator: Evaluator, sampler: SpaceSampler, options: TuneOptions) -> None:
+    """Have the compilers begin with what a new study is going to try first: a GPU takes seconds to be set up."""
+    if options.resume or not evaluator.measures_anew or sampler.lookahead is None:
+        return
+    given = _given(evaluator, options)[: sampler.lookahead]
+    for index in given:
+        evaluator.expect(index)
+    trials = options.budget.trials if options.budget.trials is not None else sampler.lookahead
+    for index in sampler.first(given, min(trials, evaluator.capacity, sampler.lookahead) - len(given)):
+        evaluator.expect(index)
+
+
+def _given(evaluator: Evaluator, options: TuneOptions) -> list[int]:
+    """What a study tries first, whatever its sampler: the default, and what is to come right after."""
+    template, space = evaluator.template, evaluator.space
+    default = template.default_in(space)
+    ahead = [space.index(default)] if default in space else []
+    return list(dict.fromkeys([*ahead, *options.first, *template.first_in(space)]))
+
+
 def _race(evaluator: Evaluator, result: StudyResult, default: int | None, options: TuneOptions) -> StudyResult:
     """The result with the final between the best trials, where they can be measured anew and the default is right."""
     timed = {trial.index: timing for trial in result.trials if (timing := trial.measurement.timing) is not None}
@@ -293,9 +318,8 @@ def _about(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, opt
     stored = study.user_attrs.get(_ABOUT)
     if stored is None:
         # These first: a search that is killed in between does this again, and none is queued twice.
-        ahead = [space.index(default)] if default in space else []
         queued = len(all_trials(study))
-        for index in list(dict.fromkeys([*ahead, *options.first, *template.first_in(space)]))[queued:]:
+        for index in _given(evaluator, options)[queued:]:
             study.enqueue_trial(dict(zip(distributions(space), map(int, space.codes[index]), strict=True)))
         stored = {"space_hash": template.source_hash, "library_us": evaluator.library_us(), "objective": objective}
         study.set_user_attr(_ABOUT, stored)

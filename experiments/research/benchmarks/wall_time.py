@@ -7,8 +7,9 @@ first. Without a GPU it compiles the default and 15 random configurations of eac
 to so many cores by its affinity. Every second is counted once:
 
 - `start`: until the search's modules are imported
-- `set up`: until the measuring process, the GPU's context and the problem are ready
-- `propose`: of the search, while nothing is in flight: the sampler, the study's files
+- `set up`: until the measuring process, the GPU's context and the problem are ready; the first kernels are compiled
+  meanwhile
+- `propose`: from then on, while nothing is in flight: the sampler, the study's files, MLflow where it is not open yet
 - `compile`: of the search, while kernels are compiled and the GPU waits
 - `measure`: of the search, while the GPU measures
 - `race`: from the last trial until the answer is known
@@ -108,7 +109,7 @@ def timed(cores: int, asked: Mapping[str, object]) -> dict[str, Any]:
         "answered": times["raced"],
         "cpu_seconds": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
         "trials": times["trials"],
-        "compiled": len(times["compiling"]),
+        "compiled": times["compiled"],
         "compile_core_seconds": times["compile_seconds"],
         "account": account(times, ended),
         "times": times,

@@ -43,6 +43,12 @@ class History:
     best: float | None
     are_times: bool
 
+    @classmethod
+    def of_running(cls, running: Indices) -> "History":
+        """The history of a search for the least time of which nothing is known yet but what is in flight."""
+        none = np.empty(0, dtype=np.int64)
+        return cls(none, np.empty(0), np.empty(0, dtype=np.bool_), none, running, None, True)
+
 
 def history_of(study: optuna.Study, space: SearchSpace, but: int | None = None) -> History:
     """The history of a study, without the trial of number `but`.

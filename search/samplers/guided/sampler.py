@@ -1,6 +1,6 @@
 """Samplers that start from what a cost model knows and learn from every measurement."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -120,8 +120,17 @@ class GuidedSampler(SpaceSampler):
         known = self._known(study, but=trial.number)
         if known.prior is None and len(known.history.settled) < self.tuning.startup:
             return int(rng.choice(free))
-        candidates, mean, std = self._foreseen(known, free, rng)
-        return int(candidates[most_promising(mean, std, incumbent(known.history, known.prior))])
+        return self._proposal(known, free, rng)
+
+    def first(self, given: Sequence[int], count: int) -> Iterator[int]:
+        prior = self.about.prior.now()
+        if prior is None:
+            return
+        ahead, rng = list(given), np.random.default_rng(0)  # with a prior, nothing is left to chance
+        for _ in range(count):
+            known = _Known(History.of_running(np.unique(ahead)), prior)
+            ahead.append(self._proposal(known, np.setdiff1d(np.arange(len(self.space)), ahead), rng))
+            yield ahead[-1]
 
     def done(self, study: optuna.Study) -> str | None:
         return self._reason_to_stop(self._left(*self._if_given_up(study)))
@@ -181,6 +190,11 @@ class GuidedSampler(SpaceSampler):
     def _known(self, study: optuna.Study, but: int | None = None) -> "_Known":
         history = history_of(study, self.space, but)
         return _Known(history, self.about.prior.now() if history.are_times else None)
+
+    def _proposal(self, known: "_Known", free: Indices, rng: np.random.Generator) -> int:
+        """The candidate of the largest expected improvement."""
+        candidates, mean, std = self._foreseen(known, free, rng)
+        return int(candidates[most_promising(mean, std, incumbent(known.history, known.prior))])
 
     def _foreseen(self, known: "_Known", free: Indices, rng: np.random.Generator) -> tuple[Indices, Floats, Floats]:
         """The candidates, and the mean and standard deviation of their values."""

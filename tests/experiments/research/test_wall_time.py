@@ -44,6 +44,7 @@ def test_compiling_is_timed_without_a_gpu(tmp_path: object) -> None:
 
     assert empty["cores"] == 1
     assert empty["trials"] == full["trials"] == empty["compiled"] == 2
+    assert full["compiled"] == 0
     assert empty["compile_core_seconds"] == full["compile_core_seconds"] > 0
     assert full["account"]["compile"] < empty["account"]["compile"]
     assert sum(empty["account"].values()) == pytest.approx(empty["seconds"])

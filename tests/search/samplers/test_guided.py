@@ -89,6 +89,18 @@ def test_it_begins_with_what_the_model_expects_to_be_fastest() -> None:
     assert search(study_of(SPACE, Expectation(truth)), SPACE, truth, 1) == [int(truth.argmin())]
 
 
+def test_it_says_ahead_what_it_proposes_before_any_outcome() -> None:
+    study = study_of(SPACE, Expectation(truth_of(SPACE), 0.3))
+    given = [7, 3]
+    for index in given:
+        study.enqueue_trial(dict(zip(distributions(SPACE), map(int, SPACE.codes[index]), strict=True)))
+
+    said = list(sampler_of(study).first(given, 10))
+
+    assert [ask(study, SPACE)[1] for _ in range(12)] == given + said
+    assert list(sampler_of(study_of(SPACE, None)).first(given, 10)) == []  # at random
+
+
 def test_a_good_model_finds_the_best_within_a_few() -> None:
     truth = truth_of(SPACE)
     expected = truth + 0.05 * np.random.default_rng(1).standard_normal(len(truth)) + 0.3

@@ -2,11 +2,15 @@
 
 import itertools
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
+from tilescout.search.build.artifacts import Artifact, CompileFailure
+from tilescout.search.engines.engine import FEWEST
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.measure.measurement import Measurement, Status
@@ -19,8 +23,10 @@ from tilescout.search.tables.table import Table
 from tilescout.search.tracking.fields import common_tags
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
-from tilescout.spaces.errors import SamplerError, StoreError
+from tilescout.spaces.errors import DeviceError, SamplerError, StoreError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import find_template
 
 TEMPLATE = find_template("gemm_sm90")
@@ -55,6 +61,50 @@ def test_the_same_seed_gives_the_same_trials(table: Table, tmp_path: Path, sampl
 def test_another_seed_gives_other_trials(table: Table, tmp_path: Path, sampler: str) -> None:
     first, second = (search(table, tmp_path, sampler, seed=seed, trials=25) for seed in (1, 2))
     assert indices(first.trials) != indices(second.trials)
+
+
+class SlowToStart(ReplayEngine):
+    """A GPU that is set up only once all that a search tries first was asked of the compilers."""
+
+    measures_anew = True
+
+    def __init__(self, table: Table, count: int) -> None:
+        super().__init__(table, TEMPLATE)
+        self.asked: list[Configuration] = []
+        self._count, self._ready = count, Event()
+
+    def capacity(self, gpus: int) -> int:
+        return FEWEST
+
+    def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
+        self.asked.append(configuration)
+        if len(self.asked) == self._count:
+            self._ready.set()
+        return super().compile(configuration, signature)
+
+    def prepare(self, gpu: int, problem: Problem) -> "Future[float]":
+        future: Future[float] = Future()
+
+        def set_up() -> None:
+            if self._ready.wait(30):
+                future.set_result(super(SlowToStart, self).prepare(gpu, problem).result())
+            else:
+                future.set_exception(DeviceError("nothing was asked of the compilers"))
+
+        Thread(target=set_up, daemon=True).start()
+        return future
+
+
+def test_what_is_tried_first_is_compiled_while_the_gpu_is_set_up(table: Table, tmp_path: Path) -> None:
+    engine = SlowToStart(table, count=12)
+    with Evaluator(engine, PROBLEM) as evaluator:
+        options = TuneOptions("guided", 0, Budget(12, whole=True), tmp_path)
+        begun: list[int] = []
+        result = run_study(evaluator, options, meanwhile=lambda: begun.append(len(engine.asked)))
+
+    assert begun == [12]
+    assert {trial.configuration for trial in result.trials} == set(engine.asked[:12])
+    assert result.trials[0].configuration == engine.asked[0]
 
 
 @pytest.mark.parametrize("sampler", list(SAMPLERS))
