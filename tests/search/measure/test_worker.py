@@ -322,7 +322,7 @@ import json, os, signal, sys, threading, time
 from pathlib import Path
 from tilescout.search.measure.process import MeasuringProcess, WorkerLostError
 from tilescout.search.measure.worker import Job, Worker
-process = MeasuringProcess("cpu", 600)
+process = MeasuringProcess("cpu", 600, spare_after=0)
 process.describe()
 print(Path(f"/proc/self/task/{os.getpid()}/children").read_text(), flush=True)
 if len(sys.argv) > 1:
