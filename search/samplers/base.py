@@ -161,7 +161,7 @@ class SpaceSampler(BaseSampler, ABC):
         """
 
     def first(self, given: Sequence[int], count: int) -> Iterator[int]:
-        """What a new study is proposed after the trials that it is given, while no outcome is known.
+        """Indices that are proposed to a new study after those that it is given, while no outcome is known.
 
         It yields nothing where that is not known, as by default. Kernels are compiled by it while a GPU is set up.
 

@@ -273,7 +273,7 @@ def _compile_first(evaluator: Evaluator, sampler: SpaceSampler, options: TuneOpt
 
 
 def _given(evaluator: Evaluator, options: TuneOptions) -> list[int]:
-    """What a study tries first, whatever its sampler: the default, and what is to come right after."""
+    """Indices that a study tries first, whatever its sampler: the default, and those that come right after."""
     template, space = evaluator.template, evaluator.space
     default = template.default_in(space)
     ahead = [space.index(default)] if default in space else []
