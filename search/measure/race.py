@@ -42,8 +42,10 @@ class RaceOptions:
     heat, repeat
         Standard deviations of a ratio, relative: between heats of one process beyond what their rounds explain, and
         between processes and hosts; see `tilescout.search.measure.heats.HeatNoise`. Two H200 hosts told a time over
-        the default's that differed by 0.16 % (root mean square over six problems), and a time over the library's by
-        up to 3.6 %: no interval here promises the latter (`experiments/results/race-intervals.md`).
+        the default's that differed by 0.16 % (root mean square over six problems).
+    host
+        Half of the 95 % interval of what a time over the library's changes by from host to host, on the scale of
+        logarithms: the library's own kernels differ more than ours (`experiments/results/race-intervals.md`).
     """
 
     candidates: int = 6
@@ -55,6 +57,7 @@ class RaceOptions:
     indifference: float = 0.002
     heat: float = 0.0013
     repeat: float = 0.0016
+    host: float = 0.0416
 
     @property
     def noise(self) -> HeatNoise:
@@ -73,6 +76,11 @@ class Estimate:
     def inverse(self) -> "Estimate":
         """The same as a speed-up."""
         return Estimate(1 / self.value, 1 / self.high, 1 / self.low)
+
+    def widened(self, half: float) -> "Estimate":
+        """The same with another uncertainty added, half of whose 95 % interval this is, on the scale of logarithms."""
+        low, high = (math.hypot(math.log(end / self.value), half) for end in (self.low, self.high))
+        return Estimate(self.value, self.value * math.exp(-low), self.value * math.exp(high))
 
 
 @dataclass(frozen=True)
@@ -101,6 +109,9 @@ class Race:
         Time over the library's of what ran in every round beside the candidates and can't win; None if nothing did.
     over_beside
         The answer's time over that, measured in the same rounds.
+    elsewhere
+        The answer's time over the library's on other hosts of the same GPU, a wider interval than that of `ratios`;
+        None in studies of older versions.
     """
 
     winner: int
@@ -113,6 +124,7 @@ class Race:
     gpu_seconds: float = 0.0
     beside: Estimate | None = None
     over_beside: Estimate | None = None
+    elsewhere: Estimate | None = None
 
     def seconds_of(self, index: int) -> float:
         """The share of a configuration in the race's GPU time; all that run in a round count the same."""
@@ -130,7 +142,11 @@ class Race:
             against = f"proven at least as fast as the default ({_range(speed)} of its speed)"
         state = "faster than" if library.low > 1 else "slower than" if library.high < 1 else "level with"
         sure = f"{self.probability:.0%} sure to be the fastest of {len(self.ratios)}"
-        return f"{against}; {state} {peer} ({_range(library)} of its speed); {sure}"
+        here = f"{_range(library)} of its speed"
+        if self.elsewhere is not None:
+            other = self.elsewhere.inverse()
+            here += f"; on other hosts {other.low:.3f} to {other.high:.3f}"
+        return f"{against}; {state} {peer} ({here}); {sure}"
 
 
 def _range(estimate: Estimate) -> str:
@@ -243,6 +259,7 @@ def run_race(
         ran={runner: int(np.isfinite(logs[:, :, at]).sum()) for at, runner in enumerate(runners)},
         beside=None if beside is None else ratio(len(runners)),
         over_beside=None if beside is None else _estimate(_behind(logs, answer, len(runners), options)),
+        elsewhere=ratio(answer).widened(options.host),
     )
 
 

@@ -82,7 +82,8 @@ def _check(result: StudyResult) -> None:
         known = {trial.index for trial in result.trials if trial.measurement.timing is not None}
         if not {race.winner, race.answer} <= set(race.ratios) <= known or set(race.ran) != set(race.ratios):
             raise ValueError("the race names trials that were not timed")
-        for ratio in (*race.ratios.values(), race.over_default):
+        elsewhere = () if race.elsewhere is None else (race.elsewhere,)
+        for ratio in (*race.ratios.values(), race.over_default, *elsewhere):
             check_interval(ratio.value, ratio.low, ratio.high)
         for trial in result.trials:
             timing = trial.measurement.timing
@@ -132,6 +133,7 @@ def _race(record: Mapping[str, Any] | None) -> Race | None:
         answer=record["answer"],
         ratios=ratios,
         over_default=Estimate(**record["speedup_over_default"]).inverse(),
+        elsewhere=Estimate(**elsewhere).inverse() if (elsewhere := record.get("speedup_elsewhere")) else None,
         probability=record["probability_fastest"],
         rounds=record["rounds"],
         ran={int(number): rounds for number, rounds in ran.items()},

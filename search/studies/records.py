@@ -356,6 +356,7 @@ def _describe_race(result: StudyResult) -> dict[str, Any] | None:
         "verdict": race.verdict(spoken(result.info.library)),
         "speedup_over_default": asdict(race.over_default.inverse()),
         "speedup_over_library": asdict(race.ratios[race.answer].inverse()),
+        "speedup_elsewhere": asdict(race.elsewhere.inverse()) if race.elsewhere is not None else None,
         "probability_fastest": race.probability,
         "rounds": race.rounds,
         "gpu_seconds": race.gpu_seconds,

@@ -195,10 +195,10 @@ def result_metrics(result: StudyResult) -> dict[str, float]:
     race = result.race
     if race is None:
         return metrics
-    for name, speed in (
-        ("over_default", race.over_default.inverse()),
-        ("over_library", race.ratios[race.answer].inverse()),
-    ):
+    speeds = {"over_default": race.over_default.inverse(), "over_library": race.ratios[race.answer].inverse()}
+    if race.elsewhere is not None:
+        speeds["over_library_elsewhere"] = race.elsewhere.inverse()
+    for name, speed in speeds.items():
         metrics |= {
             f"race_speedup_{name}": speed.value,
             f"race_speedup_{name}_low": speed.low,

@@ -4,7 +4,7 @@ A ledger names a source and its parameters, and no code: it can name these alone
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -238,10 +238,10 @@ def heats(files: Files, host: str) -> Any:
     return {name: float(np.median(one)) for name, one in apart.items()}
 
 
-def race_coverage(files: Files, host: str) -> Any:
-    """How often the intervals of races hold: heats of several processes of one host, and of another host."""
-    processes = [read_heats(path) for name, path in files.items() if name != host]
-    return coverages(processes, read_heats(files[host]), RACES, SEED)
+def race_coverage(files: Files, hosts: Sequence[str]) -> Any:
+    """How often the intervals of races hold: heats of several processes of one host, and of other hosts."""
+    processes = [read_heats(path) for name, path in files.items() if name not in hosts]
+    return coverages(processes, [read_heats(files[host]) for host in hosts], RACES, SEED)
 
 
 def objectives(files: Files) -> Any:

@@ -4,11 +4,12 @@ r"""How often the intervals of a race hold what others measure: other heats, oth
         experiments/results/race-2026-11-22/heats-{1,2,3}.json.gz \
         --host experiments/results/tunings-2026-11-22/races.json.gz
 
-Each file holds heats of the same configurations as `race-designs` records them, by a process of its own. Races draw
-their heats from one process. Their 95 % intervals, of the ratios to the library and of the winner's time over the
-default's, are then held against the mean of the heats that the race did not see: of the same process, of the next one,
-of the other host. That mean is uncertain too: its own interval is added in quadrature. A winner that is the default has
-no interval over itself.
+``--host`` can be given again, for one more host. Each file holds heats of the same configurations as `race-designs`
+records them, by a process of its own. Races draw their heats from one process. Their 95 % intervals, of the ratios to
+the library and of the winner's time over the default's, are then held against the mean of the heats that the race did
+not see: of the same process, of the next one, of other hosts. The intervals of the time over the library's on any host,
+which are wider, are held against the same. That mean is uncertain too: its own interval is added in quadrature. A
+winner that is the default has no interval over itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,7 @@ from tilescout.search.measure.race import Estimate, Race, RaceOptions, run_race
 NEAR = 8  # finalists are drawn from so many of the best
 RACES = 100
 OF = ("same process", "other process", "other host")
-WHAT = ("to the library", "over the default")
+WHAT = ("to the library", "to the library, any host", "over the default")
 
 Logs = NDArray[np.float64]
 """Logarithms of recorded ratios, of shape [heats, rounds, configurations]; the last configuration is the default."""
@@ -81,7 +82,7 @@ def holds(estimate: Estimate, others: NDArray[np.float64]) -> bool:
 
 
 def coverage(
-    processes: Sequence[Logs], host: Logs | None, options: RaceOptions, races: int, seed: int
+    processes: Sequence[Logs], hosts: Sequence[Logs], options: RaceOptions, races: int, seed: int
 ) -> dict[str, dict[str, list[int]]]:
     """How many intervals there were and how many held, by what they are of and by who measured again."""
     held: dict[str, dict[str, list[bool]]] = {what: {of: [] for of in OF} for what in WHAT}
@@ -90,21 +91,21 @@ def coverage(
             drawn = Drawn(logs, seed + race)
             found = drawn.run(options)
             default = logs.shape[2] - 1
-            others = {OF[0]: logs[drawn.unused], OF[1]: processes[(number + 1) % len(processes)]}
-            if host is not None:
-                others[OF[2]] = host
-            for of, measured in others.items():
+            others = [(OF[0], logs[drawn.unused]), (OF[1], processes[(number + 1) % len(processes)])]
+            for of, measured in [*others, *((OF[2], host) for host in hosts)]:
                 if len(measured) < 2:
                     continue
-                held[WHAT[0]][of] += [holds(ratio, measured[:, :, at]) for at, ratio in found.ratios.items()]
+                for at, ratio in found.ratios.items():
+                    held[WHAT[0]][of].append(holds(ratio, measured[:, :, at]))
+                    held[WHAT[1]][of].append(holds(ratio.widened(options.host), measured[:, :, at]))
                 if found.winner != default:
                     over = measured[:, :, found.winner] - measured[:, :, default]
-                    held[WHAT[1]][of].append(holds(found.over_default, over))
+                    held[WHAT[2]][of].append(holds(found.over_default, over))
     return {what: {of: [len(found), sum(found)] for of, found in by.items()} for what, by in held.items()}
 
 
 def coverages(
-    processes: Sequence[Mapping[str, Logs]], elsewhere: Mapping[str, Logs], races: int, seed: int
+    processes: Sequence[Mapping[str, Logs]], elsewhere: Sequence[Mapping[str, Logs]], races: int, seed: int
 ) -> dict[str, dict[str, dict[str, list[int]]]]:
     """The `coverage` of each problem, and of all together as "all".
 
@@ -113,12 +114,18 @@ def coverages(
     processes
         The heats of each problem, by processes of one host.
     elsewhere
-        Those of another host.
+        Those of other hosts.
     races, seed
         Races of each process to draw, and the seed of the draws.
     """
     found = {
-        name: coverage([each[name] for each in processes], elsewhere.get(name), RaceOptions(), races, seed)
+        name: coverage(
+            [each[name] for each in processes],
+            [host[name] for host in elsewhere if name in host],
+            RaceOptions(),
+            races,
+            seed,
+        )
         for name in processes[0]
     }
     found["all"] = {
@@ -139,12 +146,18 @@ def read_heats(path: Path) -> Mapping[str, Logs]:
 
 @study("what `race-designs` recorded, in several processes")
 @click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option("--host", type=click.Path(path_type=Path), help="The same configurations on another host.")
+@click.option(
+    "--host",
+    "hosts",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="The same configurations on another host; repeatable.",
+)
 @click.option("--races", default=RACES, show_default=True, help="Races of each process to draw.")
 @seed_option
-def main(run: Run, files: tuple[Path, ...], host: Path | None, races: int, seed: int) -> None:
+def main(run: Run, files: tuple[Path, ...], hosts: tuple[Path, ...], races: int, seed: int) -> None:
     """Print how often the intervals of drawn races hold."""
-    found = coverages([read_heats(path) for path in files], read_heats(host) if host is not None else {}, races, seed)
+    found = coverages(list(map(read_heats, files)), list(map(read_heats, hosts)), races, seed)
     grid = Grid(title="intervals of races that hold what was measured again", title_justify="left")
     for heading in ("problem", "of the time", *OF):
         grid.add_column(heading)

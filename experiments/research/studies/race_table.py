@@ -8,6 +8,7 @@ compiled again.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,11 @@ def race_problem(
     process: MeasuringProcess,
     pool: CompilePool,
     problem: Problem,
-    runners: list[Configuration],
+    runners: Sequence[Configuration],
 ) -> dict[str, Any]:
     """The outcome of a race between configurations, the default the last of them, as JSON."""
     library_us = process.prepare(template.workload, str(problem), CHAINS)
-    built = [pool.submit(configuration).result() for configuration in runners]
+    built = [future.result() for future in [pool.submit(configuration) for configuration in runners]]
     jobs = [
         make_job(template, configuration, artifact, problem, library_us, CHAINS)
         for configuration, artifact in zip(runners, built, strict=True)
@@ -66,6 +67,10 @@ def race_problem(
         "default_over_library": asdict(race.ratios[len(jobs) - 1].inverse()),
         "probability_fastest": race.probability,
         "rounds": race.rounds,
+        "raced": [
+            {"configuration": dict(runners[at]), "time_over_library": asdict(ratio)}
+            for at, ratio in race.ratios.items()
+        ],
     }
 
 
@@ -85,8 +90,10 @@ def main(run: Run, table: Path, count: int, store: Path, device: str) -> None:
         arch = find_device(result["device"]).arch
         kernels = ArtifactStore(artifacts(store))
         with CompilePool(template, signature, arch, kernels, CompileOptions()) as pool:
-            for problem in recorded.problems:
-                runners = finalists(recorded, problem, count)
+            racing = {problem: finalists(recorded, problem, count) for problem in recorded.problems}
+            for configuration in dict.fromkeys(each for runners in racing.values() for each in runners):
+                pool.submit(configuration)  # those of later problems compile while earlier ones race
+            for problem, runners in racing.items():
                 outcome = race_problem(template, process, pool, problem, runners)
                 result["problems"][str(problem)] = outcome
                 run.keep(result)

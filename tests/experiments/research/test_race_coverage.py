@@ -41,8 +41,18 @@ def test_the_intervals_of_races_hold_in_93_percent_and_more(
     assert held_ones / intervals >= 0.93
 
 
-def test_no_interval_promises_the_librarys_time_on_another_host(held: dict[str, dict[str, list[int]]]) -> None:
+def test_the_interval_of_one_host_does_not_promise_the_librarys_time_on_another(
+    held: dict[str, dict[str, list[int]]],
+) -> None:
     """A known limit: on skinny problems the library's own kernel is up to 3.6 % slower on one host than on another."""
     intervals, held_ones = held["to the library"]["other host"]
 
     assert held_ones / intervals < 0.93
+
+
+def test_the_wider_interval_of_the_librarys_time_holds_on_another_host(held: dict[str, dict[str, list[int]]]) -> None:
+    """Its width was found on problems of other shapes (`hosts`)."""
+    intervals, held_ones = held["to the library, any host"]["other host"]
+
+    assert intervals > 1000
+    assert held_ones / intervals >= 0.93

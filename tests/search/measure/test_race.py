@@ -246,3 +246,16 @@ def test_what_runs_beside_is_in_every_round_and_neither_wins_nor_is_dropped() ->
     assert found.beside.value == pytest.approx(0.5, rel=0.01)
     assert found.over_beside.low < 2.0 < found.over_beside.high
     assert race({1: 1.0, DEFAULT: 1.05}).beside is None
+
+
+def test_on_other_hosts_the_time_over_the_librarys_is_less_certain_and_the_verdict_says_it() -> None:
+    found = race({1: 0.8, DEFAULT: 0.9}, noise=0.002)
+    here, elsewhere = found.ratios[found.answer], found.elsewhere
+
+    assert elsewhere is not None
+    assert elsewhere.value == here.value
+    assert np.log(elsewhere.high / elsewhere.value) >= RaceOptions().host
+    assert np.log(elsewhere.high / elsewhere.value) == pytest.approx(
+        np.hypot(np.log(here.high / here.value), RaceOptions().host)
+    )
+    assert f"on other hosts {1 / elsewhere.high:.3f} to {1 / elsewhere.low:.3f}" in found.verdict()
