@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -29,7 +29,8 @@ from tilescout.spaces.inputs import parse_json, read_regular
 from tilescout.spaces.outputs import check_replaceable
 from tilescout.spaces.texts import file_name
 
-FORMAT = 2
+FORMAT = 3
+_ONE_TABLE = 2  # the last format whose card names one table, and not how its kernels were timed
 _LARGEST, _UNPACKED = 1 << 26, 1 << 28  # bytes; the shipped model has 3.7 MB, 13 MB when it is unpacked
 _MOST = 1000  # trees, networks, and units of a layer: predictions take memory for each
 SavedModel = ForestModel | RankingModel | BlendModel
@@ -42,6 +43,23 @@ _FOREST = tuple(field.name for field in fields(Forest))
 
 
 @dataclass(frozen=True)
+class TrainingTable:
+    """A table that a model learned from.
+
+    Attributes
+    ----------
+    name, sha256
+        Its file's name and its checksum.
+    objective
+        What its kernels were timed in, a chain or a sandwich; empty where the model's file does not say.
+    """
+
+    name: str
+    sha256: str
+    objective: str
+
+
+@dataclass(frozen=True)
 class ModelCard:
     """Where a model comes from.
 
@@ -51,8 +69,8 @@ class ModelCard:
         Short names of what it was trained for.
     problems
         What it was trained on, as text: predictions for them are no predictions.
-    table, table_sha256
-        Name and checksum of the table it was trained on.
+    tables
+        The tables it was trained on.
     rows
         Measurements that it was trained on.
     """
@@ -60,8 +78,7 @@ class ModelCard:
     space: str
     device: str
     problems: tuple[str, ...]
-    table: str
-    table_sha256: str
+    tables: tuple[TrainingTable, ...]
     rows: int
 
 
@@ -124,10 +141,10 @@ def load_model(path: Path) -> tuple[SavedModel, ModelCard]:
     try:
         arrays = read_arrays(read_regular(path, _LARGEST), _UNPACKED)
         about = parse_json(str(arrays.pop("card")))
-        if about["format"] != FORMAT:
+        if about["format"] not in (_ONE_TABLE, FORMAT):
             raise ModelError(
-                f"model {path}: format {one_line(str(about['format']), 20)}, this tilescout reads {FORMAT}; "
-                "train it anew with `tilescout train`"
+                f"model {path}: format {one_line(str(about['format']), 20)}, this tilescout reads {_ONE_TABLE} and "
+                f"{FORMAT}; train it anew with `tilescout train`"
             )
         card, names, errors = _card(about["card"]), _names(about["names"]), _numbers(Errors, about["errors"])
         constants = {
@@ -176,8 +193,12 @@ def shipped_model(space: str, device: str) -> Path | None:
 
 
 def _card(record: Mapping[str, Any]) -> ModelCard:
-    card = ModelCard(**{**record, "problems": tuple(record["problems"])})
-    texts = (card.space, card.device, card.table, card.table_sha256, *card.problems)
+    told = dict(record)
+    if "tables" not in told:  # of the format `_ONE_TABLE`
+        told["tables"] = [{"name": told.pop("table"), "sha256": told.pop("table_sha256"), "objective": ""}]
+    tables = tuple(TrainingTable(**each) for each in told["tables"])
+    card = ModelCard(**{**told, "problems": tuple(told["problems"]), "tables": tables})
+    texts = (card.space, card.device, *(text for table in tables for text in astuple(table)), *card.problems)
     if not all(isinstance(text, str) for text in texts) or type(card.rows) is not int:
         raise TypeError("its card has values of other types")
     return card

@@ -105,7 +105,7 @@ def evaluate_model(asked: EvaluationRequest) -> None:
     options = BlendOptions(
         ForestOptions(trees=asked.trees, seed=asked.seed), RankingOptions(steps=asked.steps, seed=asked.seed)
     )
-    held_out = HeldOutModels.of(recorded, asked.store, options, built=asked.binaries)
+    held_out = HeldOutModels.of([recorded], asked.store, options, built=asked.binaries)
     kinds = [held_out] + ([replace(held_out, binaries=True)] if asked.binaries else [])
     samples = held_out.samples()
     shapes = held_out.shapes()  # one problem of a shape tells of the others

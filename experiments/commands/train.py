@@ -1,4 +1,4 @@
-"""``tilescout train``: learn cost models from a recorded table."""
+"""``tilescout train``: learn cost models from recorded tables."""
 
 import time
 from dataclasses import dataclass, fields, replace
@@ -11,7 +11,7 @@ from tilescout.costmodel.analytic import AnalyticModel, Calibration, is_tiled
 from tilescout.costmodel.blend import BlendModel, BlendOptions
 from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.forest import ForestOptions
-from tilescout.costmodel.persistence import ModelCard, check_model_file, save_model
+from tilescout.costmodel.persistence import check_model_file, save_model
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.options import (
@@ -24,8 +24,8 @@ from tilescout.experiments.commands.options import (
     trees_option,
 )
 from tilescout.experiments.terminal import Console
-from tilescout.search.tables.shipped import named_table
-from tilescout.search.tables.training import samples_of
+from tilescout.search.tables.shipped import named_tables
+from tilescout.search.tables.training import card_of, samples_of
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.outputs import check_replaceable, has_keys
 from tilescout.spaces.templates import load_template
@@ -41,7 +41,7 @@ class TrainRequest:
     """The parameters of the command; its help text says what each means."""
 
     space: str
-    table: Path | None
+    tables: tuple[Path, ...]
     without: tuple[str, ...]
     trees: int
     steps: int
@@ -58,7 +58,13 @@ class TrainRequest:
     )
 )
 @space_argument
-@click.option("--table", type=TABLE, help="Table to learn from. [default: the largest shipped one]")
+@click.option(
+    "--table",
+    "tables",
+    type=TABLE,
+    multiple=True,
+    help="Table to learn from; repeatable. [default: all shipped ones of the space]",
+)
 @click.option("--without", multiple=True, metavar="PROBLEM", help="Leave this problem out; repeatable.")
 @trees_option
 @steps_option
@@ -70,16 +76,17 @@ class TrainRequest:
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="Log the model to this MLflow store, with its signature.")
 @collected(TrainRequest)
 def train(asked: TrainRequest) -> None:
-    """Train the learned cost model of SPACE on a table, and calibrate the analytic model with a few of its rows.
+    """Train the learned cost model of SPACE on recorded tables, and calibrate the analytic model with a few rows.
 
     Writes SPACE-DEVICE.npz and analytic-DEVICE.json. `tilescout predict` and the sampler `guided` use the shipped
     models unless --model names another.
     """
     template = load_template(asked.space)
-    recorded = named_table(template, asked.table)
+    tables = named_tables(template, asked.tables)
     left_out = [template.parse(text) for text in asked.without]
-    samples = samples_of(recorded, template, left_out)
-    device = recorded.card.device
+    samples = [sample for table in tables for sample in samples_of(table, template, left_out)]
+    card = card_of(tables, samples)
+    device = card.device
     folder = asked.out if asked.out is not None else asked.store / "models"
     path = folder / f"{file_name(f'{asked.space}-{device}'.replace(':', '-'))}.npz"
     analytic = folder / f"{file_name(f'analytic-{device}')}.json"
@@ -91,14 +98,6 @@ def train(asked: TrainRequest) -> None:
         ForestOptions(trees=asked.trees, seed=asked.seed), RankingOptions(steps=asked.steps, seed=asked.seed)
     )
     model = BlendModel(options).fit(samples)
-    card = ModelCard(
-        space=asked.space,
-        device=device,
-        problems=tuple(sample.problem for sample in samples),
-        table=recorded.path.name,
-        table_sha256=recorded.card.sha256,
-        rows=sum(map(len, samples)),
-    )
     save_model(path, model, card)
     assert model.fitted is not None
     errors = model.fitted.errors
@@ -111,7 +110,7 @@ def train(asked: TrainRequest) -> None:
         soft_wrap=True,
     )
     if is_tiled(samples[0].features.names):
-        calibration = calibrate(samples, recorded.path.name, asked.seed)
+        calibration = calibrate(samples, ", ".join(table.path.name for table in tables), asked.seed)
         analytic.write_text(calibration.to_json())
         console.print(
             f"{analytic}: calibrated with {calibration.measurements} measurements", highlight=False, soft_wrap=True
@@ -119,7 +118,7 @@ def train(asked: TrainRequest) -> None:
     if asked.mlflow_uri:
         from tilescout.search.tracking.models import log_model
 
-        run = log_model(asked.mlflow_uri, path, card, samples[0].features, recorded.dataset)
+        run = log_model(asked.mlflow_uri, path, card, samples[0].features, [table.dataset for table in tables])
         console.print(f"logged to {without_secrets(asked.mlflow_uri)}, run {run}", highlight=False, soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""Models that were trained without some problems of a table: trained once, on all cores, and kept as files."""
+"""Models that were trained without some problems of tables: trained once, on all cores, and kept as files."""
 
 import hashlib
 import json
@@ -15,7 +15,8 @@ from tilescout.costmodel.persistence import ModelCard, load_model, save_model
 from tilescout.experiments.compare.processes import each
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
-from tilescout.search.tables.training import samples_of
+from tilescout.search.tables.training import card_of, samples_of
+from tilescout.spaces.problems import Problem
 from tilescout.spaces.shapes import shape_groups
 from tilescout.spaces.texts import file_name
 
@@ -27,15 +28,15 @@ def held_out_folder(store: Path) -> Path:
 
 @dataclass(frozen=True)
 class HeldOutModels:
-    """The learned models of a table, each without some of its problems.
+    """The learned models of one table or several, each without some of their problems.
 
     A file's name is a hash of everything that its model follows from. So a model that is there is not trained again, by
     this or another command, or after an interruption.
 
     Attributes
     ----------
-    table
-        The table's file.
+    tables
+        The tables' files.
     folder
         Where the models are kept.
     options
@@ -44,28 +45,32 @@ class HeldOutModels:
         Learn only from rows whose kernel was read; and also what its binary says.
     """
 
-    table: Path
+    tables: tuple[Path, ...]
     folder: Path
     options: BlendOptions = field(default_factory=BlendOptions)
     built: bool = False
     binaries: bool = False
 
     @classmethod
-    def of(cls, table: Table, store: Path, options: BlendOptions, built: bool = False) -> Self:
-        """The models of a table that are kept in a store."""
-        return cls(table.path.absolute(), held_out_folder(store), options, built)
+    def of(cls, tables: Sequence[Table], store: Path, options: BlendOptions, built: bool = False) -> Self:
+        """The models of tables of one space that are kept in a store."""
+        return cls(tuple(table.path.absolute() for table in tables), held_out_folder(store), options, built)
 
     def samples(self) -> list[Sample]:
         """The training samples, one a problem; the same list at every call."""
-        return _samples(self.table, self.built, self.binaries)
+        return [sample for table in self.tables for sample in _samples(table, self.built, self.binaries)]
+
+    def problems(self) -> list[Problem]:
+        """All that is learned from, in the order of `samples`."""
+        return [problem for table in self.tables for problem in _table(table).problems]
 
     def shapes(self) -> dict[str, str]:
-        """The label of the shape of each problem of the table, see `tilescout.spaces.shapes.shape_groups`."""
-        problems = _table(self.table).problems
+        """The label of the shape of each problem of the tables, see `tilescout.spaces.shapes.shape_groups`."""
+        problems = self.problems()
         return dict(zip(map(str, problems), shape_groups(problems), strict=True))
 
     def of_shape(self, problem: str) -> tuple[str, ...]:
-        """The problems of the table that are of one shape with this one, itself included: it is judged without them."""
+        """The problems that are of one shape with this one, itself included: it is judged without them."""
         labels = self.shapes()
         return tuple(other for other, label in labels.items() if label == labels[problem])
 
@@ -77,15 +82,25 @@ class HeldOutModels:
         TableError, ModelError
             If nothing is left to learn from, or a file can't be read or written.
         """
+        path = self.file_without(problems)
+        kept, _ = load_model(path)
+        assert isinstance(kept, BlendModel)
+        return kept
+
+    def file_without(self, problems: Collection[str]) -> Path:
+        """The file of the model that never saw these problems; it is trained if it is missing.
+
+        Raises
+        ------
+        TableError, ModelError
+            As `without` does.
+        """
         card = self._card(problems)
         path = self._path(card)
-        if path.is_file():
-            kept, _ = load_model(path)
-            assert isinstance(kept, BlendModel)
-            return kept
-        model = BlendModel(self.options).fit([sample for sample in self.samples() if sample.problem in card.problems])
-        save_model(path, model, card)
-        return model
+        if not path.is_file():
+            seen = [sample for sample in self.samples() if sample.problem in card.problems]
+            save_model(path, BlendModel(self.options).fit(seen), card)
+        return path
 
     def train(self, groups: Sequence[Collection[str]], processes: int, title: str = "train") -> None:
         """Have the models without each of these groups on disk; those that are missing are trained, so many at a time.
@@ -99,17 +114,19 @@ class HeldOutModels:
         for _ in each(_train, [(self, group) for group in missing], processes, title):
             pass
 
+    def of_family(self, problem: Problem) -> tuple[str, ...]:
+        """The problems of the tables that are of one family or of one shape with this one."""
+        learned = self.problems()
+        labels = shape_groups([*learned, problem])
+        return tuple(
+            str(other)
+            for other, label in zip(learned, labels, strict=False)
+            if other.family == problem.family or label == labels[-1]
+        )
+
     def _card(self, problems: Collection[str]) -> ModelCard:
         rest = [sample for sample in self.samples() if sample.problem not in problems]
-        table = _table(self.table)
-        return ModelCard(
-            space=table.card.space,
-            device=table.card.device,
-            problems=tuple(sample.problem for sample in rest),
-            table=table.path.name,
-            table_sha256=table.card.sha256,
-            rows=sum(map(len, rest)),
-        )
+        return card_of([_table(path) for path in self.tables], rest)
 
     def _path(self, card: ModelCard) -> Path:
         causes = [asdict(card), asdict(self.options), self.samples()[0].features.names]
@@ -118,10 +135,10 @@ class HeldOutModels:
 
 
 def _train(models: HeldOutModels, problems: tuple[str, ...]) -> None:
-    models.without(problems)
+    models.file_without(problems)
 
 
-@lru_cache(maxsize=2)  # a process trains several models of a table
+@lru_cache(maxsize=4)  # a process trains several models of a table
 def _table(path: Path) -> Table:
     return Table.read(path)
 

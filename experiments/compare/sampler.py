@@ -101,7 +101,7 @@ class SamplerContender(Contender):
 
 def held_out(table: Path, folder: Path) -> HeldOutModels:
     """The models of a comparison: fitted like the one that is shipped."""
-    return HeldOutModels(table.absolute(), folder)
+    return HeldOutModels((table.absolute(),), folder)
 
 
 @lru_cache(maxsize=2)  # a process plays the searches of a problem one after the other

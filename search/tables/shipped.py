@@ -85,6 +85,14 @@ def named_table(template: KernelTemplate, path: Path | None) -> Table:
     return table
 
 
+def named_tables(template: KernelTemplate, paths: Sequence[Path]) -> list[Table]:
+    """The tables in files, or all shipped ones of the template; see `named_table` for the errors."""
+    if paths:
+        return [named_table(template, path) for path in paths]
+    found = [table for table in map(Table.read, shipped_tables()) if table.card.space == template.name]
+    return found or [largest_table(template)]
+
+
 def template_of(table: Table) -> KernelTemplate:
     """The template of a table's configurations: ours of that name, or one made from the table.
 

@@ -1,6 +1,6 @@
 """From recorded tables to what a cost model learns from."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from tilescout.costmodel.blend import BlendModel, BlendOptions
 from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.features import binary_features, space_features
+from tilescout.costmodel.persistence import ModelCard, TrainingTable
 from tilescout.search.measure.measurement import Status
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
@@ -62,6 +63,37 @@ def train_model(
         If the table is of another space, or nothing in it can be learned from.
     """
     return BlendModel(options).fit(samples_of(table, template, without))
+
+
+def card_of(tables: Sequence[Table], samples: Sequence[Sample]) -> ModelCard:
+    """What a model's file says of where it comes from.
+
+    Parameters
+    ----------
+    tables
+        Tables of one space, recorded on one device.
+    samples
+        What of them it learns from.
+
+    Raises
+    ------
+    TableError
+        If the tables are of several spaces or devices.
+    """
+    first = tables[0].card
+    for table in tables[1:]:
+        if (table.card.space, table.card.device) != (first.space, first.device):
+            raise TableError(
+                f"table {table.path} is of {table.card.space} on {table.card.device}, and {tables[0].path} of "
+                f"{first.space} on {first.device}; a model learns from one space on one device"
+            )
+    return ModelCard(
+        space=first.space,
+        device=first.device,
+        problems=tuple(sample.problem for sample in samples),
+        tables=tuple(TrainingTable(t.path.name, t.card.sha256, str(t.card.objective)) for t in tables),
+        rows=sum(map(len, samples)),
+    )
 
 
 def problem_sample(table: Table, template: KernelTemplate, problem: Problem, binaries: bool = False) -> Sample:

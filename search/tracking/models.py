@@ -2,6 +2,7 @@
 
 import hashlib
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ EXAMPLES = 5
 """Rows of features that go with a model as an example of its input."""
 
 
-def log_model(uri: str, path: Path, card: ModelCard, features: Features, table: Dataset) -> str:
+def log_model(uri: str, path: Path, card: ModelCard, features: Features, tables: Sequence[Dataset]) -> str:
     """Log the model file at `path` as an MLflow model of flavour pyfunc, in a run of its own; return the run.
 
     Its input is a table with a column a feature; its output has the columns ``log_time`` and ``std``.
@@ -47,8 +48,8 @@ def log_model(uri: str, path: Path, card: ModelCard, features: Features, table: 
         Its card: the parameters of the run.
     features
         Some features that it was trained on.
-    table
-        The table that it was trained on: the run's input.
+    tables
+        The tables that it was trained on: the run's inputs.
 
     Raises
     ------
@@ -59,7 +60,7 @@ def log_model(uri: str, path: Path, card: ModelCard, features: Features, table: 
         run_id = str(client.create_run(experiment, run_name=f"{card.space} on {card.device}").info.run_id)
         for name, value in _params(card).items():
             client.log_param(run_id, name, value)
-        client.log_inputs(run_id, [dataset_input(table, "training")])
+        client.log_inputs(run_id, [dataset_input(table, "training") for table in tables])
         _log(client, experiment, path, run_id, Features(features.names, features.values[:EXAMPLES]))
         client.set_terminated(run_id)
     return run_id
@@ -88,7 +89,12 @@ def find_or_log(client: "MlflowClient", artifacts: Path | None, path: Path) -> s
 
 
 def _params(card: ModelCard) -> dict[str, str]:
-    return {"space": card.space, "device": card.device, "table": card.table, "rows": str(card.rows)}
+    return {
+        "space": card.space,
+        "device": card.device,
+        "tables": ", ".join(table.name for table in card.tables),
+        "rows": str(card.rows),
+    }
 
 
 def _checksum(path: Path) -> str:
@@ -118,7 +124,7 @@ def _log(client: "MlflowClient", experiment: str, path: Path, run_id: str | None
         experiment,
         name=f"{card.space}-{card.device}".replace(".", "-"),
         source_run_id=run_id,
-        tags={CHECKSUM: _checksum(path), "table_sha256": card.table_sha256},
+        tags={CHECKSUM: _checksum(path), "table_sha256": ", ".join(table.sha256 for table in card.tables)},
         params=_params(card) | {"problems": ", ".join(card.problems)[:500]},
         model_type="cost model",
     )

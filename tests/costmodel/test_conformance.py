@@ -43,7 +43,7 @@ class Saved(CostModelConformance):
         assert isinstance(model, ForestModel | RankingModel | BlendModel)
         with TemporaryDirectory() as folder:
             path = Path(folder) / "model.npz"
-            save_model(path, model, ModelCard("gemm_sm90", "h200", (), "invented", "00", 1))
+            save_model(path, model, ModelCard("gemm_sm90", "h200", (), (), 1))
             return load_model(path)[0]
 
 
@@ -238,4 +238,4 @@ def test_a_model_that_a_file_can_not_hold_is_refused(tmp_path: Path) -> None:
     model = Own().fit(samples)
     assert (model.predict(samples[0].features).spread > 0).all()
     with pytest.raises(ModelError, match="can't hold a Halves"):
-        save_model(tmp_path / "own.npz", model, ModelCard("x", "h200", (), "t", "00", 1))  # type: ignore[arg-type]
+        save_model(tmp_path / "own.npz", model, ModelCard("x", "h200", (), (), 1))  # type: ignore[arg-type]

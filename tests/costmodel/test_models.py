@@ -12,7 +12,7 @@ from tilescout.costmodel.blend import Blended, BlendModel, BlendOptions
 from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.features import Features, space_features
 from tilescout.costmodel.forest import ForestModel, ForestOptions, truncated_mean
-from tilescout.costmodel.persistence import ModelCard, load_model, save_model, shipped_model
+from tilescout.costmodel.persistence import ModelCard, TrainingTable, load_model, save_model, shipped_model
 from tilescout.costmodel.ranking import RankingModel, RankingOptions
 from tilescout.costmodel.trees import Forest
 from tilescout.spaces.devices import DEVICES
@@ -25,7 +25,9 @@ PROBLEMS = tuple(map(GemmProblem.parse, ("4096x4096x4096", "1024x1024x1024", "64
 LAW = Constants(launch_us=3.0, latency_us=0.9, memory=1.4, overhead_us=0.02)
 SMALL = ForestOptions(trees=8, validation_trees=4)
 QUICK = RankingOptions(members=1, steps=200, width=16)
-CARD = ModelCard("gemm_sm90", "h200", tuple(map(str, PROBLEMS)), "invented.parquet", "00", 800)
+CARD = ModelCard(
+    "gemm_sm90", "h200", tuple(map(str, PROBLEMS)), (TrainingTable("invented.parquet", "00", "chain"),), 800
+)
 
 
 def sample_of(problem: GemmProblem, count: int = 200, noise: float = 0.02, seed: int = 0) -> Sample:
@@ -269,6 +271,20 @@ def test_an_archive_with_an_object_is_refused_unread(model: ForestModel, tmp_pat
         load_model(path)
 
 
+def test_a_model_of_the_format_of_one_table_is_read(model: ForestModel, tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    save_model(path, model, CARD)
+    with np.load(path) as file:
+        arrays = dict(file)
+    about = json.loads(str(arrays["card"]))
+    del about["card"]["tables"]
+    about["card"] |= {"table": "invented.parquet", "table_sha256": "00"}
+    np.savez(path, **{**arrays, "card": np.array(json.dumps(about | {"format": 2}))})
+    _, card = load_model(path)
+    assert card.tables == (TrainingTable("invented.parquet", "00", ""),)
+    assert card.problems == CARD.problems
+
+
 def test_a_model_of_another_format_is_refused(model: ForestModel, tmp_path: Path) -> None:
     path = tmp_path / "model.npz"
     save_model(path, model, CARD)
@@ -276,7 +292,7 @@ def test_a_model_of_another_format_is_refused(model: ForestModel, tmp_path: Path
         arrays = dict(archive)
     about = json.loads(str(arrays["card"])) | {"format": 99}
     np.savez_compressed(path, **{**arrays, "card": np.array(json.dumps(about))})
-    with pytest.raises(ModelError, match="format 99, this tilescout reads 2"):
+    with pytest.raises(ModelError, match="format 99, this tilescout reads 2 and 3"):
         load_model(path)
 
 

@@ -19,7 +19,7 @@ from tilescout.costmodel.testing import example_samples
 
 samples = example_samples(500)  # so many that BLAS divides its work over threads
 blend = BlendModel(BlendOptions(ForestOptions(trees=8, validation_trees=4), RankingOptions(steps=20)))
-save_model(Path(sys.argv[1]), blend.fit(samples), ModelCard("gemm_sm90", "h200", (), "invented", "00", 1500))
+save_model(Path(sys.argv[1]), blend.fit(samples), ModelCard("gemm_sm90", "h200", (), (), 1500))
 print(AnalyticModel().fit(samples).fitted.to_json())
 """
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

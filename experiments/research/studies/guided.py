@@ -76,7 +76,7 @@ class Convergence:
 def converge(models: HeldOutModels, name: str, trials: int) -> Convergence:
     """The guided search of the problem of this name by a model that was trained without those of its shape."""
     model = models.without(models.of_shape(name))
-    return convergence(Table.read(models.table), name, "guided", 0, {"model": model}, trials)
+    return convergence(Table.read(models.tables[0]), name, "guided", 0, {"model": model}, trials)
 
 
 def convergence(
@@ -159,7 +159,7 @@ def main(run: Run, asked: Asked) -> None:
     template = load_template(asked.space)
     recorded = named_table(template, asked.table)
     options = BlendOptions(ForestOptions(trees=asked.trees), RankingOptions(steps=asked.steps))
-    models = HeldOutModels.of(recorded, asked.store, options)
+    models = HeldOutModels.of([recorded], asked.store, options)
     names = [str(problem) for problem in recorded.problems]
     searches = [(models, name, asked.trials) for name in names]
     found: list[Convergence] = []

@@ -52,9 +52,9 @@ class Training:
     model, sha256
         Name and checksum of the model's file.
     table, problems
-        The table that it learned from, and how many problems that has.
+        The tables that it learned from, and how many problems these have.
     gpu_seconds
-        Recorded seconds of GPU time of all its rows.
+        Recorded seconds of GPU time of all their rows.
     """
 
     model: str
@@ -80,14 +80,17 @@ def training_of(path: Path) -> Training:
     Raises
     ------
     ModelError
-        If it learned from no shipped table.
+        If it learned from a table that is not shipped.
     """
     _, card = load_model(path)
-    tables = [table for table in map(Table.read, shipped_tables()) if table.card.sha256 == card.table_sha256]
-    if not tables:
-        raise ModelError(f"model {path} learned from {card.table}, which is not among the shipped tables")
-    seconds = float(np.asarray(tables[0].data["gpu_seconds"]).sum())
-    return Training(path.name, model_digest(path), card.table, len(card.problems), seconds)
+    shipped = {table.card.sha256: table for table in map(Table.read, shipped_tables())}
+    seconds = 0.0
+    for known in card.tables:
+        if known.sha256 not in shipped:
+            raise ModelError(f"model {path} learned from {known.name}, which is not among the shipped tables")
+        seconds += float(np.asarray(shipped[known.sha256].data["gpu_seconds"]).sum())
+    names = ", ".join(known.name for known in card.tables)
+    return Training(path.name, model_digest(path), names, len(card.problems), seconds)
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ The rule promises that at most one search in twenty stops with more than 1 % lef
 deviations of its posterior by a factor. The study finds the smallest factor that keeps the promise on a new problem, by
 conformal risk control (A. Angelopoulos, S. Bates, A. Fisch, L. Lei, T. Schuster: Conformal risk control, 2022).
 
-Models learn from the first table, as the shipped one does. Each problem of all tables is searched by a model that never
-saw the problem's family, and so nothing of its shape. The search is replayed, with its whole budget, and without the
-default: the shipped defaults were picked on such tables. After every measurement the study notes what is left to find,
-and from which factor on the search would have gone on. A search misses if it stops while more than 1 % is left; the
-larger the factor, the later it stops.
+Models learn from the tables, as the shipped one does. Each problem is searched by a model that never saw its shape: of
+ten parts of the shapes, drawn at random, it has not seen the problem's; with ``--unseen family`` nothing of its family.
+The search is replayed, with its whole budget, and without the default: the shipped defaults were picked on such tables.
+After every measurement the study notes what is left to find, and from which factor on the search would have gone on. A
+search misses if it stops while more than 1 % is left; the larger the factor, the later it stops.
 
 Problems of one shape count as one, by their mean. The factor holds for problems that are drawn like these.
 """
@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.costmodel.blend import BlendOptions
-from tilescout.experiments.commands.options import collected, processes_option, store_option
+from tilescout.experiments.commands.options import collected, processes_option, seed_option, store_option
 from tilescout.experiments.compare.held_out import HeldOutModels
 from tilescout.experiments.compare.inference import share_interval
 from tilescout.experiments.compare.processes import each
@@ -48,6 +48,10 @@ RISK = 0.05
 
 GAIN = 0.01
 TRIALS = 64
+PARTS = 10
+"""Parts of the problems; a model has not seen one of them."""
+
+UNSEEN = ("shape", "family")
 
 
 @dataclass(frozen=True)
@@ -91,25 +95,26 @@ class Watched:
         return float(np.max(np.asarray(self.widest)[bad], initial=0.0))
 
 
-def family_of(models: HeldOutModels, problem: Problem) -> tuple[str, ...]:
-    """The problems that models learn from which are of this one's family or shape."""
-    learned = Table.read(models.table).problems
-    labels = shape_groups([*learned, problem])
-    return tuple(
-        str(other)
-        for other, label in zip(learned, labels, strict=False)
-        if other.family == problem.family or label == labels[-1]
-    )
+def parts_of(problems: Sequence[Problem], seed: int) -> dict[str, tuple[str, ...]]:
+    """Of each problem, those that its model has not seen: one of `PARTS` parts of all, with whole shapes."""
+    labels = shape_groups(problems)
+    shapes = np.random.default_rng(seed).permutation(list(dict.fromkeys(labels))).tolist()
+    part_of = {shape: at % PARTS for at, shape in enumerate(shapes)}
+    own = [part_of[label] for label in labels]
+    held = [
+        tuple(str(problem) for problem, part in zip(problems, own, strict=True) if part == at) for at in range(PARTS)
+    ]
+    return {str(problem): held[part] for problem, part in zip(problems, own, strict=True)}
 
 
-def watch(models: HeldOutModels, path: Path, name: str, shape: str, trials: int) -> Watched:
-    """The search of a problem of a table by a model that never saw its family."""
+def watch(models: HeldOutModels, path: Path, name: str, shape: str, without: tuple[str, ...], trials: int) -> Watched:
+    """The search of a problem of a table by a model that never saw some problems."""
     table = Table.read(path)
     problem = table.problem(name)
     engine = ReplayEngine(table, template_of(table))
     recording = engine.recording(problem)
     truth = Truth.of(recording)
-    sampler = GuidedSampler(recording.space, 0, model=models.without(family_of(models, problem)))
+    sampler = GuidedSampler(recording.space, 0, model=models.without(without))
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     search = optuna.create_study(sampler=sampler, direction="minimize")
     tried: list[int] = []
@@ -170,7 +175,9 @@ def print_figures(console: Console, searches: Sequence[Watched]) -> dict[str, ob
     factor = calibrated(searches)
     shapes = len({one.shape for one in searches})
     rows = [figures(searches, 1.0)] + ([figures(searches, factor)] if factor is not None else [])
-    grid = Grid(title=f"{len(searches)} searches of {shapes} shapes, a family left out", title_justify="left")
+    grid = Grid(
+        title=f"{len(searches)} searches of {shapes} shapes that the models have not seen", title_justify="left"
+    )
     for heading in ("factor", "misses [95 %]", "stopped", "measurements: median", "mean", "GPU s: mean"):
         grid.add_column(heading, justify="right")
     for row in rows:
@@ -196,6 +203,9 @@ class Asked:
     """The parameters of the command; its help text says what each means."""
 
     tables: tuple[Path, ...]
+    learned: tuple[Path, ...]
+    unseen: str
+    seed: int
     trials: int
     processes: int | None
     store: Path
@@ -203,6 +213,21 @@ class Asked:
 
 @study(TABLES, again=True)
 @click.argument("tables", type=click.Path(path_type=Path), nargs=-1)
+@click.option(
+    "--learn",
+    "learned",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Table that models learn from; repeatable. [default: TABLES]",
+)
+@click.option(
+    "--unseen",
+    type=click.Choice(UNSEEN),
+    default=UNSEEN[0],
+    show_default=True,
+    help="What a model has not seen of the problem that it searches: its shape, or its whole family.",
+)
+@seed_option
 @click.option("--trials", default=TRIALS, show_default=True, help="Measurements of a search.")
 @processes_option
 @store_option
@@ -216,12 +241,18 @@ def main(run: Run, asked: Asked) -> None:
         raise click.UsageError("name tables, or a file with --again")
     tables = [Table.read(path) for path in asked.tables]
     processes = asked.processes or available_cores()
-    models = HeldOutModels.of(tables[0], asked.store, BlendOptions())
-    models.train(list({family_of(models, problem) for table in tables for problem in table.problems}), processes)
+    learned = [Table.read(path) for path in asked.learned] or tables
+    models = HeldOutModels.of(learned, asked.store, BlendOptions())
     problems = [(table, problem) for table in tables for problem in table.problems]
+    if asked.unseen == "family":
+        without = {str(problem): models.of_family(problem) for _, problem in problems}
+    else:
+        known = dict.fromkeys([*models.problems(), *(problem for _, problem in problems)])
+        without = parts_of(list(known), asked.seed)
+    models.train(list(dict.fromkeys(without.values())), processes)
     labels = shape_groups([problem for _, problem in problems])
     jobs = [
-        (models, table.path, str(problem), label, asked.trials)
+        (models, table.path, str(problem), label, without[str(problem)], asked.trials)
         for (table, problem), label in zip(problems, labels, strict=True)
     ]
     found = sorted(each(watch, jobs, processes, "search"), key=lambda one: (one.table, one.problem))

@@ -72,7 +72,7 @@ class Gain:
 def gains_of(models: HeldOutModels, cold: bool, trials: int, seed: int) -> list[Gain]:
     """Search the problems of the table in the random order of this seed."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    table = Table.read(models.table)
+    table = Table.read(models.tables[0])
     template = template_of(table)
     known: list[OtherTrials] = []
     gains = []
@@ -159,7 +159,7 @@ def main(run: Run, asked: Asked) -> None:
     template = load_template(asked.space)
     recorded = named_table(template, asked.table)
     options = BlendOptions(ForestOptions(trees=asked.trees), RankingOptions(steps=asked.steps))
-    models = HeldOutModels.of(recorded, asked.store, options)
+    models = HeldOutModels.of([recorded], asked.store, options)
     if not asked.cold:
         families = dict.fromkeys(family_beside(recorded, problem) for problem in recorded.problems)
         models.train(list(families), asked.processes or available_cores())

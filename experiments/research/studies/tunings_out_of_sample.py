@@ -1,12 +1,13 @@
-r"""Tune problems that the shipped model never saw, and race each answer against an exhaustive best.
+r"""Tune problems whose family the model never saw, and race each answer against an exhaustive best.
 
     python -m tilescout.experiments.research tunings-out-of-sample \
         experiments/results/out-of-sample-2026-11-22/gemm_sm90-h200-out-of-sample.parquet --out tunings.json
 
 The problems are drawn from the table, evenly over the five kinds of the suite `out-of-sample`. Each is tuned once by
-the command ``tilescout tune``, with the shipped model and an empty store. Then the answer, the default, and the fastest
-configurations of the table run in rounds against each other and `torch.mm`. The table's are an exhaustive best of its
-sub-space that the tuning had no part in. The tuning searches the whole space, so that its answer may be faster.
+the command ``tilescout tune``, with an empty store and a model that is trained like the shipped one, of the shipped
+tables, without all problems of its family (small, skinny or large) and shape. Then the answer, the default, and the
+fastest configurations of the table run in rounds against each other and `torch.mm`. The table's are an exhaustive best
+of its sub-space that the tuning had no part in. The tuning searches the whole space, so that its answer may be faster.
 
 A problem that the file of ``--out`` has is not tuned again: a run that was interrupted goes on by the same command.
 """
@@ -16,6 +17,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +30,10 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.commands.options import collected, seed_option
+from tilescout.costmodel.blend import BlendOptions
+from tilescout.costmodel.persistence import model_digest
+from tilescout.experiments.commands.options import collected, seed_option, store_option
+from tilescout.experiments.compare.held_out import HeldOutModels
 from tilescout.experiments.compare.inference import geometric_mean, over_problems, share_interval
 from tilescout.experiments.research.kernels import LIVE_CHAINS
 from tilescout.experiments.research.records import Record
@@ -41,6 +46,7 @@ from tilescout.search.measure.heats import correlation, mean_of_heats
 from tilescout.search.measure.protocol import VERSION, Objective
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.studies.folders import artifacts
+from tilescout.search.tables.shipped import named_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import DeviceError
 from tilescout.spaces.knobs import Configuration
@@ -73,8 +79,8 @@ def fastest(table: Table, problem: Problem, count: int = BEST) -> list[Configura
     return [table.configuration(int(row)) for row in rows[np.argsort(raced, kind="stable")[:count]]]
 
 
-def tuned(space: str, name: str, device: str, store: Path) -> dict[str, Any]:
-    """The result of ``tilescout tune`` in a process of its own, with its wall time and the kernels that it compiled.
+def tuned(space: str, name: str, model: Path, device: str, store: Path) -> dict[str, Any]:
+    """The result of ``tilescout tune`` with a model, in a process of its own, its wall time and what it compiled.
 
     Raises
     ------
@@ -84,7 +90,8 @@ def tuned(space: str, name: str, device: str, store: Path) -> dict[str, Any]:
     store.mkdir(exist_ok=True)
     answer = store / "result.json"
     command = [sys.executable, "-P", "-m", "tilescout.experiments", "tune", space, "--problem", name]
-    command += ["--sampler", "guided", "--objective", str(Objective.CHAIN), "--device", device]
+    command += ["--sampler", "guided", "--model", str(model)]
+    command += ["--objective", str(Objective.CHAIN), "--device", device]
     command += ["--store", str(store), "--json", str(answer)]
     started = time.monotonic()
     try:
@@ -150,7 +157,7 @@ def over_library_best(result: Mapping[str, Any]) -> float | None:
 def print_figures(console: Console, result: Mapping[str, Any]) -> dict[str, Any]:
     """Print the figures of every problem, and return those of all of them."""
     of = {name: figures(problem) for name, problem in result["problems"].items()}
-    grid = Grid(title="answers of tunings with the shipped model, which never saw these problems", title_justify="left")
+    grid = Grid(title="answers of tunings with models that never saw the problem's family", title_justify="left")
     for heading in ("problem", "over torch.mm [95 %]", "table's best", "default", "regret [95 %]", "trials", "kernels"):
         grid.add_column(heading)
     for heading in ("GPU s", "wall s", "stopped", "over the library's best"):
@@ -175,7 +182,7 @@ def print_figures(console: Console, result: Mapping[str, Any]) -> dict[str, Any]
     behind = int((regrets > 0.01).sum())
     over_best = [one["over_library_best"] for one in of.values() if one["over_library_best"]]
     summary: dict[str, Any] = {
-        "model": next(iter(result["problems"].values()))["result"]["model"],
+        "models": dict(Counter(one["model_sha256"] for one in result["problems"].values())),
         "speed": geometric_mean([one["speed"][0] for one in of.values()], 0),
         "over_library_best": geometric_mean(over_best, 0) if over_best else None,
         "best": geometric_mean([one["best"] for one in of.values()], 0),
@@ -202,6 +209,7 @@ class Asked:
     compilers: int
     device: str
     seed: int
+    store: Path
 
 
 @study(GPU_OR_RECORD, again=True)
@@ -211,6 +219,7 @@ class Asked:
 @click.option("--compilers", default=COMPILERS, show_default=True, help="Most compilers at a time.")
 @device_option
 @seed_option
+@store_option
 @collected(Asked)
 def main(run: Run, asked: Asked) -> None:
     """Tune and race every problem, and print the figures."""
@@ -224,8 +233,11 @@ def main(run: Run, asked: Asked) -> None:
     names = asked.names or drawn(table, asked.problems, asked.seed)
     done: dict[str, Any] = Record.read(run.out).result["problems"] if run.out.exists() else {}
     result: dict[str, Any] = {"protocol": VERSION, "table": table.path.name, "problems": done}
-    use_cores(asked.compilers)  # before the compilers of the races start
     template = find_template(table.card.space)
+    models = HeldOutModels.of(named_tables(template, ()), asked.store, BlendOptions())
+    unseen = {name: models.of_family(table.problem(name)) for name in names if name not in done}
+    models.train(list(dict.fromkeys(unseen.values())), len(unseen))
+    use_cores(asked.compilers)  # before the compilers of the races start
     with (
         TemporaryDirectory() as folder,
         LocalEngine(template, Path(folder, "races"), [asked.device], options=LIVE_CHAINS) as engine,
@@ -234,7 +246,9 @@ def main(run: Run, asked: Asked) -> None:
             if name in done:
                 continue
             problem = table.problem(name)
-            found = tuned(table.card.space, name, asked.device, Path(folder, f"store-{len(done)}"))
+            model = models.file_without(unseen[name])
+            found = tuned(table.card.space, name, model, asked.device, Path(folder, f"store-{len(done)}"))
+            found |= {"unseen": unseen[name], "model_sha256": model_digest(model)}
             runners = {
                 "answer": Configuration.of(found["result"]["best"]["configuration"]),
                 "default": table.card.baselines[problem].default,

@@ -119,7 +119,7 @@ def test_the_guided_search_takes_a_model_that_never_saw_the_problem_and_stops_by
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where the store is
     monkeypatch.setattr(
-        sampler_contender, "held_out", lambda table, folder: HeldOutModels(table.absolute(), folder, QUICK)
+        sampler_contender, "held_out", lambda table, folder: HeldOutModels((table.absolute(),), folder, QUICK)
     )
     tried = play("guided", 200, seed=1)
     assert len(set(tried)) == len(tried) < 200
@@ -130,7 +130,7 @@ def test_the_guided_search_takes_a_model_that_never_saw_the_problem_and_stops_by
 
 def test_models_leave_out_a_shape_as_a_whole(part_of_table: Callable[..., Table], tmp_path: Path) -> None:
     part = part_of_table("1000x1000x1000:bf16", "1024x1024x1024:bf16", "64x8192x8192:bf16", rows=60)
-    models = HeldOutModels(part.path, tmp_path, QUICK)
+    models = HeldOutModels((part.path,), tmp_path, QUICK)
     near = ("1000x1000x1000:bf16", "1024x1024x1024:bf16")
     assert [models.of_shape(name) for name in near] == [near, near]
     models.without(models.of_shape(near[0]))
@@ -149,7 +149,7 @@ def test_any_sampler_that_uses_a_model_gets_one_that_never_saw_the_problem(
 
     def without(table: Path, folder: Path, problem: str) -> CostModel:
         models.append((folder, problem))
-        return HeldOutModels(table, folder, QUICK).without([problem])
+        return HeldOutModels((table,), folder, QUICK).without([problem])
 
     monkeypatch.setattr(sampler_contender, "_model_without", without)
     contender = contender_of(OwnGuidedSampler, tmp_path)

@@ -32,7 +32,7 @@ def problem_of(answer: float, heats: int = 10) -> dict[str, Any]:
     }
     best = {"speedup_of_best": {"value": 0.97 / answer, "low": 0.96 / answer, "high": 0.98 / answer}}
     result = {"trials": 20, "gpu_seconds": 0.5, "stopped": "enough", "model": None, "library_best": best}
-    return {"result": result, "wall_seconds": 20.0, "compiled": 21, "race": race}
+    return {"result": result, "model_sha256": "00", "wall_seconds": 20.0, "compiled": 21, "race": race}
 
 
 def test_problems_are_drawn_evenly_over_the_kinds_and_the_same_again(table: Table) -> None:
@@ -60,9 +60,9 @@ def test_the_fastest_of_the_table_are_those_of_its_race(table: Table) -> None:
 def test_a_tuning_is_the_real_command_and_names_its_model(tmp_path: Path, copy_store: Callable[[Path], str]) -> None:
     (tmp_path / "store").mkdir()
     copy_store(tmp_path / "store")
-    found = tuned("gemm_sm90", "1024x1024x1024:bf16", "replay", tmp_path / "store")
     model = shipped_model("gemm_sm90", "h200")
     assert model is not None
+    found = tuned("gemm_sm90", "1024x1024x1024:bf16", model, "replay", tmp_path / "store")
     assert found["result"]["problem"] == "1024x1024x1024:bf16"
     assert found["result"]["model"] == {
         "name": model.name, "sha256": model_digest(model), "trained_on_problem": True,
