@@ -66,7 +66,7 @@ def train_model(
 
 
 def card_of(tables: Sequence[Table], samples: Sequence[Sample]) -> ModelCard:
-    """What a model's file says of where it comes from.
+    """The card of a model that learned from samples of tables: where it comes from.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Difference:
-    """What two hosts tell of a problem.
+    """The difference between two hosts on a problem.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Side:
-    """What one host told of a problem's configurations.
+    """The times of a problem's configurations on one host.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class Side:
 
     @classmethod
     def of_race(cls, outcome: Mapping[str, Any]) -> Self:
-        """What `race-table` raced."""
+        """The configurations that `race-table` raced."""
         found = {Configuration.of(one["configuration"]): one["time_over_library"]["value"] for one in outcome["raced"]}
         return cls(found, dict.fromkeys(found, float(outcome["library_us"])))
 

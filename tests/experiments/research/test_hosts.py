@@ -1,4 +1,4 @@
-"""What two hosts tell of the same kernels, and the half-width that holds the difference of a new problem."""
+"""The difference between two hosts on the same kernels, and the half-width that holds that of a new problem."""
 
 from collections.abc import Callable
 from pathlib import Path
