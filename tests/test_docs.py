@@ -13,6 +13,7 @@ import click
 import pytest
 
 from tilescout.experiments.commands.cli import cli
+from tilescout.experiments.commands.listing import LIST
 from tilescout.experiments.research.__main__ import cli as research
 from tilescout.search.engines.gpus import visible_gpus
 
@@ -117,8 +118,10 @@ def test_every_command_and_option_that_a_page_names_exists(program: str) -> None
             words = shlex.split(call, comments=True)
             command: click.Command = COMMAND_LINES[program]
             while isinstance(command, click.Group):
-                name = words.pop(0)
-                below = command.get_command(click.Context(command), name)
+                context = click.Context(command)
+                named = words and words[0] in command.list_commands(context)
+                name = words.pop(0) if named or command is COMMAND_LINES[program] else LIST
+                below = command.get_command(context, name)
                 assert below is not None, f"{name_of(page)}: there is no {name}: {program} {call}"
                 command = below
             known = {name for parameter in command.params for name in parameter.opts + parameter.secondary_opts}

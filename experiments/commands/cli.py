@@ -15,6 +15,7 @@ from io import TextIOWrapper
 import click
 from click.exceptions import NoArgsIsHelpError
 
+from tilescout.experiments.commands.former import todays
 from tilescout.experiments.commands.options import examples
 from tilescout.spaces.errors import ResumableError, TilescoutError, one_line
 from tilescout.spaces.faults import described, place_of
@@ -29,20 +30,18 @@ _COMMANDS = {
     "compile": ("compile:compile_sample", "Compile configurations into the store, without a GPU."),
     "measure": ("measure:measure", "Verify and time the default or another configuration."),
     "compare": ("compare:compare", "Compare search strategies on recorded tables."),
-    "table": ("table:table", "Import, export and complete recorded tables."),
     "predict": ("predict:predict", "Show what a cost model expects to be fastest."),
     "portfolio": ("portfolio:portfolio", "Choose the few kernels that serve many problems."),
     "train": ("train:train", "Train a cost model on a table."),
     "evaluate-model": ("evaluate_model:evaluate_model", "See how good a cost model is on problems left out."),
-    "studies": ("studies:studies", "List the studies of a store, or show some."),
+    "studies": ("studies:studies", "List, show, compare or delete the studies of a store."),
     "best": ("studies:best", "Show the best configuration that was found for a problem."),
     "export": ("export:export", "Write what searches decided, for torch.compile."),
     "report": ("report:report", "Write a study as one HTML page."),
     "spaces": ("spaces:spaces", "List search spaces, or show knobs and constraints."),
     "samplers": ("samplers:samplers", "List search strategies, or the options of one."),
-    "tables": ("tables:tables", "List recorded tables."),
-    "suites": ("suites:suites", "List suites of problems, or their problems."),
-    "suite": ("suites:suite", "Make a suite from a model."),
+    "tables": ("tables:tables", "List, import, export or complete recorded tables."),
+    "suites": ("suites:suites", "List suites of problems, or make one from a model."),
     "ui": ("ui:ui", "Open the MLflow UI on the trials of a store."),
     "doctor": ("doctor:doctor", "Look for what is missing here."),
 }
@@ -62,6 +61,9 @@ class _Commands(click.Group):
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        args, hints = todays(args)
+        for hint in () if context.resilient_parsing else hints:
+            print(f"tilescout: {hint}", file=sys.stderr)
         near = get_close_matches(args[0], _COMMANDS, n=1)
         if args[0] not in _COMMANDS and near and not context.resilient_parsing:
             raise click.UsageError(f"no such command {args[0]!r}, did you mean {near[0]!r}?", context)

@@ -13,6 +13,7 @@ from tilescout.experiments.commands.options import (
     check_result,
     chosen,
     console_beside,
+    device_option,
     examples,
     json_option,
     problem_option,
@@ -20,7 +21,6 @@ from tilescout.experiments.commands.options import (
     set_option,
     space_argument,
     store_option,
-    target_option,
     write_result,
 )
 from tilescout.experiments.terminal import Console
@@ -43,7 +43,7 @@ from tilescout.spaces.templates import load_template
 @seed_option
 @set_option
 @problem_option
-@target_option
+@device_option
 @click.option("--processes", type=click.IntRange(min=1), help="Compilers at a time. [default: one a core]")
 @store_option
 @json_option
@@ -53,7 +53,7 @@ def compile_sample(
     seed: int,
     settings: tuple[str, ...],
     problem: str,
-    target: str,
+    device: str,
     processes: int | None,
     store: Path,
     json_path: Path | None,
@@ -65,11 +65,11 @@ def compile_sample(
     exit code is 1 if none compiles.
     """
     check_result(json_path)
-    template, device = load_template(space), find_device(target)
+    template, target = load_template(space), find_device(device)
     parsed = template.parse(problem)
-    configurations = chosen(template, template.space(parsed, device), settings, sample, seed)
+    configurations = chosen(template, template.space(parsed, target), settings, sample, seed)
     kernels = ArtifactStore(artifacts(store))
-    keys = [ArtifactKey.of(template, configuration, parsed.signature, device.arch) for configuration in configurations]
+    keys = [ArtifactKey.of(template, configuration, parsed.signature, target.arch) for configuration in configurations]
     stored = [kernels.find(key) for key in keys]
     for artifact in stored:
         if artifact is not None and artifact.ok:
@@ -77,7 +77,7 @@ def compile_sample(
 
     started = time.perf_counter()
     options = CompileOptions(processes) if processes else CompileOptions()
-    with CompilePool(template, parsed.signature, device.arch, kernels, options) as pool:
+    with CompilePool(template, parsed.signature, target.arch, kernels, options) as pool:
         futures = [pool.submit(configuration) for configuration in configurations]
         outcomes = [future.result() for future in track(futures, "compile", console=Console(stderr=True))]
     seconds = time.perf_counter() - started
@@ -89,7 +89,7 @@ def compile_sample(
             console.print(f"failed: {configuration}: {outcome.error}", highlight=False)
     reused = sum(artifact is not None for artifact in stored)
     if built:
-        console.print(_summary(built, f"{space} {parsed.signature} for {device.arch}"))
+        console.print(_summary(built, f"{space} {parsed.signature} for {target.arch}"))
     console.print(
         f"{len(configurations)} configurations: {len(configurations) - reused} compiled in {seconds:.1f} s, "
         f"{reused} in the store already, {len(outcomes) - len(built)} failed",
@@ -104,7 +104,7 @@ def compile_sample(
         }
         for configuration, outcome in zip(configurations, outcomes, strict=True)
     ]
-    write_result(json_path, {"space": space, "signature": parsed.signature, "arch": device.arch, "kernels": found})
+    write_result(json_path, {"space": space, "signature": parsed.signature, "arch": target.arch, "kernels": found})
     return int(not built)
 
 

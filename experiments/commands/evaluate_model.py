@@ -80,7 +80,7 @@ class EvaluationRequest:
     "--binaries",
     is_flag=True,
     help="Learn with and without the resources of each kernel's binary, on the rows that have them; "
-    "`tilescout table add-binaries` adds them to a table.",
+    "`tilescout tables add-binaries` adds them to a table.",
 )
 @trees_option
 @steps_option

@@ -96,8 +96,8 @@ set_option = click.option(
     metavar="KNOB=VALUE",
     help="Take the default configuration with this change; repeatable.",
 )
-target_option = click.option(
-    "--target",
+device_option = click.option(
+    "--device",
     type=click.Choice(list(DEVICES)),
     default="h200",
     show_default=True,
@@ -244,6 +244,7 @@ _RESULTS = (
     ("space", "problem", "model", "ranking"),  # predict
     ("problem", "library_us", "measurements"),  # measure
     ("table", "space", "problems"),  # tables
+    ("studies", "not_comparable", "differences"),  # studies diff
     ("space", "knobs", "constraints"),  # spaces
     ("suite", "title", "problems"),  # suites
     ("sampler", "summary", "options"),  # samplers

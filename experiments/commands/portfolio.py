@@ -20,14 +20,14 @@ from tilescout.experiments.commands.options import (
     check_result,
     collected,
     console_beside,
+    device_option,
     examples,
     json_option,
     space_argument,
     suite_problems,
-    target_option,
     write_result,
 )
-from tilescout.experiments.commands.predict import MODELS, find_model
+from tilescout.experiments.commands.predict import find_model, model_option
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
@@ -50,9 +50,8 @@ class PortfolioRequest:
     suite: str | None
     signature: str | None
     model: str
-    model_file: Path | None
     exchanges: int
-    target: str
+    device: str
     plot: Path | None
     json_path: Path | None
 
@@ -108,8 +107,7 @@ class Regrets:
 @click.option(
     "--signature", help="Types, layout and epilogue of the problems. [default: what most of the tables' have]"
 )
-@click.option("--model", type=click.Choice(MODELS), default=MODELS[0], show_default=True, help="Which model predicts.")
-@click.option("--model-file", type=click.Path(path_type=Path), help="Learned model. [default: the shipped one]")
+@model_option
 @click.option(
     "--exchanges",
     type=click.IntRange(min=0),
@@ -117,7 +115,7 @@ class Regrets:
     show_default=True,
     help="Exchanges of a chosen kernel to try.",
 )
-@target_option
+@device_option
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw the regret over the kernels here.")
 @json_option
 @collected(PortfolioRequest)
@@ -151,9 +149,9 @@ def _tables(template: KernelTemplate, asked: PortfolioRequest) -> list[Table]:
         for table in read:
             table.check_space(template)
         return read
-    fitting = [table for table in read if (table.card.space, table.card.device) == (template.name, asked.target)]
+    fitting = [table for table in read if (table.card.space, table.card.device) == (template.name, asked.device)]
     if not fitting:
-        raise TableError(f"no table of {template.name} on {asked.target} is shipped; name one with `table`")
+        raise TableError(f"no table of {template.name} on {asked.device} is shipped; name one with `table`")
     return fitting
 
 
@@ -191,9 +189,9 @@ def recorded(template: KernelTemplate, tables: Sequence[Table], signature: str) 
 def predicted(template: KernelTemplate, regrets: Regrets, asked: PortfolioRequest, signature: str) -> Regrets:
     """The regrets of the same kernels on the problems of a suite, as a cost model predicts them."""
     assert asked.suite is not None
-    device = find_device(asked.target)
+    device = find_device(asked.device)
     problems = suite_problems(template, asked.suite, signature)
-    model, origin = find_model(asked.space, asked.target, asked.model, asked.model_file)
+    model, origin = find_model(asked.space, asked.device, asked.model)
     logs = np.full((len(regrets.kernels), len(problems)), np.nan)
     for at, problem in enumerate(problems):
         space = template.space(problem, device)
@@ -231,7 +229,7 @@ def summary(
     ]
     return {
         "space": asked.space,
-        "device": asked.target,
+        "device": asked.device,
         "signature": signature,
         "source": regrets.source,
         "problems": list(regrets.problems),

@@ -10,10 +10,10 @@ from tilescout.experiments.commands.completion import complete_spaces
 from tilescout.experiments.commands.options import (
     check_result,
     console_beside,
+    device_option,
     examples,
     find_modules_here,
     json_option,
-    target_option,
     write_result,
 )
 from tilescout.spaces.devices import find_device
@@ -28,9 +28,9 @@ from tilescout.spaces.templates import KernelTemplate, load_template, template_n
 )
 @click.argument("space", required=False, shell_complete=complete_spaces)
 @click.option("--problem", help="Say how many configurations are legal for this problem, and the default one.")
-@target_option
+@device_option
 @json_option
-def spaces(space: str | None, problem: str | None, target: str, json_path: Path | None) -> None:
+def spaces(space: str | None, problem: str | None, device: str, json_path: Path | None) -> None:
     """List the search spaces, or show the knobs and constraints of SPACE, with their reasons."""
     check_result(json_path)
     console = console_beside(json_path)
@@ -51,11 +51,11 @@ def spaces(space: str | None, problem: str | None, target: str, json_path: Path 
         "constraints": [{"name": rule.name, "reason": rule.reason} for rule in template.constraints],
     }
     if problem is not None:
-        parsed, device = template.parse(problem), find_device(target)
-        legal, default = template.space(parsed, device), template.default(parsed, device)
-        console.print(f"{len(legal):,} configurations are legal for {parsed} on {target}", highlight=False)
+        parsed, found = template.parse(problem), find_device(device)
+        legal, default = template.space(parsed, found), template.default(parsed, found)
+        console.print(f"{len(legal):,} configurations are legal for {parsed} on {device}", highlight=False)
         console.print(f"default: {default}", highlight=False, soft_wrap=True)
-        record |= {"problem": str(parsed), "target": target, "size": len(legal), "default": dict(default)}
+        record |= {"problem": str(parsed), "device": device, "size": len(legal), "default": dict(default)}
     write_result(json_path, record)
 
 

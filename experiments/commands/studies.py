@@ -1,12 +1,15 @@
 """``tilescout studies`` and ``tilescout best``: what searches of a store found."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.table import Table as Grid
 
 from tilescout.experiments.commands.completion import complete_studies
+from tilescout.experiments.commands.listing import LIST, ListingGroup
 from tilescout.experiments.commands.options import (
     check_result,
     console_beside,
@@ -18,26 +21,34 @@ from tilescout.experiments.commands.options import (
     write_result,
 )
 from tilescout.experiments.commands.printing import print_result
+from tilescout.experiments.commands.studies_diff import differences, incomparable
 from tilescout.search.studies.folders import studies as place_of
 from tilescout.search.studies.places import read_study, study_store
 from tilescout.search.studies.records import StudyResult
 from tilescout.spaces.errors import NoResultError, ProblemError, StoreError
 from tilescout.spaces.templates import Named, load_templates
 
+NAME = "gemm_sm90-4096x4096x4096-bf16-h200-live-sandwich-guided-s0"
 
-@click.command(
-    epilog=examples(
-        "tilescout studies",
-        "tilescout studies gemm_sm90-4096x4096x4096-bf16-h200-live-sandwich-guided-s0",
-        "tilescout studies --json studies.json",
-    )
+
+@click.group(
+    cls=ListingGroup,
+    epilog=examples("tilescout studies", f"tilescout studies {NAME}", f"tilescout studies delete {NAME}"),
+)
+def studies() -> None:
+    """List the studies of a store, as `list` does, show, compare or delete some."""
+
+
+@studies.command(
+    LIST,
+    epilog=examples("tilescout studies list", f"tilescout studies list {NAME}", "tilescout studies list --json -"),
 )
 @click.argument("names", nargs=-1, shell_complete=complete_studies)
 @own_spaces_option
 @store_option
 @storage_option
 @json_option
-def studies(
+def list_studies(
     names: tuple[str, ...], own_spaces: tuple[str, ...], store: Path, storage: str | None, json_path: Path | None
 ) -> None:
     """List the studies of the store, or show those in NAMES, as far as they have come."""
@@ -53,6 +64,80 @@ def studies(
         for message in unreadable:
             console.print(message, highlight=False, markup=False, soft_wrap=True)
     write_result(json_path, [result.to_dict() for result in found])
+
+
+@studies.command("show", epilog=examples(f"tilescout studies show {NAME}"))
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_studies)
+@own_spaces_option
+@store_option
+@storage_option
+@json_option
+@click.pass_context
+def show_studies(context: click.Context, /, **given: Any) -> None:
+    """Show the studies in NAMES, as far as they have come."""
+    context.invoke(list_studies, **given)
+
+
+@studies.command(
+    "diff",
+    epilog=examples(f"tilescout studies diff {NAME} {NAME.replace('guided', 'tpe')}"),
+)
+@click.argument("first", shell_complete=complete_studies)
+@click.argument("second", shell_complete=complete_studies)
+@own_spaces_option
+@store_option
+@storage_option
+@json_option
+def diff_studies(
+    first: str, second: str, own_spaces: tuple[str, ...], store: Path, storage: str | None, json_path: Path | None
+) -> None:
+    """Show two studies side by side: what was searched, what was found, and the knobs that differ.
+
+    A warning says where their times are not comparable.
+    """
+    check_result(json_path)
+    place, named, console = place_of(store, storage), load_templates(own_spaces), console_beside(json_path)
+    pair = read_study(first, place, named), read_study(second, place, named)
+    grid = Grid(show_edge=False, pad_edge=False)
+    for heading in ("", "first", "second"):
+        grid.add_column(heading, overflow="fold")
+    rows = differences(*pair)
+    for name, values in rows.items():
+        grid.add_row(name, *map(str, values))
+    console.print(grid)
+    doubts = incomparable(*pair)
+    if doubts:
+        console.print(f"not comparable: {', '.join(doubts)} differ", highlight=False, markup=False, soft_wrap=True)
+    found = {name: list(values) for name, values in rows.items()}
+    write_result(json_path, {"studies": [first, second], "not_comparable": doubts, "differences": found})
+
+
+@studies.command("delete", epilog=examples(f"tilescout studies delete {NAME}"))
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_studies)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@store_option
+@storage_option
+def delete_studies(names: tuple[str, ...], yes: bool, store: Path, storage: str | None) -> None:
+    """Delete the studies in NAMES with all their trials, and their runs in the MLflow store of the folder.
+
+    Compiled kernels stay. MLflow keeps deleted runs, unseen, until `mlflow gc`.
+    """
+    from tilescout.search.tracking import delete_study
+
+    place = study_store(place_of(store, storage))
+    known = place.names()
+    for name in names:
+        if name not in known:
+            raise StoreError(f"there is no study {name} in {place.name}; there are: {', '.join(known) or 'none'}")
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("--yes deletes without asking, which takes a terminal")
+        click.confirm(f"delete {', '.join(names)}?", abort=True, err=True)
+    database = store / "mlflow.db"
+    for name in names:
+        place.delete(name)
+        runs = delete_study(f"sqlite:///{database.absolute()}", name) if database.is_file() else 0
+        click.echo(f"deleted {name}, and {runs} of its runs in MLflow", err=True)
 
 
 @click.command(

@@ -1,4 +1,4 @@
-"""``tilescout suites`` and ``tilescout suite``: sets of problems, and where they come from."""
+"""``tilescout suites``: sets of problems, and where they come from."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ from rich.table import Table as Grid
 
 from tilescout.experiments.commands.completion import complete_suites
 from tilescout.experiments.commands.from_model import load_factory, record
+from tilescout.experiments.commands.listing import LIST, ListingGroup
 from tilescout.experiments.commands.options import (
     check_output,
     check_result,
@@ -24,15 +25,28 @@ RECORDED = "recorded from a model"
 """The source of the suites that are written here."""
 
 
-@click.command(
+@click.group(
+    cls=ListingGroup,
     epilog=examples(
         "tilescout suites",
         "tilescout suites llama3-8b:decode odd",
-    )
+        "tilescout suites from-model package.module:make_model --out model.toml",
+    ),
+)
+def suites() -> None:
+    """List suites of problems, as `list` does, or make one from a model."""
+
+
+@suites.command(
+    LIST,
+    epilog=examples(
+        "tilescout suites list",
+        "tilescout suites list llama3-8b:decode odd",
+    ),
 )
 @click.argument("names", nargs=-1, shell_complete=complete_suites)
 @json_option
-def suites(names: tuple[str, ...], json_path: Path | None) -> None:
+def list_suites(names: tuple[str, ...], json_path: Path | None) -> None:
     """List the suites, or the problems of those in NAMES (NAME, NAME:PHASE or FILE.toml)."""
     check_result(json_path)
     console, found = console_beside(json_path), [find_suite(name) for name in names or suite_names()]
@@ -56,19 +70,10 @@ def _record(suite: Suite) -> dict[str, object]:
     return {"suite": suite.name, "title": suite.title, "source": suite.source, "problems": entries}
 
 
-@click.group(
+@suites.command(
     epilog=examples(
-        "tilescout suite from-model package.module:make_model --out model.toml",
-    )
-)
-def suite() -> None:
-    """Make suites; `tilescout suites` lists them."""
-
-
-@suite.command(
-    epilog=examples(
-        "tilescout suite from-model package.module:make_model",
-        "tilescout suite from-model package.module:make_model --dtype bf16 --training --out model.toml",
+        "tilescout suites from-model package.module:make_model",
+        "tilescout suites from-model package.module:make_model --dtype bf16 --training --out model.toml",
     )
 )
 @click.argument("factory", metavar="MODULE:FACTORY")

@@ -1,4 +1,4 @@
-"""``tilescout table``: import, export and complete recorded tables."""
+"""``tilescout tables import-kernel-tuner``, ``export-kernel-tuner`` and ``add-binaries``."""
 
 import gzip
 import json
@@ -25,18 +25,9 @@ from tilescout.spaces.errors import StoreError, TableError
 from tilescout.spaces.templates import KernelTemplate, find_template
 
 
-@click.group(
+@click.command(
     epilog=examples(
-        "tilescout table import-kernel-tuner convolution_A100.json.gz convolution.parquet",
-    )
-)
-def table() -> None:
-    """Import, export and complete recorded tables; `tilescout tables` lists them."""
-
-
-@table.command(
-    epilog=examples(
-        "tilescout table import-kernel-tuner convolution_A100.json.gz convolution.parquet",
+        "tilescout tables import-kernel-tuner convolution_A100.json.gz convolution.parquet",
     )
 )
 @click.argument("file", type=click.Path(path_type=Path))
@@ -57,9 +48,9 @@ def import_kernel_tuner(file: Path, out: Path, problem: str | None) -> None:
     )
 
 
-@table.command(
+@click.command(
     epilog=examples(
-        "tilescout table export-kernel-tuner own.parquet cache.json.gz --problem 512x512x512:bf16",
+        "tilescout tables export-kernel-tuner own.parquet cache.json.gz --problem 512x512x512:bf16",
     )
 )
 @click.argument("path", metavar="TABLE", type=TABLE)
@@ -80,9 +71,9 @@ def export_kernel_tuner(path: Path, out: Path, problem: str | None) -> None:
     Console().print(f"{len(cache['cache']):,} configurations: {out}", highlight=False, soft_wrap=True)
 
 
-@table.command(
+@click.command(
     epilog=examples(
-        "tilescout table add-binaries own.parquet own-counted.parquet --store results",
+        "tilescout tables add-binaries own.parquet own-counted.parquet --store results",
     )
 )
 @click.argument("path", metavar="TABLE", type=TABLE)

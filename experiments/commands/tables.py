@@ -1,4 +1,4 @@
-"""``tilescout tables``: what was recorded."""
+"""``tilescout tables``: what was recorded, and its conversions."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import click
 from rich.table import Table as Grid
 
 from tilescout.experiments.commands.completion import TABLE
+from tilescout.experiments.commands.listing import LIST, ListingGroup
 from tilescout.experiments.commands.options import (
     check_result,
     console_beside,
@@ -14,6 +15,7 @@ from tilescout.experiments.commands.options import (
     own_spaces_option,
     write_result,
 )
+from tilescout.experiments.commands.table import add_binaries, export_kernel_tuner, import_kernel_tuner
 from tilescout.experiments.terminal import Console
 from tilescout.search.tables.card import Baseline
 from tilescout.search.tables.shipped import shipped_tables
@@ -22,17 +24,29 @@ from tilescout.spaces.errors import SpaceError, TableError
 from tilescout.spaces.templates import Named, find_template, load_templates
 
 
-@click.command(
+@click.group(
+    cls=ListingGroup,
     epilog=examples(
         "tilescout tables",
-        "tilescout tables own.parquet recorded",
         "tilescout tables own.parquet --space own_kernel:RmsNorm",
-    )
+        "tilescout tables import-kernel-tuner convolution_A100.json.gz convolution.parquet",
+    ),
+)
+def tables() -> None:
+    """List recorded tables, as `list` does, or import, export and complete them."""
+
+
+@tables.command(
+    LIST,
+    epilog=examples(
+        "tilescout tables list own.parquet recorded",
+        "tilescout tables list own.parquet --space own_kernel:RmsNorm",
+    ),
 )
 @click.argument("paths", nargs=-1, type=TABLE)
 @own_spaces_option
 @json_option
-def tables(paths: tuple[Path, ...], own_spaces: tuple[str, ...], json_path: Path | None) -> None:
+def list_tables(paths: tuple[Path, ...], own_spaces: tuple[str, ...], json_path: Path | None) -> None:
     """List recorded tables: those that come with tilescout, or the files and folders in PATHS."""
     found = [file for path in paths for file in (find_tables([path]) if path.is_dir() else [path])]
     check_result(json_path)
@@ -48,6 +62,10 @@ def tables(paths: tuple[Path, ...], own_spaces: tuple[str, ...], json_path: Path
     write_result(json_path, records)
     if damaged:
         raise TableError("; ".join(damaged))
+
+
+for _command in (import_kernel_tuner, export_kernel_tuner, add_binaries):
+    tables.add_command(_command)
 
 
 def _show(table: Table, console: Console, named: Named) -> None:

@@ -89,6 +89,11 @@ class Database(StudyStore):
             except KeyError as error:
                 raise StoreError(f"there is no study {name} in {self.name}") from error
 
+    def delete(self, name: str) -> None:
+        self.load(name)
+        with self._translated(), self.exclusive(name):
+            optuna.delete_study(study_name=name, storage=self.storage)
+
     def attributes(self, name: str) -> dict[str, Any]:
         with self._translated():
             return super().attributes(name)

@@ -12,7 +12,7 @@ from optuna.samplers import BaseSampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 
-from tilescout.search.studies.journal import BusyError, Journal, JournalForm, at_key, read_records
+from tilescout.search.studies.journal import BusyError, Journal, JournalForm, at_key, never, read_records
 from tilescout.search.studies.optuna_hooks import OPERATION
 from tilescout.search.studies.sharing import SharingOptions, SoleTuner, Tuner
 from tilescout.search.studies.study_store import StudyStore, resumed, unused
@@ -68,6 +68,17 @@ class JournalFolder(StudyStore):
             return optuna.load_study(study_name=name, storage=storage)
         except _DAMAGE as error:
             raise _damaged(path, error) from error
+
+    def delete(self, name: str) -> None:
+        path = self._path(name)
+        if name not in self.names():
+            raise StoreError(f"there is no study {name} in {self.name}; there are: {', '.join(self.names()) or 'none'}")
+        try:
+            Journal(path, FORM, never, new=True).remove()  # a damaged one too, and none that is being searched
+        except BusyError as error:
+            raise StoreError(f"another process is searching the study {path}: wait for it, or end it") from error
+        except OSError as error:
+            raise _unwritable(path, error) from error
 
     def result(self, name: str) -> dict[str, Any] | None:
         try:

@@ -19,7 +19,7 @@ from tilescout.spaces.templates import NONE_NAMED, Named
 
 
 class StudyStore(ABC):
-    """A place that keeps studies by their names. Everything but `join` reads, and changes nothing there.
+    """A place that keeps studies by their names. Everything but `join` and `delete` reads, and changes nothing there.
 
     Attributes
     ----------
@@ -81,6 +81,16 @@ class StudyStore(ABC):
         ------
         StoreError
             If there is no such study, or it can't be read.
+        """
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Delete a study with all its trials.
+
+        Raises
+        ------
+        StoreError
+            If there is no such study, another process is searching it, or it can't be written.
         """
 
     def attributes(self, name: str) -> dict[str, Any]:

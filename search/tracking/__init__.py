@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tilescout.spaces.lazy import public_names
 
 if TYPE_CHECKING:
-    from tilescout.search.tracking.experiment import log_experiment
+    from tilescout.search.tracking.experiment import delete_study, log_experiment
     from tilescout.search.tracking.fields import PARENT_TAG, STUDY_TAG, TRIAL_TAG, UI_MODE
     from tilescout.search.tracking.models import log_model
     from tilescout.search.tracking.page import to_html
@@ -46,6 +46,7 @@ __all__ = [
     "address",
     "artifact_folder",
     "default_store",
+    "delete_study",
     "find_experiment",
     "log_experiment",
     "log_model",
@@ -61,6 +62,7 @@ __all__ = [
 __getattr__, __dir__ = public_names(
     __name__,
     {
+        "delete_study": "experiment",
         "log_experiment": "experiment",
         "PARENT_TAG": "fields",
         "STUDY_TAG": "fields",

@@ -1,9 +1,12 @@
-"""An experiment of any kind in MLflow: one run with its parameters, figures and files."""
+"""Experiments of any kind in MLflow: one run with its parameters, figures and files; and what is deleted there."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tilescout.search.tracking.store import default_store, opened_experiment
+from tilescout.search.tracking.fields import STUDY_TAG
+from tilescout.search.tracking.store import default_store, open_client, opened_experiment, quiet_mlflow, translated
+
+_PAGE = 1000  # runs that are looked up at once
 
 
 def log_experiment(
@@ -43,3 +46,24 @@ def log_experiment(
             log(run, str(path), *([path.name] if path.is_dir() else []))
         client.set_terminated(run)
     return str(run)
+
+
+def delete_study(uri: str, name: str) -> int:
+    """Delete the runs of a study and of its trials, and say how many there were. MLflow keeps them unseen.
+
+    Raises
+    ------
+    StoreError
+        If the store can't be opened or written.
+    """
+    deleted = 0
+    with quiet_mlflow():
+        client = open_client(uri)
+        with translated(uri):
+            experiments = [each.experiment_id for each in client.search_experiments()]
+            condition = f"tags.`{STUDY_TAG}` = '{name}'"
+            while found := client.search_runs(experiments, condition, max_results=_PAGE):
+                for run in found:
+                    client.delete_run(run.info.run_id)
+                deleted += len(found)
+    return deleted

@@ -47,7 +47,7 @@ def evil_table(scene: "Scene", small_table: Table, renamed: Rename) -> Path:
         ("tables", "."),
         ("tune", "gemm_sm90", *SEARCH, "--table", "table.parquet"),
         ("compare", "--table", "table.parquet", "--samplers", "guided,guided-cold", "--trials", "3", "--seeds", "1"),
-        ("table", "export-kernel-tuner", "table.parquet", "cache.json"),
+        ("tables", "export-kernel-tuner", "table.parquet", "cache.json"),
         ("train", "gemm_sm90", "--table", "table.parquet", "--out", "model.npz"),
     ],
     ids=" ".join,
@@ -230,8 +230,8 @@ def test_a_cache_of_kernel_tuner(scene: "Scene") -> None:
     }
     (scene.folder / "cache.json").write_text(json.dumps(cache))
 
-    scene.survives("table", "import-kernel-tuner", "cache.json", "table.parquet", codes=(2,))
-    scene.survives("table", "import-kernel-tuner", "cache.json", "table.parquet", "--problem", "evil", codes=(0,))
+    scene.survives("tables", "import-kernel-tuner", "cache.json", "table.parquet", codes=(2,))
+    scene.survives("tables", "import-kernel-tuner", "cache.json", "table.parquet", "--problem", "evil", codes=(0,))
     scene.survives("tables", "table.parquet", codes=(0,))
     scene.survives(
         "compare", "--table", "table.parquet", "--samplers", "kernel_tuner.hybrid_vndx", "--trials", "4", "--seeds", "1"

@@ -179,7 +179,7 @@ def test_every_reader_refuses_them_soon_and_in_little_memory(hostile: list[Path]
         ("suites", "pipe.toml"),
         ("tune", "gemm_sm90", "--problem", PROBLEM, "--table", "pipe.parquet"),
         ("tables", "pipe.parquet"),
-        ("table", "import-kernel-tuner", "pipe.json", "out.parquet"),
+        ("tables", "import-kernel-tuner", "pipe.json", "out.parquet"),
         ("predict", "gemm_sm90", "--problem", PROBLEM, "--model", "pipe.npz"),
         ("report", "pipe.journal"),
     ],

@@ -118,10 +118,10 @@ OUTPUTS = [
         ("study.html", ("report", "study.journal")),
         ("lookup.json", (*LOOKUP, "--study", "result.json", "--out", "lookup.json")),
         ("bundle", ("export", "--study", "result.json", "--out", "bundle")),
-        ("suite.toml", ("suite", "from-model", "model:make", "--out", "suite.toml")),
-        ("cache.json", ("table", "export-kernel-tuner", "small.parquet", "cache.json")),
-        ("new.json", ("table", "import-kernel-tuner", "kernel.json.gz", "new.parquet", "--problem", "8x8")),
-        ("new.parquet", ("table", "import-kernel-tuner", "kernel.json.gz", "new.parquet", "--problem", "8x8")),
+        ("suite.toml", ("suites", "from-model", "model:make", "--out", "suite.toml")),
+        ("cache.json", ("tables", "export-kernel-tuner", "small.parquet", "cache.json")),
+        ("new.json", ("tables", "import-kernel-tuner", "kernel.json.gz", "new.parquet", "--problem", "8x8")),
+        ("new.parquet", ("tables", "import-kernel-tuner", "kernel.json.gz", "new.parquet", "--problem", "8x8")),
         ("gemm_sm90-h200.npz", ("train", "gemm_sm90", "--table", "small.parquet", "--out", ".")),
         ("analytic-h200.json", ("train", "gemm_sm90", "--table", "small.parquet", "--out", ".")),
         ("runs.jsonl", ("compare", "--table", "small.parquet", "--samplers", "random", "--out", ".")),
@@ -181,12 +181,12 @@ def test_an_input_that_the_card_would_replace(forked_scene: "Scene") -> None:
     (forked_scene.folder / "foo.json").write_text(json.dumps(CACHE))
     before = snapshot(forked_scene.folder)
 
-    forked_scene.survives("table", "import-kernel-tuner", "foo.json", "foo.parquet", codes=(2,))
+    forked_scene.survives("tables", "import-kernel-tuner", "foo.json", "foo.parquet", codes=(2,))
     assert snapshot(forked_scene.folder) == before
 
     for _ in range(2):  # what it wrote itself it writes again
-        forked_scene.survives("table", "import-kernel-tuner", "foo.json", "bar.parquet", codes=(0,))
-    forked_scene.survives("table", "export-kernel-tuner", "bar.parquet", "bar.json", codes=(2,))
+        forked_scene.survives("tables", "import-kernel-tuner", "foo.json", "bar.parquet", codes=(0,))
+    forked_scene.survives("tables", "export-kernel-tuner", "bar.parquet", "bar.json", codes=(2,))
     assert snapshot(forked_scene.folder, "bar.parquet", "bar.json") == before
 
 

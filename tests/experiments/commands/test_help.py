@@ -8,6 +8,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from tilescout.experiments.commands.cli import cli
+from tilescout.experiments.commands.former import todays
 from tilescout.search.samplers import SAMPLERS
 
 
@@ -67,9 +68,30 @@ def test_every_option_says_what_it_does(name: str) -> None:
     [
         (["tune"], "gem", ["gemm_sm90"]),
         (["tune", "gemm_sm90", "--sampler"], "gu", [name for name in SAMPLERS if name.startswith("gu")]),
-        ([], "tab", ["table", "tables"]),
+        ([], "tab", ["tables"]),
     ],
 )
 def test_the_shell_completes_what_is_typed(typed: list[str], incomplete: str, offered: list[str]) -> None:
     completed = ShellComplete(cli, {}, "tilescout", "_TILESCOUT_COMPLETE").get_completions(typed, incomplete)
     assert [item.value for item in completed] == offered
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "hints"),
+    [
+        (["suite", "from-model", "a:b"], ["suites", "from-model", "a:b"], ["suite is called suites now"]),
+        (["table", "list"], ["tables", "list"], ["table is called tables now"]),
+        (["predict", "--target=h200"], ["predict", "--device=h200"], ["--target is called --device now"]),
+        (["predict", "--model-file", "a"], ["predict", "--model", "a"], ["--model-file is called --model now"]),
+        (["tune", "table"], ["tune", "table"], []),
+    ],
+)
+def test_spellings_of_before_work_with_a_hint(before: list[str], now: list[str], hints: list[str]) -> None:
+    assert todays(before) == (now, hints)
+
+
+def test_a_former_command_runs_and_says_how_it_is_called_now(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["suite", "odd"], standalone_mode=False)
+    captured = capsys.readouterr()
+    assert "odd" in captured.out
+    assert captured.err == "tilescout: suite is called suites now\n"

@@ -60,7 +60,7 @@ def folder(run_command: Run, table: Path, copy_store: Callable[[Path], str]) -> 
 def test_a_trained_model_ranks_a_problem_it_has_not_seen(run_command: Run, folder: Path) -> None:
     model, target = folder / "models" / "gemm_sm90-h200.npz", folder / "ranking.json"
     arguments = ("predict", "gemm_sm90", "--problem", "16x4096x4096", "--top", 5, "--json", target)
-    done = run_command(folder, *arguments, "--model-file", model)
+    done = run_command(folder, *arguments, "--model", model)
     assert done.returncode == 0, done.stderr
     assert "learned from 450 measurements of 3 problems" in " ".join(done.stdout.split())
     assert "28,392 configurations ranked" in done.stdout
@@ -76,10 +76,10 @@ def test_a_trained_model_ranks_a_problem_it_has_not_seen(run_command: Run, folde
 def test_what_can_not_be_predicted_is_one_line(run_command: Run, folder: Path) -> None:
     arguments = ("predict", "gemm_sm90", "--problem", "2048x2048x2048")
     for more, expected in (
-        (("--target", "h100"), "no model of gemm_sm90 on h100 is shipped"),
-        (("--target", "h100", "--model", "analytic"), "no calibration for h100 is shipped"),
-        (("--model-file", "nowhere.npz"), "does not exist"),
-        (("--target", "h100", "--model-file", "models/gemm_sm90-h200.npz"), "is of gemm_sm90 on h200"),
+        (("--device", "h100"), "no model of gemm_sm90 on h100 is shipped"),
+        (("--device", "h100", "--model", "analytic"), "no calibration for h100 is shipped"),
+        (("--model", "nowhere.npz"), "does not exist"),
+        (("--device", "h100", "--model", "models/gemm_sm90-h200.npz"), "is of gemm_sm90 on h200"),
     ):
         done = run_command(folder, *arguments, *more)
         assert done.returncode == 2

@@ -2,14 +2,22 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import click
+import mlflow
+import optuna
 import pytest
+from optuna.samplers import RandomSampler
 
 from tilescout.experiments.commands.completion import complete_studies
-from tilescout.experiments.commands.studies import studies
-from tilescout.search import tune
+from tilescout.experiments.commands.studies import list_studies
+from tilescout.experiments.commands.studies_diff import incomparable
+from tilescout.search import load_study, tune
+from tilescout.search.studies.database import Database
+from tilescout.search.studies.journal_folder import JournalFolder, make_journal, open_study
+from tilescout.spaces.errors import StoreError
 
 Run = Callable[..., None]
 PROBLEM = "512x512x512:bf16"
@@ -78,6 +86,63 @@ def test_a_command_that_is_misspelt_is_told_the_nearest(
 
 
 def test_the_names_of_studies_are_completed(store: Path) -> None:
-    context = click.Context(studies)
+    context = click.Context(list_studies)
     context.params["store"] = store
-    assert complete_studies(context, studies.params[0], "gemm") == [NAME.format(each) for each in ("random", "tpe")]
+    assert complete_studies(context, list_studies.params[0], "gemm") == [
+        NAME.format(each) for each in ("random", "tpe")
+    ]
+
+
+def test_two_studies_stand_side_by_side(run: Run, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [NAME.format(each) for each in ("random", "tpe")]
+    run("studies", "diff", *names, "--store", str(store), "--json", "-")
+    found = json.loads(capsys.readouterr().out)
+    assert found["studies"] == names
+    assert found["not_comparable"] == []
+    assert found["differences"]["trials"] == [12, 1]
+    assert found["differences"]["sampler"] == ["random", "tpe"]
+    assert "problem" not in found["differences"]
+
+
+def test_what_makes_times_incomparable_is_named(store: Path) -> None:
+    of_random = load_study(NAME.format("random"), store=store)
+    info = replace(of_random.info, space_hash="another")
+    assert incomparable(of_random, replace(of_random, info=info)) == ["kernel source"]
+
+
+def test_a_study_is_deleted_with_its_runs_and_no_other(
+    run: Run, tmp_path: Path, copy_store: Callable[[Path], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    uri = copy_store(tmp_path)
+    for sampler in ("random", "exhaustive"):
+        tune("gemm_sm90", PROBLEM, sampler=sampler, device="replay", budget=2, store=tmp_path)
+    name = NAME.format("random")
+    run("studies", "delete", name, "--store", str(tmp_path), code=2)
+    assert "--yes deletes without asking" in capsys.readouterr().err
+    run("studies", "delete", name, "--yes", "--store", str(tmp_path))
+    assert f"deleted {name}, and 3 of its runs in MLflow" in capsys.readouterr().err
+    assert [path.stem for path in (tmp_path / "studies").iterdir()] == [NAME.format("exhaustive")]
+    client = mlflow.MlflowClient(uri)
+    runs = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    assert {each.data.tags["sampler"] for each in runs} == {"exhaustive"}
+    run("studies", "delete", name, "--yes", "--store", str(tmp_path), code=2)
+    assert f"there is no study {name}" in capsys.readouterr().err
+
+
+def test_a_study_that_is_searched_is_not_deleted(tmp_path: Path) -> None:
+    folder = JournalFolder(tmp_path)
+    path = make_journal(tmp_path, "one")
+    with open_study(path, RandomSampler()), pytest.raises(StoreError, match="another process is searching"):
+        folder.delete("one")
+    folder.delete("one")
+    assert folder.names() == []
+
+
+def test_a_study_of_a_database_is_deleted(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/studies.db")
+    for name in ("one", "two"):
+        optuna.create_study(storage=database.storage, study_name=name)
+    database.delete("one")
+    assert database.names() == ["two"]
+    with pytest.raises(StoreError, match="there is no study one"):
+        database.delete("one")

@@ -125,7 +125,7 @@ def test_a_recorded_model_is_a_suite(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a_model_for_tests.py").write_text(MODEL)
-    run("suite", "from-model", "a_model_for_tests:make", "--dtype", "bf16", "--out", "own.toml")
+    run("suites", "from-model", "a_model_for_tests:make", "--dtype", "bf16", "--out", "own.toml")
     capsys.readouterr()
     run("suites", "own.toml")
     printed = capsys.readouterr().out
@@ -152,10 +152,10 @@ def test_suites_say_what_the_shipped_tables_hold() -> None:
     ("arguments", "answer"),
     [
         (("suites", "llama"), "unknown suite 'llama'"),
-        (("suite", "from-model", "json"), "expected MODULE:FUNCTION"),
-        (("suite", "from-model", "json:make"), "can't import json:make"),
-        (("suite", "from-model", "no_such_module:make"), "can't import no_such_module:make"),
-        (("suite", "from-model", "json:loads", "--out", "suite.json"), "a suite is a .toml file"),
+        (("suites", "from-model", "json"), "expected MODULE:FUNCTION"),
+        (("suites", "from-model", "json:make"), "can't import json:make"),
+        (("suites", "from-model", "no_such_module:make"), "can't import no_such_module:make"),
+        (("suites", "from-model", "json:loads", "--out", "suite.json"), "a suite is a .toml file"),
     ],
 )
 def test_bad_input_is_one_line(

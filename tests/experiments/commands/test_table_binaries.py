@@ -89,7 +89,7 @@ def test_the_command_writes_a_table_with_the_counts_and_says_how_many_rows_have_
 ) -> None:
     chosen = table.configuration(0)
     keep(ArtifactStore(tmp_path / "artifacts"), chosen, COUNTED)
-    run("table", "add-binaries", str(table.path), str(tmp_path / "out.parquet"), "--store", str(tmp_path))
+    run("tables", "add-binaries", str(table.path), str(tmp_path / "out.parquet"), "--store", str(tmp_path))
     written = Table.read(tmp_path / "out.parquet")
     counted = sum(written.configuration(row) == chosen for row in range(len(written)))
     assert capsys.readouterr().out.startswith(f"{tmp_path / 'out.parquet'}: {counted} of 60 rows have the number")

@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_imported_kernel_is_tuned_listed_and_compared(
     folder: Path, run: RunCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run("table", "import-kernel-tuner", "cache.json.gz", "stencil.parquet")
+    run("tables", "import-kernel-tuner", "cache.json.gz", "stencil.parquet")
     assert "stencil 512x512x64 on A GPU of another time: 64 configurations, 4 failed" in capsys.readouterr().out
     run("tables", "stencil.parquet")
     assert "512x512x64" in capsys.readouterr().out
@@ -62,12 +62,12 @@ def test_an_imported_kernel_is_tuned_listed_and_compared(
 def test_a_shipped_table_is_exported_and_comes_back(folder: Path, run: RunCommand) -> None:
     shipped = shipped_tables()[0]
     problem = "512x512x512:bf16"
-    run("table", "export-kernel-tuner", str(shipped), "out.json.gz", "--problem", problem)
+    run("tables", "export-kernel-tuner", str(shipped), "out.json.gz", "--problem", problem)
     cache = json.loads(gzip.decompress(Path("out.json.gz").read_bytes()))
     original = Table.read(shipped)
     (found,) = [known for known in original.problems if str(known) == problem]
     assert len(cache["cache"]) == len(original.rows(found))
-    run("table", "import-kernel-tuner", "out.json.gz", "again.parquet")
+    run("tables", "import-kernel-tuner", "out.json.gz", "again.parquet")
     again = Table.read(Path("again.parquet"))
     # Kernel Tuner knows no censored times: a pruned row's pilot stands for them.
     rows = [original.measurement(int(row)) for row in original.rows(found)]
@@ -78,12 +78,15 @@ def test_a_shipped_table_is_exported_and_comes_back(folder: Path, run: RunComman
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (("table", "import-kernel-tuner", "nothing.json", "out.parquet"), "can't read nothing.json"),
-        (("table", "import-kernel-tuner", "cache.json.gz", "out.txt"), "a table is a .parquet file"),
-        (("table", "import-kernel-tuner", "cache.json.gz", "o.parquet", "--problem", "a b"), "malformed problem 'a b'"),
-        (("table", "export-kernel-tuner", "nothing.parquet", "out.json"), "does not exist"),
-        (("table", "export-kernel-tuner", "SHIPPED", "out.json"), "name one with --problem: 8192x8192x8192:bf16"),
-        (("table", "export-kernel-tuner", "SHIPPED", "out.json", "--problem", "1x1"), "holds nothing of 1x1"),
+        (("tables", "import-kernel-tuner", "nothing.json", "out.parquet"), "can't read nothing.json"),
+        (("tables", "import-kernel-tuner", "cache.json.gz", "out.txt"), "a table is a .parquet file"),
+        (
+            ("tables", "import-kernel-tuner", "cache.json.gz", "o.parquet", "--problem", "a b"),
+            "malformed problem 'a b'",
+        ),
+        (("tables", "export-kernel-tuner", "nothing.parquet", "out.json"), "does not exist"),
+        (("tables", "export-kernel-tuner", "SHIPPED", "out.json"), "name one with --problem: 8192x8192x8192:bf16"),
+        (("tables", "export-kernel-tuner", "SHIPPED", "out.json", "--problem", "1x1"), "holds nothing of 1x1"),
         (("compare", "--problem", "1x1x1:bf16"), "no table holds 1x1x1:bf16, held are 8192x8192x8192:bf16"),
         (("compare", "--samplers", "random,magic"), "unknown sampler 'magic'"),
         (("compare", "--samplers", "random,random"), "random is named twice"),
