@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tilescout.experiments.commands.completion import TABLE, complete_samplers
 from tilescout.experiments.commands.options import (
     STDOUT,
+    Seconds,
     check_result,
     collected,
     examples,
@@ -25,7 +26,7 @@ from tilescout.experiments.compare.api import compare as run_comparison
 from tilescout.experiments.compare.held_out import held_out_folder
 from tilescout.experiments.compare.play import Trace
 from tilescout.experiments.compare.report import log_comparison, print_comparison
-from tilescout.experiments.terminal import Console
+from tilescout.spaces.terminal import Console
 
 DEFAULT_SAMPLERS = "random,tpe,lfbo"
 WIDTH = 140
@@ -79,7 +80,7 @@ class CompareRequest:
 @processes_option
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=1),
+    type=Seconds(min=1),
     default=DEFAULT_TIMEOUT,
     show_default=True,
     help="Seconds of a search at most.",

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -58,6 +59,23 @@ def typed_samplers(context: click.Context, parameter: click.Parameter, samplers:
     named = (text for text in samplers.split(",") if "=" not in text.partition(":")[2].partition(":")[0])
     find_modules_here(*named)  # not of lfbo:copies=5
     return samplers
+
+
+class Seconds(click.FloatRange):
+    """A positive, finite number: ``nan`` is below no limit, and a search with it would end at once."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
+        """The number.
+
+        Raises
+        ------
+        BadParameter
+            If it is none, or out of range.
+        """
+        seconds: float = super().convert(value, parameter, context)
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is not a finite number.", parameter, context)
+        return seconds
 
 
 space_argument = click.argument(

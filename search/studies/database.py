@@ -14,6 +14,7 @@ from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage, RDBStorage
 
 from tilescout.search.studies.optuna_hooks import cached
+from tilescout.search.studies.reconnecting import Reconnection, reconnecting
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.studies.sharing import SharingOptions, SharingTuner, Tuner
 from tilescout.search.studies.study_store import StudyStore, resumed, unused
@@ -28,6 +29,15 @@ if TYPE_CHECKING:
 _LOCKS = "tilescout_locks"  # our table beside optuna's: a row for each study, which its tuners lock in turn
 _LOCK_SECONDS = 60  # the longest wait for the lock, and the longest that its holder may leave the connection idle
 _SQLITE_SECONDS = 60.0  # the longest wait for SQLite while another process writes
+_UNANSWERED = {
+    "connect_timeout": 4,  # of each address that the host's name has: a dead server is told within 10 s
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+"""When libpq takes a PostgreSQL server for dead, in seconds, the last in ms; the system's own limits are hours."""
+
 _STARTS = 5  # attempts at making the tables, which other tuners may be making at the same time
 
 
@@ -72,8 +82,24 @@ class Database(StudyStore):
     ) -> Iterator[tuple[optuna.Study, Tuner]]:
         with self._translated(searching=True):
             study = self.open(base, resume, sampler)
-            with SharingTuner(study, space, lambda: self.exclusive(study.study_name), sharing) as sharer:
-                yield study, sharer
+            if self._file is not None:
+                with SharingTuner(study, space, lambda: self.exclusive(study.study_name), sharing) as tuner:
+                    yield study, tuner
+                return
+            # From here on the database may be lost for a while.
+            reconnection = Reconnection(self.name, sharing.reconnect)
+            study = optuna.load_study(
+                study_name=study.study_name, storage=reconnecting(self.storage, reconnection), sampler=sampler
+            )
+
+            @contextmanager
+            def exclusive() -> Iterator[None]:
+                # The lock is lost with its connection: what is done under it is repeated as a whole, or not at all.
+                with reconnection.once(), self.exclusive(study.study_name):
+                    yield
+
+            with SharingTuner(study, space, exclusive, sharing, reconnection.insist) as tuner:
+                yield study, tuner
 
     def check(self) -> None:
         self._locks  # noqa: B018
@@ -165,7 +191,7 @@ class Database(StudyStore):
 
     @cached_property
     def _writing(self) -> RDBStorage:
-        options: dict[str, Any] = {"pool_pre_ping": True}
+        options: dict[str, Any] = {"pool_pre_ping": True, **self._connecting()}
         if self._file is not None:
             options = {"connect_args": {"timeout": _SQLITE_SECONDS}}
         with self._usable():
@@ -181,10 +207,17 @@ class Database(StudyStore):
             address = address.set(database=file).update_query_dict({"mode": "ro", "uri": "true"})
             options = {"connect_args": {"timeout": _SQLITE_SECONDS}}
         elif address.get_backend_name() == "postgresql":
-            options = {"execution_options": {"postgresql_readonly": True}}
+            options = {"execution_options": {"postgresql_readonly": True}, **self._connecting()}
         with self._usable():
             url = address.render_as_string(hide_password=False)
             return RDBStorage(url, engine_kwargs=options, skip_table_creation=True)
+
+    def _connecting(self) -> dict[str, Any]:
+        """How long to wait for a server, where the address does not say so."""
+        if self._address.get_backend_name() != "postgresql":
+            return {}
+        wanted = {name: value for name, value in _UNANSWERED.items() if name not in self._address.query}
+        return {"connect_args": wanted}
 
     @cached_property
     def _locks(self) -> "Table":
@@ -211,7 +244,10 @@ class Database(StudyStore):
                 connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{_LOCK_SECONDS}s'")
             connection.execute(sqlalchemy.select(table).where(mine).with_for_update())
             yield
-            connection.rollback()
+            try:
+                connection.rollback()
+            except sqlalchemy.exc.SQLAlchemyError:  # the lock went with the connection, and what it was for is done
+                connection.invalidate()
 
 
 def _parse(url: str) -> "URL":

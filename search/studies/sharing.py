@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from threading import Event, Thread
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import optuna
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from tilescout.search.studies.optuna_hooks import all_trials
@@ -21,7 +22,20 @@ _TUNER = "tuner"  # the user attribute of a trial that names its tuner
 _BEAT = "beat:"  # followed by a tuner's name: the user attribute of a study with the tuner's heartbeat, a count
 _HEIR = "heir:"  # followed by a tuner's name: the user attribute of a study that names the heir of a dead tuner
 _LEFT = "left"  # the last heartbeat of a tuner that ended normally
+_T = TypeVar("_T")
 _PAUSE = 0.25  # seconds between two looks at what others have in flight
+
+
+class Insist(Protocol):
+    """Calls a function, perhaps several times, and returns its result."""
+
+    def __call__(self, action: Callable[[], _T], /) -> _T:
+        """Call it."""
+
+
+def call(action: Callable[[], _T], /) -> _T:
+    """Call it once."""
+    return action()
 
 
 @dataclass(frozen=True)
@@ -36,10 +50,14 @@ class SharingOptions:
         A tuner is presumed dead when its heartbeat stood still for so many heartbeats of another tuner. Heartbeats are
         counted, not seconds: a tuner that was suspended, or cut off from the database, does not judge others by that
         time.
+    reconnect
+        Seconds for which a search waits for a database server that it has lost. What was measured is stored when the
+        server is back.
     """
 
     beat: float = 2.0
     patience: int = 15
+    reconnect: float = 600.0
 
 
 class Tuner(AbstractContextManager["Tuner"]):
@@ -48,6 +66,11 @@ class Tuner(AbstractContextManager["Tuner"]):
     @abstractmethod
     def exclusive(self) -> AbstractContextManager[None]:
         """A lock of the study, which one tuner holds at a time. It is released when its holder dies."""
+
+    def alone(self, action: Callable[[], _T]) -> _T:
+        """The result of `action`, which is run while holding `exclusive`; again from its start if the lock was lost."""
+        with self.exclusive():
+            return action()
 
     @abstractmethod
     def take_over(self) -> None:
@@ -131,6 +154,8 @@ class SharingTuner(Tuner):
         Makes the lock of the study.
     options
         See `SharingOptions`.
+    insist
+        Calls a function again as long as the database is lost.
     """
 
     def __init__(
@@ -139,11 +164,13 @@ class SharingTuner(Tuner):
         space: SearchSpace,
         exclusive: Callable[[], AbstractContextManager[None]],
         options: SharingOptions,
+        insist: Insist = call,
     ) -> None:
         self._study = study
         self._space = space
         self._exclusive = exclusive
         self._options = options
+        self._insist = insist
         self._name = _new_name()
         self._inherited: set[str] = set()
         self._own: set[int] = set()  # numbers of trials
@@ -169,6 +196,13 @@ class SharingTuner(Tuner):
     def exclusive(self) -> AbstractContextManager[None]:
         return self._exclusive()
 
+    def alone(self, action: Callable[[], _T]) -> _T:
+        while True:
+            try:
+                return self._insist(lambda: super(SharingTuner, self).alone(action))
+            except UpdateFinishedTrialError:  # the lock was lost, and another tuner has settled a trial of this action
+                continue
+
     def take_over(self) -> None:
         attributes = self._study.user_attrs
         if _HEIR + self._name in attributes:  # presumed dead
@@ -185,7 +219,7 @@ class SharingTuner(Tuner):
             self._study.set_user_attr(_HEIR + name, self._name)
             heirs[name] = self._name
         self._inherited = {name for name in heirs if self._name in _line(name, heirs)}
-        recover(self._study, self._space, lambda trial: _tuner_of(trial) in (None, *heirs))
+        recover(self._study, self._space, lambda trial: self._is_orphan(trial, heirs))
 
     def begin(self, trial: optuna.Trial) -> None:
         trial.set_user_attr(_TUNER, self._name)
@@ -213,7 +247,12 @@ class SharingTuner(Tuner):
 
     def _has_orphans(self, heirs: Iterable[str]) -> bool:
         running = (trial for trial in all_trials(self._study) if trial.state is TrialState.RUNNING)
-        return any(_tuner_of(trial) in (None, *heirs) for trial in running)
+        return any(self._is_orphan(trial, heirs) for trial in running)
+
+    def _is_orphan(self, trial: FrozenTrial, heirs: Iterable[str]) -> bool:
+        tuner = _tuner_of(trial)
+        # The last: the database was lost after it stored that a trial is this tuner's, and before it said so.
+        return tuner is None or tuner in heirs or (tuner == self._name and trial.number not in self._own)
 
     def _is_gone(self, name: str, attributes: Mapping[str, Any]) -> bool:
         beat = attributes[_BEAT + name]

@@ -54,13 +54,14 @@ def record_outcome(study: optuna.Study, trial: optuna.Trial, measurement: Measur
     Returns
     -------
     bool
-        False if the trial is finished already: another tuner has settled it.
+        False if the trial is finished already with another outcome: another tuner has settled it.
     """
     try:
         trial.set_user_attr(MEASUREMENT, measurement.to_dict())
         _tell(study, trial, measurement)
     except UpdateFinishedTrialError:
-        return False
+        # A database may be lost after it has stored the outcome and before it says so.
+        return outcome(study.get_trials(deepcopy=False)[trial.number]) == measurement
     return True
 
 

@@ -22,6 +22,7 @@ from tilescout.search.studies.trials import (
     record_outcome,
     trial_record,
 )
+from tilescout.spaces.errors import SamplerError
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class Budget:
     """When a search ends; trials that are in flight then are still finished, but given up where the sampler ends it.
 
     None sets no limit.
+
+    Raises
+    ------
+    SamplerError
+        If a limit is no number: nothing is below it, and a search would end at once.
 
     Attributes
     ----------
@@ -46,6 +52,12 @@ class Budget:
     gpu_seconds: float | None = None
     seconds: float | None = None
     whole: bool = False
+
+    def __post_init__(self) -> None:
+        limits = {"trials": self.trials, "gpu_seconds": self.gpu_seconds, "seconds": self.seconds}
+        for name, limit in limits.items():
+            if limit is not None and not limit >= 0:
+                raise SamplerError(f"the budget's {name} can't be {limit}: allowed are numbers from 0 on, and None")
 
 
 class Loop(Protocol):
@@ -125,14 +137,19 @@ def run(
 
     def ask() -> optuna.Trial | None:
         """A trial to try; None if what is left of the budget or the space is in flight elsewhere."""
-        trial = None
-        with tuner.exclusive():
+        news: list[TrialRecord] = []
+
+        def claim() -> optuna.Trial | None:
             tuner.take_over()
             found, elsewhere = tuner.look()
-            news = [record for record in found if tally.add(record)]
-            if may_ask(elsewhere):
-                trial = study.ask()
-                tuner.begin(trial)
+            news.extend(record for record in found if tally.add(record))
+            if not may_ask(elsewhere):
+                return None
+            trial = study.ask()
+            tuner.begin(trial)
+            return trial
+
+        trial = tuner.alone(claim)
         for record in news:
             on_trial(record)
         if trial is None:

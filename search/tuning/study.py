@@ -213,7 +213,10 @@ def run_study(
             if tracker.run_id:
                 study.set_user_attr(_TRACKING_RUN, tracker.run_id)
 
+        shown: list[TrialRecord] = []
+
         def show(trial: TrialRecord) -> None:
+            shown.append(trial)
             (tracker.log if tuner.owns(trial.number) else tracker.note)(trial)
             on_trial(trial)
 
@@ -227,7 +230,10 @@ def run_study(
         try:
             stopped = search(study, evaluator, options.budget, info.library_us, show, in_full, tuner)
         except KeyboardInterrupt as interrupt:
-            found = finished_trials(study, space)
+            try:
+                found = finished_trials(study, space)
+            except StoreError:  # the database is lost
+                found = shown
             tracker.catch_up([trial for trial in found if tuner.owns(trial.number)])  # it may have hit one's delivery
             result = StudyResult(info, found, time.monotonic() - started, page=tracker.page)
             raise SearchInterrupted(result) from interrupt

@@ -257,41 +257,85 @@ def _postgres_programs() -> Path | None:
     return installed[-1].parent if installed else None
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
-    """A PostgreSQL server; the address of its databases `studies` and `mlflow`, with {} for the name.
+class PostgresServer:
+    """A PostgreSQL server with two databases, `studies` and `mlflow`, which can be killed and started again.
 
     It refuses to run as root, and is run as another user then, who can't enter the folders that pytest makes.
+
+    Attributes
+    ----------
+    address
+        The address of a database, with {} for its name.
     """
+
+    def __init__(self, programs: Path) -> None:
+        self._programs = programs
+        self._files = Path(tempfile.mkdtemp(prefix="tilescout-postgres-"))
+        self._user: dict[str, int] = {}
+        if os.geteuid() == 0:
+            known = {entry.pw_name for entry in pwd.getpwall()}
+            account = pwd.getpwnam("postgres" if "postgres" in known else "nobody")
+            self._user = {"user": account.pw_uid, "group": account.pw_gid}
+            os.chown(self._files, account.pw_uid, account.pw_gid)
+        self._run("initdb", "--auth=trust", "--username=tester", "--no-sync", "--encoding=UTF8", "-D", self._data)
+        self.address = f"postgresql+psycopg://tester@/{{}}?host={self._files}"
+        self.start()
+        for name in ("studies", "mlflow"):
+            self._ask(f"CREATE DATABASE {name}")
+
+    @property
+    def _data(self) -> Path:
+        return self._files / "data"
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        options = ["-D", self._data, "-k", self._files, "-c", "listen_addresses=", "-c", "fsync=off"]
+        options += ["-c", "shared_buffers=16MB"]
+        with self._files.with_suffix(".log").open("ab") as log:
+            command = [self._programs / "postgres", *options]
+            self._server = subprocess.Popen(command, stderr=log, cwd=self._files, **self._user)  # type: ignore[call-overload]
+        deadline = time.monotonic() + 60
+        while not self._ask("SELECT 1", check=False):
+            assert self._server.poll() is None, self._files.with_suffix(".log").read_text()
+            assert time.monotonic() < deadline, "PostgreSQL does not answer"
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        """End it at once, as a crash does; what was committed is kept."""
+        self._server.send_signal(signal.SIGQUIT)  # SIGKILL would leave its other processes
+        self._server.wait(30)
+
+    def remove(self) -> None:
+        """End it for good."""
+        self._server.send_signal(signal.SIGINT)  # on SIGTERM it would wait for its clients
+        self._server.wait(30)
+        shutil.rmtree(self._files, ignore_errors=True)
+        self._files.with_suffix(".log").unlink(missing_ok=True)
+
+    def _ask(self, statement: str, check: bool = True) -> bool:
+        return self._run("psql", "-h", self._files, "-U", "tester", "-d", "postgres", "-qc", statement, check=check)
+
+    def _run(self, program: str, *arguments: str | Path, check: bool = True) -> bool:
+        command = [self._programs / program, *arguments]
+        return not subprocess.run(  # type: ignore[call-overload]
+            command, check=check, capture_output=True, cwd=self._files, **self._user
+        ).returncode
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server; a test that kills it starts it again."""
     binaries = _postgres_programs()
     if binaries is None:
         pytest.skip("PostgreSQL is not installed: there is no `postgres` on the PATH nor in /usr/lib/postgresql")
-    files = Path(tempfile.mkdtemp(prefix="tilescout-postgres-"))
-    log_file = files.with_suffix(".log")
-    user: dict[str, int] = {}
-    if os.geteuid() == 0:
-        account = pwd.getpwnam("postgres" if "postgres" in (entry.pw_name for entry in pwd.getpwall()) else "nobody")
-        user = {"user": account.pw_uid, "group": account.pw_gid}
-        os.chown(files, account.pw_uid, account.pw_gid)
-    data = files / "data"
+    server = PostgresServer(binaries)
     try:
-        made = [binaries / "initdb", "--auth=trust", "--username=tester", "--no-sync", "--encoding=UTF8", "-D", data]
-        subprocess.run(made, check=True, stdout=subprocess.DEVNULL, cwd=files, **user)  # type: ignore[call-overload]
-        options = ["-D", data, "-k", files, "-c", "listen_addresses=", "-c", "fsync=off", "-c", "shared_buffers=16MB"]
-        with log_file.open("wb") as log:
-            server = subprocess.Popen([binaries / "postgres", *options], stderr=log, cwd=files, **user)  # type: ignore[call-overload]
-        try:
-            ask: list[str | Path] = [binaries / "psql", "-h", files, "-U", "tester", "-d", "postgres", "-qc"]
-            deadline = time.monotonic() + 60
-            while subprocess.run([*ask, "CREATE DATABASE studies"], capture_output=True, check=False).returncode:
-                assert server.poll() is None, log_file.read_text()
-                assert time.monotonic() < deadline, "PostgreSQL does not answer"
-                time.sleep(0.1)
-            subprocess.run([*ask, "CREATE DATABASE mlflow"], check=True)
-            yield f"postgresql+psycopg://tester@/{{}}?host={files}"
-        finally:
-            server.send_signal(signal.SIGINT)  # on SIGTERM it would wait for its clients
-            server.wait(30)
+        yield server
     finally:
-        shutil.rmtree(files, ignore_errors=True)
-        log_file.unlink(missing_ok=True)
+        server.remove()
+
+
+@pytest.fixture(scope="session")
+def postgres(postgres_server: PostgresServer) -> str:
+    """The address of the databases `studies` and `mlflow` of a PostgreSQL server, with {} for the name."""
+    return postgres_server.address

@@ -46,6 +46,12 @@ def test_a_malformed_problem_is_told_the_form(refusal: Refusal, problem: str) ->
     assert "expected MxNxK" in refusal(*TUNE, "--problem", problem)
 
 
+@pytest.mark.parametrize("option", ["--seconds", "--gpu-seconds"])
+@pytest.mark.parametrize("number", ["nan", "inf", "-1", "0"])
+def test_a_limit_is_a_positive_number(refusal: Refusal, option: str, number: str) -> None:
+    assert f"Invalid value for '{option}'" in refusal(*TUNE, *PROBLEM, option, number)
+
+
 def test_an_impossible_size_is_told_the_range(refusal: Refusal) -> None:
     assert "m is 0, allowed are 1 to" in refusal(*TUNE, "--problem", "0x8x8")
 

@@ -9,7 +9,6 @@ from types import ModuleType
 import pytest
 
 from tilescout.experiments.commands.printing import print_result
-from tilescout.experiments.terminal import Console
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.campaigns.campaign import CampaignOptions
 from tilescout.search.campaigns.collection import collect
@@ -33,6 +32,7 @@ from tilescout.spaces import devices, templates
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.subspace import parse_restrictions
+from tilescout.spaces.terminal import Console
 
 OPTIONS = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0), timeout=20)
 
