@@ -1,12 +1,21 @@
-"""Files that are about to be written: one that somebody else made is never replaced."""
+"""Files that are written: what somebody else made is never replaced, and no file is ever half of one."""
 
+import os
+import shutil
 import stat
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 
-from tilescout.spaces.errors import MALFORMED, TilescoutError
+from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError, one_line
 from tilescout.spaces.inputs import open_regular, parse_json, read_regular
 
+_STALE_SECONDS = 3600.0  # nothing is written for that long under a temporary name
+_STAGED = ".tilescout-writing-"  # begins the name of what is not complete yet; digits follow
+DIGITS = "[0-9a-f]" * 16
+"""The digits behind the name of what is not complete yet, as a pattern for `sweep`; ``token_hex(8)`` makes them."""
 _LARGEST = 1 << 28  # bytes of a file that is read to see what it is
 
 
@@ -49,3 +58,71 @@ def is_matplotlib(path: Path) -> bool:
     with open_regular(path, _LARGEST) as file:
         start = file.read(1000)
     return start.startswith(b"\x89PNG") and b"Matplotlib" in start
+
+
+def publish(files: Mapping[Path, bytes]) -> None:
+    """Put complete files in their places, one right after the other, in this order; folders that lack are made.
+
+    Where one is a link, what it leads to is written. A pipe, a terminal or another device is written to.
+
+    Raises
+    ------
+    OSError
+        If one can't be written; then the files that were there are as they were.
+    """
+    staged: dict[Path, Path] = {}
+    streams = [path for path in files if path.exists() and not path.is_file()]
+    try:
+        for path in files.keys() - set(streams):
+            final = path.resolve()
+            final.parent.mkdir(parents=True, exist_ok=True)
+            staged[path] = scratch_beside(final)
+            with staged[path].open("xb") as file:
+                if final.is_file():
+                    os.fchmod(file.fileno(), stat.S_IMODE(final.stat().st_mode))
+                file.write(files[path])
+                file.flush()
+                os.fsync(file.fileno())  # or a power cut leaves an empty file under the final name
+        for path in files:
+            if path in staged:
+                staged[path].replace(path.resolve())
+            else:
+                path.write_bytes(files[path])
+    finally:
+        for temporary in staged.values():
+            with suppress(OSError):
+                temporary.unlink()
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write one file, see `publish`.
+
+    Raises
+    ------
+    StoreError
+        If it can't be written.
+    """
+    try:
+        publish({path: content})
+    except OSError as error:
+        raise StoreError(f"can't write {path}: {error.strerror or one_line(error)}") from error
+
+
+def scratch_beside(path: Path) -> Path:
+    """A free name in the folder of a file or folder, for what becomes it by a rename; what killed ones left goes."""
+    sweep(path.parent, f"{_STAGED}{DIGITS}")
+    return path.with_name(f"{_STAGED}{token_hex(8)}")
+
+
+def sweep(folder: Path, pattern: str) -> None:
+    """Remove what processes that were killed left half-written: what nothing has touched for an hour.
+
+    Parameters
+    ----------
+    folder, pattern
+        Where it lies, and how its names look, as `Path.glob` takes it.
+    """
+    for path in folder.glob(pattern):
+        with suppress(OSError):  # another process was faster
+            if time.time() - path.lstat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

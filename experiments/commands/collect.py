@@ -31,7 +31,6 @@ from tilescout.experiments.commands.options import (
     store_option,
     suite_problems,
 )
-from tilescout.experiments.terminal import Console
 from tilescout.search.campaigns.campaign import CampaignOptions, Progress
 from tilescout.search.campaigns.collection import collect as run_campaign
 from tilescout.search.campaigns.collection import journal_path
@@ -46,6 +45,7 @@ from tilescout.spaces.errors import StoreError, TableError, one_line
 from tilescout.spaces.inputs import SMALL, parse_json, read_regular
 from tilescout.spaces.knobs import Configuration, Knob
 from tilescout.spaces.subspace import SubSpace, parse_restrictions, read_subspace
+from tilescout.spaces.terminal import Console
 
 PRUNE = CampaignOptions().prune
 

@@ -23,12 +23,12 @@ from tilescout.experiments.commands.options import (
     store_option,
     write_result,
 )
-from tilescout.experiments.terminal import Console
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, read_shared_object
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.templates import load_template
+from tilescout.spaces.terminal import Console
 
 
 @click.command(

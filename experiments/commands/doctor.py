@@ -12,7 +12,6 @@ from rich.markup import escape
 
 from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.options import examples, storage_option, store_option
-from tilescout.experiments.terminal import Console
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.build.binaries import CUOBJDUMP, find_cuobjdump
 from tilescout.search.build.compilers import find_linker
@@ -26,6 +25,7 @@ from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import DeviceError, SamplerError, SpaceError, TilescoutError
 from tilescout.spaces.templates import find_template, other_spaces, template_names
+from tilescout.spaces.terminal import Console
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from tilescout.experiments.commands.options import (
     write_result,
 )
 from tilescout.experiments.commands.printing import print_measurements
-from tilescout.experiments.terminal import Console
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.evaluator import Evaluator, evaluate
 from tilescout.search.engines.gpus import visible_gpus
@@ -29,6 +28,7 @@ from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, Objective, Prot
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.errors import DeviceError
 from tilescout.spaces.templates import load_template
+from tilescout.spaces.terminal import Console
 from tilescout.spaces.workloads import load_workload
 
 

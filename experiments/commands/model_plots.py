@@ -9,7 +9,7 @@ import numpy as np
 
 from tilescout.costmodel.estimator import Prediction, Sample
 from tilescout.spaces.errors import StoreError
-from tilescout.spaces.outputs import check_replaceable, is_matplotlib
+from tilescout.spaces.outputs import check_replaceable, is_matplotlib, write_whole
 
 Drawn = Mapping[str, Sequence[tuple[Sample, Prediction]]]
 """What was predicted, by the model and what was left out."""
@@ -29,7 +29,7 @@ def _draw(name: str, predicted: Sequence[tuple[Sample, Prediction]], folder: Pat
     """Predicted against measured times, and the share of times inside intervals against the share promised."""
     from scipy.stats import norm
 
-    from tilescout.search.tracking.plots import figure_type
+    from tilescout.search.tracking.plots import figure_type, to_png
 
     figure = figure_type()(figsize=(11, 5), dpi=120, layout="constrained")
     times, calibration = figure.subplots(1, 2)
@@ -52,7 +52,7 @@ def _draw(name: str, predicted: Sequence[tuple[Sample, Prediction]], folder: Pat
     figure.suptitle(name)
     path = folder / f"{name.replace(', ', '-').replace(' ', '-')}.png"
     check_replaceable(path, "a plot", is_matplotlib, StoreError)
-    figure.savefig(path)
+    write_whole(path, to_png(figure))
     return path
 
 

@@ -15,19 +15,19 @@ import numpy as np
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.commands.completion import complete_spaces
-from tilescout.experiments.terminal import Console
 from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, Objective
 from tilescout.search.studies.folders import STORE, check_store
 from tilescout.search.tracking.server import address
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError, StoreError
 from tilescout.spaces.knobs import Configuration
-from tilescout.spaces.outputs import check_replaceable, has_keys
+from tilescout.spaces.outputs import check_replaceable, has_keys, write_whole
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.processes import find_modules_in
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.suite import find_suite
 from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.terminal import Console
 from tilescout.spaces.texts import without_secrets
 
 Result = TypeVar("Result")
@@ -296,10 +296,10 @@ def write_result(path: Path | None, result: object) -> None:
         click.echo(text, nl=False)
     elif path is not None:
         try:
-            path.write_text(text)
-        except OSError as error:
+            write_whole(path, text.encode())
+        except StoreError as error:
             click.echo(text, nl=False)
-            raise StoreError(f"can't write {path}: {error.strerror}; the result is printed instead") from error
+            raise StoreError(f"{error}; the result is printed instead") from error
 
 
 def check_output(path: Path, kind: str, is_one: Callable[[Path], bool]) -> None:

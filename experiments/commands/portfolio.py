@@ -33,7 +33,7 @@ from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.knobs import Configuration
-from tilescout.spaces.outputs import is_matplotlib
+from tilescout.spaces.outputs import is_matplotlib, write_whole
 from tilescout.spaces.templates import KernelTemplate, load_template
 
 Codes = tuple[int, ...]
@@ -274,9 +274,9 @@ def _print(result: Mapping[str, Any], console: Console) -> None:
 
 def _draw(result: Mapping[str, Any], path: Path) -> None:
     """The mean regret, its 90th percentile and the worst, over the number of kernels."""
-    from matplotlib.figure import Figure
+    from tilescout.search.tracking.plots import figure_type, to_png
 
-    figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")
+    figure = figure_type()(figsize=(7, 4.5), dpi=120, layout="constrained")
     axes = figure.subplots()
     counts = [point["kernels"] for point in result["curve"]]
     for name, label in (("regret", "geometric mean"), ("regret_90", "90th percentile"), ("worst", "worst")):
@@ -290,4 +290,4 @@ def _draw(result: Mapping[str, Any], path: Path) -> None:
     )
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path)
+    write_whole(path, to_png(figure))

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from tilescout.experiments.terminal import Console
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.studies.records import StudyResult, spoken
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.terminal import Console
 from tilescout.spaces.workloads import COPY
 
 

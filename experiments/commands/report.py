@@ -14,6 +14,7 @@ from tilescout.experiments.commands.options import (
     told_of_own_spaces,
 )
 from tilescout.search.studies.folders import studies
+from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.templates import load_templates
 
 
@@ -55,5 +56,6 @@ def report(
 
         with told_of_own_spaces():
             result = with_expected(result, model, named)
-    target.write_text(to_html(result), encoding="utf-8")
-    click.echo(f"{target}: {len(result.trials)} trials, {target.stat().st_size / 1e3:.0f} kB", err=True)
+    page = to_html(result).encode()
+    write_whole(target, page)
+    click.echo(f"{target}: {len(result.trials)} trials, {len(page) / 1e3:.0f} kB", err=True)

@@ -16,10 +16,11 @@ from tilescout.experiments.commands.options import (
     json_option,
     write_result,
 )
-from tilescout.experiments.terminal import Console
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import INPUTS
+from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.suite import Entry, Suite, find_suite, suite_names, write_suite
+from tilescout.spaces.terminal import Console
 
 RECORDED = "recorded from a model"
 """The source of the suites that are written here."""
@@ -102,7 +103,7 @@ def from_model(factory: str, dtype: str | None, training: bool, out: Path | None
         console.print(f"torch.compile made {recording.graphs} graphs of the call", highlight=False)
     if out is not None:
         phase = "training" if training else "inference"
-        out.write_text(write_suite(f"{factory}, {phase}", RECORDED, recording.entries))
+        write_whole(out, write_suite(f"{factory}, {phase}", RECORDED, recording.entries).encode())
         console.print(f"suite: {out}", highlight=False, soft_wrap=True)
 
 

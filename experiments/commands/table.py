@@ -11,7 +11,6 @@ import click
 
 from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.options import check_writable, examples, store_option
-from tilescout.experiments.terminal import Console
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, read_shared_object
 from tilescout.search.build.binaries import instruction_count
 from tilescout.search.build.resources import Resources
@@ -22,7 +21,9 @@ from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import StoreError, TableError
+from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.templates import KernelTemplate, find_template
+from tilescout.spaces.terminal import Console
 
 
 @click.command(
@@ -67,7 +68,7 @@ def export_kernel_tuner(path: Path, out: Path, problem: str | None) -> None:
         raise TableError(f"table {path} has several problems, name one with --problem: {named}")
     cache = cache_of(recorded, recorded.problem(problem) if problem is not None else recorded.problems[0])
     text = json.dumps(cache, indent=0)
-    out.write_bytes(gzip.compress(text.encode(), mtime=0) if out.suffix == ".gz" else text.encode())
+    write_whole(out, gzip.compress(text.encode(), mtime=0) if out.suffix == ".gz" else text.encode())
     Console().print(f"{len(cache['cache']):,} configurations: {out}", highlight=False, soft_wrap=True)
 
 

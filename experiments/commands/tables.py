@@ -16,12 +16,12 @@ from tilescout.experiments.commands.options import (
     write_result,
 )
 from tilescout.experiments.commands.table import add_binaries, export_kernel_tuner, import_kernel_tuner
-from tilescout.experiments.terminal import Console
 from tilescout.search.tables.card import Baseline
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table, find_tables
 from tilescout.spaces.errors import SpaceError, TableError
 from tilescout.spaces.templates import Named, find_template, load_templates
+from tilescout.spaces.terminal import Console
 
 
 @click.group(

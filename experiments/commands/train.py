@@ -23,12 +23,12 @@ from tilescout.experiments.commands.options import (
     store_option,
     trees_option,
 )
-from tilescout.experiments.terminal import Console
 from tilescout.search.tables.shipped import named_tables
 from tilescout.search.tables.training import card_of, samples_of
 from tilescout.spaces.errors import ModelError
-from tilescout.spaces.outputs import check_replaceable, has_keys
+from tilescout.spaces.outputs import check_replaceable, has_keys, write_whole
 from tilescout.spaces.templates import load_template
+from tilescout.spaces.terminal import Console
 from tilescout.spaces.texts import file_name, without_secrets
 
 _CALIBRATION = tuple(field.name for field in fields(Calibration))
@@ -111,7 +111,7 @@ def train(asked: TrainRequest) -> None:
     )
     if is_tiled(samples[0].features.names):
         calibration = calibrate(samples, ", ".join(table.path.name for table in tables), asked.seed)
-        analytic.write_text(calibration.to_json())
+        write_whole(analytic, calibration.to_json().encode())
         console.print(
             f"{analytic}: calibrated with {calibration.measurements} measurements", highlight=False, soft_wrap=True
         )

@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from tilescout.experiments.commands.options import check_result, console_beside, shown_at, write_result
-from tilescout.experiments.terminal import Console
 from tilescout.search.api import DEFAULT_TRIALS
 from tilescout.search.measure.protocol import Objective
 from tilescout.search.tuning.loop import Budget
 from tilescout.spaces.errors import StoreError
+from tilescout.spaces.terminal import Console
 
 
 @dataclass(frozen=True)

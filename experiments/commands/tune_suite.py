@@ -10,7 +10,6 @@ from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import suite_problems
 from tilescout.experiments.commands.tune_request import TuneRequest
-from tilescout.experiments.terminal import Console
 from tilescout.search.api import chosen_sampler
 from tilescout.search.engines.selection import check_device, make_engine
 from tilescout.search.samplers import check_sampler, make_sampler
@@ -20,6 +19,7 @@ from tilescout.search.tables.shipped import named_template
 from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import tune_suite
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.terminal import Console
 
 _LOG = logging.getLogger(__name__)
 

@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 
 from tilescout.experiments.compare.result import Comparison
+from tilescout.spaces.outputs import write_whole
 
 
 def draw_convergence(comparison: Comparison, path: Path) -> None:
     """Best so far over the table's best after each trial, a line and a band a strategy, as PNG."""
-    from tilescout.search.tracking.plots import figure_type
+    from tilescout.search.tracking.plots import figure_type, to_png
 
     figure = figure_type()(figsize=(9.5, 6), dpi=110, layout="constrained")
     axes = figure.add_subplot()
@@ -31,12 +32,12 @@ def draw_convergence(comparison: Comparison, path: Path) -> None:
     problems = f"{len(comparison.cases)} problem{'s' if len(comparison.cases) > 1 else ''}, {comparison.seeds} seeds"
     axes.set_title(f"Geometric mean over {problems}, with 95 % intervals", loc="left")
     axes.legend(title="strategy (score)", fontsize=8, frameon=False, ncols=1 + len(comparison.standings) // 10)
-    figure.savefig(path)
+    write_whole(path, to_png(figure))
 
 
 def draw_scores(comparison: Comparison, path: Path) -> None:
     """The score of each strategy on each problem, as PNG."""
-    from tilescout.search.tracking.plots import figure_type
+    from tilescout.search.tracking.plots import figure_type, to_png
 
     shown = [standing for standing in comparison.standings if standing.runs]
     labels = list(comparison.cases)
@@ -51,4 +52,4 @@ def draw_scores(comparison: Comparison, path: Path) -> None:
             axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=7)
     axes.set_title("score: 0 is random search, 1 the optimum at once", loc="left", fontsize=10)
     figure.colorbar(image, ax=axes, shrink=0.8)
-    figure.savefig(path)
+    write_whole(path, to_png(figure))

@@ -2,7 +2,8 @@
 
 import csv
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ from rich.table import Table as Grid
 
 from tilescout.experiments.compare.plots import draw_convergence, draw_scores
 from tilescout.experiments.compare.result import SCORES, Comparison, Standing
-from tilescout.experiments.terminal import Console
 from tilescout.spaces.errors import StoreError
-from tilescout.spaces.outputs import check_replaceable, has_keys, is_matplotlib
+from tilescout.spaces.outputs import check_replaceable, has_keys, is_matplotlib, write_whole
+from tilescout.spaces.terminal import Console
 
 EXPERIMENT = "tilescout/compare"
 SEARCHES = "runs.jsonl"
@@ -89,18 +90,24 @@ def check_comparison_files(folder: Path) -> None:
 
 def write_comparison(comparison: Comparison, folder: Path) -> None:
     """Write ``comparison.json``, ``scores.csv``, ``tests.csv`` and two plots into an existing folder."""
-    (folder / "comparison.json").write_text(json.dumps(comparison.to_dict(), indent=1) + "\n")
-    with (folder / "scores.csv").open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow([*_SCORES_OF, *SCORES])
-        for standing in comparison.standings:
-            rows.writerows([standing.name, case, *scores.values()] for case, scores in standing.by_case.items())
-    with (folder / "tests.csv").open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(_TESTS_OF)
-        rows.writerows(list(vars(test).values()) for test in comparison.tests)
+    write_whole(folder / "comparison.json", (json.dumps(comparison.to_dict(), indent=1) + "\n").encode())
+    scores = (
+        [standing.name, case, *found.values()]
+        for standing in comparison.standings
+        for case, found in standing.by_case.items()
+    )
+    write_whole(folder / "scores.csv", _csv([*_SCORES_OF, *SCORES], scores))
+    write_whole(folder / "tests.csv", _csv(_TESTS_OF, (list(vars(test).values()) for test in comparison.tests)))
     draw_convergence(comparison, folder / "convergence.png")
     draw_scores(comparison, folder / "scores.png")
+
+
+def _csv(heading: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
+    text = StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(heading)
+    writer.writerows(rows)
+    return text.getvalue().encode()
 
 
 def log_comparison(

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from tilescout.search.build.trust import check_folder, read_record
 from tilescout.spaces.errors import MALFORMED, ArtifactError, StoreError
 from tilescout.spaces.inputs import parse_json, read_regular
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.outputs import sweep
 from tilescout.spaces.templates import KernelTemplate
 
 FORMAT = 1
@@ -26,7 +26,6 @@ _RECORD = "artifact.json"
 _SCRATCH = "tmp-"
 _LARGEST_RECORD = 1 << 20  # bytes; one has 1 kB
 _LARGEST_OBJECT = 1 << 28  # bytes; one has 40 kB to 1 MB
-_STALE_SECONDS = 3600.0  # no compiler works that long on one kernel
 SHARED_OBJECT = "kernel.so"  # its name in a folder of the store
 DESCRIPTION = "kernel.txt"  # that of the description of a library's kernel
 
@@ -224,13 +223,7 @@ class ArtifactStore:
 
     def sweep(self) -> None:
         """Remove the temporary folders of compilers that were killed: those that nothing has touched for an hour."""
-        for folder in self.root.glob(f"{_SCRATCH}*"):
-            try:
-                stale = time.time() - folder.stat().st_mtime > _STALE_SECONDS
-            except OSError:  # its compiler was done just now
-                continue
-            if stale:
-                shutil.rmtree(folder, ignore_errors=True)
+        sweep(self.root, f"{_SCRATCH}*")
 
     def publish(self, key: ArtifactKey, artifact: Artifact, scratch: Path) -> Artifact:
         """Move the files of a build from `scratch` into the store, with a record; return the stored artifact."""

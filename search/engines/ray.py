@@ -403,7 +403,7 @@ def _join(address: str) -> bool:
     hook = {"worker_process_setup_hook": lambda: find_modules_in(here)} if wanted else None
     try:
         # Ray's processes look for modules in the folder that it is joined from, before all other places.
-        with chdir("/"):
+        with chdir("/"), _loopback_if_alone(address):
             ray.init(
                 address=None if address == "auto" else address,
                 include_dashboard=False,
@@ -414,3 +414,30 @@ def _join(address: str) -> bool:
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         raise DeviceError(f"can't use the Ray cluster {address}: {one_line(error)}") from error
     return True
+
+
+@contextmanager
+def _loopback_if_alone(address: str) -> Iterator[None]:
+    """Have a Ray that is started here listen on this machine alone.
+
+    On Linux, Ray listens on all interfaces, and takes no address of its own for that: an argument of 127.0.0.1 is made
+    that of the network (Ray 2.60). What it does on Windows and macOS is what is wanted here, and asked for in the
+    process that starts it and, through the environment, in those that it starts.
+    """
+    from ray._private import ray_constants, services
+
+    # As `ray.init` looks for one that runs here, which would be joined.
+    if address != "auto" or services.canonicalize_bootstrap_address(None) is not None:  # type: ignore[arg-type]
+        yield
+        return
+    variable = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
+    before = ray_constants.ENABLE_RAY_CLUSTER, os.environ.get(variable)
+    ray_constants.ENABLE_RAY_CLUSTER, os.environ[variable] = False, "0"
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before[0]
+        if before[1] is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before[1]

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 from tilescout.search.build.artifacts import read_shared_object
@@ -23,6 +22,7 @@ from tilescout.search.export.decisions import Choice, Decision
 from tilescout.spaces.errors import MALFORMED, ArtifactError, BundleError, StoreError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.inputs import parse_json
+from tilescout.spaces.outputs import scratch_beside
 from tilescout.spaces.templates import NONE_NAMED, Named, find_template
 from tilescout.spaces.workloads import BUILT_IN
 
@@ -145,7 +145,8 @@ def write_bundle(
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+        scratch = scratch_beside(path)
+        scratch.mkdir(mode=0o700)
     except OSError as error:
         raise StoreError(f"can't write {path}: {error.strerror}") from error
     try:

@@ -21,7 +21,7 @@ from tilescout.search.export.loaded_kernels import strides_of
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.inputs import parse_json, read_regular
-from tilescout.spaces.outputs import check_replaceable
+from tilescout.spaces.outputs import check_replaceable, write_whole
 
 Table = Mapping[str, list[dict[str, Any]]]
 
@@ -83,8 +83,4 @@ def write_lookup_table(path: Path, table: Table) -> None:
         If it can't be written, or the file is something else.
     """
     check_replaceable(path, "a lookup table", _is_lookup_table, StoreError)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
-    except OSError as error:
-        raise StoreError(f"can't write {path}: {error.strerror}") from error
+    write_whole(path, (json.dumps(table, indent=1, sort_keys=True) + "\n").encode())

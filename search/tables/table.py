@@ -4,13 +4,11 @@ A table is a Parquet file, one row a configuration and problem, and a JSON card 
 """
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from secrets import token_hex
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,7 +29,7 @@ from tilescout.search.tables.rows import (
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.inputs import read_regular
 from tilescout.spaces.knobs import Configuration, Knob, Value
-from tilescout.spaces.outputs import check_replaceable, has_keys
+from tilescout.spaces.outputs import check_replaceable, has_keys, publish
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import NONE_NAMED, KernelTemplate, Named
 
@@ -343,7 +341,10 @@ def write_table(path: Path, card: TableCard, rows: Iterable[Row]) -> Table:
         Table(card, data, path)  # refuses, like the two lines above, what could not be read again
         content = _to_parquet(data)
         card = replace(card, size=len(content), sha256=hashlib.sha256(content).hexdigest())
-        _publish({path: content, card_path(path): card.to_json().encode()})
+        try:
+            publish({path: content, card_path(path): card.to_json().encode()})
+        except OSError as error:
+            raise TableError(f"can't be written: {error.strerror}") from error
     return Table.read(path)
 
 
@@ -426,23 +427,3 @@ def _to_parquet(data: "pa.Table") -> bytes:
     sink = pa.BufferOutputStream()
     pq.write_table(data, sink, compression="zstd", use_dictionary=others, use_byte_stream_split=reals)
     return bytes(sink.getvalue())
-
-
-def _publish(files: Mapping[Path, bytes]) -> None:
-    """Put complete files in their places, one right after the other, in this order."""
-    staged = {path: path.with_name(f".{path.name}.{token_hex(4)}.tmp") for path in files}
-    try:
-        for path, temporary in staged.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("xb") as file:
-                file.write(files[path])
-                file.flush()
-                os.fsync(file.fileno())  # or a power cut leaves an empty file under the final name
-        for path, temporary in staged.items():
-            temporary.replace(path)
-    except OSError as error:
-        raise TableError(f"can't be written: {error.strerror}") from error
-    finally:
-        for temporary in staged.values():
-            with suppress(OSError):
-                temporary.unlink()

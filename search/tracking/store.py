@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from tilescout.search.tracking.mlflow_hooks import VIEW_TAG, View, make_sqlite_store
 from tilescout.spaces.errors import StoreError, one_line
+from tilescout.spaces.outputs import DIGITS, sweep
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -268,6 +269,7 @@ def _create_sqlite(path: Path) -> None:
     made = path.with_name(f".{path.name}.{token_hex(8)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        sweep(path.parent, f".{path.name}.{DIGITS}*")
         _check_sqlite(made)
         with translated(f"{_SQLITE}{path}"):
             make_sqlite_store(f"{_SQLITE}{made}", _artifacts_beside(path))

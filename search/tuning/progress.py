@@ -4,10 +4,10 @@ import math
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tilescout.search.studies.records import TrialRecord
+from tilescout.spaces.terminal import Console
 
 
 class StudyProgress:

@@ -155,19 +155,47 @@ if __name__ == "__main__":
             print(ray.get(ray.remote(places).remote()))
         except ImportError as error:
             print(error)
+        print("LISTENING", *sorted(listening(os.getpid())))
 """
+LISTENING = """
+import os
+from contextlib import suppress
+from pathlib import Path
+
+def listening(parent):
+    \"\"\"The addresses, as the kernel writes them, on which the processes below one accept connections.\"\"\"
+    found, processes = set(), [parent]
+    for process in processes:
+        for thread in Path(f"/proc/{process}/task").glob("*/children"):
+            processes += thread.read_text().split()
+    sockets = set()
+    for file in (each for pid in processes for each in Path(f"/proc/{pid}/fd").glob("*")):
+        with suppress(OSError):  # it was just closed
+            sockets.add(os.readlink(file))
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and f"socket:[{inode}]" in sockets:
+                found.add(local.split(":")[0])
+    return found
+"""
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+"""127.0.0.1, the same in IPv6, and ::1."""
 
 
 @pytest.mark.slow
-def test_the_processes_of_ray(poisoned: "Scene", tmp_path: Path) -> None:
+def test_the_processes_of_ray_which_listen_on_this_machine_alone(poisoned: "Scene", tmp_path: Path) -> None:
     pytest.importorskip("ray")
     program = tmp_path / "program.py"
-    program.write_text(JOIN)
+    program.write_text(LISTENING + JOIN)
 
     done = poisoned.run(sys.executable, program, environment={"RAY_USAGE_STATS_ENABLED": "0"})
 
     poisoned.check(subprocess.CompletedProcess(done.args, done.returncode, done.stdout, ""), 0)
     assert "No module named 'redis'" in done.stdout
+    listening = done.stdout.rpartition("LISTENING")[2].split()
+    assert listening
+    assert set(listening) <= LOOPBACK
 
 
 def test_a_space_that_is_named_is_found_behind_all_others(scene: "Scene") -> None:
