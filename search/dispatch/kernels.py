@@ -20,7 +20,7 @@ from tilescout.spaces.templates import KernelTemplate
 MOST_ROWS = 16_384
 """The largest m that a dispatcher serves, unless another is asked for."""
 
-_PROBES = 23  # sizes in logarithmic steps, and as many in even ones that no tile divides
+_PROBES = 46  # sizes at which candidates are predicted
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +61,11 @@ class Kernels:
         space = SearchSpace.of_codes(self.template.name, knobs, codes, self.problem, self.device)
         return space, [int(row) for row in space.find(codes)]
 
+    @property
+    def order(self) -> Sequence[int]:
+        """The row of each kernel in `space`."""
+        return self._sorted[1]
+
     def space(self, m: int) -> SearchSpace[GemmProblem]:
         """The kernels, legal or not, as a space of the problem with m rows; its rows are in the order of codes."""
         held, _ = self._sorted
@@ -88,9 +93,10 @@ def portfolio_of(template: KernelTemplate, problem: GemmProblem, device: Device)
     return Kernels(template, device, problem, tuple(template.portfolio(problem, device)))
 
 
-def probes(most_rows: int) -> list[int]:
-    """Sizes that no tile divides in particular: in logarithmic steps and in even ones, in rising order."""
-    shares = (np.arange(_PROBES) + 0.5) / _PROBES
+def probes(most_rows: int, count: int = _PROBES) -> list[int]:
+    """Sizes that no tile divides in particular: half in logarithmic steps and half in even ones, in rising order."""
+    half = -(-count // 2) | 1  # odd, so that the even steps are no multiples of a tile
+    shares = (np.arange(half) + 0.5) / half
     found = np.concatenate([np.exp(shares * np.log(most_rows)), shares * most_rows])
     return sorted({max(1, round(float(m))) for m in found})
 

@@ -25,6 +25,8 @@ class Sweep:
         The number of the GPU.
     """
 
+    sizes = None  #: any m can be measured
+
     def __init__(self, engine: Engine, kernels: Kernels, gpu: int = 0) -> None:
         self._engine, self.kernels, self._gpu = engine, kernels, gpu
         signature = kernels.problem.signature

@@ -1,8 +1,8 @@
 """Times of kernels on problems that differ only in m: what a dispatcher is decided by."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tilescout.search.measure.measurement import check_interval
@@ -44,9 +44,15 @@ class Point:
     failed: Mapping[int, str] = field(default_factory=dict)
     seconds: float = 0.0
 
-    def best(self) -> float:
-        """The least ratio; 1 where nothing is faster than the library."""
-        return min([1.0, *(ratio.value for ratio in self.ratios.values())])
+    def only(self, numbers: Sequence[int]) -> "Point":
+        """The point with some of the kernels, whose numbers become their places in `numbers`."""
+        at = {number: place for place, number in enumerate(numbers)}
+        return replace(
+            self,
+            ratios={at[number]: each for number, each in self.ratios.items() if number in at},
+            slower={at[number]: each for number, each in self.slower.items() if number in at},
+            failed={at[number]: each for number, each in self.failed.items() if number in at},
+        )
 
     def joined(self, other: "Point") -> "Point":
         """The same with what was measured at this m later; the later one counts where both have a kernel.

@@ -19,6 +19,7 @@ from typing import Any
 from tilescout.search.build.artifacts import read_shared_object
 from tilescout.search.build.trust import check_folder, read_record
 from tilescout.search.export.decisions import Choice, Decision
+from tilescout.search.export.ranges import Dispatch, Range, family, ranges_of
 from tilescout.spaces.errors import MALFORMED, ArtifactError, BundleError, StoreError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.inputs import parse_json
@@ -27,8 +28,8 @@ from tilescout.spaces.templates import NONE_NAMED, Named, find_template
 from tilescout.spaces.workloads import BUILT_IN
 
 KIND = "tilescout bundle"
-FORMAT = 2
-_READ = (1, FORMAT)  # those of format 1 don't have the library's time
+FORMAT = 3
+_READ = (1, 2, FORMAT)  # those of format 1 don't have the library's time, those of 1 and 2 no ranges of m
 INDEX = "bundle.json"
 KERNELS = "kernels"
 _LARGEST_INDEX = 1 << 26  # bytes; a decision and its kernel have 2 kB
@@ -82,6 +83,8 @@ class Bundle:
         What it holds; kernels by digest.
     digest
         SHA-256 over all of that: it names the bundle.
+    dispatches
+        Products whose kernel is chosen by ranges of m.
     """
 
     path: Path
@@ -91,11 +94,42 @@ class Bundle:
     decisions: Sequence[Decision]
     kernels: Mapping[str, Kernel]
     digest: str
+    dispatches: Sequence[Dispatch] = ()
 
     @cached_property
     def by_problem(self) -> Mapping[GemmProblem, Decision]:
         """The decision of each problem."""
         return {decision.problem: decision for decision in self.decisions}
+
+    @cached_property
+    def ranges(self) -> Mapping[str, Sequence[Range]]:
+        """The ranges of m of each product, by its family."""
+        decisions: dict[str, list[Decision]] = {}
+        for decision in self.decisions:
+            decisions.setdefault(family(decision.problem), []).append(decision)
+        dispatches = {family(dispatch.problem): dispatch for dispatch in self.dispatches}
+        names = dict.fromkeys([*decisions, *dispatches])
+        return {name: ranges_of(decisions.get(name, ()), dispatches.get(name)) for name in names}
+
+    @cached_property
+    def problems(self) -> Mapping[str, GemmProblem]:
+        """A problem of each family; its m stands for any."""
+        held = [*(decision.problem for decision in self.decisions), *(each.problem for each in self.dispatches)]
+        return {family(problem): problem for problem in held}
+
+    def choice(self, problem: GemmProblem) -> Choice | None:
+        """Whose kernel was decided for exactly this problem, or for a range of m that it is in; None if neither."""
+        decision = self.by_problem.get(problem)
+        if decision is not None:
+            return decision.choice
+        found = next((each.find(problem.m) for each in self.dispatches if each.serves(problem)), None)
+        return found.choice if found is not None else None
+
+    @property
+    def used(self) -> Sequence[str]:
+        """The kernels that decisions and ranges name, by digest."""
+        of_ranges = [each.kernel for dispatch in self.dispatches for each in dispatch.ranges if each.kernel]
+        return list(dict.fromkeys([*(decision.kernel for decision in self.ours), *of_ranges]))
 
     @property
     def ours(self) -> Sequence[Decision]:
@@ -111,6 +145,7 @@ def write_bundle(
     decisions: Sequence[Decision],
     kernels: Mapping[str, tuple[Kernel, Path]],
     named: Named = NONE_NAMED,
+    dispatches: Sequence[Dispatch] = (),
 ) -> Bundle:
     """Write a bundle and read it back; it appears by a rename, complete.
 
@@ -124,6 +159,8 @@ def write_bundle(
         By digest: what is recorded of a kernel, and where its shared object lies now.
     named
         See `read_bundle`.
+    dispatches
+        As in `Bundle`.
 
     Raises
     ------
@@ -141,6 +178,7 @@ def write_bundle(
         "device": device,
         "versions": dict(versions),
         "decisions": [decision.to_dict() for decision in decisions],
+        "dispatches": [dispatch.to_dict() for dispatch in dispatches],
         "kernels": {digest: asdict(kernel) for digest, (kernel, _) in kernels.items()},
     }
     try:
@@ -219,9 +257,9 @@ def read_bundle(path: Path, named: Named = NONE_NAMED) -> Bundle:
                 f"bundle {path} holds a kernel of {one_line(repr(kernel.workload), 80)}, which is code of neither "
                 "tilescout nor an installed package that registers its space: name the space of the kernel to load it"
             )
-    missing = [decision for decision in bundle.ours if decision.kernel not in bundle.kernels]
+    missing = [kernel for kernel in bundle.used if kernel not in bundle.kernels]
     if missing:
-        raise BundleError(f"bundle {path} is damaged: it lacks the kernel of {missing[0].problem}")
+        raise BundleError(f"bundle {path} is damaged: it lacks the kernel {one_line(missing[0], 80)}")
     return bundle
 
 
@@ -232,6 +270,10 @@ def _parse(path: Path, record: Mapping[str, Any], digest: str) -> Bundle:
             raise ValueError(f"it decides {count} times for {problem}")
     for decision in decisions:
         decision.evidence.check(decision.problem, record["device"])
+    dispatches = tuple(Dispatch.from_dict(dispatch) for dispatch in record.get("dispatches", ()))
+    for name, count in Counter(family(dispatch.problem) for dispatch in dispatches).items():
+        if count > 1:
+            raise ValueError(f"it has {count} lists of ranges of {name}")
     return Bundle(
         path=path.resolve(),
         arch=str(record["arch"]),
@@ -240,6 +282,7 @@ def _parse(path: Path, record: Mapping[str, Any], digest: str) -> Bundle:
         decisions=decisions,
         kernels={name: _kernel(kernel) for name, kernel in record["kernels"].items()},
         digest=digest,
+        dispatches=dispatches,
     )
 
 

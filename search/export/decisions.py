@@ -1,8 +1,7 @@
 """Decisions of searches: our kernel for a problem if it was proven as good as the library's, else the library's."""
 
 import math
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -19,9 +18,6 @@ from tilescout.spaces.knobs import Configuration
 # A kernel whose time over the library's is at most 1 + this, with 95 % confidence, is as good as the library: the same
 # threshold at which a race calls two candidates equal.
 INDIFFERENCE = RaceOptions().indifference
-# A size between two tuned ones takes the kernel of the larger one only where the larger is less than this times as
-# large: further away neither the tiles nor the library's choice are those that were measured.
-_REACH = 2
 
 
 class Choice(StrEnum):
@@ -260,35 +256,3 @@ def best_of(outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 def _worst(outcome: Outcome) -> float:
     return outcome.evidence.high if outcome.evidence.high is not None else float("inf")
-
-
-class Buckets:
-    """Which decision holds for a number of rows that is known only when the program runs.
-
-    The decision of a tuned size holds for that size. If our kernel was decided for it and for the next smaller tuned
-    size, it also holds for the sizes in between that are more than half of it: what was proven at both ends is assumed
-    in between. All other sizes go to the library.
-
-    Parameters
-    ----------
-    decisions
-        Decisions of problems that differ only in m.
-    """
-
-    def __init__(self, decisions: Iterable[Decision]) -> None:
-        ordered = sorted(decisions, key=lambda decision: decision.problem.m)
-        self._sizes = [decision.problem.m for decision in ordered]
-        self._decisions: Sequence[Decision] = ordered
-
-    def find(self, m: int) -> Decision | None:
-        """The decision for m rows; None where nothing is known."""
-        at = bisect_left(self._sizes, m)
-        if at == len(self._sizes):
-            return None
-        above = self._decisions[at]
-        if self._sizes[at] == m:
-            return above
-        if at == 0 or self._sizes[at] >= _REACH * m:
-            return None
-        both_ours = above.choice is self._decisions[at - 1].choice is Choice.OURS
-        return above if both_ours else None

@@ -5,6 +5,7 @@ when it was generated. Only addresses are looked at in a call. B is usually a we
 as TVM FFI takes it, is kept as long as the address is the same.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -44,12 +45,14 @@ def bind(name: str, rows: int | None, index: int | None) -> Callable[..., None]:
     family = find_family(name)
     kind = device_type(family.arch)
     device = torch.device(kind) if index is None else torch.device(kind, index)
+    lookup, step = family.lookup(device), family.step  # now: nothing may be loaded while a graph is captured
+    ends, entries = lookup.ends, lookup.entries
     always = None if rows is None else family.find(device, rows)
     kept: tuple[int, Any] = 0, None  # the address of B, and B
 
     def run(a: "torch.Tensor", b: "torch.Tensor", *epilogue: "torch.Tensor", out: "torch.Tensor") -> None:
         nonlocal kept
-        kernel = always or family.find(device, a.shape[1])
+        kernel = always or (entries[bisect_left(ends, m)] if not (m := a.shape[1]) % step else None)
         at = b.data_ptr()
         if kernel is None or (a.data_ptr() | at) % ALIGNMENT:
             inputs = (a, b.as_strided(family.b_shape, family.b_strides), *epilogue)

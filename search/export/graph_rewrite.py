@@ -15,7 +15,8 @@ from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Choice
 from tilescout.search.export.epilogues import Product, aten, forms, is_factor, is_row
 from tilescout.search.export.inductor_lowering import register as register_lowering
-from tilescout.search.export.loaded_kernels import device_type, family, name_of, strides_of
+from tilescout.search.export.loaded_kernels import device_type, name_of, strides_of
+from tilescout.search.export.ranges import family
 from tilescout.search.export.torch_operator import define
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import ACTIVATIONS, GemmProblem
@@ -47,8 +48,8 @@ class Report:
 
 def replace_products(graph: "Graph", bundle: Bundle, report: Report) -> None:
     """Put our operator in the place of every matrix product that the bundle decided for our kernels."""
-    families = {family(decision.problem) for decision in bundle.ours}
-    activations = sorted({decision.problem.activation for decision in bundle.ours} - {""})
+    families = {name for name, ranges in bundle.ranges.items() if any(each.kernel for each in ranges)}
+    activations = sorted({bundle.problems[name].activation for name in families} - {""})
     for target, match in _matchers().items():
         for node in graph.find_nodes(op="call_function", target=target):
             product = match(node)
@@ -57,10 +58,10 @@ def replace_products(graph: "Graph", bundle: Bundle, report: Report) -> None:
                 report.unknown[target.name().removeprefix("aten::")] += 1
                 continue
             static = isinstance(product.a.meta["val"].shape[-2], int)
-            known = [bundle.by_problem[problem] for problem, _ in problems if problem in bundle.by_problem]
+            known = [choice for problem, _ in problems if (choice := bundle.choice(problem)) is not None]
             if static:
-                decided = {decision.problem for decision in known if decision.choice is Choice.OURS}
-                found = next(((problem, form) for problem, form in problems if problem in decided), None)
+                ours = ((problem, form) for problem, form in problems if bundle.choice(problem) is Choice.OURS)
+                found = next(ours, None)
             else:
                 found = next(((problem, form) for problem, form in problems if family(problem) in families), None)
             shown = str if static else family

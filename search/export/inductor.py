@@ -51,6 +51,7 @@ _SOURCES = (
     "inductor.py",
     "inductor_lowering.py",
     "loaded_kernels.py",
+    "ranges.py",
     "torch_hooks.py",
     "torch_operator.py",
 )

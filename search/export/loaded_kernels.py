@@ -1,8 +1,7 @@
 """The kernels of loaded bundles in this process, and the choice of the one that runs on given tensors."""
 
 import warnings
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tilescout.search.build.loading import LoadedKernel, load_launch
 from tilescout.search.export.bundle import Bundle, read_bundle
-from tilescout.search.export.decisions import Buckets, Choice, Decision
+from tilescout.search.export.ranges import Lookup, Range, family
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import BundleError, DeviceError
 from tilescout.spaces.gemm import Gemm, GemmProblem
@@ -38,37 +37,35 @@ def arch_of(device: "torch.device") -> str:
     return f"sm_{major}{minor}" + "a" * (major >= 9)
 
 
-def family(problem: GemmProblem) -> str:
-    """A problem as text with ``*`` for m: equal for problems that differ only in m."""
-    return "*" + str(problem).removeprefix(str(problem.m))
-
-
 class Family:
-    """The decisions for problems that differ only in m. A call with tensors runs the kernel that was decided.
+    """The ranges of problems that differ only in m. A call with tensors runs the kernel that was decided.
 
-    Sizes whose decision is not our kernel, and tensors that it can't take, go to the library.
+    Sizes in no range of our kernels, and tensors that they can't take, go to the library.
 
     Parameters
     ----------
     bundle
         Where the kernels are.
-    decisions
-        The decisions, one at least.
+    problem
+        One of the problems; its m stands for any.
+    ranges
+        Which kernel serves which m.
     """
 
-    def __init__(self, bundle: Bundle, decisions: Sequence[Decision]) -> None:
+    def __init__(self, bundle: Bundle, problem: GemmProblem, ranges: Sequence[Range]) -> None:
         import torch
 
         self._bundle, self.arch = bundle, bundle.arch
-        self._buckets = Buckets(decisions)
-        self.problem = problem = decisions[0].problem  #: its m stands for any
+        self._ranges = ranges
+        self.problem = problem  #: its m stands for any
         self._dtype, self.out = (getattr(torch, kind.torch_name) for kind in (problem.element, problem.result))
         self._fp32 = torch.float32
         self._a_along_m = problem.layout[0] == "m"
         self.b_shape = (problem.batch, problem.n, problem.k)
         self.b_strides = strides_of(problem.n, problem.k, problem.layout[1] == "n")
-        self._row = ALIGNMENT // problem.element.bytes  # elements that contiguous rows must be a multiple of
-        self._launches: dict[tuple[int | None, int], LoadedKernel | None] = {}
+        #: what m must be a multiple of: rows of A that are contiguous along m hold a multiple of `ALIGNMENT` bytes
+        self.step = ALIGNMENT // problem.element.bytes if self._a_along_m else 1
+        self._lookups: dict[int | None, Lookup[LoadedKernel]] = {}
         self._one_device = bundle.arch == HOST or torch.cuda.device_count() < 2
 
     def __call__(
@@ -98,11 +95,22 @@ class Family:
 
     def find(self, device: "torch.device", m: int) -> LoadedKernel | None:
         """The kernel that was decided for m rows, on a device; None where the library was, or it can't be ours."""
+        return None if m % self.step else self.lookup(device).find(m)
+
+    def lookup(self, device: "torch.device") -> Lookup[LoadedKernel]:
+        """The kernels of all ranges, loaded on a device; m that are no multiple of `step` can't be served by them."""
         try:
-            return self._launches[device.index, m]
+            return self._lookups[device.index]
         except KeyError:
-            launch = self._launches[device.index, m] = self._load(device, m)
-            return launch
+            ours = device.type == device_type(self._bundle.arch)
+            loaded = {
+                each.kernel: _load(self._bundle.digest, each.kernel, device)
+                for each in self._ranges
+                if each.kernel and ours
+            }
+            made = Lookup([(each.low, each.high, loaded.get(each.kernel)) for each in self._ranges])
+            self._lookups[device.index] = made
+            return made
 
     def _asked(self, alpha: "torch.Tensor | None", bias: "torch.Tensor | None") -> GemmProblem:
         """The problem, as far as torch must know it, with the epilogue that the call has."""
@@ -134,14 +142,6 @@ class Family:
             return vector is None and not wanted
         same = vector.dtype is dtype and vector.device == a.device
         return same and vector.shape == (size,) and vector.is_contiguous()
-
-    def _load(self, device: "torch.device", m: int) -> LoadedKernel | None:
-        decision = self._buckets.find(m)
-        if decision is None or decision.choice is not Choice.OURS or device.type != device_type(self._bundle.arch):
-            return None
-        if self._a_along_m and m % self._row:
-            return None
-        return _load(self._bundle.digest, decision.kernel, device)
 
 
 def strides_of(rows: int, k: int, along_rows: bool) -> tuple[int, int, int]:
@@ -212,7 +212,6 @@ def register(bundle: Bundle) -> None:
     if bundle.digest in _bundles:
         _bundles[bundle.digest] = bundle  # the directory may have moved
         return
-    families: Mapping[str, list[Decision]] = _by_family(bundle)
     device = torch.device("cpu")
     if device_type(bundle.arch) == "cuda" and torch.cuda.is_available():
         device = torch.device("cuda", torch.cuda.current_device())
@@ -220,12 +219,13 @@ def register(bundle: Bundle) -> None:
     _bundles[bundle.digest] = bundle
     try:
         if device.type == device_type(bundle.arch):
-            for decision in bundle.ours:
-                _load(bundle.digest, decision.kernel, device)
+            for kernel in bundle.used:
+                _load(bundle.digest, kernel, device)
     except BaseException:
         del _bundles[bundle.digest]
         raise
-    _families.update({name: Family(bundle, decisions) for name, decisions in families.items()})
+    for name, problem in bundle.problems.items():
+        _families[name_of(bundle, problem)] = Family(bundle, problem, bundle.ranges[name])
 
 
 def _warn_of_other_product(bundle: Bundle, product: str) -> None:
@@ -239,13 +239,6 @@ def _warn_of_other_product(bundle: Bundle, product: str) -> None:
             "was proven there may not hold",
             stacklevel=4,
         )
-
-
-def _by_family(bundle: Bundle) -> Mapping[str, list[Decision]]:
-    found: dict[str, list[Decision]] = defaultdict(list)
-    for decision in bundle.decisions:
-        found[name_of(bundle, decision.problem)].append(decision)
-    return found
 
 
 @cache

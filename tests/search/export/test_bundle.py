@@ -97,10 +97,10 @@ def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
     assert "no JSON" in refusal(tmp_path)
 
 
-@pytest.mark.parametrize("version", [3, 0, "1", None])
+@pytest.mark.parametrize("version", [4, 0, "1", None])
 def test_another_format_is_refused_with_what_to_do(bundle: Bundle, version: object) -> None:
     rewrite(bundle, lambda record: record.update(format=version))
-    assert "this tilescout reads 1 and 2" in refusal(bundle.path)
+    assert "this tilescout reads 1 and 2 and 3" in refusal(bundle.path)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_an_index_that_lacks_something_is_damaged(bundle: Bundle, name: str) -> 
 
 def test_a_decision_without_its_kernel_is_damage(bundle: Bundle) -> None:
     rewrite(bundle, lambda record: record["decisions"][0].update(kernel="0" * 64))
-    assert "lacks the kernel of 16x64x32:bf16" in refusal(bundle.path)
+    assert "lacks the kernel" in refusal(bundle.path)
     rewrite(bundle, lambda record: record["decisions"][0].update(problem="16x64"))
     assert "malformed problem" in refusal(bundle.path)
 

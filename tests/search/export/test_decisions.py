@@ -4,12 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tilescout.search.export.decisions import (
     INDIFFERENCE,
-    Buckets,
     Choice,
     Decision,
     Evidence,
@@ -100,27 +97,6 @@ def test_decisions_survive_json() -> None:
     whole = Evidence("s", "r", 0.9, 0.8, 1.0, 4, "h200", {"torch": "2.11"})
     for written in (Decision(GemmProblem(1, 2, 3), Choice.OURS, whole, "k"), decision(16, Choice.LIBRARY)):
         assert Decision.from_dict(written.to_dict()) == written
-
-
-def test_a_size_in_between_takes_the_next_larger_kernel_only_where_ours_won_at_both_ends_and_they_are_near() -> None:
-    buckets = Buckets([decision(16), decision(64), decision(128), decision(256, Choice.LIBRARY), decision(512)])
-    held = {m: found.problem.m if (found := buckets.find(m)) else None for m in (1, 16, 17, 33, 64, 65, 128, 129, 300)}
-    assert held == {1: None, 16: 16, 17: None, 33: 64, 64: 64, 65: 128, 128: 128, 129: None, 300: None}
-    assert buckets.find(256) == decision(256, Choice.LIBRARY)
-    assert buckets.find(513) is None
-
-
-@given(st.dictionaries(st.integers(1, 300), st.sampled_from(Choice), min_size=1), st.integers(1, 400))
-def test_a_bucket_never_reaches_past_what_was_measured(tuned: dict[int, Choice], m: int) -> None:
-    found = Buckets([decision(size, choice) for size, choice in tuned.items()]).find(m)
-    if m in tuned:
-        assert found is not None
-        assert (found.problem.m, found.choice) == (m, tuned[m])
-    elif found is not None:
-        below = max(size for size in tuned if size < m)
-        assert found.choice is tuned[below] is Choice.OURS
-        assert below < m < found.problem.m < 2 * m
-        assert not any(below < size < found.problem.m for size in tuned)
 
 
 def test_something_else_is_no_result() -> None:

@@ -1,0 +1,264 @@
+"""Build a dispatcher: look at all candidates at a few m, keep a few kernels, and measure these where it is in doubt."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from tilescout.costmodel.estimator import CostModel
+from tilescout.search.dispatch.dispatcher import Count, Dispatcher, used
+from tilescout.search.dispatch.kernels import MOST_ROWS, Kernels, probes, promising
+from tilescout.search.dispatch.plan import (
+    Kept,
+    Regrets,
+    Stretch,
+    choice_of,
+    choose_kernels,
+    next_size,
+    stretches,
+    worth_timing,
+)
+from tilescout.search.dispatch.points import Point
+from tilescout.search.dispatch.steps import Grid
+from tilescout.search.dispatch.times import Times, times_of
+from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.tiling import Integers
+
+_LOG = logging.getLogger(__name__)
+
+_MOST = 10.0  # log of a regret at most: where a kernel was measured at no larger m, nothing bounds its time
+
+
+@dataclass(frozen=True)
+class DispatchOptions:
+    """How a dispatcher is built.
+
+    Attributes
+    ----------
+    kernels
+        Most kernels.
+    most_rows
+        The largest m.
+    candidates
+        Kernels of the template's portfolio among which it is chosen: those that a model expects to serve best.
+    explored
+        Sizes at which all candidates are timed, besides those at which one becomes legal, or is so for the last time.
+    seconds
+        Time to measure for; at most `exploring` of it goes to looking at all candidates. None takes what it needs.
+    exploring
+        See `seconds`.
+    tolerance
+        A range goes on as long as its kernel is within this of the best, as a share.
+    enough
+        Where no m can have a larger regret than this, as a share, nothing more is measured; and no more kernels are
+        taken than leave no larger one.
+    """
+
+    kernels: int = 8
+    most_rows: int = MOST_ROWS
+    candidates: int = 32
+    explored: int = 24
+    seconds: float | None = None
+    exploring: float = 0.5
+    tolerance: float = 0.005
+    enough: float = 0.01
+
+
+class Source(Protocol):
+    """Has kernels timed at one m."""
+
+    @property
+    def kernels(self) -> Kernels:
+        """The candidates."""
+
+    @property
+    def sizes(self) -> Set[int] | None:
+        """The m that it knows times of; None if it can measure at any."""
+
+    def at(self, m: int, numbers: Sequence[int]) -> Point:
+        """The times of the library and of some kernels at m; those that are not legal there are left out."""
+
+
+Watch = Callable[[Point], None]
+"""Hears of every point as it is measured."""
+
+
+def measure_dispatcher(
+    source: Source,
+    options: DispatchOptions,
+    measured_by: str,
+    versions: Mapping[str, str],
+    watch: Watch = lambda point: None,
+) -> Dispatcher:
+    """A dispatcher of what a source measures.
+
+    Parameters
+    ----------
+    source
+        Measures the candidates.
+    options
+        See `DispatchOptions`.
+    measured_by, versions
+        What is written into the dispatcher of where times come from.
+    watch
+        Hears of every point.
+
+    Raises
+    ------
+    SpaceError
+        If the template does not say how its kernels divide the work.
+    """
+    started = time.monotonic()
+    kernels, seconds = source.kernels, options.seconds
+    grid = Grid.of(kernels, options.most_rows)
+    points: dict[int, Point] = {}
+
+    def over(share: float) -> bool:
+        return seconds is not None and time.monotonic() - started > share * seconds
+
+    def measure(m: int, numbers: Sequence[int]) -> None:
+        found = source.at(m, numbers)
+        points[m] = found.joined(points[m]) if m in points else found
+        watch(found)
+
+    for first in _explored(options, grid.corners(), source.sizes):
+        if len(points) >= 2 and over(options.exploring):
+            break
+        measure(first, _ordered(times_of(grid, points), first) if points else list(range(len(kernels))))
+    whole = times_of(grid, points)
+    choices = choose_kernels(whole, options.kernels, options.enough)
+    kept = choices[-1].kernels
+    few = grid.take(kept)
+    _LOG.info("%d of %d kernels are kept, after %d sizes", len(kept), len(kernels), len(points))
+    while not over(1.0):
+        times, choice = _served(few, _only(points, kept), options)
+        m = next_size(times, choice, points.keys(), options.enough, source.sizes)
+        if m is None:
+            break
+        measure(m, [kept[number] for number in worth_timing(times, m)])
+    made = _settled(kernels.take(kept), few, _only(points, kept), choices, options)
+    return replace(made, measured_by=measured_by, versions=dict(versions))
+
+
+def predict_dispatcher(kernels: Kernels, model: CostModel, options: DispatchOptions, source: str) -> Dispatcher:
+    """A dispatcher that a cost model chooses: nothing of it is proven, and it says nothing of the library.
+
+    Parameters
+    ----------
+    kernels
+        The candidates.
+    model
+        Predicts their times.
+    options
+        See `DispatchOptions`; nothing is measured.
+    source
+        The model, in words.
+
+    Raises
+    ------
+    SpaceError
+        If no candidate is legal for some m.
+    """
+    grid = Grid.of(kernels, options.most_rows)
+    sizes = sorted({1, options.most_rows, *probes(options.most_rows)})
+    logs = kernels.predict(model, sizes)
+    # A point needs a library's time: the best kernel's stands for it, and is taken out again below.
+    points = {}
+    for at, m in enumerate(sizes):
+        known = np.flatnonzero(np.isfinite(logs[:, at]))
+        if len(known) == 0:
+            raise SpaceError(f"no candidate is legal for {kernels.at(m)}: choose by more candidates")
+        best = float(logs[known, at].min())
+        points[m] = Point(
+            m, float(np.exp(best)), slower={int(row): float(np.exp(logs[row, at] - best)) for row in known}
+        )
+    times = _without_library(times_of(grid, points))
+    choices = choose_kernels(times, options.kernels, options.enough)
+    kept = choices[-1].kernels
+    found = stretches(times.take(kept), options.tolerance)
+    made = _dispatcher(kernels.take(kept), found, choices, options)
+    return replace(made, measured_by=f"nothing was measured: {source}")
+
+
+def candidates(kernels: Kernels, model: CostModel | None, options: DispatchOptions) -> Kernels:
+    """The most promising of some kernels by a model; the first of them without one."""
+    if model is None:
+        return kernels.take(range(min(len(kernels), options.candidates)))
+    return promising(kernels, model, options.most_rows, options.candidates)
+
+
+def _explored(options: DispatchOptions, corners: Sequence[int], known: Set[int] | None) -> list[int]:
+    """The m at which all candidates are timed, so that any first part of them is spread over all sizes."""
+    ends = sorted({1, options.most_rows, *corners})
+    inner = [m for m in probes(options.most_rows, options.explored) if m not in ends]
+    # By the van der Corput sequence, so that a run that ends early has seen all of the range.
+    order = sorted(range(len(inner)), key=lambda place: int(f"{place:016b}"[::-1], 2))
+    wanted = [*ends, *(inner[place] for place in order)]
+    if known is None:
+        return wanted
+    there = np.array(sorted(m for m in known if m <= options.most_rows))
+    if len(there) == 0:
+        raise SpaceError(f"nothing was recorded of 1 to {options.most_rows} rows")
+    return list(dict.fromkeys(int(there[np.abs(np.log(there / m)).argmin()]) for m in wanted))
+
+
+def _ordered(times: Times, m: int) -> list[int]:
+    """All kernels, the one that is expected to be the fastest first: those after it may be given up early."""
+    at = int(np.searchsorted(times.sizes, m))
+    return [int(row) for row in np.argsort(times.mean[:-1, at], kind="stable")]
+
+
+def _only(points: Mapping[int, Point], kept: Sequence[int]) -> dict[int, Point]:
+    """Points with the kernels that are kept alone, by their new numbers."""
+    return {m: point.only(kept) for m, point in points.items()}
+
+
+def _served(grid: Grid, points: Mapping[int, Point], options: DispatchOptions) -> tuple[Times, Integers]:
+    times = times_of(grid, points)
+    return times, choice_of(stretches(times, options.tolerance), len(grid.legal), times.sizes)
+
+
+def _without_library(times: Times) -> Times:
+    """Times in which the library serves nothing."""
+    mean, low, high = (each.copy() for each in (times.mean, times.low, times.high))
+    for each in (mean, low, high):
+        each[-1] = np.inf
+    return Times(times.sizes, mean, low, high)
+
+
+def _settled(
+    kernels: Kernels, grid: Grid, points: Mapping[int, Point], choices: Sequence[Kept], options: DispatchOptions
+) -> Dispatcher:
+    """The dispatcher of what was measured, with the kernels that serve anything alone."""
+    times = times_of(grid, points)
+    found = stretches(times, options.tolerance)
+    choice = choice_of(found, len(kernels), times.sizes)
+    served = times.regret[choice, np.arange(len(times.sizes))]
+    made = _dispatcher(kernels, found, choices, options)
+    return replace(
+        made,
+        points=tuple(points[m].only(used(found)) for m in sorted(points)),
+        regret=Regrets.of(served, times.sizes),
+        bound=Regrets.of(np.minimum(times.bound(choice), _MOST), times.sizes),
+    )
+
+
+def _dispatcher(
+    kernels: Kernels, found: Sequence[Stretch], choices: Sequence[Kept], options: DispatchOptions
+) -> Dispatcher:
+    numbers = used(found)
+    at: dict[int | None, int | None] = {None: None, **{number: place for place, number in enumerate(numbers)}}
+    return Dispatcher(
+        problem=kernels.at(1),
+        most_rows=options.most_rows,
+        space=kernels.template.name,
+        space_hash=kernels.template.source_hash,
+        device=kernels.device.name,
+        kernels=tuple(kernels.take(numbers).configurations),
+        stretches=tuple(replace(each, kernel=at[each.kernel]) for each in found),
+        measured_by="",
+        counts=tuple(Count(len(each.kernels), each.regret.mean, each.regret.worst) for each in choices),
+    )

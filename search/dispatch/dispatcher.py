@@ -1,0 +1,209 @@
+"""A dispatcher: a few kernels of one product, the ranges of m that each serves, and what that rests on."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from tilescout.search.dispatch.plan import Regrets, Stretch
+from tilescout.search.dispatch.points import Point
+from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError, one_line
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.inputs import parse_json, read_regular
+from tilescout.spaces.knobs import Configuration
+
+KIND = "tilescout dispatcher"
+FORMAT = 1
+SLOWER = 0.01
+"""No kernel serves a measured m at which it takes more than this longer than the library, as a share."""
+_LARGEST = 1 << 26  # bytes of a file; a size with its times has 1 kB
+
+
+@dataclass(frozen=True)
+class Count:
+    """The cost of so many kernels: the mean and the worst regret that the estimate has with so many."""
+
+    kernels: int
+    mean: float
+    worst: float
+
+
+@dataclass(frozen=True)
+class Dispatcher:
+    """See the module.
+
+    Attributes
+    ----------
+    problem
+        The product; its m stands for any.
+    most_rows
+        The largest m.
+    space, space_hash
+        The template of the kernels, and the hash of its source.
+    device
+        The device, by its short name.
+    kernels
+        The kernels.
+    stretches
+        The ranges of m, from 1 to `most_rows` without a gap; kernels by their number in `kernels`.
+    measured_by
+        Where the times come from, in words.
+    versions
+        Versions of driver, torch, compiler and protocol; empty if nothing was measured.
+    points
+        What was measured of the kernels, in rising order of m; none if a model chose.
+    regret
+        The regret against the best of the kernels and the library at every m, by the estimate.
+    bound
+        The worst regret that is possible between the measured m if time does not fall as m grows, and at which m; None
+        if nothing was measured.
+    counts
+        What fewer kernels would have cost.
+    """
+
+    problem: GemmProblem
+    most_rows: int
+    space: str
+    space_hash: str
+    device: str
+    kernels: tuple[Configuration, ...]
+    stretches: tuple[Stretch, ...]
+    measured_by: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+    points: tuple[Point, ...] = ()
+    regret: Regrets | None = None
+    bound: Regrets | None = None
+    counts: tuple[Count, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """How it is called: the product, with ``*`` for m, and the device."""
+        return f"{self.space}-{self.device}-{self.problem.n}x{self.problem.k}-{self.problem.signature}".replace(
+            ":", "-"
+        )
+
+    def find(self, m: int) -> int | None:
+        """The number of the kernel that serves m rows; None where it is the library, or beyond the last range."""
+        return next((each.kernel for each in self.stretches if each.low <= m <= each.high), None)
+
+    def over_library(self, point: Point) -> float:
+        """The time over the library's at a measured m of what serves it."""
+        kernel = self.find(point.m)
+        if kernel is None:
+            return 1.0
+        known = point.ratios.get(kernel)
+        return known.value if known is not None else point.slower.get(kernel, math.inf)
+
+    def is_proven(self, stretch: Stretch) -> bool:
+        """Whether m in a range were measured, and what serves it was as fast as the library at each of them."""
+        inside = [point for point in self.points if stretch.low <= point.m <= stretch.high]
+        return bool(inside) and all(self.over_library(point) <= 1 + SLOWER for point in inside)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready mapping that `from_dict` reads back."""
+        return {
+            "kind": KIND,
+            "format": FORMAT,
+            "problem": str(self.problem),
+            "most_rows": self.most_rows,
+            "space": self.space,
+            "space_hash": self.space_hash,
+            "device": self.device,
+            "measured_by": self.measured_by,
+            "versions": dict(self.versions),
+            "kernels": [dict(kernel) for kernel in self.kernels],
+            "ranges": [{**asdict(each), "proven": self.is_proven(each)} for each in self.stretches],
+            "points": [point.to_dict() for point in self.points],
+            "regret": None if self.regret is None else asdict(self.regret),
+            "bound": None if self.bound is None else asdict(self.bound),
+            "counts": [asdict(count) for count in self.counts],
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> "Dispatcher":
+        """Read what `to_dict` wrote.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError, ProblemError
+            If it is something else.
+        """
+        if record.get("kind") != KIND or record.get("format") != FORMAT:
+            raise ValueError(f"it does not say that it is a {KIND} of format {FORMAT}")
+        made = cls(
+            problem=GemmProblem.parse(record["problem"]),
+            space=str(record["space"]),
+            space_hash=str(record["space_hash"]),
+            device=str(record["device"]),
+            measured_by=str(record["measured_by"]),
+            most_rows=int(record["most_rows"]),
+            kernels=tuple(Configuration.of(kernel) for kernel in record["kernels"]),
+            stretches=tuple(Stretch(each["low"], each["high"], each["kernel"]) for each in record["ranges"]),
+            versions={str(name): str(version) for name, version in record["versions"].items()},
+            points=tuple(Point.from_dict(point) for point in record["points"]),
+            regret=None if record["regret"] is None else Regrets(**record["regret"]),
+            bound=None if record["bound"] is None else Regrets(**record["bound"]),
+            counts=tuple(Count(**count) for count in record["counts"]),
+        )
+        made.check()
+        return made
+
+    def check(self) -> None:
+        """Refuse ranges that leave a size out, name no kernel, or contradict what was measured.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is something.
+        """
+        ends = [(each.low, each.high) for each in self.stretches]
+        if any(type(end) is not int for both in ends for end in both):
+            raise TypeError("a range does not go from one whole number to another")
+        whole = bool(ends) and ends[0][0] == 1 and ends[-1][1] == self.most_rows
+        if not whole or any(low > high for low, high in ends):
+            raise ValueError(f"its ranges do not go from 1 to {self.most_rows}")
+        if any(after[0] != before[1] + 1 for before, after in pairwise(ends)):
+            raise ValueError("its ranges leave sizes out, or overlap")
+        known = {None, *range(len(self.kernels))}
+        if any(each.kernel not in known for each in self.stretches):
+            raise ValueError(f"a range is of a kernel that it lacks: it has {len(self.kernels)}")
+        if any(self.over_library(point) > 1 + SLOWER for point in self.points):
+            raise ValueError(f"a kernel serves an m at which it was more than {SLOWER:.0%} slower than the library")
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON.
+
+        Raises
+        ------
+        StoreError
+            If the file can't be written.
+        """
+        try:
+            path.write_text(json.dumps(self.to_dict(), indent=1) + "\n")
+        except OSError as error:
+            raise StoreError(f"can't write the dispatcher {path}: {error.strerror}") from error
+
+
+def read_dispatcher(path: Path) -> Dispatcher:
+    """Read the file of a dispatcher, and check it.
+
+    Raises
+    ------
+    StoreError
+        If it can't be read, or is something else.
+    """
+    try:
+        record = parse_json(read_regular(path, _LARGEST))
+        return Dispatcher.from_dict(record)
+    except OSError as error:
+        raise StoreError(f"can't read the dispatcher {path}: {error.strerror}") from error
+    except (*MALFORMED, TilescoutError, RecursionError) as error:
+        raise StoreError(f"{path} is no dispatcher, or a damaged one: {one_line(error, 160)}") from error
+
+
+def used(stretches: Sequence[Stretch]) -> list[int]:
+    """The numbers of the kernels that serve anything, in rising order."""
+    return sorted({each.kernel for each in stretches if each.kernel is not None})

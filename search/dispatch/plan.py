@@ -1,0 +1,201 @@
+"""The decisions of a dispatcher, each a pure function of what was measured: kernels, ranges, what to measure next."""
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilescout.costmodel.arrays import Floats
+from tilescout.costmodel.portfolio import CAP, choose_portfolio
+from tilescout.search.dispatch.times import Times
+from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.tiling import Integers
+
+_EXCHANGES = 20
+_THINNED = 400  # sizes at which kernels are compared; a kernel's steps are finer nowhere but where m is small
+_DOUBT = 0.25
+_NEAR = 0.03  # a kernel that may come so close to the best is timed too
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Numbers of rows, from `low` to `high`, that one kernel serves; None stands for the library."""
+
+    low: int
+    high: int
+    kernel: int | None
+
+
+@dataclass(frozen=True)
+class Regrets:
+    """How much longer than the best something takes, as shares of its time: on average, at worst, and at which m."""
+
+    mean: float
+    worst: float
+    at: int
+
+    @classmethod
+    def of(cls, logs: Floats, sizes: Integers) -> "Regrets":
+        """The regrets of logs of times over the best, of shape [sizes]."""
+        shares = np.expm1(logs)
+        return cls(float(shares.mean()), float(shares.max()), int(sizes[shares.argmax()]))
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Kernels to keep, and the regret that is left if each m has the best of them or of the library."""
+
+    kernels: tuple[int, ...]
+    regret: Regrets
+
+
+def choose_kernels(times: Times, count: int, enough: float) -> list[Kept]:
+    """The kernels to keep, for each number of them from one to `count`, chosen greedily and by exchanges.
+
+    Kernels are chosen so that the mean square of the regret is least, which weighs the worst sizes most. Half of the
+    sizes that count are even in the logarithm of m, half even in m. The library is there at no cost.
+
+    Parameters
+    ----------
+    times
+        Times of all candidates, and of the library.
+    count
+        Most kernels.
+    enough
+        No more kernels are taken once the worst regret is at most this, as a share.
+    """
+    places = thinned(times.sizes)
+    regret = times.regret[:, places]
+    beside = np.minimum(regret[:-1], regret[-1])  # the library serves where a kernel would be slower
+    weights = np.full(len(places), 1 / len(places))
+    found: list[Kept] = []
+    for many in range(1, min(count, len(beside)) + 1):
+        chosen = choose_portfolio(beside**2, weights, many, _EXCHANGES).exchanged
+        left = np.minimum(beside[list(chosen)].min(axis=0), CAP)
+        found.append(Kept(chosen, Regrets.of(left, times.sizes[places])))
+        if found[-1].regret.worst <= enough:
+            break
+    return found
+
+
+def thinned(sizes: Integers) -> Integers:
+    """Places of some sizes, half of them even in the logarithm and half even, in rising order."""
+    shares = (np.arange(_THINNED // 2) + 0.5) / (_THINNED // 2)
+    wanted = np.concatenate([np.exp(shares * np.log(sizes[-1])), shares * sizes[-1]])
+    return np.asarray(np.unique(np.minimum(np.searchsorted(sizes, wanted), len(sizes) - 1)))
+
+
+def stretches(times: Times, tolerance: float) -> list[Stretch]:
+    """The fewest ranges in which one kernel, or the library, is everywhere within a tolerance of the best.
+
+    Each range is that of the kernel which stays within the tolerance for longest. Where nothing goes on for so long,
+    the ranges are as short as they must be.
+
+    Parameters
+    ----------
+    times
+        Times of the kernels that are kept, and of the library.
+    tolerance
+        Of the time over the best, as a share.
+
+    Raises
+    ------
+    SpaceError
+        If nothing has a time at some m.
+    """
+    count = len(times.sizes)
+    regret = times.regret
+    good = regret <= np.log1p(tolerance)
+    # Of each row, the first place at or behind each place where it is not good.
+    places = np.where(good, count, np.arange(count))
+    ends = np.minimum.accumulate(places[:, ::-1], axis=1)[:, ::-1]
+    found: list[Stretch] = []
+    start = 0
+    while start < count:
+        longest = ends[:, start].max()
+        if longest == start:
+            raise SpaceError(f"none of the kernels is legal for {times.sizes[start]} rows: allow more kernels")
+        # Of several that reach as far, the one that is fastest there.
+        rows = np.flatnonzero(ends[:, start] == longest)
+        row = int(rows[regret[rows, start:longest].mean(axis=1).argmin()])
+        kernel = row if row < len(regret) - 1 else None
+        found.append(Stretch(int(times.sizes[start]), int(times.sizes[longest - 1]), kernel))
+        start = int(longest)
+    return found
+
+
+def choice_of(found: Sequence[Stretch], kernels: int, sizes: Integers) -> Integers:
+    """Which row of `Times` serves each size, of shape [sizes]; that of the library is `kernels`."""
+    rows = np.array([kernels if each.kernel is None else each.kernel for each in found])
+    return np.asarray(rows[np.searchsorted([each.high for each in found], sizes)])
+
+
+def doubt(times: Times, choice: Integers) -> Floats:
+    """Log of the regret that a size may have, of shape [sizes].
+
+    It is at most the bound by monotony. It is at most what the estimates tell if both the chosen one and the other are
+    off by `_DOUBT` of what their neighbours leave open.
+    """
+    columns = np.arange(len(times.sizes))
+    rivals = _at_best(times)
+    rivals[choice, columns] = np.inf
+    with np.errstate(invalid="ignore"):
+        above = np.minimum(times.high[choice, columns] - times.mean[choice, columns], 1.0)
+    told = times.mean[choice, columns] + _DOUBT * above - rivals.min(axis=0)
+    return np.asarray(np.clip(np.minimum(told, times.bound(choice)), 0.0, None))
+
+
+def worth_timing(times: Times, m: int) -> list[int]:
+    """The kernels that may be the fastest at m, the one that is expected to be first; those after it may be pruned."""
+    at = int(np.searchsorted(times.sizes, m))
+    mean, best = times.mean[:, at], _at_best(times)[:, at]
+    rows = np.flatnonzero(best[:-1] <= mean.min() + np.log1p(_NEAR))
+    return [int(row) for row in rows[np.argsort(mean[rows], kind="stable")]]
+
+
+def _at_best(times: Times) -> Floats:
+    """The times if each is below its estimate by `_DOUBT` of what the neighbours leave open."""
+    with np.errstate(invalid="ignore"):
+        under = np.where(np.isfinite(times.mean), times.mean - times.low, 0.0)
+    return times.mean - _DOUBT * under
+
+
+def next_size(
+    times: Times, choice: Integers, measured: Set[int], enough: float, allowed: Set[int] | None = None
+) -> int | None:
+    """The m to measure next: within the gap between measured m whose doubt is the largest, where its times rise most.
+
+    Parameters
+    ----------
+    times, choice
+        Times of the kernels that are kept and of the library, at every m, and which of them serves each.
+    measured
+        The m that were measured, the first and the last of `times.sizes` among them.
+    enough
+        A doubt that is at most this, as a share, is none.
+    allowed
+        The m that can be measured; None for all.
+
+    Returns
+    -------
+    int or None
+        None if every doubt that can be settled is small enough.
+    """
+    doubts = doubt(times, choice)
+    known = np.isin(times.sizes, list(measured))
+    free = ~known if allowed is None else ~known & np.isin(times.sizes, list(allowed))
+    doubts[~free] = -np.inf
+    worst = int(doubts.argmax())
+    if doubts[worst] <= np.log1p(enough):
+        return None
+    left = int(np.flatnonzero(known[:worst])[-1])
+    right = worst + int(np.flatnonzero(known[worst:])[0])
+    inside = np.flatnonzero(free[left + 1 : right]) + left + 1
+    best = times.mean.min(axis=0)
+    served = times.mean[choice, np.arange(len(times.sizes))]
+    # The size that leaves the smaller rise on both of its sides, of what serves and of the best.
+    rise = best + served
+    open_left, open_right = rise[inside] - rise[left], rise[right] - rise[inside]
+    balance = np.maximum(open_left, open_right)
+    near = inside[balance <= balance.min() + 1e-9]
+    return int(times.sizes[near[len(near) // 2]])

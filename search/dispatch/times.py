@@ -1,0 +1,120 @@
+"""Times between measured m: bounds, for time does not fall as m grows, and an estimate."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilescout.costmodel.arrays import Floats
+from tilescout.search.dispatch.points import Point
+from tilescout.search.dispatch.steps import Grid
+from tilescout.spaces.tiling import Integers
+
+
+@dataclass(frozen=True, eq=False)
+class Times:
+    """Times of kernels, and last of the library, at each m: logs of µs, of shape [kernels + 1, sizes].
+
+    Attributes
+    ----------
+    sizes
+        The m, in rising order.
+    mean
+        The estimate; infinite where a kernel is not legal or failed.
+    low, high
+        The time is not below `low` and not above `high`, if time does not fall as m grows, and falls no faster than the
+        work where m shrinks; at a measured m both are what was measured. `high` is infinite beyond the largest m that a
+        kernel was measured at.
+    """
+
+    sizes: Integers
+    mean: Floats
+    low: Floats
+    high: Floats
+
+    def take(self, rows: Sequence[int]) -> "Times":
+        """Some of the kernels, and the library."""
+        kept = [*rows, len(self.mean) - 1]
+        return Times(self.sizes, self.mean[kept], self.low[kept], self.high[kept])
+
+    @property
+    def regret(self) -> Floats:
+        """Log of each one's time over the least, by the estimate; infinite where it can't run."""
+        least = self.mean.min(axis=0)
+        return np.where(np.isfinite(self.mean), self.mean - np.where(np.isfinite(least), least, 0.0), np.inf)
+
+    def bound(self, choice: Integers) -> Floats:
+        """Log of the chosen one's time over the least, at most, of shape [sizes].
+
+        Parameters
+        ----------
+        choice
+            Which one serves each m, of shape [sizes].
+        """
+        others = self.low.copy()
+        columns = np.arange(len(self.sizes))
+        others[choice, columns] = np.inf
+        worst = self.high[choice, columns] - others.min(axis=0)
+        return np.asarray(np.maximum(worst, 0.0))
+
+
+def times_of(grid: Grid, points: Mapping[int, Point]) -> Times:
+    """The times at every m by what was measured at some.
+
+    Between two measured m, the time of a kernel grows with its `Steps.work`, that of the library evenly. Beyond the
+    largest m that a kernel was measured at it grows with the work too; below the smallest it is taken to stay.
+
+    Parameters
+    ----------
+    grid
+        What is known of the kernels.
+    points
+        What was measured, by m; one point at least.
+    """
+    sizes, kernels = grid.sizes, len(grid.legal)
+    measured = np.array(sorted(points), dtype=np.int64)
+    places = np.searchsorted(sizes, measured)
+    mean = np.full((kernels + 1, len(sizes)), np.inf)
+    low, high = mean.copy(), mean.copy()
+    for row in range(kernels + 1):
+        logs = np.array([_log_time(points[int(m)], row if row < kernels else None) for m in measured])
+        known = np.isfinite(logs)
+        if not known.any():
+            continue
+        grows = grid.work[row] if row < kernels else sizes.astype(np.float64)
+        found = _between(measured[known], logs[known], grows[places[known]], sizes, grows)
+        allowed = grid.legal[row] if row < kernels else np.ones(len(sizes), dtype=np.bool_)
+        mean[row, allowed], high[row, allowed] = found[0][allowed], found[2][allowed]
+        low[row, allowed] = np.minimum(np.maximum(found[1], grid.floor), found[0])[allowed]
+    return Times(sizes, mean, low, high)
+
+
+def _log_time(point: Point, kernel: int | None) -> float:
+    """Log of a kernel's time at a point, of the library's without one; NaN where it is not known."""
+    library = float(np.log(point.library_us))
+    if kernel is None:
+        return library
+    if kernel in point.ratios:
+        return library + float(np.log(point.ratios[kernel].value))
+    return library + float(np.log(point.slower[kernel])) if kernel in point.slower else float("nan")
+
+
+def _between(
+    measured: Integers, logs: Floats, at: Floats, sizes: Integers, grows: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """The estimate, and the least and the largest time, of one kernel at every size."""
+    right = np.searchsorted(measured, sizes)
+    left = np.maximum(np.where(measured[np.minimum(right, len(measured) - 1)] == sizes, right, right - 1), -1)
+    over, below = right == len(measured), left < 0
+    right, left = np.minimum(right, len(measured) - 1), np.maximum(left, 0)
+    first, second = np.exp(logs[left]), np.exp(logs[right])
+    width = np.asarray(at[right] - at[left], dtype=np.float64)
+    by_size = (sizes - measured[left]) / np.maximum(measured[right] - measured[left], 1)
+    share = np.where(width > 0, (grows - at[left]) / np.where(width > 0, width, 1.0), by_size)
+    mean = np.log(first + (second - first) * np.clip(share, 0.0, 1.0))
+    beyond = logs[-1] + np.log(np.maximum(grows / at[-1], 1.0))
+    less = logs[0] + np.log(np.minimum(grows / at[0], 1.0))
+    low = np.where(below, less, np.minimum(logs[left], logs[right]))
+    high = np.where(over, np.inf, np.maximum(logs[left], logs[right]))
+    low = np.where(over, logs[-1], low)
+    return np.where(over, beyond, mean), low, high
