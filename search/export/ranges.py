@@ -181,7 +181,7 @@ def ranges_of(decisions: Sequence[Decision], dispatch: Dispatch | None) -> list[
 
 
 class Lookup(Generic[Entry]):
-    """What to run for each m, as two tuples that one bisection answers from; `entries` has None for the library.
+    """The kernel of each m, as two tuples that one bisection answers from; `entries` has None for the library.
 
     Attributes
     ----------
@@ -207,5 +207,5 @@ class Lookup(Generic[Entry]):
         self.ends, self.entries = tuple(ends), (*entries, None)
 
     def find(self, m: int) -> Entry | None:
-        """What runs for m rows; None where it is the library."""
+        """The entry that serves m rows; None where it is the library."""
         return self.entries[bisect_left(self.ends, m)]
