@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
+from torch._inductor.codecache import PyCodeCache
 
 from tilescout.search import autotune
 from tilescout.search.autotuning.inductor import TuningPass, backend
 from tilescout.search.autotuning.tuner import Tuner
+from tilescout.search.export import loaded_kernels
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.inductor import in_force
 from tilescout.search.export.torch_hooks import OPTION
@@ -63,6 +66,37 @@ def test_a_dynamic_size_is_decided_as_it_was_traced(
             assert calls(bundle) == before + ours
             before += ours
     assert [(problem.m, count) for problem, count in tuner.summary.met.items()] == [(48, 2)]
+
+
+def test_code_of_inductors_cache_finds_its_kernels_until_a_graph_was_left_unfinished(
+    make_tuner: MakeTuner, decide_for: Callable[..., Bundle], calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, plain = decide_for(("64x64x64",)), model()
+
+    def compiled_anew(m: int = 64) -> tuple[Tuner, bool]:
+        """Compile as another process would; the tuner, and whether the code came from the cache."""
+        torch._dynamo.reset()
+        PyCodeCache.cache_clear()
+        counters.clear()
+        monkeypatch.setattr(loaded_kernels, "_bundles", {})
+        monkeypatch.setattr(loaded_kernels, "_families", {})
+        tuner = make_tuner(seconds=0.0)
+        with in_force(TuningPass(tuner)):
+            compiled = torch.compile(plain, dynamic=False)
+        with torch.no_grad():
+            close(compiled(rows(m)), plain(rows(m)))
+        return tuner, counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"] > 0
+
+    before = calls(bundle)
+    assert not compiled_anew()[1]
+    tuner, cached = compiled_anew()
+    assert cached
+    assert calls(bundle) == before + 4
+    assert not tuner.summary.met
+    decide_for((), ("32x64x64",))  # what is decided later changes nothing for code that was complete
+    assert compiled_anew()[1]
+    compiled_anew(m=16)  # is left with products that are not decided
+    assert not compiled_anew()[1]
 
 
 def test_a_pass_of_the_user_runs_first(make_tuner: MakeTuner, decide_for: Callable[..., Bundle], calls: Calls) -> None:

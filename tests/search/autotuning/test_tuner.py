@@ -18,32 +18,6 @@ def seen(*texts: str) -> list[Sighting]:
     return [Sighting((GemmProblem.parse(text),), dynamic=False) for text in texts]
 
 
-@pytest.mark.slow
-def test_a_product_that_nobody_knows_is_raced_and_the_next_process_reads_the_answer(make_tuner: MakeTuner) -> None:
-    products = seen("64x64x64", "32x64x64", "64x64x64")
-    first = make_tuner(live=True)
-    bundle = first.decide(products)
-    assert bundle is not None
-    assert set(map(str, bundle.by_problem)) == {"64x64x64:bf16", "32x64x64:bf16"}
-    for decision in bundle.decisions:
-        evidence = decision.evidence
-        assert evidence.rounds > 0
-        assert evidence.high is not None
-        assert decision.choice is (Choice.OURS if evidence.high <= 1.002 else Choice.LIBRARY)
-        assert evidence.library_us is not None
-        assert "of its time" in evidence.reason
-    assert {str(problem) for problem in first.summary.tuned} == {"64x64x64:bf16", "32x64x64:bf16"}
-    assert first.summary.met[GemmProblem(64, 64, 64)] == 2
-    key = first.key()
-
-    second = make_tuner()
-    again = second.decide(products)
-    assert again is not None
-    assert again.digest == bundle.digest
-    assert not second.summary.tuned
-    assert second.key() == key, "all was decided: code that was compiled then holds"
-
-
 def test_a_kernel_of_no_use_is_decided_against(make_tuner: MakeTuner, decide_for: Callable[..., Bundle]) -> None:
     decide_for((), ("64x64x64",))
     tuner = make_tuner()

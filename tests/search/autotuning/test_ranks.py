@@ -1,0 +1,99 @@
+"""Two real processes choose the same: of one job, and of none."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tilescout.search.autotuning.contest import STUDY
+from tilescout.search.export.bundle import read_bundle
+from tilescout.search.export.decisions import Choice
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.templates import load_templates
+
+KERNELS = Path(__file__).parents[1] / "kernels"
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+folder, rank, seconds, job, texts = Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), sys.argv[5], sys.argv[6:]
+import plain_gemm
+from tilescout.search.autotuning.store import EvidenceStore
+from tilescout.search.autotuning.tuner import Tuner, TunerOptions
+from tilescout.search.build.compilers import CompileOptions
+from tilescout.search.engines.engine import LiveOptions
+from tilescout.search.engines.local import LocalEngine
+from tilescout.search.export.graph_rewrite import Sighting
+from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.spaces.gemm import GemmProblem
+
+def open_engine():
+    options = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0))
+    return LocalEngine(plain_gemm.TEMPLATE, folder / "artifacts", ("cpu",), plain_gemm.HOST, options)
+
+if job:
+    import torch.distributed as dist
+    dist.init_process_group("gloo", init_method=f"file://{job}", rank=rank, world_size=2)
+store = EvidenceStore(folder / "evidence", {"gpu": "the host"}, plain_gemm.TEMPLATE)
+options = TunerOptions(seconds, idle=0.1)
+tuner = Tuner(plain_gemm.TEMPLATE, plain_gemm.HOST, store, folder / "artifacts", open_engine, options)
+if job and rank:
+    dist.barrier()  # the other one asks first
+bundle = tuner.decide([Sighting((GemmProblem.parse(text),), False) for text in texts])
+if job and not rank:
+    dist.barrier()
+tuner.close()
+print(json.dumps({
+    "bundle": str(bundle.path) if bundle else None,
+    "tuned": sorted(map(str, tuner.summary.tuned)),
+    "unfinished": store.state().unfinished,
+}))
+"""
+
+
+def both(folder: Path, seconds: Sequence[float], job: str, *problems: str) -> list[dict[str, object]]:
+    """The answers of two processes that run at the same time; this script has no ``__main__`` guard."""
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
+    (folder / "program.py").write_text(PROGRAM)
+    running = [
+        subprocess.Popen(
+            [sys.executable, *map(str, (folder / "program.py", KERNELS, folder, rank, budget)), job, *problems],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=alone,
+        )
+        for rank, budget in enumerate(seconds)
+    ]
+    ended = [process.communicate(timeout=200) for process in running]
+    assert all(process.returncode == 0 for process in running), ended
+    return [json.loads(printed) for printed, _ in ended]
+
+
+@pytest.mark.slow
+def test_of_two_processes_one_tunes_and_both_run_the_same(tmp_path: Path, plain_gemm: object) -> None:
+    first, second = both(tmp_path, (60.0, 60.0), "", "64x64x64", "32x64x64")
+    assert first["bundle"] is not None
+    assert first["bundle"] == second["bundle"]
+    assert sorted(map(len, (first["tuned"], second["tuned"]))) == [0, 2]  # type: ignore[arg-type]
+    bundle = read_bundle(Path(str(first["bundle"])), load_templates(["plain_gemm:TEMPLATE"]))
+    assert set(bundle.by_problem) == {GemmProblem(64, 64, 64), GemmProblem(32, 64, 64)}
+    for decision in bundle.decisions:
+        evidence = decision.evidence
+        assert evidence.study == STUDY
+        assert evidence.rounds > 0
+        assert evidence.high is not None
+        assert evidence.library_us is not None
+        assert decision.choice is (Choice.OURS if evidence.high <= 1.002 else Choice.LIBRARY)
+
+
+@pytest.mark.slow
+def test_ranks_of_a_job_choose_the_same_though_one_has_no_time_to_tune(tmp_path: Path) -> None:
+    # The rank that asks first has no budget: the other one has, and must not tune what its job runs untuned.
+    answers = both(tmp_path, (0.0, 60.0), str(tmp_path / "rendezvous"), "64x64x64")
+    assert answers == 2 * [{"bundle": None, "tuned": [], "unfinished": 1}]

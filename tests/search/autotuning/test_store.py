@@ -1,0 +1,89 @@
+"""The evidence store: decisions stay, readers believe only what is theirs, and nothing half written is seen."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tilescout.search.autotuning.store import EvidenceStore
+from tilescout.search.export.bundle import INDEX, Bundle
+from tilescout.spaces.errors import BundleError, StoreError
+from tilescout.spaces.gemm import GemmProblem
+
+
+def test_every_bundle_holds_what_was_known_before_and_stays(
+    store: EvidenceStore, decide_for: Callable[..., Bundle]
+) -> None:
+    first = decide_for(("64x64x64",))
+    second = decide_for((), ("32x64x64",))
+    assert store.state().bundle == second.digest
+    assert set(second.by_problem) == {GemmProblem(64, 64, 64), GemmProblem(32, 64, 64)}
+    assert second.by_problem[GemmProblem(64, 64, 64)] == first.by_problem[GemmProblem(64, 64, 64)]
+    again = store.bundle(first.digest)
+    assert again is not None
+    assert again.decisions == first.decisions
+    assert sorted(path.name for path in store.bundles.iterdir()) == sorted([first.digest, second.digest])
+
+
+def test_settings_share_nothing(tmp_path: Path, store: EvidenceStore, plain_gemm: ModuleType) -> None:
+    other = EvidenceStore(tmp_path / "evidence", {"gpu": "another"}, plain_gemm.TEMPLATE)
+    assert other.folder != store.folder
+    assert other.state().name != store.state().name
+
+
+def test_a_store_that_was_deleted_has_another_name(
+    tmp_path: Path, store: EvidenceStore, plain_gemm: ModuleType
+) -> None:
+    before = store.state().name
+    assert store.state().name == before
+    (store.folder / "state.json").unlink()
+    assert store.state().name != before
+
+
+def test_what_others_may_write_is_refused(
+    store: EvidenceStore, plain_gemm: ModuleType, decide_for: Callable[..., Bundle], tmp_path: Path
+) -> None:
+    bundle = decide_for(("64x64x64",))
+    bundle.path.chmod(0o777)
+    with pytest.raises(BundleError, match="others may write it"):
+        store.bundle(bundle.digest)
+    (store.folder / "state.json").chmod(0o666)
+    with pytest.raises(StoreError, match="others may write it"):
+        store.state()
+    store.folder.chmod(0o777)
+    with pytest.raises(StoreError, match="others may write it"):
+        EvidenceStore(tmp_path / "evidence", store.setting, plain_gemm.TEMPLATE)
+
+
+def test_a_changed_figure_is_refused(store: EvidenceStore, decide_for: Callable[..., Bundle]) -> None:
+    bundle = decide_for((), ("64x64x64",))
+    index = bundle.path / INDEX
+    index.write_text(index.read_text().replace('"ratio": 1.1', '"ratio": 0.5'))
+    with pytest.raises(BundleError, match="damaged"):
+        store.bundle(bundle.digest)
+
+
+@pytest.mark.parametrize(
+    "state", ["{", "[]", '{"kind": "x"}', {"bundle": "../../elsewhere"}, {"bundle": 1}, {"unfinished": "1"}, {"x": 1}]
+)
+def test_a_damaged_state_is_refused_in_a_line(store: EvidenceStore, state: str | dict[str, object]) -> None:
+    path = store.folder / "state.json"
+    store.state()
+    if isinstance(state, dict):
+        record = json.loads(path.read_text())
+        record["state"] |= state
+        state = json.dumps(record)
+    path.write_text(state)
+    with pytest.raises(StoreError, match="damaged") as caught:
+        store.state()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_lock_that_another_holds_is_waited_for_in_vain_no_longer_than_told(
+    store: EvidenceStore, tmp_path: Path, plain_gemm: ModuleType
+) -> None:
+    other = EvidenceStore(tmp_path / "evidence", store.setting, plain_gemm.TEMPLATE)
+    with store.lock(1.0), pytest.raises(StoreError, match="has held"), other.lock(0.1):
+        raise AssertionError("two processes must not decide at once")
