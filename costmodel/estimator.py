@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.features import Features
+from tilescout.costmodel.threads import one_thread
 from tilescout.spaces.errors import ModelError
 
 
@@ -162,7 +163,8 @@ class CostModel(ABC):
         if self.fitted is None:
             raise ModelError("the model was not fitted: call fit first, or load a fitted one")
         self.check(features)
-        return self.fitted.predict(features)
+        with one_thread():
+            return self.fitted.predict(features)
 
     def check(self, features: Features) -> None:
         """Refuse features that a fitted model can't take.

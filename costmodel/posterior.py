@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.costmodel.arrays import Floats
+from tilescout.costmodel.threads import one_thread
 
 JITTER = 1e-8
 """Added to variances, in units of the signal's, so that covariance matrices keep a Cholesky factor."""
@@ -98,6 +99,7 @@ class Observed:
         return Observed(*(np.concatenate(pair) for pair in pairs))
 
 
+@one_thread()
 def condition(
     kernel: Kernel, shift: float, observed: Observed, points: Floats, spread: Floats
 ) -> tuple[Floats, Floats]:
@@ -138,6 +140,7 @@ SURE = 4.0
 """Measurements whose weight the expected spread has, when the spread is scaled by what was measured."""
 
 
+@one_thread()
 def fit_kernel(points: Floats, values: Floats, rng: np.random.Generator) -> Kernel:
     """The kernel under which standardised values are most likely, given what lengths are usual.
 

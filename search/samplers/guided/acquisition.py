@@ -10,9 +10,25 @@ from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.spaces.space import Indices, SearchSpace
 
 
+class Neighbours:
+    """The configurations of a space that differ in few knobs from one of them; none is looked for twice."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        self.space = space
+        self._found: dict[tuple[int, int], Indices] = {}
+
+    def of(self, index: int, radius: int) -> Indices:
+        """Those that differ from a configuration in at most so many knobs, itself included, in order."""
+        if (index, radius) not in self._found:
+            codes, ones = self.space.codes, np.ones(len(self.space.knobs), dtype=np.uint8)
+            differing = (codes != codes[index]).view(np.uint8) @ ones
+            self._found[index, radius] = np.flatnonzero(differing <= radius)
+        return self._found[index, radius]
+
+
 def candidates_among(
     free: Indices,
-    space: SearchSpace,
+    neighbours: Neighbours,
     history: History,
     prior: Prediction | None,
     options: GuidedOptions,
@@ -30,9 +46,13 @@ def candidates_among(
     else:
         kept = rng.choice(free, options.candidates, replace=False)
     order = np.argsort(history.values, kind="stable")[: options.tops]
-    codes, ones = space.codes[free], np.ones(len(space.knobs), dtype=np.uint8)
-    differing = [(codes != space.codes[index]).view(np.uint8) @ ones for index in history.settled[order]]
-    return np.unique(np.concatenate([kept, *(free[count <= options.radius] for count in differing)]))
+    chosen = np.zeros(len(neighbours.space), dtype=np.bool_)
+    for index in history.settled[order]:
+        chosen[neighbours.of(int(index), options.radius)] = True
+    near = free[chosen[free]]
+    chosen[:] = False
+    chosen[kept] = chosen[near] = True
+    return np.flatnonzero(chosen)
 
 
 def incumbent(history: History, prior: Prediction | None) -> float | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import optuna
@@ -42,6 +43,12 @@ class History:
     running: Indices
     best: float | None
     are_times: bool
+
+    @cached_property
+    def key(self) -> bytes:
+        """Equal for equal histories of one study."""
+        parts = (self.settled, self.values, self.pruned, self.failed, self.running)
+        return b"".join(len(part).to_bytes(8, "little") + part.tobytes() for part in parts)
 
     @classmethod
     def of_running(cls, running: Indices) -> "History":

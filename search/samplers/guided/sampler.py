@@ -15,7 +15,7 @@ from tilescout.costmodel.estimator import CostModel, Expected, Prediction
 from tilescout.costmodel.posterior import Kernel, expected_improvement
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.coordinates import coordinates
-from tilescout.search.samplers.guided.acquisition import candidates_among, incumbent, most_promising
+from tilescout.search.samplers.guided.acquisition import Neighbours, candidates_among, incumbent, most_promising
 from tilescout.search.samplers.guided.history import History, history_of
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.search.samplers.guided.posterior import Corrected, Posterior, Uninformed, fitted_to, kernel_of
@@ -24,6 +24,8 @@ from tilescout.search.samplers.guided.stopping import may_stop, reason_to_stop, 
 from tilescout.search.samplers.options import OptionValue, options_of
 from tilescout.search.samplers.others import OtherTrials, points_of
 from tilescout.spaces.space import Indices, SearchSpace
+
+_REMEMBERED = 2  # of a search with and without what is in flight
 
 
 class GuidedSampler(SpaceSampler):
@@ -81,6 +83,7 @@ class GuidedSampler(SpaceSampler):
         super()._begin(space, seed)
         self._about: _About | None = None
         self._kernels: dict[tuple[float, ...], Kernel] = {}  # the last that was fitted
+        self._seen: dict[tuple[bytes, bytes], tuple[Indices, Floats, Floats]] = {}  # what was last foreseen
 
     @property
     def about(self) -> "_About":
@@ -149,8 +152,9 @@ class GuidedSampler(SpaceSampler):
     def _if_given_up(self, study: optuna.Study) -> tuple["_Known", Indices]:
         """The history without what is in flight, and what is still to be tried: that is among it."""
         known = self._known(study)
-        history, free = known.history, np.union1d(self.free(study), known.history.running)
-        return replace(known, history=replace(history, running=history.running[:0])), free
+        history, left = known.history, np.zeros(len(self.space), dtype=np.bool_)
+        left[self.free(study)] = left[known.history.running] = True
+        return replace(known, history=replace(history, running=history.running[:0])), np.flatnonzero(left)
 
     def _reason_to_stop(self, left: "_Left | None") -> str | None:
         if left is None:
@@ -197,9 +201,21 @@ class GuidedSampler(SpaceSampler):
         return int(candidates[most_promising(mean, std, incumbent(known.history, known.prior))])
 
     def _foreseen(self, known: "_Known", free: Indices, rng: np.random.Generator) -> tuple[Indices, Floats, Floats]:
-        """The candidates, and the mean and standard deviation of their values."""
-        candidates = candidates_among(free, self.space, known.history, known.prior, self.tuning, rng)
-        return candidates, *self._posterior(known).at(candidates)
+        """The candidates, and the mean and standard deviation of their values.
+
+        A proposal is asked for right after the questions whether the search would go on: where all are of the same
+        history, they have the same answer. Without a prior candidates are drawn, and with other problems' trials the
+        posterior changes by those.
+        """
+        again = self._seen if known.prior is not None and self._others is None else {}
+        key = (known.history.key, free.tobytes())
+        if key not in again:
+            about = self.about
+            candidates = candidates_among(free, about.neighbours, known.history, known.prior, self.tuning, rng)
+            while len(again) >= _REMEMBERED:
+                del again[next(iter(again))]
+            again[key] = candidates, *self._posterior(known).at(candidates)
+        return again[key]
 
     def _posterior(self, known: "_Known") -> Posterior:
         about, history = self.about, known.history
@@ -259,6 +275,11 @@ class _About:
 
     space: SearchSpace
     prior: Prior
+
+    @cached_property
+    def neighbours(self) -> Neighbours:
+        """The configurations near others."""
+        return Neighbours(self.space)
 
     @cached_property
     def points(self) -> Floats:

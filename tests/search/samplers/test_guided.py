@@ -101,6 +101,28 @@ def test_it_says_ahead_what_it_proposes_before_any_outcome() -> None:
     assert list(sampler_of(study_of(SPACE, None)).first(given, 10)) == []  # at random
 
 
+def test_what_it_remembers_between_questions_changes_no_proposal() -> None:
+    truth = truth_of(SPACE)
+    model = Expectation(truth + np.random.default_rng(1).normal(0, 0.2, len(SPACE)), 0.2)
+
+    def proposed(forgetful: bool) -> list[int]:
+        study, found = study_of(SPACE, model), list[int]()
+        in_flight: list[tuple[optuna.Trial, int]] = []
+        for _ in range(24):
+            while len(in_flight) < 6:
+                if forgetful:
+                    study.sampler = make_sampler("guided", SPACE, 0, model=model)
+                sampler_of(study).done(study)
+                sampler_of(study).sated(study)
+                in_flight.append(ask(study, SPACE))
+                found.append(in_flight[-1][1])
+            trial, index = in_flight.pop(0)
+            study.tell(trial, float(np.exp(truth[index])))
+        return found
+
+    assert proposed(forgetful=False) == proposed(forgetful=True)
+
+
 def test_a_good_model_finds_the_best_within_a_few() -> None:
     truth = truth_of(SPACE)
     expected = truth + 0.05 * np.random.default_rng(1).standard_normal(len(truth)) + 0.3

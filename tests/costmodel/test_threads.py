@@ -1,0 +1,30 @@
+"""Linear algebra on one thread."""
+
+import pytest
+from threadpoolctl import ThreadpoolController, threadpool_limits
+
+from tilescout.costmodel.threads import one_thread
+
+
+def counts() -> set[int]:
+    return {library["num_threads"] for library in ThreadpoolController().select(user_api="blas").info()}
+
+
+def test_the_number_of_threads_is_one_inside_and_what_it_was_behind_it() -> None:
+    with one_thread():  # the first loads what brings a library of its own
+        pass
+    with threadpool_limits(2, user_api="blas"):
+        with one_thread():
+            with one_thread():
+                assert counts() == {1}
+            assert counts() == {1}
+        assert counts() == {2}
+
+
+def test_an_error_inside_leaves_the_number_as_it_was() -> None:
+    with one_thread():
+        pass
+    with threadpool_limits(2, user_api="blas"):
+        with pytest.raises(ValueError, match="inside"), one_thread():
+            raise ValueError("inside")
+        assert counts() == {2}
