@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tilescout.search.export.bundle import INDEX, read_bundle, write_bundle
@@ -175,7 +175,9 @@ def test_a_digit_of_a_result(result_path: Path, proven: Record, data: st.DataObj
     text = json.dumps(proven)
     at = data.draw(st.sampled_from([found.start() for found in re.finditer(r"[0-9]", text)]))
     digit = data.draw(st.sampled_from(sorted(set("0123456789") - {text[at]})))
-    result_path.write_text(text[:at] + digit + text[at + 1 :])
+    changed = text[:at] + digit + text[at + 1 :]
+    assume(json.loads(changed) != proven)  # the last of 17 digits may say the same number
+    result_path.write_text(changed)
 
     with pytest.raises(TilescoutError) as refused:
         read_outcomes([str(result_path)], result_path.parent)
