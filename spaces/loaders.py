@@ -47,7 +47,18 @@ class Listing:
 
 
 class Loader(ABC):
-    """The library of a template, in the measuring process."""
+    """The library of a template, in the process that runs its kernels."""
+
+    @property
+    @abstractmethod
+    def version(self) -> str:
+        """The version of the library here: what describes a kernel holds for one version.
+
+        Raises
+        ------
+        DeviceError
+            If there is no such library.
+        """
 
     @abstractmethod
     def launch(self, description: str) -> Launch:

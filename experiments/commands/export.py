@@ -28,6 +28,7 @@ from tilescout.spaces.suite import find_suite
 from tilescout.spaces.templates import load_templates
 
 BUNDLE, LOOKUP = "bundle", "inductor-lookup-table"
+RUNS = {Choice.OURS: "our kernel", Choice.ALGORITHM: "the library's algorithm", Choice.LIBRARY: "the library"}
 
 
 @click.command(
@@ -76,8 +77,9 @@ def export(
 ) -> None:
     """Write the decisions of searches, with their kernels, for models that torch.compile compiles.
 
-    Our kernel is chosen for a problem only if the race at the end of its search proved it as fast as the library's. All
-    other problems stay with the library. Studies that can't be exported are named with the reason.
+    A kernel is chosen for a problem only if the race at the end of its search proved it as fast as what the library
+    runs: ours, or one of the library's own algorithms where that was faster. All other problems stay with the library.
+    Studies that can't be exported are named with the reason.
     """
     check_result(json_path)
     named = load_templates(own_spaces)
@@ -94,11 +96,13 @@ def export(
         console.print(left_out, highlight=False, markup=False, soft_wrap=True)
     if form == BUNDLE:
         bundle = make_bundle(outcomes, ArtifactStore(artifacts(store)), out, named)
+        algorithms = len(bundle.chosen) - len(bundle.ours)
+        others = f"{algorithms} to named algorithms of the library, " if algorithms else ""
         console.print(_shown(outcomes))
         write_result(json_path, _records(outcomes))
         console.print(
-            f"{out}: {len(bundle.ours)} of {len(bundle.decisions)} problems to our kernels, {len(bundle.kernels)} "
-            f"kernels for {bundle.arch}, bundle {bundle.digest[:12]}",
+            f"{out}: {len(bundle.ours)} of {len(bundle.decisions)} problems to our kernels, {others}"
+            f"{len(bundle.kernels)} kernels for {bundle.arch}, bundle {bundle.digest[:12]}",
             highlight=False,
             soft_wrap=True,
         )
@@ -139,4 +143,4 @@ def _records(outcomes: Sequence[Outcome]) -> list[dict[str, object]]:
 
 
 def _runs(outcome: Outcome) -> str:
-    return "our kernel" if outcome.choice is Choice.OURS else "the library"
+    return RUNS[outcome.choice]

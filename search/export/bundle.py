@@ -1,8 +1,8 @@
 """Bundles: a directory with decisions, the kernels that they name, and checksums, which is handed to users.
 
 ``bundle.json`` holds everything but the kernels, and its own SHA-256 over the rest of it; ``kernels/`` holds the shared
-objects, each with its SHA-256 in ``bundle.json``. Loading one is running its code, so that a bundle is checked
-as a whole before anything of it is used, and refused as a whole.
+objects and the descriptions of the library's algorithms, each with its SHA-256 in ``bundle.json``. Loading one is
+running its code, so that a bundle is checked as a whole before anything of it is used, and refused as a whole.
 """
 
 import hashlib
@@ -28,23 +28,24 @@ from tilescout.spaces.templates import NONE_NAMED, Named, find_template
 from tilescout.spaces.workloads import BUILT_IN
 
 KIND = "tilescout bundle"
-FORMAT = 3
-_READ = (1, 2, FORMAT)  # those of format 1 don't have the library's time, those of 1 and 2 no ranges of m
+FORMAT = 4
+# Those of format 1 don't have the library's time, those of 1 and 2 no ranges of m, and only those of 4 algorithms.
+_READ = (1, 2, 3, FORMAT)
 INDEX = "bundle.json"
 KERNELS = "kernels"
 _LARGEST_INDEX = 1 << 26  # bytes; a decision and its kernel have 2 kB
 
-_FILE = re.compile(rf"{KERNELS}/[0-9a-f]{{64}}\.so")
+_FILE = re.compile(rf"{KERNELS}/[0-9a-f]{{64}}\.(so|json)")
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A compiled kernel of a bundle.
+    """A compiled kernel of a bundle, or an algorithm of the library.
 
     Attributes
     ----------
     file
-        Its shared object, relative to the bundle.
+        Its shared object or its description, relative to the bundle.
     sha256
         Checksum of that.
     function
@@ -55,6 +56,8 @@ class Kernel:
         Blocks that are launched together.
     key
         What it was built from: template, hash of its source, configuration, types, target, compiler.
+    library
+        The version of the library whose algorithm it is, which holds for no other; empty if it is a kernel.
     """
 
     file: str
@@ -63,6 +66,7 @@ class Kernel:
     workload: str
     blocks_per_cluster: int
     key: Mapping[str, Any]
+    library: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,12 +133,17 @@ class Bundle:
     def used(self) -> Sequence[str]:
         """The kernels that decisions and ranges name, by digest."""
         of_ranges = [each.kernel for dispatch in self.dispatches for each in dispatch.ranges if each.kernel]
-        return list(dict.fromkeys([*(decision.kernel for decision in self.ours), *of_ranges]))
+        return list(dict.fromkeys([*(decision.kernel for decision in self.chosen), *of_ranges]))
 
     @property
     def ours(self) -> Sequence[Decision]:
         """The decisions for our kernels."""
         return [decision for decision in self.decisions if decision.choice is Choice.OURS]
+
+    @property
+    def chosen(self) -> Sequence[Decision]:
+        """The decisions for a kernel that is named: ours, or an algorithm of the library."""
+        return [decision for decision in self.decisions if decision.choice is not Choice.LIBRARY]
 
 
 def write_bundle(
@@ -233,7 +242,7 @@ def read_bundle(path: Path, named: Named = NONE_NAMED) -> Bundle:
     if record.get("format") not in _READ:
         raise BundleError(
             f"bundle {path} has format {one_line(str(record.get('format')), 20)}, this tilescout reads "
-            f"{' and '.join(map(str, _READ))}: "
+            f"{', '.join(map(str, _READ))}: "
             "install the version that wrote it, or export it again"
         )
     digest = record.pop("digest", None)
@@ -252,6 +261,8 @@ def read_bundle(path: Path, named: Named = NONE_NAMED) -> Bundle:
             read_shared_object(_regular(path, kernel.file), kernel.sha256)
         except ArtifactError as error:
             raise BundleError(f"bundle {path} is damaged: {error}") from error
+        if kernel.library and not loader_of(kernel, named):
+            raise BundleError(f"bundle {path} is damaged: {kernel.file} is an algorithm of no library that is known")
         if not _is_known(kernel, named):
             raise BundleError(
                 f"bundle {path} holds a kernel of {one_line(repr(kernel.workload), 80)}, which is code of neither "
@@ -288,10 +299,18 @@ def _parse(path: Path, record: Mapping[str, Any], digest: str) -> Bundle:
 
 def _kernel(record: Mapping[str, Any]) -> Kernel:
     kernel = Kernel(**record)
-    texts = (kernel.file, kernel.sha256, kernel.function, kernel.workload)
+    texts = (kernel.file, kernel.sha256, kernel.function, kernel.workload, kernel.library)
     if not all(isinstance(text, str) for text in texts) or type(kernel.blocks_per_cluster) is not int:
         raise TypeError(f"a kernel is {record}")
     return kernel
+
+
+def loader_of(kernel: Kernel, named: Named = NONE_NAMED) -> str:
+    """The loader of an algorithm, as its template names it; empty if there is none."""
+    try:
+        return find_template(kernel.key["space"], named).loader
+    except (*MALFORMED, TilescoutError):
+        return ""
 
 
 def _is_known(kernel: Kernel, named: Named) -> bool:

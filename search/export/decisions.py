@@ -1,29 +1,36 @@
-"""Decisions of searches: our kernel for a problem if it was proven as good as the library's, else the library's."""
+"""Decisions of searches: the fastest kernel for a problem that was proven as good as the library's own choice.
+
+It is ours or one of the library's own algorithms. Where neither was proven, the library chooses as it always did.
+"""
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from tilescout.costmodel.roofline import Roofline
+from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.measurement import check_interval
 from tilescout.search.measure.protocol import UNNAMED, Objective
-from tilescout.search.measure.race import RaceOptions
+from tilescout.search.measure.race import Estimate, RaceOptions
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import ExportError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.templates import NONE_NAMED, Named, find_template
 
 # A kernel whose time over the library's is at most 1 + this, with 95 % confidence, is as good as the library: the same
 # threshold at which a race calls two candidates equal.
 INDIFFERENCE = RaceOptions().indifference
+CUBLASLT = "cublaslt"  # the library in the versions of a study
 
 
 class Choice(StrEnum):
     """Whose kernel runs."""
 
     OURS = "ours"
+    ALGORITHM = "algorithm"  # of the library, named by us: not the one that it chooses itself
     LIBRARY = "library"
 
 
@@ -38,8 +45,8 @@ class Evidence:
     reason
         One line for people.
     ratio, low, high
-        Our kernel's time over the library's with its 95 % interval, as the study's race measured it; None without a
-        race.
+        The time of the kernel that it speaks for, over the library's, with its 95 % interval, as the study's race
+        measured it; None without a race.
     rounds
         Rounds of that race.
     library_us
@@ -48,6 +55,8 @@ class Evidence:
         The GPU.
     versions
         Versions of driver, torch, compiler and protocol.
+    of
+        Whose kernel it speaks for: ours, or an algorithm of the library.
     """
 
     study: str
@@ -59,11 +68,12 @@ class Evidence:
     measured_by: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     library_us: float | None = None
+    of: Choice = Choice.OURS
 
     @property
     def choice(self) -> Choice:
-        """Whose kernel it speaks for: ours where it was proven, with 95 % confidence, to be as fast as the library."""
-        return Choice.OURS if self.high is not None and self.high <= 1 + INDIFFERENCE else Choice.LIBRARY
+        """Whose kernel runs: the one that was proven, with 95 % confidence, to be as fast as the library's choice."""
+        return self.of if _is_proven(self.high) else Choice.LIBRARY
 
     def check(self, problem: GemmProblem, device: str) -> None:
         """Refuse what no race on a device could have shown.
@@ -73,6 +83,8 @@ class Evidence:
         TypeError, ValueError
             If there is something.
         """
+        if self.of is Choice.LIBRARY:
+            raise ValueError("it speaks for what the library chooses, which needs no evidence")
         if self.library_us is not None and self.library_us <= 0:
             raise ValueError(f"the library's time is {self.library_us} µs")
         if self.ratio is None or self.low is None or self.high is None:
@@ -101,7 +113,7 @@ class Decision:
     evidence
         Why.
     kernel
-        Digest of our kernel; empty where the library's is chosen.
+        Digest of the kernel, or of the algorithm's description; empty where the library chooses.
     """
 
     problem: GemmProblem
@@ -128,13 +140,14 @@ class Decision:
         KeyError, TypeError, ValueError, ProblemError
             If it is something else.
         """
-        evidence = Evidence(**record["evidence"])
+        told = record["evidence"]
+        evidence = Evidence(**{**told, "of": Choice(told.get("of", Choice.OURS))})  # formats 1 to 3 do not say it
         if not isinstance(record["kernel"], str):
             raise TypeError(f"a kernel is named by its digest, not {record['kernel']!r}")
         made = cls(GemmProblem.parse(record["problem"]), Choice(record["choice"]), evidence, record["kernel"])
         if made.choice is not evidence.choice:
             raise ValueError(f"it chooses {made.choice} for {made.problem}: its evidence speaks for {evidence.choice}")
-        if bool(made.kernel) != (made.choice is Choice.OURS):
+        if bool(made.kernel) != (made.choice is not Choice.LIBRARY):
             raise ValueError(f"it chooses {made.choice} for {made.problem}, with the kernel {made.kernel!r}")
         return made
 
@@ -154,9 +167,11 @@ class Outcome:
     choice, evidence
         As in `Decision`.
     configuration
-        Our kernel's; None where the library's is chosen.
+        The kernel's; None where the library chooses.
     objective
         What ran around the kernels while they were timed.
+    library
+        The version of the library whose algorithm is chosen; empty otherwise.
     """
 
     problem: GemmProblem
@@ -167,13 +182,22 @@ class Outcome:
     evidence: Evidence
     configuration: Configuration | None
     objective: Objective = UNNAMED
+    library: str = ""
 
 
-def judge(result: Mapping[str, Any]) -> Outcome:
+def judge(result: Mapping[str, Any], named: Named = NONE_NAMED) -> Outcome:
     """Decide by the result of a study, as `StudyResult.evidence` has it.
 
-    Ours is chosen only where the race of a live search proved, with 95 % confidence, that it is at most
-    `INDIFFERENCE` slower than the library. A replayed search proves nothing about this GPU.
+    The answer of the search is chosen only where the race of a live search proved, with 95 % confidence, that it is at
+    most `INDIFFERENCE` slower than the library. So is the fastest of the library's own candidates, which ran in the
+    same rounds, where it was faster than the answer there. A replayed search proves nothing about this GPU.
+
+    Parameters
+    ----------
+    result
+        The result.
+    named
+        Templates that it may be of, beside those that tilescout and installed packages bring.
 
     Raises
     ------
@@ -181,37 +205,83 @@ def judge(result: Mapping[str, Any]) -> Outcome:
         If it is no such result.
     """
     problem, measured = GemmProblem.parse(result["problem"]), result["measured_by"]
-    race, best = result["race"], result["best"]
-    ratio = low = high = None
-    rounds = 0
+    race, best, library = result["race"], result["best"], result["library"]
+    versions = {str(name): str(version) for name, version in result["versions"].items()}
+    made = _Made(result["space"], result["space_hash"], _of(result["space"], versions, named))
+    estimate, reason = None, ""
     if measured["kind"] != "live":
         reason = "replayed, not measured: nothing is proven"
     elif race is None or best is None:
         reason = result["not_raced"] or "there was no race: nothing is proven"
     else:
-        speed = {name: float(race["speedup_over_library"][name]) for name in ("value", "low", "high")}
-        ratio, low, high = 1 / speed["value"], 1 / speed["high"], 1 / speed["low"]
+        speed = Estimate(**{name: float(race["speedup_over_library"][name]) for name in ("value", "low", "high")})
         _check_race(race, best)
-        rounds = int(race["rounds"])
-        proven = "proven" if high <= 1 + INDIFFERENCE else "not proven"
-        reason = f"{proven} as fast as {result['library']['name']}: {low:.4f} to {high:.4f} of its time"
+        estimate, made = speed.inverse(), replace(made, configuration=Configuration.of(best["configuration"]))
+        if (algorithm := _algorithm(result.get("library_best"), named)) is not None and (
+            not _is_proven(estimate.high) or (algorithm.over is not None and algorithm.over.value > 1)
+        ):
+            reason = f"{algorithm.library}'s algorithm {algorithm.configuration['guess']} of {algorithm.listed}: "
+            estimate = algorithm.ratio
+            made = _Made(algorithm.space, "", algorithm.version, algorithm.configuration)
+        proven = "proven" if _is_proven(estimate.high) else "not proven"
+        reason += f"{proven} as fast as {library['name']}: {estimate.low:.4f} to {estimate.high:.4f} of its time"
+    ratio, low, high = (None, None, None) if estimate is None else (estimate.value, estimate.low, estimate.high)
     evidence = Evidence(
         study=str(result["study"]),
         reason=reason,
         ratio=ratio,
         low=low,
         high=high,
-        rounds=rounds,
+        rounds=int(race["rounds"]) if estimate is not None else 0,
         measured_by=str(measured["description"]),
-        versions={str(name): str(version) for name, version in result["versions"].items()},
-        library_us=float(result["library"]["time_us"]) if "time_us" in result["library"] else None,
+        versions=versions,
+        library_us=float(library["time_us"]) if "time_us" in library else None,
+        of=Choice.ALGORITHM if made.library else Choice.OURS,
     )
     evidence.check(problem, result["device"])
-    choice = evidence.choice
-    configuration = Configuration.of(best["configuration"]) if choice is Choice.OURS else None
     objective = Objective(result.get("objective", UNNAMED))
-    hashed, device = result["space_hash"], result["device"]
-    return Outcome(problem, result["space"], hashed, device, choice, evidence, configuration, objective)
+    chosen = evidence.choice is not Choice.LIBRARY
+    return Outcome(
+        problem=problem,
+        space=made.space,
+        space_hash=made.space_hash,
+        device=result["device"],
+        choice=evidence.choice,
+        evidence=evidence,
+        configuration=made.configuration if chosen else None,
+        objective=objective,
+        library=made.library if chosen else "",
+    )
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A kernel, by what it is made from; `library` is the library's version if it is one of its algorithms."""
+
+    space: str
+    space_hash: str
+    library: str
+    configuration: Configuration | None = None
+
+
+def _is_proven(high: float | None) -> bool:
+    return high is not None and high <= 1 + INDIFFERENCE
+
+
+def _of(space: str, versions: Mapping[str, str], named: Named) -> str:
+    """The version of the library whose algorithms a space is of; empty if it has kernels of its own."""
+    return versions[CUBLASLT] if find_template(space, named).loader else ""
+
+
+def _algorithm(record: Mapping[str, Any] | None, named: Named) -> LibraryBest | None:
+    """The library's best candidate in the race, if it is proven as fast as the library and not its own choice."""
+    if record is None or "configuration" not in record:
+        return None
+    best = LibraryBest.from_dict(record)
+    if not find_template(best.space, named).loader:
+        raise ValueError(f"the library's best is a kernel of {best.space}, which is no space of a library")
+    usable = best.over is not None and _is_proven(best.ratio.high) and best.configuration["guess"] != 1
+    return best if usable else None
 
 
 def _check_race(race: Mapping[str, Any], best: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
-from tilescout.search.build.compilers import CompileOptions, CompilePool
+from tilescout.search.build.compilers import CompileOptions, CompilePool, describe
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
 from tilescout.search.export.decisions import Decision, Outcome, best_of, judge
 from tilescout.search.studies.checksums import check_sealed
@@ -118,7 +118,7 @@ def _judge(record: Mapping[str, Any], named: Named) -> Outcome:
                 "the result of %s has no checksum, as an older tilescout wrote it: it is unchecked",
                 one_line(str(record["study"]), 100),
             )
-        outcome = judge(record)
+        outcome = judge(record, named)
         reason = why_not(outcome, template)
     except SpaceError as error:
         raise ExportError(one_line(error)) from error
@@ -152,13 +152,13 @@ def why_not(outcome: Outcome, template: KernelTemplate) -> str:
     """Why no bundle can hold the kernel of an outcome; empty if one can, or the library's was chosen."""
     if outcome.configuration is None:
         return ""
+    if template.loader:
+        return ""  # an algorithm is the library's, whatever else changes here
     if template.source_hash != outcome.space_hash:
         return (
             f"measured kernels of another version of {template.name}: they can't be built any more; search again, or "
             "export with the tilescout that searched"
         )
-    if template.loader:
-        return f"chose an algorithm of the library ({template.name}), which a bundle can't hold yet"
     if template.scratch_bytes(outcome.configuration, outcome.problem):
         return f"chose a kernel of {template.name} that needs memory beside its operands, which a bundle can't give it"
     return ""
@@ -215,22 +215,25 @@ def kernel_of(outcome: Outcome, arch: str, store: ArtifactStore, named: Named = 
     if reason := why_not(outcome, template):
         raise ExportError(f"study {outcome.evidence.study} {reason}")
     assert outcome.configuration is not None
-    compiler = outcome.evidence.versions.get(COMPILER, "")
+    compiler = "" if template.loader else outcome.evidence.versions.get(COMPILER, "")
     key = ArtifactKey(
         template.name, template.source_hash, outcome.configuration, outcome.problem.signature, arch, compiler
     )
     artifact = store.find(key)
-    if artifact is None:
+    if artifact is None and template.loader:
+        artifact = describe(template, key, store)
+    elif artifact is None:
         artifact = _compile(template, key, store, outcome)
     if not artifact.ok:
         raise ExportError(f"the kernel of {outcome.problem} does not compile any more: {artifact.error}")
     kernel = Kernel(
-        file=f"{KERNELS}/{key.digest}.so",
+        file=f"{KERNELS}/{key.digest}.{'json' if template.loader else 'so'}",
         sha256=artifact.sha256,
         function=artifact.function,
         workload=template.workload,
         blocks_per_cluster=template.blocks_per_cluster(outcome.configuration),
         key=key.to_dict(),
+        library=outcome.library,
     )
     return key.digest, kernel, artifact.path
 

@@ -9,8 +9,16 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tilescout.search.build.loading import LoadedKernel
 from tilescout.search.export import torch_hooks
-from tilescout.search.export.loaded_kernels import ALIGNMENT, LIBRARY, Family, device_type, find_family
+from tilescout.search.export.loaded_kernels import (
+    ALIGNMENT,
+    LIBRARY,
+    Family,
+    LoadedAlgorithm,
+    device_type,
+    find_family,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +62,10 @@ def bind(name: str, rows: int | None, index: int | None) -> Callable[..., None]:
         nonlocal kept
         kernel = always or (entries[bisect_left(ends, m)] if not (m := a.shape[1]) % step else None)
         at = b.data_ptr()
-        if kernel is None or (a.data_ptr() | at) % ALIGNMENT:
+        if isinstance(kernel, LoadedAlgorithm) and kernel.takes((a, b, *epilogue), out):
+            kernel.start((a, b, *epilogue), out)
+            return
+        if not isinstance(kernel, LoadedKernel) or (a.data_ptr() | at) % ALIGNMENT:
             inputs = (a, b.as_strided(family.b_shape, family.b_strides), *epilogue)
             LIBRARY.run_library(family.problem, inputs, out)
             return

@@ -34,9 +34,9 @@ class Report:
     Attributes
     ----------
     replaced
-        Products that now run our kernels.
+        Products that now run the kernels that were decided, ours or the library's named ones.
     left
-        Products whose decision is the library.
+        Products whose decision is the library's own choice.
     unknown
         Products without a decision.
     """
@@ -47,7 +47,7 @@ class Report:
 
 
 def replace_products(graph: "Graph", bundle: Bundle, report: Report) -> None:
-    """Put our operator in the place of every matrix product that the bundle decided for our kernels."""
+    """Put our operator in the place of every matrix product that the bundle decided for a kernel."""
     families = {name for name, ranges in bundle.ranges.items() if any(each.kernel for each in ranges)}
     activations = sorted({bundle.problems[name].activation for name in families} - {""})
     for target, match in _matchers().items():
@@ -60,8 +60,9 @@ def replace_products(graph: "Graph", bundle: Bundle, report: Report) -> None:
             static = isinstance(product.a.meta["val"].shape[-2], int)
             known = [choice for problem, _ in problems if (choice := bundle.choice(problem)) is not None]
             if static:
-                ours = ((problem, form) for problem, form in problems if bundle.choice(problem) is Choice.OURS)
-                found = next(ours, None)
+                others = (None, Choice.LIBRARY)
+                chosen = ((problem, form) for problem, form in problems if bundle.choice(problem) not in others)
+                found = next(chosen, None)
             else:
                 found = next(((problem, form) for problem, form in problems if family(problem) in families), None)
             shown = str if static else family

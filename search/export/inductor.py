@@ -76,9 +76,10 @@ def load(path: str | Path, spaces: Sequence[str] = ()) -> Bundle:
     SpaceError
         If a space can't be loaded.
     """
-    bundle = read_bundle(Path(path), load_templates(spaces))
+    named = load_templates(spaces)
+    bundle = read_bundle(Path(path), named)
     define()
-    register(bundle)
+    register(bundle, named)
     return bundle
 
 

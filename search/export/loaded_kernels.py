@@ -2,17 +2,21 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tilescout.search.build.loading import LoadedKernel, load_launch
-from tilescout.search.export.bundle import Bundle, read_bundle
+from tilescout.search.build.loading import Launch, LoadedKernel, load_described, load_launch
+from tilescout.search.export.bundle import Bundle, Kernel, loader_of, read_bundle
 from tilescout.search.export.ranges import Lookup, Range, family
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import BundleError, DeviceError
+from tilescout.spaces.errors import ArtifactError, BundleError, DeviceError, SpaceError
 from tilescout.spaces.gemm import Gemm, GemmProblem
+from tilescout.spaces.loaders import load_loader
+from tilescout.spaces.templates import NONE_NAMED, Named
+from tilescout.spaces.workloads import Tensors
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +24,9 @@ if TYPE_CHECKING:
 HOST = "host"  # the target of kernels that run on the CPU
 LIBRARY = Gemm()  # the same by torch itself
 ALIGNMENT = 16  # bytes: what TMA needs, and what kernels were promised
+# Bytes that the library takes operands to be aligned to when it says what is legal, unless it is told of fewer
+# (`CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES`); torch allocates at multiples of 512.
+ALGORITHM_ALIGNMENT = 256
 
 
 def device_type(arch: str) -> str:
@@ -35,6 +42,28 @@ def arch_of(device: "torch.device") -> str:
         return HOST
     major, minor = torch.cuda.get_device_capability(device)
     return f"sm_{major}{minor}" + "a" * (major >= 9)
+
+
+@dataclass(frozen=True)
+class LoadedAlgorithm:
+    """An algorithm of the library that was loaded; calling it starts it."""
+
+    start: Launch
+
+    def __call__(self, inputs: Tensors, output: "torch.Tensor") -> None:
+        """Start it on the current stream; of B only the address counts."""
+        self.start(inputs, output)
+
+    @staticmethod
+    def takes(inputs: Tensors, output: "torch.Tensor") -> bool:
+        """Whether tensors are aligned as the library took them to be."""
+        addresses = output.data_ptr()
+        for each in inputs:
+            addresses |= each.data_ptr()
+        return not addresses % ALGORITHM_ALIGNMENT
+
+
+Loaded = LoadedKernel | LoadedAlgorithm
 
 
 class Family:
@@ -65,7 +94,7 @@ class Family:
         self.b_strides = strides_of(problem.n, problem.k, problem.layout[1] == "n")
         #: what m must be a multiple of: rows of A that are contiguous along m hold a multiple of `ALIGNMENT` bytes
         self.step = ALIGNMENT // problem.element.bytes if self._a_along_m else 1
-        self._lookups: dict[int | None, Lookup[LoadedKernel]] = {}
+        self._lookups: dict[int | None, Lookup[Loaded]] = {}
         self._one_device = bundle.arch == HOST or torch.cuda.device_count() < 2
 
     def __call__(
@@ -84,6 +113,9 @@ class Family:
             with_strides(b, self.b_strides),
             *epilogue,
         )
+        if isinstance(launch, LoadedAlgorithm) and not launch.takes(inputs, output):
+            LIBRARY.run_library(self.problem, inputs, output)
+            return output
         if self._one_device:
             launch(inputs, output)
         else:
@@ -93,11 +125,11 @@ class Family:
                 launch(inputs, output)
         return output
 
-    def find(self, device: "torch.device", m: int) -> LoadedKernel | None:
-        """The kernel that was decided for m rows, on a device; None where the library was, or it can't be ours."""
+    def find(self, device: "torch.device", m: int) -> Loaded | None:
+        """The kernel that was decided for m rows, on a device; None where the library chooses, or it can't be run."""
         return None if m % self.step else self.lookup(device).find(m)
 
-    def lookup(self, device: "torch.device") -> Lookup[LoadedKernel]:
+    def lookup(self, device: "torch.device") -> Lookup[Loaded]:
         """The kernels of all ranges, loaded on a device; m that are no multiple of `step` can't be served by them."""
         try:
             return self._lookups[device.index]
@@ -108,7 +140,7 @@ class Family:
                 for each in self._ranges
                 if each.kernel and ours
             }
-            made = Lookup([(each.low, each.high, loaded.get(each.kernel)) for each in self._ranges])
+            made: Lookup[Loaded] = Lookup([(each.low, each.high, loaded.get(each.kernel)) for each in self._ranges])
             self._lookups[device.index] = made
             return made
 
@@ -159,6 +191,7 @@ def with_strides(tensor: "torch.Tensor", strides: tuple[int, int, int]) -> "torc
 
 _places: list[Path] = []
 _bundles: dict[str, Bundle] = {}
+_named: dict[str, Named] = {}  # the templates beside tilescout's whose kernels a bundle may hold
 _families: dict[str, Family] = {}
 
 
@@ -195,10 +228,17 @@ def find_family(name: str) -> Family:
         ) from None
 
 
-def register(bundle: Bundle) -> None:
+def register(bundle: Bundle, named: Named = NONE_NAMED) -> None:
     """Make the decisions of a bundle known in this process, and load its kernels on the current device, if it has one.
 
     Loading before anything runs keeps it out of the capture of CUDA graphs.
+
+    Parameters
+    ----------
+    bundle
+        The bundle.
+    named
+        See `tilescout.search.export.bundle.read_bundle`.
 
     Raises
     ------
@@ -216,13 +256,13 @@ def register(bundle: Bundle) -> None:
     if device_type(bundle.arch) == "cuda" and torch.cuda.is_available():
         device = torch.device("cuda", torch.cuda.current_device())
         _warn_of_other_product(bundle, torch.cuda.get_device_name(device))
-    _bundles[bundle.digest] = bundle
+    _bundles[bundle.digest], _named[bundle.digest] = bundle, named
     try:
         if device.type == device_type(bundle.arch):
             for kernel in bundle.used:
                 _load(bundle.digest, kernel, device)
     except BaseException:
-        del _bundles[bundle.digest]
+        del _bundles[bundle.digest], _named[bundle.digest]
         raise
     for name, problem in bundle.problems.items():
         _families[name_of(bundle, problem)] = Family(bundle, problem, bundle.ranges[name])
@@ -242,7 +282,8 @@ def _warn_of_other_product(bundle: Bundle, product: str) -> None:
 
 
 @cache
-def _load(digest: str, kernel: str, device: "torch.device") -> LoadedKernel:
+def _load(digest: str, kernel: str, device: "torch.device") -> Loaded | None:
+    """A kernel of a bundle; None if it is an algorithm of another version of the library."""
     import torch
 
     from tilescout.search.measure.clusters import max_active_clusters
@@ -252,6 +293,8 @@ def _load(digest: str, kernel: str, device: "torch.device") -> LoadedKernel:
     if found != bundle.arch:
         raise DeviceError(f"bundle {bundle.path} is for {bundle.arch}, {device} is {found}: export one for this GPU")
     held = bundle.kernels[kernel]
+    if held.library:
+        return _load_algorithm(bundle, held, device)
     clusters = 1
     if device.type == "cuda":
         with torch.cuda.device(device):
@@ -260,4 +303,24 @@ def _load(digest: str, kernel: str, device: "torch.device") -> LoadedKernel:
     try:
         return load_launch(bundle.path / held.file, held.sha256, held.function, held.workload, clusters)
     except (OSError, AttributeError, RuntimeError) as error:
+        raise BundleError(f"kernel {held.file} of bundle {bundle.path} does not load: {error}") from error
+
+
+def _load_algorithm(bundle: Bundle, held: Kernel, device: "torch.device") -> LoadedAlgorithm | None:
+    """An algorithm of the library that is loaded here; None, and a warning, if it is one of another version."""
+    import torch
+
+    loader = loader_of(held, _named[bundle.digest])
+    version = load_loader(loader).version
+    if version != held.library:
+        warnings.warn(
+            f"bundle {bundle.path} names algorithms of version {held.library} of the library, and torch brings "
+            f"{version}: they are refused, and the library chooses as without a bundle; search again to have them",
+            stacklevel=5,
+        )
+        return None
+    try:
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            return LoadedAlgorithm(load_described(bundle.path / held.file, held.sha256, loader))
+    except (OSError, SpaceError, ArtifactError) as error:
         raise BundleError(f"kernel {held.file} of bundle {bundle.path} does not load: {error}") from error

@@ -3,10 +3,10 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
-from tilescout.spaces.cublaslt.abi import Algorithm, Library, loaded_library
+from tilescout.spaces.cublaslt.abi import Algorithm, Library, loaded_library, version_of
 from tilescout.spaces.cublaslt.algorithms import KNOBS, listing
 from tilescout.spaces.cublaslt.operation import Operation, make_constants
 from tilescout.spaces.cublaslt.product import Product
@@ -36,13 +36,18 @@ class CublasLt(Loader):
 
     fast = False
 
-    @cached_property
+    @property
     def library(self) -> Library:
         """The library, with a handle on the current device."""
+        import torch
+
+        return _library(torch.cuda.current_device() if torch.cuda.is_available() else None)
+
+    @property
+    def version(self) -> str:
         import torch  # noqa: F401 - brings the library
 
-        make_constants()
-        return Library(loaded_library())
+        return version_of(loaded_library())
 
     def operation(self, problem: GemmProblem) -> Operation:
         """The library's descriptions of a problem; those of the last few are kept."""
@@ -62,6 +67,13 @@ class CublasLt(Loader):
         return _Algorithm(self, problem, knobs)
 
 
+@cache
+def _library(device: int | None) -> Library:
+    """The library with a handle on a device, which is the current one."""
+    make_constants()
+    return Library(loaded_library())
+
+
 @lru_cache(maxsize=8)
 def _operation(library: Library, product: Product) -> Operation:
     return Operation(library, product)
@@ -72,15 +84,17 @@ class _Algorithm:
 
     def __init__(self, loader: CublasLt, signed: GemmProblem, knobs: Mapping[str, int]) -> None:
         self._loader, self._signed, self._knobs = loader, signed, knobs
-        self._planned = lru_cache(maxsize=4)(self._plan)
+        self._planned = lru_cache(maxsize=64)(self._plan)
 
     def __call__(self, inputs: Tensors, output: "torch.Tensor") -> None:
-        """Start it on the current stream."""
+        """Start it on the current stream; of B [batch, n, k] only the address counts."""
         batch, m, n = output.shape
-        problem, operation, algorithm, workspace = self._planned(m, n, inputs[0].shape[2], batch)
+        device = output.get_device()
+        problem, operation, algorithm, workspace = self._planned(m, n, inputs[0].shape[2], batch, device)
         operation.run(algorithm, workspace, problem, inputs, output)
 
-    def _plan(self, m: int, n: int, k: int, batch: int) -> tuple[GemmProblem, Operation, Algorithm, int]:
+    def _plan(self, m: int, n: int, k: int, batch: int, device: int) -> tuple[GemmProblem, Operation, Algorithm, int]:
+        """What a launch on a device needs, which is the current one."""
         problem = replace(self._signed, m=m, n=n, k=k, batch=batch)
         operation = self._loader.operation(problem)
         algorithm = operation.configured(self._knobs["algorithm"], self._knobs)

@@ -1,6 +1,7 @@
 """Run one product by an algorithm of cuBLASLt that was chosen, and ask which algorithms there are for it."""
 
 import ctypes
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -94,7 +95,10 @@ class Operation:
         library.set(self._preference, Preference.WORKSPACE, WORKSPACE)
         if product.epilogue & Epilogue.BIAS:
             library.set(self._description, Desc.BIAS_TYPE, product.result.dtype)
-        self._point(_ALIGNED, _ALIGNED, _ALIGNED)
+        self._plain = not product.scaled and not product.epilogue & Epilogue.BIAS
+        self._pointing = threading.Lock()
+        self._pointed: tuple[int, ...] = ()
+        self._point_at(_ALIGNED, _ALIGNED, _ALIGNED)
 
     def guesses(self, most: int, identifier: int | None = None) -> list[Algorithm]:
         """The candidates of the library's heuristic, its first guess first.
@@ -166,44 +170,72 @@ class Operation:
         LibraryError
             If it is refused.
         """
-        import torch
-
         right, left = inputs[:2]
         alpha, bias = epilogue_inputs(problem, inputs)
-        device = output.device
-        one = _constant(device, 1.0).data_ptr() if self.product.scaled else 0
-        self._point(one, one if alpha is None else alpha.data_ptr(), 0 if bias is None else bias.data_ptr())
-        if self.product.device_alpha:
-            assert alpha is not None
-            factors = alpha.data_ptr(), _constant(device, 0.0).data_ptr()
-        else:
-            factors = ctypes.addressof(_ONE), ctypes.addressof(_ZERO)
-        # Of torch's pool, which hands it to what is launched next on the same stream, or keeps it for a CUDA graph.
-        scratch = output.new_empty(workspace, dtype=torch.uint8) if workspace else None
+        scratch = self._scratch(workspace, output) if workspace else None
+        factors = self._factors(alpha, output)
         a, b, c, d = self._layouts
         arguments = (
+            *(self.library.handle, self._description),
             *(factors[0], left.data_ptr(), a, right.data_ptr(), b),
             *(factors[1], output.data_ptr(), c, output.data_ptr(), d),
             *(ctypes.byref(algorithm), None if scratch is None else scratch.data_ptr(), workspace),
-            torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None,
+            stream_of(output),
         )
-        status = self._matmul(self.library.handle, self._description, *arguments)
+        if self._plain:
+            status = self._matmul(*arguments)
+        else:
+            with self._pointing:  # other threads may run the same product with another bias
+                self._point(alpha, bias, output)
+                status = self._matmul(*arguments)
         if status != 0:
             raise LibraryError("cublasLtMatmul", status)
-        if problem.activation != "relu":  # its exact GELU and its SiLU are none of the library's
+        if problem.activation not in ("", "relu"):  # its exact GELU and its SiLU are none of the library's
             activate(output, problem.activation)
 
-    def _point(self, scale_left: int, scale_right: int, bias: int) -> None:
+    @staticmethod
+    def _scratch(workspace: int, output: "torch.Tensor") -> "torch.Tensor":
+        import torch
+
+        # Of torch's pool, which hands it to what is launched next on the same stream, or keeps it for a CUDA graph.
+        return output.new_empty(workspace, dtype=torch.uint8)
+
+    def _factors(self, alpha: "torch.Tensor | None", output: "torch.Tensor") -> tuple[int, int]:
+        """The addresses of alpha and beta."""
+        if not self.product.device_alpha:
+            return _ONE_AT, _ZERO_AT
+        assert alpha is not None
+        return alpha.data_ptr(), _constant(output.device, 0.0).data_ptr()
+
+    def _point(self, alpha: "torch.Tensor | None", bias: "torch.Tensor | None", output: "torch.Tensor") -> None:
         """Say where in device memory the scales and the bias are, those of them that the product has."""
+        one = _constant(output.device, 1.0).data_ptr() if self.product.scaled else 0
+        self._point_at(one, one if alpha is None else alpha.data_ptr(), 0 if bias is None else bias.data_ptr())
+
+    def _point_at(self, *addresses: int) -> None:
+        if addresses == self._pointed:
+            return
+        scale_left, scale_right, bias = addresses
         if self.product.scaled:
             self.library.set(self._description, Desc.SCALE_A, scale_left)
             self.library.set(self._description, Desc.SCALE_B, scale_right)
         if self.product.epilogue & Epilogue.BIAS:
             self.library.set(self._description, Desc.BIAS, bias)
+        self._pointed = addresses
 
 
 _ALIGNED = 4096  # stands for an address of torch's: the heuristic looks at its alignment, and reads nothing there
 _ONE, _ZERO = ctypes.c_float(1.0), ctypes.c_float(0.0)
+_ONE_AT, _ZERO_AT = ctypes.addressof(_ONE), ctypes.addressof(_ZERO)
+
+
+def stream_of(tensor: "torch.Tensor") -> int | None:
+    """The current stream of a tensor's device; None on the host."""
+    import torch
+
+    if not tensor.is_cuda:
+        return None
+    return torch._C._cuda_getCurrentRawStream(tensor.get_device())  # as TorchInductor's own code asks for it
 
 
 def make_constants() -> None:

@@ -38,6 +38,10 @@ class HostLoader(CublasLt):
     def library(self) -> Library:
         return Library(build_library())
 
+    @property
+    def version(self) -> str:
+        return self.library.version
+
 
 class FastHostLoader(FastCublasLt):
     @cached_property

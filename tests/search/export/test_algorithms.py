@@ -1,0 +1,114 @@
+"""Algorithms of the library in bundles: chosen by a race, described, run by compiled code, refused elsewhere."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from tilescout.search.build.artifacts import ArtifactStore
+from tilescout.search.export import from_studies, loaded_kernels
+from tilescout.search.export.bundle import INDEX, Bundle, read_bundle
+from tilescout.search.export.decisions import Choice, Evidence, Outcome
+from tilescout.search.export.inductor import load, use
+from tilescout.spaces import devices, templates
+from tilescout.spaces.cublaslt.algorithms import KNOBS
+from tilescout.spaces.errors import BundleError
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
+
+PROBLEM = GemmProblem(16, 64, 40)
+PROVEN = Evidence("a-study", "proven", 0.97, 0.96, 0.98, 12, of=Choice.ALGORITHM)
+
+
+@pytest.fixture(autouse=True)
+def host(fake_cublaslt: ModuleType) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(templates._BUILT_IN, "host_cublaslt", "fake_cublaslt:TEMPLATE")
+        patch.setitem(devices.DEVICES, "host", fake_cublaslt.HOST)
+        patch.setattr(loaded_kernels, "ALGORITHM_ALIGNMENT", 16)  # all that torch promises on the host
+        loaded_kernels._load.cache_clear()
+        yield
+
+
+@pytest.fixture
+def bundle(fake_cublaslt: ModuleType, tmp_path: Path) -> Bundle:
+    """A bundle of an algorithm whose results are 1.5 times the right ones, so that they show that it ran."""
+    wrong = dict.fromkeys(KNOBS, 0) | {"algorithm": 7, "tile": 1, "stages": 4, "split_k": 1, "custom_option": 2}
+    template = fake_cublaslt.TEMPLATE
+    evidence = replace(PROVEN, study=str(tmp_path))  # of equal bundles a process loads the kernels once
+    outcome = Outcome(
+        PROBLEM, template.name, "", "host", Choice.ALGORITHM, evidence, Configuration.of(wrong), library="13.1.0"
+    )
+    return from_studies.make_bundle([outcome], ArtifactStore(tmp_path / "store"), tmp_path / "bundle")
+
+
+def operands() -> tuple[torch.Tensor, torch.Tensor]:
+    made = torch.Generator().manual_seed(0)
+    return tuple(torch.randn(rows, 40, generator=made).bfloat16() for rows in (16, 64))  # type: ignore[return-value]
+
+
+def is_times(found: torch.Tensor, factor: float) -> bool:
+    a, b = operands()
+    return torch.allclose(found.float().squeeze(), factor * (a.float() @ b.float().t()), rtol=0.02, atol=0.2)
+
+
+def test_a_bundle_holds_an_algorithm_by_its_description_and_version(bundle: Bundle) -> None:
+    [decision], [kernel] = bundle.chosen, bundle.kernels.values()
+
+    assert not bundle.ours
+    assert decision.evidence.of is Choice.ALGORITHM
+    assert kernel.library == "13.1.0"
+    assert json.loads((bundle.path / kernel.file).read_text())["knobs"]["custom_option"] == 2
+    assert read_bundle(bundle.path) == bundle
+
+
+def test_an_algorithm_of_a_template_without_a_library_is_damage(bundle: Bundle) -> None:
+    record = json.loads((bundle.path / INDEX).read_text())
+    del record["digest"]
+    for kernel in record["kernels"].values():
+        kernel["key"]["space"] = "gemm_sm90"
+    from tilescout.search.export.bundle import _digest
+
+    (bundle.path / INDEX).write_text(json.dumps({**record, "digest": _digest(record)}))
+    with pytest.raises(BundleError, match="no library that is known"):
+        read_bundle(bundle.path)
+
+
+def test_compiled_code_and_the_operator_run_the_algorithm(bundle: Bundle) -> None:
+    a, b = operands()
+    load(bundle.path)
+    family = loaded_kernels.find_family(loaded_kernels.name_of(bundle, PROBLEM))
+
+    assert is_times(family(a[None], b[None], None, None), 1.5)
+    assert is_times(family(a[None][:, :8], b[None], None, None)[0].repeat(2, 1)[:16], 1.5) is False  # another size
+    with torch.no_grad(), use(bundle.path) as tuned:
+        compiled = torch.compile(lambda a, b: (a @ b.t()).clone())
+        assert is_times(compiled(a, b), 1.5)
+    assert tuned.report.replaced == {str(PROBLEM): 1}
+
+
+def test_misaligned_operands_go_to_the_library(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = operands()
+    load(bundle.path)
+    family = loaded_kernels.find_family(loaded_kernels.name_of(bundle, PROBLEM))
+    monkeypatch.setattr(loaded_kernels, "ALGORITHM_ALIGNMENT", 1 << 40)
+
+    assert is_times(family(a[None], b[None], None, None), 1)
+
+
+def test_under_another_version_of_the_library_its_algorithms_are_refused(
+    bundle: Bundle, fake_cublaslt: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = operands()
+    monkeypatch.setattr(fake_cublaslt.HostLoader, "version", "13.2.0")
+
+    with pytest.warns(
+        UserWarning, match=r"version 13\.1\.0 of the library, and torch brings 13\.2\.0: they are refused"
+    ):
+        load(bundle.path)
+    family = loaded_kernels.find_family(loaded_kernels.name_of(bundle, PROBLEM))
+    assert is_times(family(a[None], b[None], None, None), 1)
