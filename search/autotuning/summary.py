@@ -52,7 +52,7 @@ class Summary:
 
     def _gain_us(self, problem: GemmProblem) -> float:
         decision = self.decisions.get(problem)
-        if decision is None or decision.choice is not Choice.OURS:
+        if decision is None or decision.choice is Choice.LIBRARY:
             return 0.0
         evidence = decision.evidence
         if evidence.library_us is None or evidence.ratio is None:
@@ -64,10 +64,10 @@ class Summary:
             return f"tilescout: nothing is tuned: {self.inactive}"
         if not self.met:
             return "tilescout: no matrix product was compiled (graphs of TorchInductor's cache are not looked at)"
-        ours = [problem for problem in self.met if self._choice(problem) is Choice.OURS]
-        count = f"{sum(self.met[problem] for problem in ours)} of {self.met.total()} matrix products"
+        tuned = [problem for problem in self.met if self._choice(problem) not in (None, Choice.LIBRARY)]
+        count = f"{sum(self.met[problem] for problem in tuned)} of {self.met.total()} matrix products"
         spent = f"{len(self.tuned)} sizes tuned in {self.seconds:.1f} s"
-        head = f"tilescout: {count} run our kernels; expected gain {self.gain_us:.1f} µs a call; {spent}"
+        head = f"tilescout: {count} run tuned kernels; expected gain {self.gain_us:.1f} µs a call; {spent}"
         rows = sorted(self.met, key=lambda problem: (-self._gain_us(problem), problem))
         return "\n".join([head, *(f"  {line}" for line in self._lines(rows))])
 

@@ -208,12 +208,12 @@ class Tuner:
         return sorted(found, key=lambda problem: (-expected[problem], problem))
 
     def _undecided(self, sighting: Sighting, bundle: Bundle | None) -> GemmProblem | None:
-        """The problem of a product that is next to be decided; None if it is decided for our kernel, or wholly."""
+        """The problem of a product that is next to be decided; None if it is decided for a kernel, or wholly."""
         for problem in self._possible(sighting):
             decision = bundle.by_problem.get(problem) if bundle is not None else None
             if decision is None:
                 return problem
-            if decision.choice is Choice.OURS:
+            if decision.choice is not Choice.LIBRARY:
                 return None
         return None
 
@@ -243,11 +243,11 @@ class Tuner:
         _LOG.info("%s", self.summary)
 
     def _shown(self, sighting: Sighting, bundle: Bundle | None) -> GemmProblem:
-        """The form of a product that the account shows: the one that runs our kernel, else the longest."""
+        """The form of a product that the account shows: the one that runs a tuned kernel, else the longest."""
         known: Mapping[GemmProblem, object] = bundle.by_problem if bundle is not None else {}
         possible = list(self._possible(sighting)) or list(sighting.problems)
-        ours = [each.problem for each in bundle.ours] if bundle is not None else []
+        chosen = [each.problem for each in bundle.chosen] if bundle is not None else []
         for problem in possible:
-            if problem in ours:
+            if problem in chosen:
                 return problem
         return next((problem for problem in possible if problem in known), possible[0])

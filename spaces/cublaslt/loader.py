@@ -94,7 +94,7 @@ class _Algorithm:
         operation.run(algorithm, workspace, problem, inputs, output)
 
     def _plan(self, m: int, n: int, k: int, batch: int, device: int) -> tuple[GemmProblem, Operation, Algorithm, int]:
-        """What a launch on a device needs, which is the current one."""
+        """All that a launch on a device needs, which is the current one."""
         problem = replace(self._signed, m=m, n=n, k=k, batch=batch)
         operation = self._loader.operation(problem)
         algorithm = operation.configured(self._knobs["algorithm"], self._knobs)

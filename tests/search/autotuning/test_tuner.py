@@ -64,7 +64,7 @@ def test_the_summary_says_what_is_gained(make_tuner: MakeTuner, decide_for: Call
     tuner.decide(seen("64x64x64", "64x64x64", "32x64x64"))
     assert tuner.summary.gain_us == pytest.approx(2 * 10.0 * 0.1)
     lines = str(tuner.summary).splitlines()
-    assert lines[0].startswith("tilescout: 2 of 3 matrix products run our kernels; expected gain 2.0 µs a call")
+    assert lines[0].startswith("tilescout: 2 of 3 matrix products run tuned kernels; expected gain 2.0 µs a call")
     assert lines[1].startswith("  2 × 64x64x64:bf16: ours, proven as fast as torch.mm (10.00 µs); known")
 
 
