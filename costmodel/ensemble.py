@@ -13,7 +13,7 @@ Is a fit reproducible? With the same versions of NumPy, SciPy, scikit-learn and 
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -55,10 +55,14 @@ class EnsembleModel(CostModel):
     ----------
     seed
         Of all randomness of the fit.
+    on_grown
+        Called whenever a fit has one more ensemble: one for each of the `FOLDS` by which errors are estimated, and the
+        whole.
     """
 
     fitted: Judged | None = None
     seed: int
+    on_grown: Callable[[], None] = staticmethod(lambda: None)
 
     @classmethod
     def of(cls, ensemble: Ensemble, errors: Errors) -> Self:
@@ -80,5 +84,10 @@ class EnsembleModel(CostModel):
         """
 
     def learn(self, samples: Sequence[Sample]) -> Judged:
-        errors = estimate_errors(samples, lambda rest: self.grow(rest, draft=True), self.seed)
-        return Judged(self.grow(samples), errors)
+        def grown(some: Sequence[Sample], draft: bool = False) -> Ensemble:
+            found = self.grow(some, draft)
+            self.on_grown()
+            return found
+
+        errors = estimate_errors(samples, lambda rest: grown(rest, draft=True), self.seed)
+        return Judged(grown(samples), errors)

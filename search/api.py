@@ -18,7 +18,7 @@ from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tables.shipped import default_table, named_template
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.loop import Budget
-from tilescout.search.tuning.progress import StudyProgress
+from tilescout.search.tuning.progress import StudyProgress, why_ended
 from tilescout.search.tuning.study import NoTracker, SearchInterrupted, Tracker, TuneOptions, run_study
 from tilescout.spaces.devices import Device
 from tilescout.spaces.problems import P
@@ -194,15 +194,23 @@ def tune(
 
         def answer(result: StudyResult) -> None:
             if bar is not None:
-                bar.end()
+                bar.end(why_ended(result, budget))
             on_result(TuneResult.of(result))
 
         stack.enter_context(trackers)
         try:
-            found = run_study(evaluator, options, trackers.make, show, on_result=answer, meanwhile=trackers.begin)
+            found = run_study(
+                evaluator,
+                options,
+                trackers.make,
+                show,
+                on_result=answer,
+                meanwhile=trackers.begin,
+                on_phase=bar.phase if bar is not None else lambda text: None,
+            )
             return TuneResult.of(found)
         except SearchInterrupted as interrupted:
-            raise SearchInterrupted(TuneResult.of(interrupted.result)) from interrupted
+            raise SearchInterrupted(TuneResult.of(interrupted.result), interrupted.complete) from interrupted
 
 
 def chosen_sampler(template: KernelTemplate, device: Device, settings: Mapping[str, Any]) -> str:

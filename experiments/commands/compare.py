@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tilescout.experiments.commands.completion import TABLE, complete_samplers
 from tilescout.experiments.commands.options import (
@@ -26,6 +25,7 @@ from tilescout.experiments.compare.api import compare as run_comparison
 from tilescout.experiments.compare.held_out import held_out_folder
 from tilescout.experiments.compare.play import Trace
 from tilescout.experiments.compare.report import log_comparison, print_comparison
+from tilescout.experiments.progress import progress_bar, waiting
 from tilescout.spaces.terminal import Console
 
 DEFAULT_SAMPLERS = "random,tpe,lfbo"
@@ -107,7 +107,7 @@ def compare(asked: CompareRequest) -> None:
     names = [name.strip() for name in asked.samplers.split(",") if name.strip()]
     out = asked.out or asked.store / "compare"
     console = Console(stderr=True)
-    progress = _progress(console)
+    progress = progress_bar()
     task = progress.add_task("")
     with ExitStack() as shown:
 
@@ -117,6 +117,8 @@ def compare(asked: CompareRequest) -> None:
 
         def show(trace: Trace) -> None:
             progress.update(task, advance=1, description=trace.run.contender)
+            if progress.tasks[task].finished:
+                progress.update(task, description="all searched; intervals, tests and plots take some seconds")
 
         comparison = run_comparison(
             names,
@@ -145,10 +147,6 @@ def compare(asked: CompareRequest) -> None:
         "trials": str(asked.trials),
         "seeds": str(asked.seeds),
     }
-    log_comparison(comparison, out, about, uri, root)
+    with waiting("log to MLflow"):
+        log_comparison(comparison, out, about, uri, root)
     console.print(f"figures, plots and every search: {out}", highlight=False, soft_wrap=True)
-
-
-def _progress(console: Console) -> Progress:
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    return Progress(*columns, console=console)

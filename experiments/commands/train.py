@@ -13,6 +13,7 @@ from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.persistence import check_model_file, save_model
 from tilescout.costmodel.ranking import RankingOptions
+from tilescout.costmodel.uncertainty import FOLDS
 from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.options import (
     collected,
@@ -23,6 +24,7 @@ from tilescout.experiments.commands.options import (
     store_option,
     trees_option,
 )
+from tilescout.experiments.progress import progress_bar
 from tilescout.search.tables.shipped import named_tables
 from tilescout.search.tables.training import card_of, samples_of
 from tilescout.spaces.errors import ModelError
@@ -97,7 +99,12 @@ def train(asked: TrainRequest) -> None:
     options = BlendOptions(
         ForestOptions(trees=asked.trees, seed=asked.seed), RankingOptions(steps=asked.steps, seed=asked.seed)
     )
-    model = BlendModel(options).fit(samples)
+    model = BlendModel(options)
+    with progress_bar() as bar:
+        task = bar.add_task("learn without some problems, to know the errors; then from all", total=FOLDS + 1)
+        model.on_grown = lambda: bar.advance(task)
+        model.fit(samples)
+        bar.update(task, completed=FOLDS + 1, description="learned")
     save_model(path, model, card)
     assert model.fitted is not None
     errors = model.fitted.errors

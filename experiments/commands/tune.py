@@ -21,6 +21,7 @@ from tilescout.experiments.commands.options import (
     storage_option,
     store_option,
     typed_samplers,
+    write_result,
 )
 from tilescout.experiments.commands.printing import print_result
 from tilescout.experiments.commands.tune_request import TuneRequest
@@ -129,7 +130,9 @@ def _tune_one(asked: TuneRequest) -> StudyResult:
             on_result=lambda found: print_result(found, asked.console),
         )
     except SearchInterrupted as interrupted:
-        print_result(interrupted.result, asked.console)
+        if not interrupted.complete:
+            print_result(interrupted.result, asked.console)
+        write_result(asked.json_path, interrupted.result.to_dict())
         raise
     _LOG.info("study %s; %s", result.info.name, asked.shown_at(result.page))
     asked.deliver(result.to_dict(), result.not_tracked)

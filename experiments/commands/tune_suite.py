@@ -16,6 +16,7 @@ from tilescout.search.samplers import check_sampler, make_sampler
 from tilescout.search.studies.folders import artifacts, studies
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tables.shipped import named_template
+from tilescout.search.tuning.progress import why_ended
 from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import tune_suite
 from tilescout.spaces.problems import Problem
@@ -94,8 +95,10 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
             bars.update(task, advance=1, description=str(problem))
 
         results = tune_suite(engine, problems, options, make_tracker, show)
+        bars.update(task, description="; ".join(dict.fromkeys(why_ended(each, options.budget) for each in results)))
+        bars.stop()
+        _print(results, f"{template.name}, suite {asked.suite}, on {engine.device.name}", asked.console)
         run.finish(results)
-    _print(results, f"{template.name}, suite {asked.suite}, on {engine.device.name}", asked.console)
     missing = [result.not_tracked for result in results if result.not_tracked]
     asked.deliver([result.to_dict() for result in results], missing[0] if missing else "")
     _LOG.info("%s", asked.shown_at(run.page))

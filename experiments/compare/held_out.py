@@ -102,7 +102,7 @@ class HeldOutModels:
             save_model(path, BlendModel(self.options).fit(seen), card)
         return path
 
-    def train(self, groups: Sequence[Collection[str]], processes: int, title: str = "train") -> None:
+    def train(self, groups: Sequence[Collection[str]], processes: int, title: str = "train cost models") -> None:
         """Have the models without each of these groups on disk; those that are missing are trained, so many at a time.
 
         Raises

@@ -9,6 +9,7 @@ from multiprocessing.connection import wait
 from threading import Thread
 from typing import Any, TypeVar
 
+from tilescout.experiments.progress import progress_bar
 from tilescout.spaces.processes import spawn_context
 
 Result = TypeVar("Result")
@@ -31,21 +32,26 @@ def each(
         What the progress bar says.
     """
     from pebble import ProcessPool
-    from rich.progress import track
 
-    if min(processes, len(arguments)) <= 1:
-        for one in track(arguments, title, disable=not arguments):
-            yield function(*one)
+    if not arguments:
         return
     workers = min(processes, len(arguments))
-    with ProcessPool(max_workers=workers, context=spawn_context(), initializer=prepare_process) as pool:
-        try:
-            futures = [pool.schedule(function, args=one) for one in arguments]
-            for future in track(as_completed(futures), title, total=len(futures)):
-                yield future.result()
-        except BaseException:
-            pool.stop()
-            raise
+    with progress_bar() as bar:
+        task = bar.add_task(f"{title}, {workers} at a time", total=len(arguments))
+        if workers <= 1:
+            for one in arguments:
+                yield function(*one)
+                bar.advance(task)
+            return
+        with ProcessPool(max_workers=workers, context=spawn_context(), initializer=prepare_process) as pool:
+            try:
+                futures = [pool.schedule(function, args=one) for one in arguments]
+                for future in as_completed(futures):
+                    yield future.result()
+                    bar.advance(task)
+            except BaseException:
+                pool.stop()
+                raise
 
 
 def prepare_process() -> None:

@@ -1,19 +1,33 @@
-"""A live display of a search: how many trials, how long, the best so far."""
+"""A live display of a search: how many trials, how long, the best so far, and why it ended."""
 
 import math
 from types import TracebackType
 from typing import Self
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from tilescout.search.studies.records import TrialRecord
+from tilescout.search.studies.records import StudyResult, TrialRecord
+from tilescout.search.tuning.loop import Budget
 from tilescout.spaces.terminal import Console
+
+
+def why_ended(result: StudyResult, budget: Budget) -> str:
+    """The reason why a search ended, in a few words."""
+    if result.stopped:
+        return "stopped by itself"
+    if budget.trials is not None and len(result.trials) >= budget.trials:
+        return "all trials are done"
+    if budget.gpu_seconds is not None and result.gpu_seconds >= budget.gpu_seconds:
+        return "the GPU seconds are spent"
+    if budget.seconds is not None and result.seconds >= budget.seconds:
+        return "the time is up"
+    return "nothing is left to try"
 
 
 class StudyProgress:
     """A bar on a terminal's standard error, or in the cell of a notebook (which needs ipywidgets).
 
-    Call it with every trial as it finishes. Use it as a context manager.
+    Call it with every trial as it finishes. Use it as a context manager. The seconds go on while a phase lasts.
 
     Parameters
     ----------
@@ -23,19 +37,41 @@ class StudyProgress:
 
     def __init__(self, trials: int | None) -> None:
         columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-        self._progress = Progress(*columns, console=Console(stderr=True))
-        self._task = self._progress.add_task("", total=trials)
+        self._console = Console(stderr=True)
+        self._progress = Progress(*columns, console=self._console)
+        self._task = self._progress.add_task("prepare", total=trials)
         self._best_us = math.inf
+        self._ended = False
+        self._after: Progress | None = None
 
     def __call__(self, trial: TrialRecord) -> None:
         """Show a finished trial."""
         self._best_us = min(self._best_us, trial.measurement.time_us)
-        self._progress.update(self._task, advance=1, description=f"best {self._best_us:.2f} µs")
+        self._progress.update(self._task, advance=1, description=self._best)
 
-    def end(self) -> None:
-        """Leave the bar as it is, and the terminal to others."""
+    def phase(self, text: str) -> None:
+        """Show what is done behind the trials: beside them, or on a line of its own where the bar has ended."""
+        if not self._ended:
+            self._progress.update(self._task, description=f"{self._best}; {text}")
+        elif self._console.is_terminal:
+            columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+            self._after = Progress(*columns, console=self._console, transient=True)
+            self._after.add_task(text, total=None)
+            self._after.start()
+
+    def end(self, reason: str = "") -> None:
+        """Leave the bar as it is, with the reason why no more is tried, and the terminal to others."""
+        if reason and not self._ended:
+            self._progress.update(self._task, description=f"{self._best}; {reason}")
+        self._ended = True
         self._progress.refresh()  # a notebook would keep the last but one otherwise
         self._progress.stop()
+        if self._after is not None:
+            self._after.stop()
+
+    @property
+    def _best(self) -> str:
+        return f"best {self._best_us:.2f} µs" if self._best_us < math.inf else "none has worked"
 
     def __enter__(self) -> Self:
         self._progress.start()

@@ -110,11 +110,14 @@ class SearchInterrupted(KeyboardInterrupt):
     ----------
     result
         The best so far, without a race.
+    complete
+        Whether the search had ended, so that the result is all there is: only what shows it was cut short.
     """
 
-    def __init__(self, result: StudyResult) -> None:
+    def __init__(self, result: StudyResult, complete: bool = False) -> None:
         super().__init__("the search was interrupted")
         self.result = result
+        self.complete = complete
 
 
 class NoTracker:
@@ -154,6 +157,7 @@ def run_study(
     search: Loop = run,
     on_result: Callable[[StudyResult], None] = lambda result: None,
     meanwhile: Callable[[], None] = lambda: None,
+    on_phase: Callable[[str], None] = lambda phase: None,
 ) -> StudyResult:
     """Search for the fastest configuration.
 
@@ -174,6 +178,8 @@ def run_study(
         The loop that asks and tells the study; for a suite, one that does so in turns.
     on_result
         Called with the result as soon as it is known and stored; the tracker takes seconds more.
+    on_phase
+        Called with what is done from now on, in a few words: what comes behind the trials takes seconds too.
     meanwhile
         Called once, while the GPU is set up and the first kernels are compiled: for what takes seconds to begin.
 
@@ -248,12 +254,15 @@ def run_study(
             no_library_best=unknown,
         )
         try:
+            on_phase("race the best" if evaluator.measures_anew else "store the result")
             result = _race(evaluator, result, default, options)
         except KeyboardInterrupt as interrupt:
             raise SearchInterrupted(replace(result, seconds=time.monotonic() - started)) from interrupt
         result = replace(result, seconds=time.monotonic() - started)
         record_result(study, result)
         on_result(result)
+        if tracker.run_id:
+            on_phase("give MLflow its pictures; the result is stored")
         tuner.look()
         tracker.adopt([trial for trial in result.trials if tuner.inherits(trial.number)])
         for trial in result.trials:
@@ -263,6 +272,8 @@ def run_study(
             tracker.finish(result)
         except StoreError as error:  # the study has every trial: what was found is not lost with the tracker
             result = replace(result, not_tracked=str(error))
+        except KeyboardInterrupt as interrupt:
+            raise SearchInterrupted(result, complete=True) from interrupt
     return result
 
 

@@ -15,6 +15,7 @@ from tilescout.costmodel.forest import ForestModel, ForestOptions, truncated_mea
 from tilescout.costmodel.persistence import ModelCard, TrainingTable, load_model, save_model, shipped_model
 from tilescout.costmodel.ranking import RankingModel, RankingOptions
 from tilescout.costmodel.trees import Forest
+from tilescout.costmodel.uncertainty import FOLDS
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.gemm import GemmProblem
@@ -319,3 +320,11 @@ def test_what_is_shipped_ranks_the_real_space_and_is_small() -> None:
         assert np.exp(prediction.mean.min()) > problem.flops / H200.peak * 1e6 * 0.8
     assert shipped_model("gemm_sm90", "h100") is None
     assert shipped_calibration("b200") is None
+
+
+def test_a_fit_tells_of_every_ensemble_that_it_has_grown(samples: list[Sample]) -> None:
+    grown: list[int] = []
+    model = ForestModel(ForestOptions(trees=2))
+    model.on_grown = lambda: grown.append(1)
+    model.fit(samples)
+    assert len(grown) == min(FOLDS, len(samples)) + 1

@@ -64,7 +64,7 @@ def test_what_can_not_be_chosen_is_refused(table: Table, tmp_path: Path) -> None
     with pytest.raises(TableError, match="no recorded problem has the signature fp16"):
         _run("--table", table.path, "--signature", "fp16")
     with pytest.raises(TableError, match="no table of gemm_sm90 on h100 is shipped"):
-        _run("--target", "h100")
+        _run("--device", "h100")
     kept = tmp_path / "kept.png"
     kept.write_text("not a plot")
     with pytest.raises(StoreError):

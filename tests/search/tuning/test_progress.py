@@ -1,0 +1,53 @@
+"""The display of a search says what is going on, and why it ended."""
+
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from tilescout.search import Budget, SearchInterrupted, TuneResult, tune
+from tilescout.search.tracking import MlflowTracker
+from tilescout.search.tuning.progress import StudyProgress, why_ended
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> TuneResult:
+    store = tmp_path_factory.mktemp("store")
+    return tune("gemm_sm90", "512x512x512:bf16", sampler="random", budget=3, device="replay", store=store, mlflow=False)
+
+
+def test_the_reason_why_a_search_ended_is_told(result: TuneResult) -> None:
+    assert why_ended(replace(result, stopped="little to gain"), Budget(trials=64)) == "stopped by itself"
+    assert why_ended(result, Budget(trials=3)) == "all trials are done"
+    assert why_ended(result, Budget(gpu_seconds=result.gpu_seconds)) == "the GPU seconds are spent"
+    assert why_ended(replace(result, seconds=9.0), Budget(seconds=8.0)) == "the time is up"
+    assert why_ended(result, Budget(trials=64)) == "nothing is left to try"
+
+
+def test_the_bar_shows_the_best_what_comes_behind_the_trials_and_the_end(
+    result: TuneResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = StringIO()
+    monkeypatch.setattr("sys.stderr", shown)
+    with StudyProgress(3) as bar:
+        for trial in result.trials:
+            bar(trial)
+        bar.phase("race the best")
+        bar.end("all trials are done")
+        bar.phase("give MLflow its pictures")
+    assert f"3/3 0:00:00 best {result.best_value:.2f} µs; all trials are done" in shown.getvalue()
+
+
+def test_ctrl_c_behind_the_search_hands_out_its_whole_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(MlflowTracker, "finish", interrupted)
+    printed: list[TuneResult] = []
+    with pytest.raises(SearchInterrupted) as caught:
+        tune("gemm_sm90", "512x512x512:bf16", sampler="random", budget=3, device="replay", store=tmp_path,
+             on_result=printed.append)  # fmt: skip
+    assert caught.value.complete
+    assert len(caught.value.result.trials) == 3
+    assert len(printed) == 1
