@@ -49,6 +49,17 @@ class TestQuackVarlen(TemplateConformance):
     compiles = True
 
 
+class TestGroupedGemmSm90(TemplateConformance):
+    template = "grouped_gemm_sm90"
+    problems = (
+        "128x512x1536x2048:bf16:zipf-1",
+        "8x4096x4096x1024:bf16:zipf-1.2",
+        "32x64x2880x2880:bf16:one",
+        "3x7x8x8",
+    )
+    compiles = True
+
+
 class TestCutlassOperators(TemplateConformance):
     template = "cutlass_operators"
     problems = PRODUCTS

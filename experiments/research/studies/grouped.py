@@ -34,7 +34,7 @@ from tilescout.search.measure.interval import mean_interval
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.process import MeasuringProcess
 from tilescout.search.measure.protocol import ProtocolOptions, is_pruned, protocol_of
-from tilescout.search.measure.verification import WrongResultError
+from tilescout.search.measure.verification import Case, WrongResultError
 from tilescout.search.measure.worker import Worker
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.devices import DEVICES
@@ -53,6 +53,10 @@ EDGES = (
     "1x1x8x8:bf16:balanced", "7x1x264x72:bf16:one", "128x1x1536x2048:bf16:one", "5x3x584x328:bf16:zipf-1",
     "8x200x264x520:bf16:one", "64x1000x520x1048:bf16:zipf-1.5", "300x700x136x264:bf16:zipf-1",
     "33x4097x1544x776:bf16:balanced", "4x130x72x8:bf16:recorded-129.0.0.1", "6x9x1000x4104:bf16:recorded-0.0.9.0.0.0",
+)  # fmt: skip
+CAREFUL = ("grouped_gemm_sm90",)  # spaces whose kernels promise that wrong offsets do no harm
+WRONG_ENDS = (
+    (100, 50, 200, 150, 300, 300, 20, 10), (10, 20, 301, 5000, 2**31 - 1, 300, 300, 300), (-5, -300, 0, 7, 7, 7, 7, 7),
 )  # fmt: skip
 UNBEATEN = 0.01  # a ratio that no kernel reaches: with it as the incumbent a right one is verified, and not timed
 ROUNDS, PAIRS = 8, 2
@@ -107,15 +111,42 @@ def check(names: Sequence[str], sample: int, seed: int, store: Path) -> dict[str
             if outcome.failed:
                 failed.append(f"{template.name} {problem}: {configuration}: {outcome.status}: {outcome.error}")
                 print(failed[-1], flush=True)
+        careful = {each.name: survives(each, pools[each.name]) for each in templates if each.name in CAREFUL}
+    failed += [f"{name}: {why}" for name, why in careful.items() if why]
     largest = max(errors, default=0.0)
     print(f"{tried} kernels on {len(EDGES)} problems: {len(failed)} failed, largest error {largest:.2g}", flush=True)
     return {
         "problems": EDGES,
         "library": library,
+        "wrong offsets do no harm": [name for name, why in careful.items() if not why],
         "kernels": tried,
         "failed": failed,
         "largest_relative_error": largest,
     }
+
+
+def survives(template: KernelTemplate, pool: CompilePool) -> str:
+    """Launch the default on offsets that are none; say what it did that it must not, or nothing."""
+    import torch
+
+    workload, problem, worker = Grouped(), GroupedProblem.parse("8x300x520x328"), Worker("cuda")
+    case = Case.draw(cast(Workload, workload), problem, torch.Generator("cuda").manual_seed(0))
+    configuration = template.default(problem, DEVICE)
+    built = pool.submit(configuration).result()
+    if isinstance(built, CompileFailure):
+        return built.error
+    launch = worker.load(make_job(template, configuration, built, problem, 1.0, QUICK))
+    findings = torch.empty(3, device="cuda")
+    for wrong in WRONG_ENDS:
+        case.prepare(math.nan, findings)
+        ends = torch.tensor((0, *wrong), dtype=torch.int32, device="cuda")[1:]
+        launch((*case.inputs[:2], ends), case.output)
+        try:
+            worker.machine.synchronize()
+            case.check_bands()
+        except (RuntimeError, WrongResultError) as error:
+            return f"{wrong}: {one_line(error)}"
+    return ""
 
 
 def library_errors(problems: Sequence[GroupedProblem]) -> dict[str, float | str]:

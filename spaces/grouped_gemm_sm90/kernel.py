@@ -1,0 +1,375 @@
+"""The grouped Hopper GEMM that ``grouped_gemm_sm90`` searches over, in CuteDSL.
+
+It is built as ``gemm_sm90`` is, with the same ring, main loop and warp groups: a product for every expert, of the rows
+of A that are its own with its B. Blocks are persistent, and walk the tiles of all groups, which are known once the
+kernel runs (`tilescout.spaces.grouped_gemm_sm90.groups`). One TMA descriptor serves the A of all groups: a tile begins
+at any row, and where its group ends before the tile does, the rows of the next groups are multiplied for nothing and
+not stored (`tilescout.spaces.grouped_gemm_sm90.epilogue`). B is one tensor of three dimensions.
+
+The product of an expert is A @ B.T, or with swapped operands its transpose, B @ A.T: then the tensor cores' 64 rows lie
+along n, and their columns, of which 16 suffice, along the tokens, of which an expert may have few.
+
+Importing this module imports cutlass; nothing but the compile workers does.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import cuda.bindings.driver as cuda
+import cutlass
+from cutlass import Float32, Int32, cute, pipeline, utils
+from cutlass.cute.nvgpu import cpasync, warpgroup
+from cutlass.utils import hopper_helpers
+
+from tilescout.spaces.gemm_sm90.epilogue import register_copy
+from tilescout.spaces.gemm_sm90.kernel import ELEMENTS, TURN_BARRIER, WARPS, swizzled
+from tilescout.spaces.gemm_sm90.layout import EPILOGUE_STAGES, MMA_ROWS, SWIZZLE_BYTES, WARP_GROUP, GemmShape
+from tilescout.spaces.gemm_sm90.mainloop import multiply
+from tilescout.spaces.grouped import GroupedProblem
+from tilescout.spaces.grouped_gemm_sm90.epilogue import Store
+from tilescout.spaces.grouped_gemm_sm90.groups import Groups
+from tilescout.spaces.grouped_gemm_sm90.layout import MOST_EXPERTS, MOST_WARPS
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A and B in global memory, as the left or right operand of the product, its tiles in shared memory, and the load.
+
+    Attributes
+    ----------
+    load
+        The TMA atom.
+    matrix
+        The matrix as TMA sees it: A [tokens, k] or B [n, k, experts].
+    shared
+        Shared tiles: [rows, k, stages].
+    tile
+        Rows and depth of a tile.
+    part, parts
+        Of each tile, this block copies one of so many parts for those that share it.
+    mask
+        The blocks that share it.
+    """
+
+    load: cute.CopyAtom
+    matrix: cute.Tensor
+    shared: cute.Tensor
+    tile: tuple[int, int]
+    part: Any
+    parts: int
+    mask: Any
+
+    @cute.jit
+    def stages_from(self, row: Int32, expert: Int32) -> tuple[cute.Tensor, cute.Tensor]:
+        """Views (shared, global) of tiles that begin at a row: [(a tile), stages], [(a tile), steps along k]."""
+        if cutlass.const_expr(cute.rank(self.matrix) == 3):
+            rows = cute.domain_offset((row, 0), self.matrix[(None, None, expert)])
+        else:
+            rows = cute.domain_offset((row, 0), self.matrix)
+        tiles = cute.local_tile(rows, self.tile, (0, None))
+        views: tuple[cute.Tensor, cute.Tensor] = cpasync.tma_partition(
+            self.load,
+            self.part,
+            cute.make_layout(self.parts),
+            cute.group_modes(self.shared, 0, 2),
+            cute.group_modes(tiles, 0, 2),
+        )
+        return views
+
+
+@dataclass(frozen=True)
+class GroupedGemmSm90:
+    """A kernel generator: its entry point under ``cute.compile`` emits the kernel of `shape`.
+
+    Attributes
+    ----------
+    shape
+        The compile-time parameters; k is not split.
+    problem
+        A problem of the signature.
+    """
+
+    shape: GemmShape
+    problem: GroupedProblem
+
+    @cute.jit
+    def __call__(
+        self, a: cute.Tensor, b: cute.Tensor, ends: cute.Tensor, d: cute.Tensor, clusters: Int32, stream: cuda.CUstream
+    ) -> None:
+        """Launch on A [tokens, k], B [experts, n, k], the ends of the groups [experts], D [tokens, n]."""
+        shape = self.shape
+        b = cute.make_tensor(b.iterator, cute.select(b.layout, mode=[1, 2, 0]))
+        left, right, product = a, b, d
+        if cutlass.const_expr(shape.swap_ab):
+            left, right = b, a
+            product = cute.make_tensor(d.iterator, cute.select(d.layout, mode=[1, 0]))
+        load_left, left_tma = self.load_atom(left, self.ring_layout(shape.tile_m), shape.tile_m, shape.cluster_n)
+        load_right, right_tma = self.load_atom(right, self.ring_layout(shape.tile_n), shape.tile_n, shape.cluster_m)
+        store, d_tma = cpasync.make_tiled_tma_atom(
+            cpasync.CopyBulkTensorTileS2GOp(),
+            product,
+            cute.slice_(self.d_layout(), (None, None, 0)),
+            (MMA_ROWS, shape.unit_n),
+        )
+        tokens, columns = self.steps()
+        across = cute.ceil_div(cute.size(d, mode=[1]), columns)
+        # Every group but one in `tokens` may have a unit that is not full.
+        most = (cute.size(d, mode=[0]) + cute.size(ends) * (tokens - 1)) // tokens * across
+        self.kernel(load_left, left_tma, load_right, right_tma, store, d_tma, ends, d, across).launch(
+            grid=[shape.cluster_m, shape.cluster_n, min(most, clusters)],
+            block=[shape.threads, 1, 1],
+            cluster=[shape.cluster_m, shape.cluster_n, 1],
+            min_blocks_per_mp=1,
+            stream=stream,
+            use_pdl=True,
+        )
+
+    @property
+    def element(self) -> Any:
+        """The element type."""
+        return ELEMENTS[self.problem.dtype]
+
+    def steps(self) -> tuple[int, int]:
+        """Tokens and columns of D of a unit of work."""
+        along = self.shape.tile_m * self.shape.cluster_m, self.shape.tile_n * self.shape.cluster_n
+        return (along[1], along[0]) if self.shape.swap_ab else along
+
+    def ring_layout(self, rows: int) -> cute.ComposedLayout:
+        """A ring of stages of `rows` rows of an operand."""
+        return swizzled(self.element, (rows, self.shape.tile_k), self.shape.stages, True)
+
+    def d_layout(self) -> cute.ComposedLayout:
+        """Shared memory of D: the stages of the first warp group, then those of the next."""
+        stages = EPILOGUE_STAGES * self.shape.warp_groups
+        return swizzled(self.element, (MMA_ROWS, self.shape.unit_n), stages, not self.shape.swap_ab)
+
+    def load_atom(
+        self, tensor: cute.Tensor, layout: cute.ComposedLayout, rows: int, sharers: int
+    ) -> tuple[cute.CopyAtom, cute.Tensor]:
+        """The TMA load of a stage; of the blocks that share it, each fetches a part for all."""
+        operation = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
+        stage = cute.slice_(layout, (None, None, 0))
+        atom: tuple[cute.CopyAtom, cute.Tensor] = cpasync.make_tiled_tma_atom(
+            operation, tensor, stage, (rows, self.shape.tile_k), num_multicast=sharers
+        )
+        return atom
+
+    def mma(self, warp_groups: int) -> cute.TiledMma:
+        """WGMMA over the tile's columns by warp groups stacked along the rows."""
+        major = warpgroup.OperandMajorMode.K
+        return hopper_helpers.make_trivial_tiled_mma(
+            self.element, self.element, major, major, Float32, (warp_groups, 1, 1), (MMA_ROWS, self.shape.tile_n)
+        )
+
+    @cute.kernel
+    def kernel(
+        self,
+        load_left: cute.CopyAtom,
+        left_tma: cute.Tensor,
+        load_right: cute.CopyAtom,
+        right_tma: cute.Tensor,
+        store: cute.CopyAtom,
+        d_tma: cute.Tensor,
+        ends: cute.Tensor,
+        d: cute.Tensor,
+        across: Int32,
+    ) -> None:
+        """What every block runs."""
+        shape = self.shape
+        left_layout, right_layout = self.ring_layout(shape.tile_m), self.ring_layout(shape.tile_n)
+        d_layout = self.d_layout()
+        thread, _, _ = cute.arch.thread_idx()
+        warp_index = cute.arch.make_warp_uniform(thread // 32)
+        group_index = cute.arch.make_warp_uniform(thread // WARP_GROUP)
+
+        if warp_index == 0:
+            cpasync.prefetch_descriptor(load_left)
+            cpasync.prefetch_descriptor(load_right)
+            cpasync.prefetch_descriptor(store)
+
+        @cute.struct
+        class Shared:
+            barriers: cute.struct.MemRange[cutlass.Int64, 2 * shape.stages]
+            units: cute.struct.MemRange[Int32, MOST_EXPERTS]
+            totals: cute.struct.MemRange[Int32, MOST_WARPS]
+            left: cute.struct.Align[cute.struct.MemRange[self.element, cute.cosize(left_layout)], SWIZZLE_BYTES]
+            right: cute.struct.Align[cute.struct.MemRange[self.element, cute.cosize(right_layout)], SWIZZLE_BYTES]
+            d: cute.struct.Align[cute.struct.MemRange[self.element, cute.cosize(d_layout)], SWIZZLE_BYTES]
+
+        shared = utils.SmemAllocator().allocate(Shared)
+        cluster = cute.make_layout((shape.cluster_m, shape.cluster_n, 1))
+        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+        block = cluster.get_flat_coord(rank)
+        left_mask = cute.make_layout_image_mask(cluster, block, mode=1) if shape.cluster_n > 1 else 0
+        right_mask = cute.make_layout_image_mask(cluster, block, mode=0) if shape.cluster_m > 1 else 0
+        left = Operand(
+            load_left,
+            left_tma,
+            shared.left.get_tensor(left_layout.outer, swizzle=left_layout.inner),
+            (shape.tile_m, shape.tile_k),
+            block[1],
+            shape.cluster_n,
+            left_mask,
+        )
+        right = Operand(
+            load_right,
+            right_tma,
+            shared.right.get_tensor(right_layout.outer, swizzle=right_layout.inner),
+            (shape.tile_n, shape.tile_k),
+            block[0],
+            shape.cluster_m,
+            right_mask,
+        )
+        tokens = Int32(cute.size(d, mode=[0]))
+        groups = Groups(
+            shape,
+            ends,
+            tokens,
+            shared.units.get_tensor(cute.make_layout(MOST_EXPERTS)),
+            shared.totals.get_tensor(cute.make_layout(MOST_WARPS)),
+            across,
+            block,
+        )
+
+        # A stage is free once every consumer warp of every block that reads it has said so.
+        readers = shape.cluster_m + shape.cluster_n - 1
+        stage_bytes = cute.size_in_bytes(self.element, cute.slice_(left_layout, (None, None, 0)))
+        stage_bytes += cute.size_in_bytes(self.element, cute.slice_(right_layout, (None, None, 0)))
+        ring = pipeline.PipelineTmaAsync.create(
+            barrier_storage=shared.barriers.data_ptr(),
+            num_stages=shape.stages,
+            producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+            consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, readers * WARPS * shape.groups),
+            tx_count=stage_bytes,
+            cta_layout_vmnk=cute.make_layout((1, shape.cluster_m, shape.cluster_n, 1)),
+            defer_sync=True,
+        )
+        pipeline.pipeline_init_arrive(cluster_shape_mn=cluster, is_relaxed=True)
+        pipeline.pipeline_init_wait(cluster_shape_mn=cluster)
+        # Programmatic dependent launch: all of the setup above ran beside the last kernel; what that one wrote is there
+        # from here on, and the next kernel may set itself up.
+        cute.arch.griddepcontrol_wait()
+        cute.arch.griddepcontrol_launch_dependents()
+        count = groups.fill(thread)
+        k_tiles = cute.ceil_div(cute.size(left_tma, mode=[1]), shape.tile_k)
+
+        if group_index == shape.warp_groups:
+            if cutlass.const_expr(shape.reallocates):
+                cute.arch.setmaxregister_decrease(shape.registers[0])
+            if warp_index == WARPS * shape.warp_groups:
+                self.produce(left, right, ring, groups, count, k_tiles)
+        else:
+            if cutlass.const_expr(shape.reallocates):
+                cute.arch.setmaxregister_increase(shape.registers[1])
+            copy = register_copy(self.mma(1), self.element, shape.swap_ab)
+            lane = thread % WARP_GROUP
+            staged = shared.d.get_tensor(d_layout.outer, swizzle=d_layout.inner)
+            to_shared = copy.get_slice(lane).partition_D(staged)
+            stores = Store(shape, self.element, copy, to_shared, staged, store, d_tma, d, group_index, lane)
+            self.consume((left, right), ring, groups, stores, count, k_tiles)
+
+    @cute.jit
+    def produce(
+        self,
+        left: Operand,
+        right: Operand,
+        ring: pipeline.PipelineTmaAsync,
+        groups: Groups,
+        count: Int32,
+        k_tiles: Int32,
+    ) -> None:
+        """Fill the ring: one warp, for every tile of this block, for every step along k."""
+        shape = self.shape
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, shape.stages)
+        _, _, work = cute.arch.block_idx()
+        _, _, stride = cute.arch.grid_dim()
+        chunk = Int32(0)
+        while work < count:
+            chunk, (expert, row, _, column) = groups.at(work, chunk)
+            rows = (column, row) if cutlass.const_expr(shape.swap_ab) else (row, column)
+            left_shared, left_global = left.stages_from(rows[0], expert)
+            right_shared, right_global = right.stages_from(rows[1], expert)
+            for k in cutlass.range(k_tiles, unroll=1):
+                ring.producer_acquire(state)
+                full = ring.producer_get_barrier(state)
+                cute.copy(
+                    left.load,
+                    left_global[(None, k)],
+                    left_shared[(None, state.index)],
+                    tma_bar_ptr=full,
+                    mcast_mask=left.mask,
+                )
+                cute.copy(
+                    right.load,
+                    right_global[(None, k)],
+                    right_shared[(None, state.index)],
+                    tma_bar_ptr=full,
+                    mcast_mask=right.mask,
+                )
+                state.advance()
+            work += stride
+        # A block must not leave while its cluster still signals its barriers.
+        ring.producer_tail(state)
+
+    @cute.jit
+    def consume(
+        self,
+        operands: tuple[Operand, Operand],
+        ring: pipeline.PipelineTmaAsync,
+        groups: Groups,
+        stores: Store,
+        count: Int32,
+        k_tiles: Int32,
+    ) -> None:
+        """Drain the ring into registers and store each finished tile: a consumer warp group."""
+        shape = self.shape
+        group = stores.group
+        mma = self.mma(shape.groups)
+        in_tile = Int32(0) if shape.pingpong else group  # among the warp groups of a tile
+        mine = mma.get_slice(cute.make_layout(shape.groups, stride=WARP_GROUP)(in_tile))
+        fragments = (
+            mma.make_fragment_A(mine.partition_A(operands[0].shared)),
+            mma.make_fragment_B(mine.partition_B(operands[1].shared)),
+        )
+        accumulators = cute.make_rmem_tensor(mma.partition_shape_C((shape.tile_m, shape.tile_n)), Float32)
+        # A thread's accumulators of a unit are consecutive registers.
+        by_unit = cute.make_tensor(
+            accumulators.iterator, cute.make_layout((shape.unit_n // 2, shape.strips, shape.units // shape.strips))
+        )
+
+        read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, shape.stages)
+        release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, shape.stages)
+        _, _, work = cute.arch.block_idx()
+        _, _, stride = cute.arch.grid_dim()
+        chunk = Int32(0)
+        if cutlass.const_expr(shape.pingpong):
+            work += group * stride
+            stride = stride * 2
+            # The other group multiplies the tile before.
+            read.advance(k_tiles * group)
+            release.advance(k_tiles * group)
+            if group == 1:
+                cute.arch.barrier_arrive(barrier_id=TURN_BARRIER, number_of_threads=2 * WARP_GROUP)
+        while work < count:
+            chunk, (_, row, stop, column) = groups.at(work, chunk)
+            if cutlass.const_expr(shape.pingpong):
+                cute.arch.barrier(barrier_id=TURN_BARRIER + group, number_of_threads=2 * WARP_GROUP)
+            read, release = multiply(mma, fragments, accumulators, ring, read, release, k_tiles)
+            if cutlass.const_expr(shape.pingpong):
+                cute.arch.barrier_arrive(barrier_id=TURN_BARRIER + 1 - group, number_of_threads=2 * WARP_GROUP)
+            warpgroup.wait_group(0)
+            ring.consumer_release(release)
+            release.advance()
+            if cutlass.const_expr(shape.pingpong):
+                read.advance(k_tiles)
+                release.advance(k_tiles)
+            for unit in cutlass.range_constexpr(shape.units):
+                down = (unit // shape.strips * shape.groups + in_tile) * MMA_ROWS  # warp groups take rows in turn
+                right = unit % shape.strips * shape.unit_n
+                values = by_unit[(None, unit % shape.strips, unit // shape.strips)]
+                if cutlass.const_expr(shape.swap_ab):
+                    stores.finish(values, unit, row + right, column + down, stop)
+                else:
+                    stores.finish(values, unit, row + down, column + right, stop)
+            work += stride
+        stores.drain()

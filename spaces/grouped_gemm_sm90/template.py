@@ -1,0 +1,216 @@
+"""The search space of the grouped Hopper GEMM: its knobs, its rules with their reasons, and its default."""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilescout.spaces import gemm_sm90
+from tilescout.spaces.constraints import Columns, Constraint, Mask
+from tilescout.spaces.devices import Device
+from tilescout.spaces.errors import ProblemError
+from tilescout.spaces.gemm_sm90.layout import (
+    ALIGNMENT,
+    MAX_ACCUMULATORS,
+    MMA_ROWS,
+    SWIZZLE_BYTES,
+    GemmShape,
+    accumulators,
+    groups_per_tile,
+)
+from tilescout.spaces.grouped import GroupedProblem
+from tilescout.spaces.grouped_gemm_sm90.layout import MOST_EXPERTS, shared_memory
+from tilescout.spaces.knobs import Configuration, Knob, Value
+from tilescout.spaces.templates import Built, KernelTemplate
+
+KNOBS = (
+    Knob("schedule", ("cooperative", "pingpong"), "whether the warp groups share a tile or take tiles in turn"),
+    Knob("warp_groups", (1, 2, 3), "consumer warp groups"),
+    Knob("swap_ab", (0, 1), "whether D.T = B @ A.T is computed: tile_m then runs along n, and tile_n along the tokens"),
+    Knob("tile_m", (64, 128, 192, 256), "rows of the product that a block computes at a time"),
+    Knob("tile_n", tuple(range(16, 257, 16)), "columns of the product that a block computes at a time"),
+    Knob("tile_k", (32, 64, 128), "elements along k in one stage of the ring"),
+    Knob("cluster_m", (1, 2), "blocks of a cluster along the rows of the product; they share loads of its columns"),
+    Knob("cluster_n", (1, 2), "blocks of a cluster along its columns; they share loads of its rows"),
+    Knob("stages", tuple(range(2, 9)), "buffers of the ring between the warp group that loads and those that multiply"),
+    Knob("swizzle", (1, 2, 4, 8), "width, in clusters, of the bands in which the tiles of an expert are walked"),
+    Knob("raster", ("m", "n"), "direction in which a band is walked"),
+)
+
+
+def _groups(columns: Columns) -> Any:
+    return groups_per_tile(columns["warp_groups"], columns["schedule"] == "pingpong")
+
+
+def _turns_of_two(columns: Columns, problem: GroupedProblem, device: Device) -> Mask:
+    return np.asarray((columns["schedule"] == "cooperative") | (columns["warp_groups"] == 2))
+
+
+def _rows_divide(columns: Columns, problem: GroupedProblem, device: Device) -> Mask:
+    return np.asarray(columns["tile_m"] % (MMA_ROWS * _groups(columns)) == 0)
+
+
+def _registers_suffice(columns: Columns, problem: GroupedProblem, device: Device) -> Mask:
+    needed = accumulators(columns["tile_m"], columns["tile_n"], _groups(columns))
+    return np.asarray(needed <= np.array(MAX_ACCUMULATORS)[columns["warp_groups"]])
+
+
+def _stages_are_aligned(columns: Columns, problem: GroupedProblem, device: Device) -> Mask:
+    return np.asarray(columns["tile_n"] * columns["tile_k"] * problem.element.bytes % SWIZZLE_BYTES == 0)
+
+
+def _narrow_tiles_are_of_use(columns: Columns, problem: GroupedProblem, device: Device) -> Mask:
+    return np.asarray((columns["tile_n"] >= 32) | (columns["swap_ab"] == 1) | (problem.n <= 128))
+
+
+def _tiles_are_filled(columns: Columns, problem: GroupedProblem, device: Device) -> Mask:
+    swapped = columns["swap_ab"] == 1
+    rows, width = np.where(swapped, problem.n, problem.tokens), np.where(swapped, problem.tokens, problem.n)
+    fits_m = (columns["tile_m"] * columns["cluster_m"] < 2 * rows) | (
+        (columns["tile_m"] == MMA_ROWS) & (columns["cluster_m"] == 1)
+    )
+    smallest = (columns["tile_n"] <= 32) & (columns["cluster_n"] == 1)
+    return np.asarray(fits_m & ((columns["tile_n"] * columns["cluster_n"] < 2 * width) | smallest))
+
+
+def _shared_memory_suffices(columns: Columns, problem: GroupedProblem, device: Device) -> Mask:
+    needed = shared_memory(
+        columns["tile_m"], columns["tile_n"], columns["tile_k"], columns["stages"], columns["warp_groups"],
+        _groups(columns), problem.element.bytes,
+    )  # fmt: skip
+    return np.asarray(needed <= device.shared_memory)
+
+
+CONSTRAINTS = (
+    Constraint(
+        "turns",
+        "two warp groups take turns: schedule pingpong needs warp_groups == 2",
+        ("schedule", "warp_groups"),
+        _turns_of_two,
+    ),
+    Constraint(
+        "rows",
+        "each warp group computes whole 64-row WGMMA tiles: tile_m is a multiple of 64 for each that shares the tile",
+        ("schedule", "warp_groups", "tile_m"),
+        _rows_divide,
+    ),
+    Constraint(
+        "narrow",
+        "tiles of 16 columns are for swapped operands, or n of at most 128",
+        ("swap_ab", "tile_n"),
+        _narrow_tiles_are_of_use,
+    ),
+    Constraint(
+        "registers",
+        "a consumer thread holds tile_m * tile_n / (128 * the warp groups that share the tile) fp32 accumulators: at "
+        "most "
+        + ", ".join(f"{MAX_ACCUMULATORS[groups]} with {groups}" for groups in (1, 2, 3))
+        + " warp groups a block; beyond, it spills or does not compile",
+        ("schedule", "warp_groups", "tile_m", "tile_n"),
+        _registers_suffice,
+    ),
+    Constraint(
+        "aligned",
+        "the ring's stages and what follows it must start where the swizzle repeats: tile_n * tile_k * the size of an "
+        f"element is a multiple of {SWIZZLE_BYTES} bytes",
+        ("tile_n", "tile_k"),
+        _stages_are_aligned,
+    ),
+    Constraint(
+        "filled",
+        "half of the tiles of a cluster or more would lie outside of D: they span less than twice its rows and its "
+        "columns, or are the smallest",
+        ("swap_ab", "tile_m", "tile_n", "cluster_m", "cluster_n"),
+        _tiles_are_filled,
+    ),
+    Constraint(
+        "shared_memory",
+        "the ring, the epilogue's tiles, the table of groups and the barriers must fit the shared memory of a block",
+        ("schedule", "warp_groups", "tile_m", "tile_n", "tile_k", "stages"),
+        _shared_memory_suffices,
+    ),
+)
+
+_SHARED = ("epilogue.py", "kernel.py", "layout.py", "mainloop.py", "scheduler.py")  # of gemm_sm90
+
+
+class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
+    """The template of ``grouped_gemm_sm90``."""
+
+    name = "grouped_gemm_sm90"
+    package = "tilescout.spaces.grouped_gemm_sm90"
+    sources = ("build.py", "epilogue.py", "groups.py", "kernel.py", "layout.py")
+    workload = "tilescout.spaces.grouped:Grouped"
+    archs = ("sm_90a",)
+    knobs = KNOBS
+    constraints = CONSTRAINTS
+
+    def check(self, problem: GroupedProblem) -> None:
+        step = ALIGNMENT // problem.element.bytes
+        for name in "nk":
+            if getattr(problem, name) % step:
+                raise ProblemError(
+                    f"{self.name}: {name} = {getattr(problem, name)} is not a multiple of {step}; "
+                    f"TMA moves rows whose length is a multiple of {ALIGNMENT} bytes"
+                )
+        if problem.experts > MOST_EXPERTS:
+            raise ProblemError(f"{self.name}: problem {problem}: allowed are at most {MOST_EXPERTS} experts")
+
+    def default(self, problem: GroupedProblem, device: Device) -> Configuration:
+        # With few tokens an expert, narrow tiles of them and wide ones of the weights, which decide the time; with
+        # many, the tiles that are good for any product. The ring is as deep as fits.
+        few = problem.tokens / min(problem.experts, problem.tokens)
+        narrow = next((width for width in (16, 32, 64) if few <= width), 0)
+        values: dict[str, Value] = {"swap_ab": int(narrow > 0), "tile_m": 128, "tile_n": narrow or 128, "tile_k": 64}
+        values |= {"schedule": "cooperative", "warp_groups": 2, "cluster_m": 1, "cluster_n": 1}
+        values |= {"swizzle": 1, "raster": "n" if narrow else "m"}
+        if problem.n < MMA_ROWS or (not narrow and problem.n < 128):
+            values |= {"tile_m": MMA_ROWS, "tile_n": narrow or 32, "warp_groups": 1}
+        tile_m, tile_n, tile_k, groups = (int(values[name]) for name in ("tile_m", "tile_n", "tile_k", "warp_groups"))
+        deepest = (
+            stages
+            for stages in reversed(range(2, 9))
+            if shared_memory(tile_m, tile_n, tile_k, stages, groups, groups, problem.element.bytes)
+            <= device.shared_memory
+        )
+        values["stages"] = next(deepest)
+        return Configuration(tuple((knob.name, values[knob.name]) for knob in KNOBS))
+
+    def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
+        return math.prod(int(configuration[name]) for name in ("cluster_m", "cluster_n"))
+
+    def warm_up(self) -> None:
+        super().warm_up()
+        import tilescout.spaces.grouped_gemm_sm90.build  # noqa: F401
+
+    def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
+        from tilescout.spaces.grouped_gemm_sm90.build import build_object
+
+        return build_object(shape_of(configuration), GroupedProblem.small(signature), path)
+
+    @property
+    def source_hash(self) -> str:
+        """SHA-256 over the files in `sources` and those that are shared with ``gemm_sm90``."""
+        whole = hashlib.sha256(super().source_hash.encode())
+        folder = Path(gemm_sm90.__file__).parent
+        for name in _SHARED:
+            whole.update(folder.joinpath(name).read_bytes())
+        return whole.hexdigest()
+
+
+def shape_of(configuration: Mapping[str, Value]) -> GemmShape:
+    """The kernel's compile-time parameters of a configuration."""
+    flags = ("raster", "schedule", "swap_ab")
+    return GemmShape(
+        **{name: int(configuration[name]) for name in configuration if name not in flags},
+        split_k=1,
+        raster_along_m=configuration["raster"] == "m",
+        pingpong=configuration["schedule"] == "pingpong",
+        swap_ab=configuration["swap_ab"] == 1,
+    )
+
+
+TEMPLATE = GroupedGemmSm90Template()

@@ -1,0 +1,67 @@
+"""The space of the grouped Hopper GEMM: its rules, its default, and that what it holds compiles without spills."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilescout.search.build.artifacts import Artifact, ArtifactStore
+from tilescout.search.build.compilers import CompileOptions, CompilePool
+from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.errors import ProblemError
+from tilescout.spaces.grouped import GroupedProblem
+from tilescout.spaces.grouped_gemm_sm90.layout import block_bytes
+from tilescout.spaces.grouped_gemm_sm90.template import shape_of
+from tilescout.spaces.knobs import Value
+from tilescout.spaces.routing import Routing
+from tilescout.spaces.templates import find_template
+
+TEMPLATE, H200 = find_template("grouped_gemm_sm90"), DEVICES["h200"]
+eighths = st.integers(1, 2048).map(lambda eighth: 8 * eighth)
+problems = st.builds(
+    GroupedProblem, st.integers(1, 512), st.integers(1, 10**6), eighths, eighths, routing=st.just(Routing("zipf", 1.0))
+)
+
+
+@settings(max_examples=6, deadline=None)
+@given(problem=problems, draws=st.data())
+def test_the_space_holds_what_breaks_no_rule_and_the_default(problem: GroupedProblem, draws: st.DataObject) -> None:
+    space = TEMPLATE.space(problem, H200)
+    for _ in range(10):
+        drawn = {knob.name: draws.draw(st.sampled_from(knob.values)) for knob in space.knobs}
+        assert (drawn in space) == (not space.violations(drawn))
+    for index in space.sample(20, np.random.default_rng(0)):
+        assert block_bytes(shape_of(space[int(index)]), problem.element.bytes) <= H200.shared_memory
+
+
+@settings(deadline=None)
+@given(problems)
+def test_the_default_is_legal(problem: GroupedProblem) -> None:
+    default = TEMPLATE.default(problem, H200)
+    assert all(rule.holds({name: np.array([value]) for name, value in default.items()}, problem, H200).all()
+               for rule in TEMPLATE.constraints)  # fmt: skip
+
+
+def test_rows_that_tma_can_not_move_and_too_many_experts_are_refused() -> None:
+    for text, reason in (("8x64x60x64", "n = 60 is not a multiple of 8"), ("8x64x64x4", "k = 4"), ("513x8x8x8", "512")):
+        with pytest.raises(ProblemError, match=reason):
+            TEMPLATE.check(TEMPLATE.parse(text))
+
+
+def test_large_tiles_of_every_kind_compile_without_spills(tmp_path: Path) -> None:
+    space = TEMPLATE.space(TEMPLATE.parse("128x4096x1536x2048:bf16:zipf-1"), H200)
+    common: dict[str, Value] = {"tile_k": 64, "cluster_m": 1, "cluster_n": 1, "stages": 2, "swizzle": 2, "raster": "m"}
+    wanted: list[dict[str, Value]] = [
+        {"schedule": "cooperative", "warp_groups": 2, "swap_ab": 0, "tile_m": 256, "tile_n": 192},
+        {"schedule": "pingpong", "warp_groups": 2, "swap_ab": 1, "tile_m": 192, "tile_n": 128, "cluster_n": 2},
+        {"schedule": "cooperative", "warp_groups": 3, "swap_ab": 0, "tile_m": 192, "tile_n": 192, "cluster_m": 2},
+    ]
+    with CompilePool(TEMPLATE, "bf16", H200.arch, ArtifactStore(tmp_path), CompileOptions()) as pool:
+        built = [pool.submit(space[space.index({**common, **each})]) for each in wanted]
+        for future in built:
+            artifact = future.result()
+            assert isinstance(artifact, Artifact), artifact
+            assert artifact.resources is not None
+            assert artifact.resources.spill_bytes == 0
