@@ -81,8 +81,8 @@ def tune(
 
     Measures on this machine's GPU where there is one that the kernel is for, else replays a recorded table; the logger
     ``tilescout`` says which (level INFO), and so does the result's ``info.provenance``. Every finished trial is on disk
-    before the next is proposed. Compiler processes of a live search import the calling script: keep the call under
-    ``if __name__ == "__main__":`` there.
+    before the next is proposed. Compiler processes of a live search import the calling script if the template is of it:
+    keep the call under ``if __name__ == "__main__":`` there.
 
     Parameters
     ----------
