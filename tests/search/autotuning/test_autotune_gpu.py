@@ -42,7 +42,9 @@ def check(result: torch.Tensor, reference: torch.Tensor) -> None:
     assert ((result.float() - reference.float()).norm() / reference.float().norm()).item() < 2**-6
 
 
-def compiled(model: nn.Module, store: Path, seconds: float, mode: str | None = None) -> tuple[Callable[..., torch.Tensor], Summary]:
+def compiled(
+    model: nn.Module, store: Path, seconds: float, mode: str | None = None
+) -> tuple[Callable[..., torch.Tensor], Summary]:
     torch._dynamo.reset()
     with autotune(seconds, store) as tuned:
         return torch.compile(model, mode=mode, dynamic=False), tuned
