@@ -31,6 +31,21 @@ from tilescout.spaces.grouped_gemm_sm90.groups import Groups
 from tilescout.spaces.grouped_gemm_sm90.layout import MOST_EXPERTS, MOST_WARPS
 
 
+@cute.jit
+def pass_by(
+    ring: pipeline.PipelineTmaAsync, read: pipeline.PipelineState, release: pipeline.PipelineState, k_tiles: Int32
+) -> tuple[pipeline.PipelineState, pipeline.PipelineState]:
+    """Let all stages of a tile go by, as `multiply` does: the last one is not released."""
+    ring.consumer_wait(read)
+    read.advance()
+    for _ in cutlass.range(1, k_tiles, unroll=1):
+        ring.consumer_wait(read)
+        ring.consumer_release(release)
+        read.advance()
+        release.advance()
+    return read, release
+
+
 @dataclass(frozen=True)
 class Operand:
     """A and B in global memory, as the left or right operand of the product, its tiles in shared memory, and the load.
@@ -354,7 +369,13 @@ class GroupedGemmSm90:
             chunk, (_, row, stop, column) = groups.at(work, chunk)
             if cutlass.const_expr(shape.pingpong):
                 cute.arch.barrier(barrier_id=TURN_BARRIER + group, number_of_threads=2 * WARP_GROUP)
-            read, release = multiply(mma, fragments, accumulators, ring, read, release, k_tiles)
+            if cutlass.const_expr(shape.swap_ab or shape.groups == 1):  # noqa: SIM114 - decided here, the other by the GPU
+                read, release = multiply(mma, fragments, accumulators, ring, read, release, k_tiles)
+            elif row + in_tile * MMA_ROWS < stop:
+                read, release = multiply(mma, fragments, accumulators, ring, read, release, k_tiles)
+            else:
+                # The group ends above this warp group's rows: the tensor cores are left to the others.
+                read, release = pass_by(ring, read, release, k_tiles)
             if cutlass.const_expr(shape.pingpong):
                 cute.arch.barrier_arrive(barrier_id=TURN_BARRIER + 1 - group, number_of_threads=2 * WARP_GROUP)
             warpgroup.wait_group(0)
