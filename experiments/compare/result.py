@@ -11,6 +11,7 @@ from tilescout.experiments.compare.inference import (
     CONFIDENCE,
     ENOUGH_PROBLEMS,
     ENOUGH_SEEDS,
+    FAR_BELOW,
     Interval,
     PairedTest,
     over_problems,
@@ -113,6 +114,12 @@ class Comparison:
             found.append(f"{told} hold less than they say: take {ENOUGH_PROBLEMS} or more")
         if self.seeds < ENOUGH_SEEDS and any(not standing.deterministic for standing in self.standings):
             found.append(f"intervals over {self.seeds} seeds hold less than they say: take {ENOUGH_SEEDS} or more")
+        low = [standing.name for standing in self.standings if standing.scores["score"][0] < FAR_BELOW]
+        if low and self.seeds < ENOUGH_SEEDS:
+            found.append(
+                f"the score of {', '.join(low)} is far below that of random search: with {self.seeds} seeds one "
+                f"unlucky search can make it so; take {ENOUGH_SEEDS} or more before you believe it"
+            )
         same = [standing.name for standing in self.standings if standing.deterministic and self.seeds > 1]
         if same:
             found.append(f"the searches of {', '.join(same)} are the same with every seed, and count as one a problem")

@@ -50,6 +50,7 @@ def summarise(measured: Sequence[Measurement]) -> dict[str, float]:
 def main(problems: tuple[str, ...], sample: int, seed: int, device: str, out: Path, store: Path) -> None:
     """Run the script."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     template = find_template(SPACE)
     figure = Figure(figsize=(11, 4.5), dpi=110, layout="constrained")
@@ -69,18 +70,23 @@ def main(problems: tuple[str, ...], sample: int, seed: int, device: str, out: Pa
             measured = [measurement for _, measurement in outcomes]
         timings = [measurement.timing for measurement in measured if measurement.timing is not None]
         halves = [50 * (timing.ratio_high - timing.ratio_low) / timing.ratio for timing in timings]
-        widths.plot([timing.pairs for timing in timings], halves, ".", label=problem)
+        beside = 0.8 * ((place + 0.5) / len(problems) - 0.5)  # or points would cover each other
+        widths.plot([timing.pairs + beside for timing in timings], halves, ".", label=problem)
         figures = summarise(measured)
-        bottom = 0.0
+        before = 0.0
         for phase, colour in zip(PHASES, ("#7a8fa6", "#ef8e19", "#1f3b73"), strict=True):
-            milliseconds = 1e3 * figures[f"{phase}_seconds"] / len(measured)
-            costs.bar(place, milliseconds, bottom=bottom, color=colour, label=phase if place == 0 else None)
-            bottom += milliseconds
+            each = 1e3 * figures[f"{phase}_seconds"] / len(measured)
+            costs.barh(place, each, left=before, color=colour, label=None if place else phase)
+            before += each
         metrics |= {f"{problem}/{name}": value for name, value in figures.items() if np.isfinite(value)}
         print("  " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
-    widths.set(xlabel="pairs", ylabel="half-width of the 95 % interval, %", xscale="log", yscale="log")
-    costs.set(ylabel="GPU time a configuration, ms")
-    costs.set_xticks(range(len(problems)), problems, rotation=15)
+    widths.set(xlabel="pairs", ylabel="half-width of the 95 % interval, %", yscale="log")
+    widths.xaxis.set_major_locator(MaxNLocator(integer=True))
+    widths.yaxis.set(major_locator=LogLocator(subs=(1, 2, 5)), minor_formatter=NullFormatter())
+    widths.yaxis.set_major_formatter("{x:g}")
+    costs.set(xlabel="GPU time a configuration, ms")
+    costs.set_yticks(range(len(problems)), problems)
+    costs.invert_yaxis()
     widths.legend()
     costs.legend()
     figure.suptitle("; ".join(dict.fromkeys(sources)), fontsize=9)

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from io import BytesIO, StringIO
 from itertools import accumulate
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WIDE = 4.0  # slowest over fastest: from here on the time axis is logarithmic
+_CLIP = 1.6  # times the slowest of the best, the default and the library: a plot of times goes no further up
 _CELLS = 160  # a heat map of at most so many cells shows the time in each
 _LABELS = 24  # an axis of at most so many values names each
 _TRIAL, _FAILED, _BEST, _DEFAULT, _LIBRARY = "#7a8fa6", "#c0392b", "#1f3b73", "#ef8e19", "#2e7d32"
@@ -153,7 +154,8 @@ def _frame(
 def convergence(result: StudyResult) -> "Figure":
     """Every trial's time and the best so far over the trials' numbers.
 
-    Failed trials have no time: they are crosses at the upper edge. The default's and the library's times are lines.
+    Failed trials have no time: they are crosses at the upper edge. Triangles there are those that are much slower than
+    the default and the library, whose times are lines; the legend says how many.
     """
     info = result.info
     figure, axes = _canvas(5.6)
@@ -164,24 +166,39 @@ def convergence(result: StudyResult) -> "Figure":
     axes.set_xlabel("trial")
     axes.set_ylabel("time (µs)")
     title = f"{info.space}, {info.problem} on {info.device}: {info.sampler}, seed {info.seed}"
-    _frame(figure, axes, title, f"{info.provenance.kind}: {info.provenance.description}", right=_LEFT)
+    source = info.provenance.description
+    _frame(figure, axes, title, source if info.provenance.replayed else f"live: {source}", right=_LEFT)
     return figure
 
 
+def _ceiling(result: StudyResult) -> float:
+    """The largest time that a plot over the trials shows: slow ones would flatten what a search is about."""
+    shown = [trial for trial in (result.best, result.default) if trial is not None and trial.measurement.ok]
+    return _CLIP * max([result.info.library_us, *(trial.measurement.time_us for trial in shown)])
+
+
 def _draw_trials(axes: "Axes", result: StudyResult) -> None:
+    ceiling = _ceiling(result)
     right = [trial for trial in result.trials if trial.measurement.ok]
     wrong = [trial.number for trial in result.trials if trial.measurement.failed]
     censored = [trial for trial in result.trials if trial.measurement.status is Status.PRUNED]
     pruned = {trial.number: trial.measurement.pilot_us or 0.0 for trial in censored}
     numbers = [trial.number for trial in right]
     times = [trial.measurement.time_us for trial in right]
-    axes.scatter(numbers, times, s=20, color=_TRIAL, alpha=0.85, linewidths=0, label="trial", zorder=2)
+    slow = [trial.number for trial in right if trial.measurement.time_us > ceiling]
+    slow += [number for number, time_us in pruned.items() if time_us > ceiling]
+    seen = [(number, time_us) for number, time_us in zip(numbers, times, strict=True) if time_us <= ceiling]
+    axes.scatter(*_columns(seen), s=20, color=_TRIAL, alpha=0.85, linewidths=0, label="trial", zorder=2)
     if pruned:
-        axes.scatter(list(pruned), list(pruned.values()), s=20, facecolors="none", edgecolors=_TRIAL, linewidths=0.8,
+        seen = [(number, time_us) for number, time_us in pruned.items() if time_us <= ceiling]
+        axes.scatter(*_columns(seen), s=20, facecolors="none", edgecolors=_TRIAL, linewidths=0.8,
                      label=f"pruned after one launch ({len(pruned)})", zorder=2)  # fmt: skip
+    across = axes.get_xaxis_transform()
+    if slow:
+        axes.scatter(slow, [0.955] * len(slow), s=20, marker="^", color=_TRIAL, linewidths=0, transform=across,
+                     zorder=3, label=f"slower than is shown ({len(slow)})")  # fmt: skip
     if wrong:
         edge = [0.985] * len(wrong)  # of the height of the axes
-        across = axes.get_xaxis_transform()
         axes.scatter(wrong, edge, s=26, marker="x", color=_FAILED, linewidths=1.2, transform=across, zorder=3,
                      label=f"failed ({len(wrong)})")  # fmt: skip
     best, problem = result.best, result.info.problem
@@ -193,6 +210,10 @@ def _draw_trials(axes: "Axes", result: StudyResult) -> None:
         label = f"best: {time_us:.4g} µs, {rate(problem, time_us)} {problem.rate.unit.symbol} (trial {best.number})"
         axes.scatter([best.number], [time_us], s=170, marker="*", color=_BEST, edgecolors="white", linewidths=0.8,
                      label=label, zorder=5)  # fmt: skip
+
+
+def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
 
 
 def _draw_lines(axes: "Axes", result: StudyResult) -> None:
@@ -209,9 +230,12 @@ def _scale(axes: "Axes", result: StudyResult) -> None:
 
     rate = result.info.problem.rate
     known = (t.measurement.time_us if t.measurement.ok else t.measurement.pilot_us for t in result.trials)
-    times = [time_us for time_us in known if time_us is not None] + [result.info.library_us]
+    ceiling = _ceiling(result)
+    times = [time_us for time_us in known if time_us is not None and time_us <= ceiling] + [result.info.library_us]
     wide = max(times) > _WIDE * min(times)
     axes.set_yscale("log" if wide else "linear")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, min(high, 1.05 * ceiling))
     opposite = axes.twinx()
     opposite.set_visible(bool(rate.work))
     opposite.set_yscale(axes.get_yscale())

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tilescout.experiments.compare.play import Case, FinishedRuns, Run, Trace, run_all, run_one
+from tilescout.experiments.compare.result import Comparison, Standing
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import StoreError
 
@@ -130,3 +132,11 @@ def test_the_luck_of_a_search_is_its_problem_s_own(case: Case) -> None:
     again = run_one(Run("random", case, 30, 1))
     assert again.indices == traces[PROBLEM, 1]
     assert Run("tpe", other, 5, 1).entropy == Run("random", other, 9, 1).entropy
+
+
+@pytest.mark.parametrize(("seeds", "warned"), [(3, True), (20, False)])
+def test_a_score_far_below_random_search_of_few_seeds_is_warned_of(seeds: int, warned: bool) -> None:
+    scores = {"score": (-1.3, -4.0, 0.1)}
+    standing = Standing("lfbo", 6, (), False, scores, {}, {}, np.full((3, 2), np.nan), 0.0, {}, {})
+    comparison = Comparison(2, seeds, ("t.parquet",), {}, [standing], [], 12)
+    assert any("the score of lfbo is far below" in warning for warning in comparison.warnings) == warned

@@ -15,6 +15,7 @@ from tilescout.search.measure.provenance import Dataset, Provenance
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking import MlflowTracker
 from tilescout.search.tracking.mlflow_hooks import DatabaseRuns
+from tilescout.search.tracking.plots import convergence
 from tilescout.search.tracking.views import failures, gpu_account, heat_map, importance
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
@@ -134,3 +135,18 @@ def test_a_live_run_has_the_load_of_the_machine(store: str, monkeypatch: pytest.
             pass
         tracker.finish(study(info))
     assert client.get_run(tracker.run_id).info.status == "FINISHED"
+
+
+def test_slow_trials_do_not_flatten_a_plot_which_says_how_many_there_are() -> None:
+    result = study()
+    library, default = result.info.library_us, result.default
+    assert default is not None
+    ceiling = 1.6 * max(library, default.measurement.time_us)
+    timed = [trial for trial in result.trials if trial.measurement.ok]
+    slower = sum(trial.measurement.time_us > ceiling for trial in timed)
+    figure = convergence(result)
+    axes = figure.axes[0]
+    assert slower > 0
+    assert axes.get_ylim()[1] < max(trial.measurement.time_us for trial in timed)
+    assert f"slower than is shown ({slower})" in axes.get_legend_handles_labels()[1]
+    assert figure.axes[1].get_ylim() == axes.get_ylim()
