@@ -48,6 +48,14 @@ def fake_cublaslt() -> Iterator[ModuleType]:
 
 
 @pytest.fixture(scope="session")
+def plain_gemm() -> Iterator[ModuleType]:
+    """The package `plain_gemm`, importable here and in the processes that are started from here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parent / "search" / "kernels"))
+        yield importlib.import_module("plain_gemm")
+
+
+@pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The SQLite file of an MLflow store without runs: MLflow takes a second to make one, or ten on a slow disk."""
     folder = tmp_path_factory.mktemp("empty")

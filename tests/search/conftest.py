@@ -148,14 +148,6 @@ def alter_template() -> Callable[..., KernelTemplate]:
 
 
 @pytest.fixture(scope="session")
-def plain_gemm() -> Iterator[ModuleType]:
-    """The package `plain_gemm`, importable here and in the processes that are started from here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parent / "kernels"))
-        yield importlib.import_module("plain_gemm")
-
-
-@pytest.fixture(scope="session")
 def rows_on_host() -> Iterator[ModuleType]:
     """The package `rows_on_host`, importable here and in the processes that are started from here."""
     with pytest.MonkeyPatch.context() as patch:

@@ -50,6 +50,7 @@ def the_study(url: str, seed: int) -> optuna.Study:
     return optuna.load_study(study_name=name, storage=database.storage)
 
 
+@pytest.mark.slow
 def test_two_tuners_go_on_after_their_server_was_killed_twice(
     postgres_server: "PostgresServer", caplog: pytest.LogCaptureFixture
 ) -> None:
