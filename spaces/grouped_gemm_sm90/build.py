@@ -19,11 +19,20 @@ FUNCTION = "grouped_gemm_sm90"
 _OFFSET_BYTES = 4
 
 
-def build_object(shape: GemmShape, problem: GroupedProblem, path: Path) -> Built:
+def build_object(shape: GemmShape, mixed: bool, problem: GroupedProblem, path: Path) -> Built:
     """Write the object file; its entry point is ``grouped_gemm_sm90(a, b, ends, d, max_clusters)``.
 
     All sizes are dynamic; rows are promised to be multiples of 16 bytes. The kernel runs on the caller's current
     stream.
+
+    Parameters
+    ----------
+    shape, mixed
+        The compile-time parameters: see `GroupedGemmSm90`.
+    problem
+        A problem of the signature.
+    path
+        The file.
 
     Raises
     ------
@@ -40,7 +49,7 @@ def build_object(shape: GemmShape, problem: GroupedProblem, path: Path) -> Built
 
     ends = make_fake_compact_tensor(Int32, (experts,), assumed_align=_OFFSET_BYTES)
     arguments = (tensor(tokens, k), tensor(experts, n, k), ends, tensor(tokens, n), Int32(1))
-    compile_object(GroupedGemmSm90(shape, problem), arguments, path, FUNCTION)
+    compile_object(GroupedGemmSm90(shape, mixed, problem), arguments, path, FUNCTION)
     needed = block_bytes(shape, problem.element.bytes)
     # The launch code stores the size as an immediate operand. That it is there proves the arithmetic that the rules
     # rest on against what the compiler laid out.

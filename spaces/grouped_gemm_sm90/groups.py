@@ -25,6 +25,8 @@ class Groups:
     ----------
     shape
         The compile-time parameters.
+    mixed
+        Whether bands of tiles go over all groups, instead of over one after the other.
     ends
         The ends of the groups in A, in global memory: [experts].
     tokens
@@ -40,6 +42,7 @@ class Groups:
     """
 
     shape: GemmShape
+    mixed: bool
     ends: cute.Tensor
     tokens: Int32
     units: cute.Tensor
@@ -99,13 +102,13 @@ class Groups:
         return total * self.across
 
     @cute.jit
-    def at(self, work: Int32, chunk: Int32) -> tuple[Int32, tuple[Int32, Int32, Int32, Int32]]:
+    def at(self, work: Int32, count: Int32, chunk: Int32) -> tuple[Int32, tuple[Int32, Int32, Int32, Int32]]:
         """The tile of this block of a unit of work, found by a whole warp.
 
         Parameters
         ----------
-        work
-            The unit of work; there is one.
+        work, count
+            The unit of work, and how many there are.
         chunk
             The 32 groups in which the search begins: those of an earlier unit.
 
@@ -115,26 +118,49 @@ class Groups:
             The 32 groups in which it was found; and the tile's group, its first row of A, the end of the group's rows,
             and the tile's first column of D.
         """
+        if cutlass.const_expr(self.mixed):
+            # All groups are one long matrix: bands go over several, and earlier units say nothing of where this one is.
+            place = self.walk(work, count // self.across)
+            unit = place[self.token_axis]
+            chunk, expert, first, _ = self.find(unit, Int32(1), Int32(0))
+            token_unit, column_unit = unit - first, place[1 - self.token_axis]
+        else:
+            chunk, expert, first, last = self.find(work, self.across, chunk)
+            place = self.walk(work - first * self.across, last - first)
+            token_unit, column_unit = place[self.token_axis], place[1 - self.token_axis]
+        start, stop = self.rows_of(expert)
+        row = start + (token_unit * self.cluster[0] + self.block[self.token_axis]) * self.sizes[0]
+        column = (column_unit * self.cluster[1] + self.block[1 - self.token_axis]) * self.sizes[1]
+        return chunk, (expert, row, stop, column)
+
+    @cute.jit
+    def walk(self, work: Int32, along: Int32) -> tuple[Int32, Int32]:
+        """The place, along the rows and the columns of the product, of a unit of work among so many tokens' units."""
+        counts = (self.across, along) if cutlass.const_expr(self.shape.swap_ab) else (along, self.across)
+        m, n, _ = TileOrder(*counts, Int32(1), self.shape.swizzle, self.shape.raster_along_m).at(work)
+        return m, n
+
+    @cute.jit
+    def find(self, number: Int32, each: Int32, chunk: Int32) -> tuple[Int32, Int32, Int32, Int32]:
+        """The group of a number, each unit along the tokens counting as `each`; the search begins at some 32 groups.
+
+        Returns
+        -------
+        chunk, expert
+            The 32 groups in which it was found, and the group.
+        first, last
+            Units along the tokens before the group, and up to its end.
+        """
         lane = cute.arch.lane_idx()
-        units = self.units[chunk * LANES + lane]
-        behind = cute.arch.popc(cute.arch.vote_ballot_sync(units * self.across <= work))
+        behind = cute.arch.popc(cute.arch.vote_ballot_sync(self.units[chunk * LANES + lane] * each <= number))
         while behind == LANES:
             chunk += 1
-            units = self.units[chunk * LANES + lane]
-            behind = cute.arch.popc(cute.arch.vote_ballot_sync(units * self.across <= work))
+            behind = cute.arch.popc(cute.arch.vote_ballot_sync(self.units[chunk * LANES + lane] * each <= number))
         expert = chunk * LANES + behind
-        last = self.units[expert]
         first = Int32(0)
         if expert > 0:
             first = self.units[expert - 1]
-        along = last - first
-        counts = (self.across, along) if cutlass.const_expr(self.shape.swap_ab) else (along, self.across)
-        order = TileOrder(*counts, Int32(1), self.shape.swizzle, self.shape.raster_along_m)
-        m, n, _ = order.at(work - first * self.across)
-        place = (m * self.shape.cluster_m + self.block[0], n * self.shape.cluster_n + self.block[1])
-        token_tile, column_tile = place[self.token_axis], place[1 - self.token_axis]
-        start, stop = self.rows_of(expert)
-        return chunk, (expert, start + token_tile * self.sizes[0], stop, column_tile * self.sizes[1])
+        return chunk, expert, first, self.units[expert]
 
     @cute.jit
     def rows_of(self, expert: Int32) -> tuple[Int32, Int32]:

@@ -100,11 +100,14 @@ class GroupedGemmSm90:
     ----------
     shape
         The compile-time parameters; k is not split.
+    mixed
+        Whether bands of tiles go over all groups, instead of over one after the other.
     problem
         A problem of the signature.
     """
 
     shape: GemmShape
+    mixed: bool
     problem: GroupedProblem
 
     @cute.jit
@@ -238,6 +241,7 @@ class GroupedGemmSm90:
         tokens = Int32(cute.size(d, mode=[0]))
         groups = Groups(
             shape,
+            self.mixed,
             ends,
             tokens,
             shared.units.get_tensor(cute.make_layout(MOST_EXPERTS)),
@@ -300,7 +304,7 @@ class GroupedGemmSm90:
         _, _, stride = cute.arch.grid_dim()
         chunk = Int32(0)
         while work < count:
-            chunk, (expert, row, _, column) = groups.at(work, chunk)
+            chunk, (expert, row, _, column) = groups.at(work, count, chunk)
             rows = (column, row) if cutlass.const_expr(shape.swap_ab) else (row, column)
             left_shared, left_global = left.stages_from(rows[0], expert)
             right_shared, right_global = right.stages_from(rows[1], expert)
@@ -366,7 +370,7 @@ class GroupedGemmSm90:
             if group == 1:
                 cute.arch.barrier_arrive(barrier_id=TURN_BARRIER, number_of_threads=2 * WARP_GROUP)
         while work < count:
-            chunk, (_, row, stop, column) = groups.at(work, chunk)
+            chunk, (_, row, stop, column) = groups.at(work, count, chunk)
             if cutlass.const_expr(shape.pingpong):
                 cute.arch.barrier(barrier_id=TURN_BARRIER + group, number_of_threads=2 * WARP_GROUP)
             if cutlass.const_expr(shape.swap_ab or shape.groups == 1):  # noqa: SIM114 - decided here, the other by the GPU

@@ -38,6 +38,7 @@ KNOBS = (
     Knob("stages", tuple(range(2, 9)), "buffers of the ring between the warp group that loads and those that multiply"),
     Knob("swizzle", (1, 2, 4, 8), "width, in clusters, of the bands in which the tiles of an expert are walked"),
     Knob("raster", ("m", "n"), "direction in which a band is walked"),
+    Knob("order", ("experts", "mixed"), "whether a band ends with an expert, or goes over the tokens of all experts"),
 )
 
 
@@ -166,7 +167,7 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
         narrow = next((width for width in (16, 32, 64) if few <= width), 0)
         values: dict[str, Value] = {"swap_ab": int(narrow > 0), "tile_m": 128, "tile_n": narrow or 128, "tile_k": 64}
         values |= {"schedule": "cooperative", "warp_groups": 2, "cluster_m": 1, "cluster_n": 1}
-        values |= {"swizzle": 1, "raster": "n" if narrow else "m"}
+        values |= {"swizzle": 1, "raster": "n" if narrow else "m", "order": "experts"}
         if problem.n < MMA_ROWS or (not narrow and problem.n < 128):
             values |= {"tile_m": MMA_ROWS, "tile_n": narrow or 32, "warp_groups": 1}
         tile_m, tile_n, tile_k, groups = (int(values[name]) for name in ("tile_m", "tile_n", "tile_k", "warp_groups"))
@@ -189,7 +190,9 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
     def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
         from tilescout.spaces.grouped_gemm_sm90.build import build_object
 
-        return build_object(shape_of(configuration), GroupedProblem.small(signature), path)
+        return build_object(
+            shape_of(configuration), configuration["order"] == "mixed", GroupedProblem.small(signature), path
+        )
 
     @property
     def source_hash(self) -> str:
@@ -203,7 +206,7 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
 
 def shape_of(configuration: Mapping[str, Value]) -> GemmShape:
     """The kernel's compile-time parameters of a configuration."""
-    flags = ("raster", "schedule", "swap_ab")
+    flags = ("order", "raster", "schedule", "swap_ab")
     return GemmShape(
         **{name: int(configuration[name]) for name in configuration if name not in flags},
         split_k=1,

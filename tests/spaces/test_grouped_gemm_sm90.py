@@ -52,11 +52,27 @@ def test_rows_that_tma_can_not_move_and_too_many_experts_are_refused() -> None:
 
 def test_large_tiles_of_every_kind_compile_without_spills(tmp_path: Path) -> None:
     space = TEMPLATE.space(TEMPLATE.parse("128x4096x1536x2048:bf16:zipf-1"), H200)
-    common: dict[str, Value] = {"tile_k": 64, "cluster_m": 1, "cluster_n": 1, "stages": 2, "swizzle": 2, "raster": "m"}
+    common: dict[str, Value] = {
+        "tile_k": 64,
+        "cluster_m": 1,
+        "cluster_n": 1,
+        "stages": 2,
+        "swizzle": 2,
+        "raster": "m",
+        "order": "experts",
+    }
     wanted: list[dict[str, Value]] = [
         {"schedule": "cooperative", "warp_groups": 2, "swap_ab": 0, "tile_m": 256, "tile_n": 192},
         {"schedule": "pingpong", "warp_groups": 2, "swap_ab": 1, "tile_m": 192, "tile_n": 128, "cluster_n": 2},
-        {"schedule": "cooperative", "warp_groups": 3, "swap_ab": 0, "tile_m": 192, "tile_n": 192, "cluster_m": 2},
+        {
+            "schedule": "cooperative",
+            "warp_groups": 3,
+            "swap_ab": 0,
+            "tile_m": 192,
+            "tile_n": 192,
+            "cluster_m": 2,
+            "order": "mixed",
+        },
     ]
     with CompilePool(TEMPLATE, "bf16", H200.arch, ArtifactStore(tmp_path), CompileOptions()) as pool:
         built = [pool.submit(space[space.index({**common, **each})]) for each in wanted]
