@@ -32,7 +32,8 @@ class Client:
     module
         The model.
     call
-        Makes, of the model or of what ``torch.compile`` made of it, and rows, a function that runs one step.
+        Makes, of the model or of what ``torch.compile`` made of it, and rows, a function that runs one step. Of the
+        same rows the inputs are the same.
     """
 
     module: "torch.nn.Module"
@@ -98,7 +99,8 @@ def _blocks(phase: str, layers: int, device: str) -> Client:
 
     def call(compiled: Any, rows: int) -> "Callable[[], torch.Tensor]":
         shape = (rows, 1, sizes.hidden) if phase == "decode" else (1, rows, sizes.hidden)
-        x = torch.randn(shape, dtype=torch.bfloat16, device=device)
+        generator = torch.Generator(device).manual_seed(rows)
+        x = torch.randn(shape, dtype=torch.bfloat16, device=device, generator=generator)
         return _trained(stack, lambda: compiled(x).float().square().mean()) if phase == "train" else lambda: compiled(x)
 
     return Client(stack, call)
@@ -131,10 +133,12 @@ def _of_transformers(name: str, phase: str, layers: int, device: str) -> Client:
         torch.set_default_dtype(before)
     model = model.train() if phase == "train" else model.eval()
 
-    def tokens(*shape: int) -> "torch.Tensor":
-        return torch.randint(0, config.vocab_size, shape, device=device)
-
     def call(compiled: Any, rows: int) -> "Callable[[], torch.Tensor]":
+        generator = torch.Generator(device).manual_seed(rows)
+
+        def tokens(*shape: int) -> "torch.Tensor":
+            return torch.randint(0, config.vocab_size, shape, device=device, generator=generator)
+
         if phase == "train":
             ids = tokens(1, rows)
             return _trained(model, lambda: compiled(input_ids=ids, labels=ids, use_cache=False).loss)

@@ -7,7 +7,6 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as LateError
 from dataclasses import dataclass, field, replace
 
-from tilescout.search.autotuning.shortlist import shortlist
 from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.engines.engine import CannotMeasureError, Engine, Task
 from tilescout.search.engines.races import Racetrack
@@ -60,16 +59,9 @@ class Entry:
             compiled.cancel()
 
 
-def enter(engine: Engine, problem: GemmProblem, options: ContestOptions) -> Entry:
-    """Have the candidates of a product compiled, beside whatever else is going on.
-
-    Raises
-    ------
-    ProblemError, SpaceError
-        If the kernels can't compute it.
-    """
-    chosen = shortlist(engine.template, engine.space(problem), options.candidates)
-    return Entry(problem, [(each, engine.compile(each, problem.signature)) for each in chosen])
+def enter(engine: Engine, problem: GemmProblem, configurations: Sequence[Configuration]) -> Entry:
+    """Have the candidates of a product compiled, beside whatever else is going on; the default comes first."""
+    return Entry(problem, [(each, engine.compile(each, problem.signature)) for each in configurations])
 
 
 def decide(engine: Engine, entry: Entry, options: ContestOptions, deadline: float) -> Outcome | None:

@@ -8,8 +8,10 @@ import numpy as np
 from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.features import space_features
 from tilescout.costmodel.persistence import load_model, shipped_model
+from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate
 
@@ -19,18 +21,24 @@ _TWINS = ("swizzle", "raster")
 """Knobs that only change the order of tiles: of configurations that differ in nothing else, one is enough."""
 
 
-def shortlist(template: KernelTemplate, space: SearchSpace, count: int) -> list[Configuration]:
+def shortlist(template: KernelTemplate, problem: Problem, device: Device, count: int) -> list[Configuration]:
     """The default of a problem, and what the shipped cost model expects to be fastest; the default comes first.
 
     Parameters
     ----------
     template
         The kernels.
-    space
-        The configurations of the problem.
+    problem, device
+        What is computed, and where.
     count
         Configurations at most.
+
+    Raises
+    ------
+    ProblemError, SpaceError
+        If the kernels can't compute it.
     """
+    space: SearchSpace = template.space(problem, device)
     chosen = [template.default_in(space)]
     model = _model(space.name, space.device.name)
     if model is not None:

@@ -2,16 +2,19 @@
 
 import hashlib
 import logging
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import RLock, Timer
 
 from tilescout.costmodel.roofline import Roofline
 from tilescout.search.autotuning.contest import ContestOptions, Entry, decide, enter
 from tilescout.search.autotuning.ranks import agree
+from tilescout.search.autotuning.shortlist import shortlist
 from tilescout.search.autotuning.store import EvidenceStore
 from tilescout.search.autotuning.summary import Summary
 from tilescout.search.build.artifacts import ArtifactStore
@@ -22,12 +25,19 @@ from tilescout.search.export.graph_rewrite import Sighting
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import ProblemError, SpaceError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import KernelTemplate
 
 _LOG = logging.getLogger(__name__)
 
 _AHEAD = 3
 """Products whose candidates are compiled ahead of the one that is measured."""
+
+_SIZES = tuple(2**power for power in range(14))
+"""Where m is known only when the model runs, it is tuned at these too: our kernel then serves what lies between two."""
+
+_FOR_OTHER_SIZES = 0.5
+"""The share of what is left of the budget that these may have: other graphs may come."""
 
 
 @dataclass(frozen=True)
@@ -132,34 +142,46 @@ class Tuner:
         """Decide what can be decided; the digest of the bundle that then holds."""
         with self.store.lock(self.options.patience):
             bundle = self.store.bundle(self.store.state().bundle)
+            before = set(self.summary.tuned)
             # A product whose longest form is the library's is asked about again without its epilogue.
             while (wanted := self._wanted(sightings, bundle)) and self._left > 0 and not self._failed:
-                outcomes = self._contests(wanted)
-                if outcomes:
-                    bundle = self.store.add(
-                        outcomes, ArtifactStore(self._artifacts), self.device.arch, self.device.name
-                    )
-                    self.summary.tuned |= {outcome.problem for outcome in outcomes}
-                if len(outcomes) < len(wanted):
+                count = len(self.summary.tuned)
+                bundle = self._tuned(wanted, self._left) or bundle
+                if len(self.summary.tuned) - count < len(wanted):
                     break
             if wanted:
                 self.store.leave_unfinished()
+            else:
+                around = self._around(sightings, bundle, self.summary.tuned - before)
+                bundle = self._tuned(around, self._left * _FOR_OTHER_SIZES) or bundle
             return bundle.digest if bundle is not None else ""
 
-    def _contests(self, wanted: Sequence[GemmProblem]) -> list[Outcome]:
+    def _tuned(self, wanted: Sequence[GemmProblem], seconds: float) -> Bundle | None:
+        """The bundle with what was decided of some problems; None if nothing was."""
+        if not wanted or not (outcomes := self._contests(wanted, seconds)):
+            return None
+        artifacts = ArtifactStore(self._artifacts)
+        bundle = self.store.add(outcomes, artifacts, self.device.arch, self.device.name)
+        self.summary.tuned |= {outcome.problem for outcome in outcomes}
+        return bundle
+
+    def _contests(self, wanted: Sequence[GemmProblem], seconds: float) -> list[Outcome]:
         """The outcomes of as many contests as there is time for."""
         started = time.monotonic()
-        deadline = started + self._left
+        deadline = started + seconds
         found: list[Outcome] = []
         entries: dict[GemmProblem, Entry] = {}
         try:
-            engine = self._started()
+            with ThreadPoolExecutor(1) as starting:
+                coming = starting.submit(self._started)  # takes seconds, in which the first candidates are chosen
+                chosen = {problem: self._chosen(problem) for problem in wanted[: 1 + _AHEAD]}
+                engine = coming.result()
             for at, problem in enumerate(wanted):
                 if time.monotonic() >= deadline:
                     break
                 for ahead in wanted[at : at + 1 + _AHEAD]:
                     if ahead not in entries:
-                        entries[ahead] = enter(engine, ahead, self.options.contest)
+                        entries[ahead] = enter(engine, ahead, chosen.get(ahead) or self._chosen(ahead))
                 outcome = self._contest(engine, entries[problem], deadline)
                 if outcome is not None:
                     found.append(outcome)
@@ -173,6 +195,9 @@ class Tuner:
             self._left -= spent
             self.summary.seconds += spent
         return found
+
+    def _chosen(self, problem: GemmProblem) -> list[Configuration]:
+        return shortlist(self.template, problem, self.device, self.options.contest.candidates)
 
     def _contest(self, engine: Engine, entry: Entry, deadline: float) -> Outcome | None:
         started = time.monotonic()
@@ -206,6 +231,23 @@ class Tuner:
                 found[problem] += 1
         expected = {problem: count * Roofline.of(problem, self.device).time_us for problem, count in found.items()}
         return sorted(found, key=lambda problem: (-expected[problem], problem))
+
+    def _around(
+        self, sightings: Sequence[Sighting], bundle: Bundle | None, tuned: Set[GemmProblem]
+    ) -> list[GemmProblem]:
+        """Of products of unknown m that were tuned just now: other m at which they may be run, the nearest first."""
+        found: dict[GemmProblem, tuple[float, float]] = {}
+        for sighting in sightings:
+            problem = self._shown(sighting, bundle)
+            if not sighting.dynamic or problem not in tuned:
+                continue
+            for size in _SIZES:
+                other = replace(problem, m=size)
+                known = bundle is not None and other in bundle.by_problem
+                if not known and any(self._possible(Sighting((other,), dynamic=True))):
+                    away = abs(math.log2(size / problem.m))
+                    found[other] = away, -Roofline.of(other, self.device).time_us
+        return sorted(found, key=lambda problem: (found[problem], problem))
 
     def _undecided(self, sighting: Sighting, bundle: Bundle | None) -> GemmProblem | None:
         """The problem of a product that is next to be decided; None if it is decided for a kernel, or wholly."""

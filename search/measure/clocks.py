@@ -72,9 +72,9 @@ class ClockSampler:
             return None
 
     def other_processes(self) -> int:
-        """How many processes but this one compute on the GPU; 0 if NVML does not answer."""
+        """How many processes compute on the GPU but this one and its parent, which waits; 0 if NVML does not answer."""
         try:
             running = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
         except self._nvml.NVMLError:
             return 0
-        return sum(process.pid != os.getpid() for process in running)
+        return sum(process.pid not in (os.getpid(), os.getppid()) for process in running)

@@ -166,7 +166,7 @@ class Machine(ABC):
 
     @abstractmethod
     def other_processes(self) -> int:
-        """How many other processes compute on the device."""
+        """How many processes compute on the device but this one and its parent, which waits for it."""
 
 
 _ATTEMPTS = 8

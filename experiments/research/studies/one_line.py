@@ -3,8 +3,8 @@
     python -m tilescout.experiments.research one-line --client qwen3 --phase decode --rows 1 --rows 40 --out qwen3.json
 
 **First calls.** Each contender compiles the model in a process of its own, with caches of its own that are empty, and
-once more in a second process, with the caches of the first. The time is that of the first call, imports and weights not
-counted.
+once more in a second process, with the caches of the first. The times are those of the line itself and of the first
+call, for each number of rows in turn; making the model is not counted.
 
 **Steps.** One more process has all contenders, and runs them in turns, each round in a new random order. `called` is
 the time by the clock on the wall of some steps that are queued one after the other, `graph` that of a CUDA graph of
@@ -46,8 +46,10 @@ def first_call(client: str, phase: str, layers: int, rows: Sequence[int], asked:
     import torch
 
     made = make_client(client, phase, layers, "cuda")
+    torch.cuda.synchronize()
+    started = time.perf_counter()
     compiled, tuned = _compiled(asked["contender"], made.module, asked)
-    seconds = []
+    seconds = [time.perf_counter() - started]  # of the line itself
     with torch.set_grad_enabled(phase == "train"):
         for count in rows:
             step = made.call(compiled, count)
@@ -59,18 +61,24 @@ def first_call(client: str, phase: str, layers: int, rows: Sequence[int], asked:
     return {"seconds": seconds, "summary": str(tuned)}
 
 
-def steps(client: str, phase: str, layers: int, rows: Sequence[int], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The times of a step of all contenders, in turns."""
+def steps(
+    client: str, phase: str, layers: int, rows: Sequence[int], asked: Mapping[str, Any], keep: Callable[[Any], None]
+) -> dict[str, Any]:
+    """The times of a step of all contenders, in turns; kept as they come."""
     import torch
 
     made = make_client(client, phase, layers, "cuda")
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"summaries": {}}
+    held: dict[str, tuple[Any, Any]] = {}
     with torch.set_grad_enabled(phase == "train"):
         for count in rows:
-            torch._dynamo.reset()
+            if not asked["dynamic"]:
+                held = {}
+                torch._dynamo.reset()
             running = {}
             for contender in asked["contenders"]:
-                compiled, tuned = _compiled(contender, made.module, asked)
+                held[contender] = held.get(contender) or _compiled(contender, made.module, asked)
+                compiled, tuned = held[contender]
                 running[contender] = made.call(compiled, count)
                 for _ in range(_WARM):
                     result = running[contender]()
@@ -86,17 +94,19 @@ def steps(client: str, phase: str, layers: int, rows: Sequence[int], asked: Mapp
                 found[str(count)]["graph"] = _in_turns(graphs)
             except RuntimeError as error:  # a step that can't be captured, as one that trains
                 found[str(count)]["no graph"] = str(error).splitlines()[0]
-        found["summary"] = str(tuned)
+            found["summaries"][str(count)] = str(tuned)
+            keep(found)
     return found
 
 
 def _compiled(contender: str, module: "torch.nn.Module", asked: Mapping[str, Any]) -> tuple[Any, Any]:
     import torch
 
+    dynamic = bool(asked["dynamic"])
     if contender != "ours":
-        return torch.compile(module, mode=_MODES.get(contender), dynamic=False), ""
+        return torch.compile(module, mode=_MODES.get(contender), dynamic=dynamic), ""
     with autotune(asked["seconds"], asked["store"]) as tuned:
-        return torch.compile(module, dynamic=False), tuned
+        return torch.compile(module, dynamic=dynamic), tuned
 
 
 def _called(step: Any) -> "Callable[[], float]":
@@ -157,7 +167,7 @@ def _in_turns(running: "Mapping[str, Callable[[], float]]") -> dict[str, Any]:
 def _show(result: Mapping[str, Any]) -> None:
     console = Console(width=140)
     grid = Grid(title="first call, seconds", title_justify="left")
-    for heading in ("contender", "process", "seconds"):
+    for heading in ("contender", "process", "the line, then a first call for each number of rows"):
         grid.add_column(heading)
     for name, processes in result["first"].items():
         for number, one in enumerate(processes, 1):
@@ -174,7 +184,8 @@ def _show(result: Mapping[str, Any]) -> None:
                 low, high = one["quartiles"]
                 grid.add_row(rows, way, name, f"{one['us']:.1f}", f"{one['ratio']:.4f} [{low:.4f}, {high:.4f}]")
     console.print(grid)
-    console.print(result["steps"].get("summary", ""), markup=False)
+    for rows, summary in result["steps"].get("summaries", {}).items():
+        console.print(f"{rows} rows: {summary}", markup=False)
 
 
 @study(GPU_OR_RECORD, again=True)
@@ -184,17 +195,23 @@ def _show(result: Mapping[str, Any]) -> None:
 @click.option("--rows", type=click.IntRange(1), multiple=True, default=(1, 40), help="Rows; repeatable.")
 @click.option("--contender", "contenders", type=click.Choice(CONTENDERS), multiple=True, default=CONTENDERS)
 @click.option("--seconds", type=float, default=TunerOptions.seconds, show_default=True, help="Budget of autotune.")
+@click.option("--dynamic", is_flag=True, help="Compile once for all rows.")
+@click.option("--steps-only", is_flag=True, help="Leave the first calls out.")
 @click.option("--limit", type=float, default=300.0, show_default=True, help="Seconds that a process may take.")
 @click.option("--step", "only", hidden=True, help="Do this alone, in this process: first or steps.")
 @click.option("--store", type=click.Path(path_type=Path), hidden=True)
 def main(
     run: Run, client: str, phase: str, layers: int, rows: tuple[int, ...], contenders: tuple[str, ...], seconds: float,
-    limit: float, only: str | None, store: Path | None,
+    dynamic: bool, steps_only: bool, limit: float, only: str | None, store: Path | None,
 ) -> None:  # fmt: skip
     """Measure, or print what was measured."""
     asked = {"contenders": contenders, "contender": contenders[0], "seconds": seconds, "store": store}
+    asked["dynamic"] = dynamic
+    if only == "first":
+        run.keep(first_call(client, phase, layers, rows, asked))
+        return
     if only is not None:
-        run.keep({"first": first_call, "steps": steps}[only](client, phase, layers, rows, asked))
+        steps(client, phase, layers, rows, asked, run.keep)
         return
     if run.record is not None:
         _show(run.record.result)
@@ -203,7 +220,8 @@ def main(
         raise click.UsageError("--contender default is what the others are measured against")
     options = [("--client", client), ("--phase", phase), ("--layers", layers), ("--seconds", seconds)]
     options += [("--rows", count) for count in rows]
-    result: dict[str, Any] = {"client": client, "phase": phase, "layers": layers, "first": {}, "steps": {}}
+    result: dict[str, Any] = {"client": client, "phase": phase, "layers": layers, "dynamic": dynamic}
+    result |= {"first": {}, "steps": {}}
     with TemporaryDirectory() as folder:
         options.append(("--store", Path(folder, "evidence")))
 
@@ -212,15 +230,17 @@ def main(
             out.unlink(missing_ok=True)
             pairs = [*options, ("--step", step), ("--out", out), *(("--contender", each) for each in those)]
             command = module_command("tilescout.experiments.research", "one-line", *(str(x) for y in pairs for x in y))
+            command += ["--dynamic"] * dynamic
             caches = {"TORCHINDUCTOR_CACHE_DIR": str(Path(folder, cache)), "TRITON_CACHE_DIR": str(Path(folder, cache))}
+            error = ""
             try:
                 subprocess.run(command, env={**safe_environment(), **caches}, check=True, timeout=limit)
-                found: dict[str, Any] = json.loads(out.read_text())["result"]
-            except (OSError, subprocess.SubprocessError) as error:
-                found = {"error": str(error)[-300:]}
-            return found
+            except subprocess.SubprocessError as failed:
+                error = str(failed)[-300:]
+            found: dict[str, Any] = json.loads(out.read_text())["result"] if out.exists() else {}
+            return {**found, "error": error} if error else found
 
-        for contender in contenders:
+        for contender in contenders * (not steps_only):
             result["first"][contender] = []
             for _ in range(1 if contender == "max-autotune" else 2):
                 result["first"][contender].append(process("first", [contender], contender))

@@ -80,3 +80,15 @@ def test_a_product_whose_longest_form_is_the_librarys_is_looked_up_without_its_e
     finally:
         del tuner.template.check
     assert tuner.summary.met == {GemmProblem(64, 64, 64): 1}
+
+
+def test_an_unknown_size_is_tuned_at_powers_of_two_besides_the_nearest_first(
+    make_tuner: MakeTuner, decide_for: Callable[..., Bundle]
+) -> None:
+    bundle, tuner = decide_for(("40x64x64",), ("64x64x64",)), make_tuner()
+    product, tuned = GemmProblem(40, 64, 64), {GemmProblem(40, 64, 64)}
+    around = tuner._around([Sighting((product,), dynamic=True)], bundle, tuned)
+    assert [problem.m for problem in around[:4]] == [32, 16, 128, 8], "64 is known"
+    assert {problem.n for problem in around} == {64}
+    assert not tuner._around([Sighting((product,), dynamic=False)], bundle, tuned)
+    assert not tuner._around([Sighting((product,), dynamic=True)], bundle, set()), "it was known before"
