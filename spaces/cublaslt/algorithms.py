@@ -15,13 +15,14 @@ from tilescout.spaces.cublaslt.operation import CONFIGURED, WORKSPACE, Operation
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.loaders import Listing
 
-SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
+SPLITS = (*range(2, 13), 16, 24, 32)
 """Splits of k that are asked about, where an algorithm can split at all; the heuristic may name others."""
 REDUCTIONS = (1, 2, 4)
 """The reduction schemes of a split k: in place, in the type of the sums, in the type of the result."""
 CLUSTERS = range(52)
 INNER_SHAPES = range(1, 5)
 """The shapes that `cublasLt.h` 13.1 has names for; no capability lists those of an algorithm."""
+_SEEDS = 8  # candidates of one algorithm: the heuristic of 13.1 has no more of the newest, whatever it is asked for
 MOST_ASKED = 250_000
 """Configurations that the library is asked about at most; see `Listing.complete`."""
 
@@ -56,11 +57,15 @@ def guessed(operation: Operation, most: int) -> list[Row]:
     library = operation.library
     rows: dict[Row, int] = {}
     for algorithm in operation.guesses(most):
-        setting = tuple(library.configured(algorithm, attribute) for attribute in CONFIGURED.values())
-        rows.setdefault((library.configured(algorithm, Config.ID), *setting), len(rows) + 1)
+        number = library.configured(algorithm, Config.ID)
+        rows.setdefault((number, *_setting_of(operation, algorithm)), len(rows) + 1)
     if not rows:
         raise SpaceError(f"cuBLASLt {library.version} has no algorithm for this product")
     return [(guess, *row) for row, guess in rows.items()]
+
+
+def _setting_of(operation: Operation, algorithm: Algorithm) -> _Setting:
+    return tuple(operation.library.configured(algorithm, attribute) for attribute in CONFIGURED.values())
 
 
 def _inner(setting: _Setting, shape: int) -> _Setting:
@@ -86,49 +91,52 @@ class Census:
         self.operation, self.most, self.asked = operation, most, 0
 
     def algorithms(self) -> Iterator[Row]:
-        """All legal configurations, the newest algorithms first, without their rank; ends early after `most`."""
+        """All legal configurations, the newest algorithms first, without their rank; ends early after `most`.
+
+        Only of algorithms that the heuristic has a candidate of when it is asked for that one alone. Those of other
+        GPUs are listed for the types too, and have most of the combinations: on an H200, 13.1 has 22 algorithms for
+        bf16, of which 7 can run, and one that can't has 600 million combinations.
+        """
         library, types = self.operation.library, self.operation.product.types
         try:
             for identifier in reversed(library.identifiers(types, len(VALUES["algorithm"]))):
-                with suppress(LibraryError):  # listed for these types, and refused when it is made or looked at
+                with suppress(LibraryError):  # it has no candidate, or is refused when it is made or looked at
+                    seeds = [_setting_of(self.operation, each) for each in self.operation.guesses(_SEEDS, identifier)]
                     algorithm = library.algorithm(types, identifier)
-                    yield from ((0, identifier, *setting) for setting in self._settings(algorithm))
+                    yield from ((0, identifier, *setting) for setting in self._settings(algorithm, seeds))
         except _EnoughError:
             return
 
-    def _settings(self, algorithm: Algorithm) -> Iterator[_Setting]:
-        """The legal configurations of one algorithm.
+    def _settings(self, algorithm: Algorithm, seeds: Sequence[_Setting]) -> Iterator[_Setting]:
+        """The legal configurations of one algorithm, some of which are known.
 
-        The combinations of tile, stages and cluster are asked about first, with everything else as it is by default.
-        A cluster that none of them can have is left out of the rest. All else that the algorithm can be told is tried
+        A cluster is tried if one of these may have it. All combinations of tile, stages, cluster and custom option are
+        asked about first, with everything else as it is by default. All else that the algorithm can be told is tried
         on what was legal.
         """
         library, legal = self.operation.library, self._judge(algorithm)
-        tiles, stages = (library.capabilities(algorithm, list_) for list_ in (Cap.TILES, Cap.STAGES))
-        options = range(1, min(library.capability(algorithm, Cap.CUSTOM_OPTION), VALUES["custom_option"][-1]) + 1)
+        tiles = library.capabilities(algorithm, Cap.TILES)
+        stages = sorted({*library.capabilities(algorithm, Cap.STAGES), *(seed[1] for seed in seeds)})
+        options = range(min(library.capability(algorithm, Cap.CUSTOM_OPTION), VALUES["custom_option"][-1]) + 1)
         swizzles = range(library.capability(algorithm, Cap.SWIZZLE) + 1)
         mask = library.capability(algorithm, Cap.REDUCTIONS)
         can_split = library.capability(algorithm, Cap.SPLIT_K) != 0
         splits = [(parts, scheme) for parts in SPLITS for scheme in REDUCTIONS if can_split and mask & scheme]
 
-        def all_of(clusters: Sequence[int], options: Sequence[int]) -> list[_Setting]:
-            asked = grid(tiles, stages, clusters, options)
-            settings = ((tile, stage, 1, 0, 0, 0, cluster, option) for tile, stage, cluster, option in asked)
-            return [setting for setting in settings if legal(setting)]
-
-        found = all_of(CLUSTERS, [0])
-        clusters = sorted({setting[6] for setting in found}) or CLUSTERS
+        clusters = [each for each in CLUSTERS if any(legal((*seed[:6], each, seed[7])) for seed in seeds)]
+        if len(clusters) == len(CLUSTERS):
+            clusters = [0]  # it has none, and does not look at what it is told
+        asked = grid(tiles, stages, clusters, options)
+        settings = ((tile, stage, 1, 0, 0, 0, cluster, option) for tile, stage, cluster, option in asked)
+        found = [setting for setting in settings if legal(setting)]
         yield from found
-        others = all_of(clusters, options)
-        yield from others
-        for tile, stage, *_, cluster, option in [*found, *others]:
+        for tile, stage, *_, cluster, option in found:
             for swizzle, (parts, scheme) in grid(swizzles, [(1, 0), *splits]):
                 changed = (tile, stage, parts, scheme, swizzle, 0, cluster, option)
                 if (swizzle or parts > 1) and legal(changed):
                     yield changed
-        alone = [*found, *others]
-        shapes = [shape for shape in INNER_SHAPES if alone and legal(_inner(alone[0], shape))]
-        for each, shape in grid(alone, shapes):
+        shapes = [shape for shape in INNER_SHAPES if found and legal(_inner(found[0], shape))]
+        for each, shape in grid(found, shapes):
             if legal(_inner(each, shape)):
                 yield _inner(each, shape)
 

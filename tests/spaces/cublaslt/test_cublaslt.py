@@ -107,6 +107,14 @@ def test_everything_legal_is_listed_once_with_the_heuristics_guesses_first(fake_
     ]
 
 
+def test_algorithms_of_other_devices_are_not_asked_about(fake_cublaslt: ModuleType):
+    asked = operation(fake_cublaslt, "48x64x40:bf16")
+    found = listing(asked, None)
+
+    assert 11 in asked.library.identifiers(asked.product.types, 8)
+    assert found.asked < 600  # as many tiles as that one has
+
+
 def test_a_split_that_needs_too_much_memory_is_not_listed(fake_cublaslt: ModuleType):
     found = listing(operation(fake_cublaslt, "1024x4096x16:bf16"), None)
 

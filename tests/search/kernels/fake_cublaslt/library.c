@@ -1,9 +1,10 @@
 /* A library with cuBLASLt's functions whose products are plain loops on the host.
 
-   It has two algorithms. 7 knows tiles 1 and 2, three custom options, swizzles, splits of k in place and in fp32, and
+   It has three algorithms. 7 knows tiles 1 and 2, three custom options, swizzles, splits of k in place and in fp32, and
    clusters 0 and 3; its heuristic names four of them, one twice. 9 is right, but can't compute a product of more than 8
-   columns. What differs between configurations is how often each element is computed, so that their times differ.
-   Algorithm 7 with custom option 2 computes something wrong, and with custom option 3 it takes the process down. */
+   columns. 11 is for other devices, and has many tiles. What differs between configurations is how often each element
+   is computed, so that their times differ. Algorithm 7 with custom option 2 computes something wrong, and with custom
+   option 3 it takes the process down. */
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -112,15 +113,15 @@ int cublasLtMatmulPreferenceSetAttribute(Preference *preference, int attribute, 
 
 int cublasLtMatmulAlgoGetIds(void *handle, int compute, int scale, int a, int b, int c, int d, int most, int *ids,
                              int *count) {
-    const int known[] = {7, 9};
+    const int known[] = {7, 9, 11};
     if (a != 14 && a != 28) return UNSUPPORTED;
-    *count = most < 2 ? most : 2;
+    *count = most < 3 ? most : 3;
     memcpy(ids, known, *count * sizeof *known);
     return OK;
 }
 
 int cublasLtMatmulAlgoInit(void *handle, int compute, int scale, int a, int b, int c, int d, int id, Algorithm *made) {
-    if (id != 7 && id != 9) return INVALID;
+    if (id != 7 && id != 9 && id != 11) return INVALID;
     memset(made, 0, sizeof *made);
     made->config[ID] = id, made->config[SPLIT_K] = 1;
     return OK;
@@ -144,12 +145,16 @@ static int list(const uint32_t *values, size_t count, void *value, size_t size, 
 int cublasLtMatmulAlgoCapGetAttribute(const Algorithm *algorithm, int attribute, void *value, size_t size,
                                       size_t *written) {
     const uint32_t tiles[] = {1, 2}, stages[] = {4};
-    int rich = algorithm->config[ID] == 7;
+    uint32_t others[600];
+    int rich = algorithm->config[ID] != 9;
     switch (attribute) {
     case 0: return one(rich, value, size, written);
     case 1: return one(rich ? 1 | 2 : 0, value, size, written);
     case 2: return one(rich, value, size, written);
-    case 6: return list(tiles, rich ? 2 : 0, value, size, written);
+    case 6:
+        for (int at = 0; at < 600; ++at) others[at] = at + 1;
+        if (algorithm->config[ID] == 11) return list(others, 600, value, size, written);
+        return list(tiles, rich ? 2 : 0, value, size, written);
     case 7: return one(rich ? 3 : 0, value, size, written);
     case 13: return list(stages, rich ? 1 : 0, value, size, written);
     case 16:
@@ -183,6 +188,7 @@ int cublasLtMatmulAlgoCheck(void *handle, const Desc *desc, const Layout *a, con
     found->algorithm = *algorithm;
     /* The splits in fp32 need more than 32 MiB from a result of 2,000,000 elements on: the caller must look. */
     found->workspace = split && set[REDUCTION] == 2 ? 4 * d->rows * d->columns * set[SPLIT_K] : 0;
+    if (set[ID] == 11) return UNSUPPORTED;
     if (set[ID] == 9) {
         for (int each = 1; each < CONFIGS; ++each)
             if (set[each] != (each == SPLIT_K)) return UNSUPPORTED;
@@ -200,7 +206,11 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, const Desc *desc, const Layout 
     if (a->type != 14 && a->type != 28) return UNSUPPORTED;
     if ((desc->epilogue & 4) && !desc->bias) return UNSUPPORTED;
     if (a->type == 28 && !(desc->scales[0] && desc->scales[1])) return UNSUPPORTED;
-    if (preference->search == 1 && found[0].algorithm.config[ID] != 7) return UNSUPPORTED;
+    if (preference->search == 1 && found[0].algorithm.config[ID] != 7) { /* limited to the other algorithm */
+        if (d->rows > 8 || found[0].algorithm.config[ID] == 11) return UNSUPPORTED;
+        found[0].workspace = 0, found[0].state = OK, found[0].waves = 1, *count = 1;
+        return OK;
+    }
     *count = most < 4 ? most : 4;
     for (int at = 0; at < *count; ++at) {
         Algorithm *made = &found[at].algorithm;

@@ -1,0 +1,127 @@
+"""Matrix products compiled by TorchInductor with one of its backends alone, which it tunes by timing candidates."""
+
+import contextlib
+import io
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tilescout.spaces.errors import TilescoutError, one_line
+from tilescout.spaces.gemm import GemmProblem, epilogue_inputs
+from tilescout.spaces.workloads import Tensors
+
+if TYPE_CHECKING:
+    import torch
+
+# What TorchInductor writes to standard error, in all releases from 2.0 on.
+_SPENT = re.compile(
+    r"benchmarking takes ([0-9.]+) seconds(?: and ([0-9.]+) seconds precompiling)?(?: for (\d+) choices)?"
+)
+
+
+class NoBackendError(TilescoutError):
+    """A backend has no kernel for a product in this torch."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A product that TorchInductor compiled and tuned.
+
+    Attributes
+    ----------
+    run
+        Takes the problem's inputs, and returns the result in new memory.
+    seconds
+        What the first call took: compiling, and timing the candidates.
+    benchmarking, precompiling
+        The parts of that which TorchInductor says that it timed and compiled candidates for; None if it says nothing.
+    candidates
+        How many there were; None if it does not say.
+    """
+
+    run: Callable[..., Any]
+    seconds: float
+    benchmarking: float | None
+    precompiling: float | None
+    candidates: int | None
+
+    def launch(self, inputs: Tensors, output: "torch.Tensor") -> None:
+        """Start it; its result is in memory of its own, and `output` stays as it is."""
+        self.run(*inputs)
+
+    def launch_into(self, inputs: Tensors, output: "torch.Tensor") -> None:
+        """Start it, and put the result where it is looked at."""
+        output.copy_(self.run(*inputs))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The cost of it, ready for JSON."""
+        names = ("seconds", "benchmarking", "precompiling", "candidates")
+        return {name: getattr(self, name) for name in names}
+
+
+def form_of(problem: GemmProblem, device: "torch.device") -> Callable[..., "torch.Tensor"]:
+    """How a model writes a problem: a function of A [batch, m, k], B [batch, n, k] and its epilogue's vectors."""
+    import torch
+
+    functional = torch.nn.functional
+    activations = {"": lambda x: x, "relu": torch.relu, "gelu": functional.gelu, "silu": functional.silu}
+    activation: Callable[..., torch.Tensor] = activations[problem.activation]
+    out, one = getattr(torch, problem.result.torch_name), torch.ones(1, device=device)
+
+    def form(*inputs: torch.Tensor) -> torch.Tensor:
+        a, b = inputs[:2]
+        alpha, bias = epilogue_inputs(problem, inputs)
+        if problem.element.bytes == 1:
+            first = one if alpha is None else alpha
+            return activation(torch._scaled_mm(a[0], b[0].t(), first, one, bias=bias, out_dtype=out))[None]
+        result = (a[0] @ b[0].t())[None] if problem.batch == 1 else torch.bmm(a, b.transpose(1, 2))
+        result = result if alpha is None else result * alpha
+        return activation(result if bias is None else result + bias)
+
+    return form
+
+
+def tune_by(backend: str, problem: GemmProblem, inputs: Tensors) -> Tuned:
+    """Compile a problem with TorchInductor, which may choose among the candidates of one backend alone.
+
+    Its caches are not used, so that the seconds are those of a first time.
+
+    Raises
+    ------
+    NoBackendError
+        If this torch has no candidate of the backend for it, or can't compile one.
+    """
+    import torch
+
+    torch._dynamo.reset()
+    options: dict[str, Any] = {
+        "max_autotune_gemm": True,
+        "max_autotune_gemm_backends": backend,
+        "autotune_fallback_to_aten": False,
+        "force_disable_caches": True,
+    }
+    known = torch._inductor.config.get_config_copy()
+    options = {name: value for name, value in options.items() if name in known}  # names come and go with releases
+    compiled = torch.compile(form_of(problem, inputs[0].device), dynamic=False, options=options)
+    said, started = io.StringIO(), time.monotonic()
+    try:
+        with contextlib.redirect_stderr(said), torch.no_grad():
+            result = compiled(*inputs)
+    except Exception as error:  # whatever the compilers of this torch raise
+        raise NoBackendError(f"no kernel by {backend}: {one_line(error, 200)}") from error
+    if result.is_cuda:
+        torch.cuda.synchronize(result.device)
+    seconds = time.monotonic() - started
+    found = _SPENT.search(said.getvalue())
+    benchmarking, precompiling, count = found.groups() if found else (None, None, None)
+    if result.is_cuda and found is None:
+        raise NoBackendError(f"torch {torch.__version__} timed no candidate by {backend}")
+    return Tuned(
+        run=torch.no_grad()(compiled),
+        seconds=seconds,
+        benchmarking=None if benchmarking is None else float(benchmarking),
+        precompiling=None if precompiling is None else float(precompiling),
+        candidates=None if count is None else int(count),
+    )
