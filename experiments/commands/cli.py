@@ -32,6 +32,7 @@ _COMMANDS = {
     "compare": ("compare:compare", "Compare search strategies on recorded tables."),
     "predict": ("predict:predict", "Show what a cost model expects to be fastest."),
     "portfolio": ("portfolio:portfolio", "Choose the few kernels that serve many problems."),
+    "dispatcher": ("dispatcher:dispatcher", "Choose the kernels of a product for every m."),
     "train": ("train:train", "Train a cost model on a table."),
     "evaluate-model": ("evaluate_model:evaluate_model", "See how good a cost model is on problems left out."),
     "studies": ("studies:studies", "List, show, compare or delete the studies of a store."),

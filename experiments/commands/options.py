@@ -269,6 +269,7 @@ _RESULTS = (
     ("space", "signature", "arch", "kernels"),  # compile
     ("problem", "runs", "why"),  # export
     ("space", "candidates", "curve", "portfolio"),  # portfolio
+    ("kind", "problem", "kernels", "ranges"),  # dispatcher
 )
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import CostModel
 from tilescout.search.dispatch.dispatcher import Count, Dispatcher, used
 from tilescout.search.dispatch.kernels import MOST_ROWS, Kernels, probes, promising
@@ -59,10 +60,10 @@ class DispatchOptions:
 
     kernels: int = 8
     most_rows: int = MOST_ROWS
-    candidates: int = 32
-    explored: int = 24
+    candidates: int = 48
+    explored: int = 32
     seconds: float | None = None
-    exploring: float = 0.5
+    exploring: float = 0.4
     tolerance: float = 0.005
     enough: float = 0.01
 
@@ -181,6 +182,22 @@ def predict_dispatcher(kernels: Kernels, model: CostModel, options: DispatchOpti
     found = stretches(times.take(kept), options.tolerance)
     made = _dispatcher(kernels.take(kept), found, choices, options)
     return replace(made, measured_by=f"nothing was measured: {source}")
+
+
+def regret_over_m(dispatcher: Dispatcher, kernels: Kernels) -> tuple[Integers, Floats, Floats]:
+    """Every m, and the regret there as a share: by the estimate, and at most, both of shape [sizes].
+
+    Parameters
+    ----------
+    dispatcher
+        A dispatcher that was measured.
+    kernels
+        Its kernels.
+    """
+    times = times_of(Grid.of(kernels, dispatcher.most_rows), {point.m: point for point in dispatcher.points})
+    choice = choice_of(dispatcher.stretches, len(kernels), times.sizes)
+    estimate = times.regret[choice, np.arange(len(times.sizes))]
+    return times.sizes, np.expm1(estimate), np.expm1(np.minimum(times.bound(choice), _MOST))
 
 
 def candidates(kernels: Kernels, model: CostModel | None, options: DispatchOptions) -> Kernels:

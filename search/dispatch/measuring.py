@@ -4,12 +4,19 @@ import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
+
+import numpy as np
 
 from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.dispatch.kernels import Kernels
 from tilescout.search.dispatch.points import Point, Ratio
-from tilescout.search.engines.engine import Engine, Task
+from tilescout.search.engines.engine import Engine, LiveOptions, Task
 from tilescout.search.measure.measurement import Status
+from tilescout.search.measure.protocol import ProtocolOptions
+
+SWEEPING = LiveOptions(protocol=replace(ProtocolOptions(), heating_us=40_000.0))
+"""As always, but the library heats the device for less before its steady time is taken: it never cools in a sweep."""
 
 
 class Sweep:
@@ -67,3 +74,20 @@ class Sweep:
             else:
                 failed[number] = outcome.error
         return Point(m, library_us, ratios, slower, failed, time.monotonic() - started)
+
+    def race(self, point: Point, numbers: Sequence[int], rounds: int, seed: int) -> dict[int, float]:
+        """Time over the library's of kernels that were right at a point's m, once more, in interleaved rounds.
+
+        Raises
+        ------
+        CannotMeasureError
+            If one of the kernels took the measuring process down.
+        """
+        problem = self.kernels.at(point.m)
+        tasks = []
+        for number in numbers:
+            built = self._compiling[number].result()
+            assert isinstance(built, Artifact), "it was right before"
+            tasks.append(Task(self.kernels.configurations[number], built, problem, point.library_us))
+        ratios = self._engine.race(self._gpu, tasks, rounds, 1, seed).result()
+        return dict(zip(numbers, np.exp(np.log(ratios).mean(axis=0)).tolist(), strict=True))

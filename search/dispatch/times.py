@@ -10,6 +10,10 @@ from tilescout.search.dispatch.points import Point
 from tilescout.search.dispatch.steps import Grid
 from tilescout.spaces.tiling import Integers
 
+_WAVES = 2.0  # with fewer, the time of a kernel over its work changes from one m to the next
+_NEIGHBOURS = 9  # points whose median tells the pace at one of them
+_MOST_OFF = 0.12  # log: a clock is not further off
+
 
 @dataclass(frozen=True, eq=False)
 class Times:
@@ -74,10 +78,11 @@ def times_of(grid: Grid, points: Mapping[int, Point]) -> Times:
     sizes, kernels = grid.sizes, len(grid.legal)
     measured = np.array(sorted(points), dtype=np.int64)
     places = np.searchsorted(sizes, measured)
+    off = levels(grid, points)
     mean = np.full((kernels + 1, len(sizes)), np.inf)
     low, high = mean.copy(), mean.copy()
     for row in range(kernels + 1):
-        logs = np.array([_log_time(points[int(m)], row if row < kernels else None) for m in measured])
+        logs = np.array([_log_time(points[int(m)], row if row < kernels else None) for m in measured]) - off
         known = np.isfinite(logs)
         if not known.any():
             continue
@@ -87,6 +92,32 @@ def times_of(grid: Grid, points: Mapping[int, Point]) -> Times:
         mean[row, allowed], high[row, allowed] = found[0][allowed], found[2][allowed]
         low[row, allowed] = np.minimum(np.maximum(found[1], grid.floor), found[0])[allowed]
     return Times(sizes, mean, low, high)
+
+
+def levels(grid: Grid, points: Mapping[int, Point]) -> Floats:
+    """Log of how much the clock of the device was off at each point, of shape [points], in rising order of m.
+
+    Large products draw so much power that the clock depends on what ran before: times of one point are all too long or
+    all too short together, by up to some percent, though their ratios are right. The time of a kernel over its work
+    changes little from one m to the next. So what all kernels are off that by, in the median, is put down to the clock.
+    """
+    measured = sorted(points)
+    work = grid.work[:, np.searchsorted(grid.sizes, measured)]
+    logs = np.array([[_log_time(points[m], row) for m in measured] for row in range(len(grid.work))])
+    timed = np.array([[row in points[m].ratios for m in measured] for row in range(len(grid.work))])
+    pace = np.where(timed & (work >= _WAVES), logs - np.log(work), np.nan)
+    pace = pace[np.isfinite(pace).any(axis=1)]
+    off = np.zeros(len(measured))
+    several = np.flatnonzero(np.isfinite(pace).any(axis=0))
+    if len(several) < _NEIGHBOURS:
+        return off
+    pace = pace[:, several]
+    level = np.nanmedian(pace - np.nanmedian(pace, axis=1, keepdims=True), axis=0)
+    place = np.log(np.array(measured)[several])
+    for at, each in enumerate(several):
+        near = np.argsort(np.abs(place - place[at]), kind="stable")[:_NEIGHBOURS]
+        off[each] = np.clip(level[at] - np.median(level[near]), -_MOST_OFF, _MOST_OFF)
+    return off
 
 
 def _log_time(point: Point, kernel: int | None) -> float:

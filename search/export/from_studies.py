@@ -1,6 +1,7 @@
 """From finished studies to a bundle: their decisions, and the kernels of these."""
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -11,6 +12,7 @@ from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStor
 from tilescout.search.build.compilers import CompileOptions, CompilePool, describe
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
 from tilescout.search.export.decisions import Decision, Outcome, best_of, judge
+from tilescout.search.export.ranges import Dispatch, family
 from tilescout.search.studies.checksums import check_sealed
 from tilescout.search.studies.places import result_of, study_store
 from tilescout.spaces.devices import find_device
@@ -164,7 +166,32 @@ def why_not(outcome: Outcome, template: KernelTemplate) -> str:
     return ""
 
 
-def make_bundle(outcomes: Sequence[Outcome], store: ArtifactStore, out: Path, named: Named = NONE_NAMED) -> Bundle:
+@dataclass(frozen=True)
+class Dispatched:
+    """The ranges of m of a product, with their kernels.
+
+    Attributes
+    ----------
+    device
+        The device that they were measured on, by its short name.
+    dispatch
+        The ranges.
+    kernels
+        By digest: what a bundle records of a kernel, and where its shared object lies.
+    """
+
+    device: str
+    dispatch: Dispatch
+    kernels: Mapping[str, tuple[Kernel, Path]]
+
+
+def make_bundle(
+    outcomes: Sequence[Outcome],
+    store: ArtifactStore,
+    out: Path,
+    named: Named = NONE_NAMED,
+    dispatched: Sequence[Dispatched] = (),
+) -> Bundle:
     """Write a bundle of what was decided; a kernel that the store lacks is compiled again.
 
     Parameters
@@ -177,15 +204,18 @@ def make_bundle(outcomes: Sequence[Outcome], store: ArtifactStore, out: Path, na
         The directory to be.
     named
         Templates that studies may be of, beside those that tilescout and installed packages bring.
+    dispatched
+        Products whose kernel is chosen by ranges of m, one each.
 
     Raises
     ------
     ExportError
-        If the outcomes are of several devices, or a kernel can't be had as it was measured.
+        If the outcomes are of several devices, two dispatchers are of one product, or a kernel can't be had as it was
+        measured.
     StoreError, ArtifactError
         If the bundle can't be written, or an artifact is damaged.
     """
-    devices = sorted({outcome.device for outcome in outcomes})
+    devices = sorted({*(outcome.device for outcome in outcomes), *(each.device for each in dispatched)})
     if len(devices) != 1:
         raise ExportError(
             f"the studies are of several devices ({', '.join(devices)}) and a bundle is for one: "
@@ -193,14 +223,19 @@ def make_bundle(outcomes: Sequence[Outcome], store: ArtifactStore, out: Path, na
         )
     device = devices[0]
     arch = find_device(device).arch
-    decisions, kernels = [], {}
+    products = Counter(family(each.dispatch.problem) for each in dispatched)
+    if dispatched and max(products.values()) > 1:
+        raise ExportError(f"two dispatchers are of {max(products, key=lambda name: products[name])}: name one of them")
+    decisions = []
+    kernels = {digest: kernel for each in dispatched for digest, kernel in each.kernels.items()}
     for outcome in outcomes:
         digest = ""
         if outcome.configuration is not None:
             digest, kernel, shared_object = kernel_of(outcome, arch, store, named)
             kernels[digest] = (kernel, shared_object)
         decisions.append(Decision(outcome.problem, outcome.choice, outcome.evidence, digest))
-    return write_bundle(out, arch, device, installed_versions(), decisions, kernels, named)
+    dispatches = [each.dispatch for each in dispatched]
+    return write_bundle(out, arch, device, installed_versions(), decisions, kernels, named, dispatches)
 
 
 def kernel_of(outcome: Outcome, arch: str, store: ArtifactStore, named: Named = NONE_NAMED) -> tuple[str, Kernel, Path]:

@@ -8,7 +8,7 @@ the fastest is given up early. The file says how a kernel's time grows with m, a
 """
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +21,15 @@ from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.experiments.commands.options import collected, seed_option, store_option
 from tilescout.experiments.research.runner import Run, device_option, study
 from tilescout.search.dispatch.kernels import MOST_ROWS, Kernels, portfolio_of, promising
-from tilescout.search.dispatch.measuring import Sweep
+from tilescout.search.dispatch.measuring import SWEEPING, Sweep
 from tilescout.search.dispatch.points import Point
-from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.local import LocalEngine
-from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.errors import ModelError, ProblemError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
 
 SPACE = "gemm_sm90"
-SWEEPING = LiveOptions(protocol=replace(ProtocolOptions(), heating_us=20_000.0))
-"""As always, but the library heats the device for less before its steady time is taken: it never cools in a sweep."""
 
 
 def sizes(count: int, most_rows: int, seed: int) -> list[int]:

@@ -1,0 +1,309 @@
+"""``tilescout dispatcher``: a few kernels of one product, and the ranges of m that each serves."""
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+from rich.console import Console
+from rich.table import Table as Grid
+
+from tilescout.costmodel.estimator import CostModel
+from tilescout.costmodel.persistence import load_model, shipped_model
+from tilescout.experiments.commands.dispatcher_plot import draw
+from tilescout.experiments.commands.options import (
+    check_output,
+    check_result,
+    collected,
+    console_beside,
+    examples,
+    json_option,
+    space_argument,
+    store_option,
+    write_result,
+)
+from tilescout.search.dispatch.building import DispatchOptions, candidates, measure_dispatcher, predict_dispatcher
+from tilescout.search.dispatch.dispatcher import Dispatcher, read_dispatcher
+from tilescout.search.dispatch.kernels import MOST_ROWS, Kernels, portfolio_of
+from tilescout.search.dispatch.measuring import SWEEPING, Sweep
+from tilescout.search.dispatch.points import Point
+from tilescout.search.dispatch.recorded import Recorded
+from tilescout.search.dispatch.vendored import python_text
+from tilescout.search.engines.local import LocalEngine
+from tilescout.search.engines.selection import usable_gpus
+from tilescout.search.studies.folders import artifacts
+from tilescout.spaces.devices import DEVICES, find_device
+from tilescout.spaces.errors import MALFORMED, DeviceError, ModelError, StoreError, one_line
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.inputs import parse_json, read_regular
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.outputs import is_matplotlib, write_whole
+from tilescout.spaces.templates import KernelTemplate, load_template
+
+_LOG = logging.getLogger(__name__)
+_SECONDS = 70.0
+_LARGEST = 1 << 28  # bytes of a recorded sweep; a size with 32 kernels has 3 kB
+
+
+@dataclass(frozen=True)
+class DispatcherRequest:
+    """The parameters of the command; its help text says what each means."""
+
+    space: str
+    product: str
+    kernels: int
+    most_rows: int
+    candidates: int
+    seconds: float
+    device: str
+    sweep: Path | None
+    model: Path | None
+    store: Path
+    out: Path | None
+    python: Path | None
+    plot: Path | None
+    mlflow_uri: str | None
+    json_path: Path | None
+
+    @property
+    def options(self) -> DispatchOptions:
+        """How the dispatcher is built."""
+        seconds = None if self.sweep is not None else self.seconds
+        return DispatchOptions(
+            kernels=self.kernels, most_rows=self.most_rows, candidates=self.candidates, seconds=seconds
+        )
+
+
+@click.command(
+    epilog=examples(
+        "tilescout dispatcher gemm_sm90 --product 6144x4096:bf16",
+        "tilescout dispatcher gemm_sm90 --product 6144x4096:bf16 --kernels 4 --plot regret.png --python kernels.py",
+        "tilescout dispatcher gemm_sm90 --product 6144x4096:bf16 --device h200 --json -",
+    )
+)
+@space_argument
+@click.option("--product", required=True, metavar="NxK[:...]", help="n and k, and the types, layout and epilogue.")
+@click.option("--kernels", type=click.IntRange(1, 64), default=8, show_default=True, help="Most kernels to keep.")
+@click.option("--most-rows", type=click.IntRange(16, 1 << 20), default=MOST_ROWS, show_default=True, help="Largest m.")
+@click.option(
+    "--candidates",
+    type=click.IntRange(1, 1000),
+    default=DispatchOptions.candidates,
+    show_default=True,
+    help="Kernels of the space's portfolio to choose among: those that a model expects to serve best.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=1),
+    default=_SECONDS,
+    show_default=True,
+    help="Time to measure for at most, besides compiling.",
+)
+@click.option(
+    "--device",
+    default="cuda",
+    show_default=True,
+    metavar="cuda[:N]|NAME",
+    help="Measure on this GPU; or measure nothing, and let a cost model choose for a device of this name, as h200.",
+)
+@click.option("--sweep", type=click.Path(path_type=Path, dir_okay=False), help="Replay times that were recorded.")
+@click.option("--model", type=click.Path(path_type=Path), help="Learned model. [default: the shipped one]")
+@store_option
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File. [default: one in the store]")
+@click.option("--python", type=click.Path(path_type=Path, dir_okay=False), help="Write it as a Python file too.")
+@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw the regret over m here.")
+@click.option("--mlflow", "mlflow_uri", metavar="URI", help="MLflow server. [default: a SQLite file in the store]")
+@json_option
+@collected(DispatcherRequest)
+def dispatcher(asked: DispatcherRequest) -> None:
+    """Choose the few kernels of SPACE that serve a product for every m, and the ranges of m that each serves.
+
+    All candidates are timed at some m, the best few are kept, and these are timed where it is in doubt which is the
+    fastest: at the ends of their waves. Where the library is faster, it serves. Without a GPU, recorded times can be
+    replayed, or a cost model chooses; then nothing is proven. `tilescout export --dispatcher` makes a bundle of it.
+    """
+    _check(asked)
+    template = load_template(asked.space)
+    problem = GemmProblem.parse(f"1x{asked.product}")
+    template.check(problem)
+    found = _built(asked, template, problem)
+    place = asked.out or asked.store / "dispatchers" / f"{found.name}.json"
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"can't write {place}: {error.strerror}") from error
+    found.write(place)
+    console = console_beside(asked.json_path)
+    print_dispatcher(found, console)
+    if asked.python is not None:
+        write_whole(asked.python, python_text(found).encode())
+    if asked.plot is not None:
+        draw(found, asked.plot)
+    _log(found, asked, place)
+    console.print(f"dispatcher: {place}", highlight=False, soft_wrap=True)
+    write_result(asked.json_path, found.to_dict())
+
+
+def _check(asked: DispatcherRequest) -> None:
+    check_result(asked.json_path)
+    if asked.device not in DEVICES and asked.device != "cuda" and not asked.device.removeprefix("cuda:").isdigit():
+        raise DeviceError(f"unknown device {asked.device!r}, allowed are cuda, cuda:N, and {', '.join(DEVICES)}")
+    for path, kind, is_one in (
+        (asked.out, "a dispatcher", _is_dispatcher),
+        (asked.python, "a dispatcher in Python", lambda file: "kernel_of" in file.read_text(errors="replace")),
+        (asked.plot, "a plot", is_matplotlib),
+    ):
+        if path is not None:
+            check_output(path, kind, is_one)
+
+
+def _is_dispatcher(path: Path) -> bool:
+    try:
+        read_dispatcher(path)
+    except StoreError:
+        return False
+    return True
+
+
+def _built(asked: DispatcherRequest, template: KernelTemplate, problem: GemmProblem) -> Dispatcher:
+    if asked.sweep is not None:
+        return _replayed(asked, template, problem)
+    if asked.device in DEVICES:
+        return _predicted(asked, template, problem)
+    if not usable_gpus(template):
+        raise DeviceError(
+            f"no GPU here that {template.name} builds for: with the name of one, as `--device h200`, a model chooses"
+        )
+    with LocalEngine(template, artifacts(asked.store), [asked.device], options=SWEEPING) as engine:
+        model, _ = _model(asked, engine.device.name)
+        chosen = candidates(portfolio_of(template, problem, engine.device), model, asked.options)
+        versions = {**engine.versions, "protocol": engine.protocol}
+        described = engine.provenance.description
+        return measure_dispatcher(Sweep(engine, chosen), asked.options, described, versions, _watch)
+
+
+def _watch(point: Point) -> None:
+    fastest = min((ratio.value for ratio in point.ratios.values()), default=float("nan"))
+    _LOG.info("m = %d: the best of %d kernels takes %.3f of the library's time", point.m, len(point.ratios), fastest)
+
+
+def _predicted(asked: DispatcherRequest, template: KernelTemplate, problem: GemmProblem) -> Dispatcher:
+    device = find_device(asked.device)
+    model, origin = _model(asked, device.name)
+    if model is None:
+        raise ModelError(f"no model of {template.name} on {device.name} is shipped: name one with --model")
+    options = replace(asked.options, candidates=max(asked.candidates, asked.kernels))
+    chosen = candidates(portfolio_of(template, problem, device), model, options)
+    return predict_dispatcher(chosen, model, options, origin)
+
+
+def _replayed(asked: DispatcherRequest, template: KernelTemplate, problem: GemmProblem) -> Dispatcher:
+    assert asked.sweep is not None
+    source, device = recorded_sweep(asked.sweep, problem, template)
+    replay = f"replayed from {asked.sweep.name}, measured on {device}"
+    return measure_dispatcher(source, asked.options, replay, {})
+
+
+def recorded_sweep(path: Path, problem: GemmProblem, template: KernelTemplate) -> tuple[Recorded, str]:
+    """The times of a product in a file that the study ``dispatch-sweep`` wrote, and the GPU.
+
+    Raises
+    ------
+    StoreError
+        If it has none, or is something else.
+    """
+    try:
+        result = parse_json(read_regular(path, _LARGEST))["result"]
+        held = {each["problem"]: each for each in result["products"].values()}
+        if str(problem) not in held:
+            shown = ", ".join(name.removeprefix("1x") for name in held)
+            raise StoreError(f"{path} has no times of {str(problem).removeprefix('1x')}: it has {shown}")
+        one = held[str(problem)]
+        points = {each["m"]: Point.from_dict(each) for each in one["points"]}
+        kernels = [Configuration.of(each) for each in one["kernels"]]
+        device = str(result["device"])
+        source = Kernels(template, find_device(device), problem, kernels)
+    except OSError as error:
+        raise StoreError(f"can't read {path}: {error.strerror}") from error
+    except MALFORMED as error:
+        raise StoreError(f"{path} is no record of a sweep: {one_line(error, 100)}") from error
+    return Recorded(source, points), device
+
+
+def _model(asked: DispatcherRequest, device: str) -> tuple[CostModel | None, str]:
+    path = asked.model if asked.model is not None else shipped_model(asked.space, device)
+    if path is None:
+        return None, ""
+    model, card = load_model(path)
+    return model, f"learned from {card.rows:,} measurements of {len(card.problems)} problems"
+
+
+def print_dispatcher(found: Dispatcher, console: Console) -> None:
+    """Print the ranges, the kernels, and what is known of the regret."""
+    product = str(found.problem).removeprefix("1x")
+    title = f"{found.space} on {found.device}, {product} for 1 to {found.most_rows:,} rows ({found.measured_by})"
+    grid = Grid(title=title, title_justify="left")
+    for heading in ("m", "kernel", "m measured", "of the library's time", "proven"):
+        grid.add_column(heading, justify="right")
+    for each in found.stretches:
+        inside = [point for point in found.points if each.low <= point.m <= each.high]
+        worst = max((found.over_library(point) for point in inside), default=None)
+        grid.add_row(
+            f"{each.low:,} to {each.high:,}" if each.low < each.high else f"{each.low:,}",
+            "library" if each.kernel is None else str(each.kernel + 1),
+            str(len(inside)),
+            "" if worst is None else f"at most {worst:.3f}",
+            "yes" if found.is_proven(each) else "no",
+        )
+    console.print(grid)
+    for number, kernel in enumerate(found.kernels, start=1):
+        text = " ".join(f"{name}={value}" for name, value in kernel.items())
+        console.print(f"{number}: {text}", highlight=False, soft_wrap=True)
+    for line in _told(found):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _told(found: Dispatcher) -> list[str]:
+    lines = []
+    if found.counts:
+        costs = ", ".join(f"{each.kernels}: {each.mean:.2%} ({each.worst:.1%})" for each in found.counts)
+        lines.append(f"kernels to the mean regret against all candidates, and the worst: {costs}")
+    if found.regret is not None and found.bound is not None:
+        lines.append(
+            f"against these kernels and the library, over every m: {found.regret.mean:.2%} on average by the estimate, "
+            f"{found.regret.worst:.2%} at worst; between {len(found.points)} measured m no more than "
+            f"{found.bound.mean:.2%} on average and {found.bound.worst:.1%} at m = {found.bound.at:,} is possible if "
+            "time does not fall as m grows"
+        )
+    return lines
+
+
+def _log(found: Dispatcher, asked: DispatcherRequest, place: Path) -> None:
+    """Log the dispatcher, its plot and its Python file to MLflow."""
+    from tilescout.search.tracking.experiment import log_experiment
+
+    params = {
+        "product": asked.product,
+        "space": found.space,
+        "device": found.device,
+        "measured_by": found.measured_by,
+        "most_kernels": asked.kernels,
+        "candidates": asked.candidates,
+    }
+    metrics: dict[str, float] = {
+        "kernels": len(found.kernels),
+        "ranges": len(found.stretches),
+        "sizes": len(found.points),
+    }
+    for name, regret in (("regret", found.regret), ("bound", found.bound)):
+        if regret is not None:
+            metrics |= {f"{name}_mean": regret.mean, f"{name}_worst": regret.worst}
+    with TemporaryDirectory() as folder:
+        files = [place, Path(folder, "dispatcher.py")]
+        files[1].write_text(python_text(found))
+        if found.points:
+            files.append(Path(folder, "regret.png"))
+            draw(found, files[2])
+        where = asked.mlflow_uri if asked.mlflow_uri is not None else asked.store
+        log_experiment(where, "dispatchers", params, metrics, files)

@@ -1,0 +1,50 @@
+"""The plot of a dispatcher: times of its kernels over m, and the regret."""
+
+from pathlib import Path
+
+from tilescout.search.dispatch.building import regret_over_m
+from tilescout.search.dispatch.dispatcher import Dispatcher
+from tilescout.search.dispatch.kernels import Kernels
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import StoreError
+from tilescout.spaces.templates import find_template
+
+
+def draw(dispatcher: Dispatcher, path: Path) -> None:
+    """Draw the kernels' times over the library's at the measured m, and the regret at every m.
+
+    Raises
+    ------
+    StoreError
+        If nothing was measured: a model's choice has no regret to draw.
+    """
+    if not dispatcher.points:
+        raise StoreError("nothing of the dispatcher was measured, so that there is no regret to draw")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 7), dpi=120, layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    for number in range(len(dispatcher.kernels)):
+        shown = [(point.m, point.ratios[number].value) for point in dispatcher.points if number in point.ratios]
+        if shown:
+            above.plot(*zip(*shown, strict=True), ".", markersize=4, label=f"kernel {number + 1}")
+    sizes = [point.m for point in dispatcher.points]
+    above.plot(sizes, [dispatcher.over_library(point) for point in dispatcher.points], "k-", lw=0.8, label="dispatched")
+    above.axhline(1.0, color="grey", lw=0.8)
+    above.set_ylabel("time over the library's")
+    above.legend(ncols=3, fontsize="small")
+    kernels = Kernels(
+        find_template(dispatcher.space), find_device(dispatcher.device), dispatcher.problem, dispatcher.kernels
+    )
+    every, estimate, bound = regret_over_m(dispatcher, kernels)
+    below.plot(every, 100 * bound, lw=0.8, label="at most, if time does not fall as m grows")
+    below.plot(every, 100 * estimate, lw=0.8, label="estimate")
+    below.plot(sizes, [0.0] * len(sizes), "|", color="grey", label="measured m")
+    below.set_xscale("log", base=2)
+    below.set_yscale("symlog", linthresh=1)
+    below.set_xlabel("m")
+    below.set_ylabel("time over the best of these kernels and the library, % more")
+    below.legend(fontsize="small")
+    product = str(dispatcher.problem).removeprefix("1x")
+    figure.suptitle(f"{dispatcher.space} on {dispatcher.device}, {product}: {len(dispatcher.stretches)} ranges of m")
+    figure.savefig(path)

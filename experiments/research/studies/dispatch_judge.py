@@ -1,0 +1,244 @@
+"""Build dispatchers for products that no suite holds, and judge them at random m by exhaustive timing and a race.
+
+    python -m tilescout.experiments.research dispatch-judge --out judged.json
+
+The products are drawn by a seed from the published models of `draw-problems`; none is in a suite, so that nothing was
+fitted or chosen on them. Each dispatcher has --seconds to measure for. Then, at m drawn evenly from 1 to 16,384, the
+kernels of the portfolio that a model finds most promising are timed in turns with `torch.mm`, and the best three race
+what the dispatcher serves. The regret is the time of what it serves over the least in that race, `torch.mm` among them.
+Which one that is was picked in the same race, so that the regret is rather too large. A dispatcher that the cost model
+alone chooses is judged beside it.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table as Grid
+
+from tilescout.costmodel.estimator import CostModel
+from tilescout.costmodel.persistence import load_model, shipped_model
+from tilescout.experiments.commands.options import collected, seed_option, store_option
+from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, device_option, study
+from tilescout.experiments.research.studies.draw_problems import known_products, products
+from tilescout.search.dispatch.building import DispatchOptions, candidates, measure_dispatcher, predict_dispatcher
+from tilescout.search.dispatch.dispatcher import Dispatcher
+from tilescout.search.dispatch.kernels import MOST_ROWS, Kernels, portfolio_of, promising
+from tilescout.search.dispatch.measuring import SWEEPING, Sweep
+from tilescout.search.engines.engine import CannotMeasureError, Engine
+from tilescout.search.engines.local import LocalEngine
+from tilescout.search.studies.folders import artifacts
+from tilescout.spaces.errors import ModelError
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.suite import find_suite
+from tilescout.spaces.templates import find_template
+
+_LOG = logging.getLogger(__name__)
+
+SPACE, SIGNATURE = "gemm_sm90", "bf16"
+FASTEST, ROUNDS = 3, 6
+KINDS = ("dense", "deep")
+MEASURED, PREDICTED = "measured", "predicted"
+
+
+def drawn(count: int, seed: int) -> list[tuple[str, int, int]]:
+    """Products of published models that are in no suite, the one of problems to judge by among them."""
+    held = known_products() | {(each.n, each.k) for each in find_suite("out-of-sample").parsed(GemmProblem.parse)}
+    listed = {product[1:]: product for kind in KINDS for product in products(kind) if product[1:] not in held}
+    names = sorted(listed)
+    order = np.random.default_rng(seed).permutation(len(names))
+    return [listed[names[at]] for at in order[:count]]
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Times what dispatchers serve against the best of many kernels.
+
+    Attributes
+    ----------
+    engine, model
+        Measure and predict.
+    candidates
+        Kernels of the portfolio that are timed.
+    """
+
+    engine: Engine
+    model: CostModel
+    candidates: int
+
+    def sweep(self, problem: GemmProblem, dispatchers: Mapping[str, Dispatcher]) -> Sweep:
+        """A sweep of the kernels of dispatchers and of the portfolio."""
+        whole = portfolio_of(self.engine.template, problem, self.engine.device)
+        listed = promising(whole, self.model, MOST_ROWS, self.candidates).configurations
+        served = [kernel for dispatcher in dispatchers.values() for kernel in dispatcher.kernels]
+        return Sweep(self.engine, replace(whole, configurations=tuple(dict.fromkeys([*served, *listed]))))
+
+    def at(self, sweep: Sweep, m: int, dispatchers: Mapping[str, Dispatcher], seed: int) -> dict[str, Any]:
+        """What the race at m tells of each dispatcher: the time over the library's, and over the least."""
+        logs = sweep.kernels.predict(self.model, [m])[:, 0]
+        point = sweep.at(m, np.argsort(np.nan_to_num(logs, nan=np.inf), kind="stable").tolist())
+        served = {name: number_of(sweep.kernels, each, m) for name, each in dispatchers.items()}
+        fastest = sorted(point.ratios, key=lambda number: point.ratios[number].value)[:FASTEST]
+        right = {*point.ratios, *point.slower}
+        shown = (each for each in served.values() if each is not None and each in right)
+        runners = list(dict.fromkeys([*shown, *fastest]))
+        ratios = sweep.race(point, runners, ROUNDS, seed) if runners else {}
+        least = min([1.0, *ratios.values()])
+        found: dict[str, Any] = {"m": m, "library_us": point.library_us, "best": least, "timed": len(right)}
+        for name, number in served.items():
+            ratio = 1.0 if number is None else ratios.get(number, math.nan)
+            found[name] = {"ratio": ratio, "regret": ratio / least - 1, "library": number is None}
+        return found
+
+
+def judged(judge: Judge, problem: GemmProblem, asked: "Asked", seed: int) -> dict[str, Any]:
+    """Build the dispatchers of a product, and judge them."""
+    options = DispatchOptions(seconds=asked.seconds)
+    engine = judge.engine
+    started = time.monotonic()
+    kernels = candidates(portfolio_of(engine.template, problem, engine.device), judge.model, options)
+    versions = {**engine.versions, "protocol": engine.protocol}
+    described = engine.provenance.description
+    made = {
+        MEASURED: measure_dispatcher(Sweep(engine, kernels), options, described, versions),
+        PREDICTED: predict_dispatcher(kernels, judge.model, options, "the shipped model"),
+    }
+    built = time.monotonic() - started
+    sweep = judge.sweep(problem, made)
+    generator = np.random.default_rng(seed)
+    random = generator.choice(MOST_ROWS, asked.sizes, replace=False) + 1
+    measured = generator.permutation([point.m for point in made[MEASURED].points])[: asked.again]
+    started = time.monotonic()
+    points: dict[str, list[dict[str, Any]]] = {"again": [], "judged": []}
+    for name, sizes in (("again", measured), ("judged", random)):
+        for m in sizes.tolist():
+            if time.monotonic() - started > asked.judging:
+                break
+            try:
+                points[name].append(judge.at(sweep, m, made, seed))
+            except CannotMeasureError as error:
+                _LOG.warning("%d rows: %s", m, error)
+    return {
+        "problem": str(problem),
+        "dispatchers": {name: each.to_dict() for name, each in made.items()},
+        "build_seconds": built,
+        "judge_seconds": time.monotonic() - started,
+        **points,
+    }
+
+
+def number_of(kernels: Kernels, dispatcher: Dispatcher, m: int) -> int | None:
+    """The number among some kernels of the one that a dispatcher serves m rows with; None for the library."""
+    kernel = dispatcher.find(m)
+    return None if kernel is None else list(kernels.configurations).index(dispatcher.kernels[kernel])
+
+
+def figures(points: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
+    """The figures of one dispatcher over all m that were judged."""
+    regret = np.array([point[name]["regret"] for point in points], dtype=np.float64)
+    ratio = np.array([point[name]["ratio"] for point in points], dtype=np.float64)
+    known = np.isfinite(regret)
+    regret, ratio = regret[known], ratio[known]
+    return {
+        "sizes": int(known.sum()),
+        "unknown": int((~known).sum()),
+        "mean": float(regret.mean()),
+        "worst": float(regret.max()),
+        "worst_at": int([point["m"] for point, good in zip(points, known, strict=True) if good][int(regret.argmax())]),
+        "over_2": float((regret > 0.02).mean()),
+        "over_5": float((regret > 0.05).mean()),
+        "speed": float(np.exp(-np.log(ratio).mean())),
+        "slowest": float(ratio.max()),
+    }
+
+
+def print_figures(console: Console, found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Print and return the figures of every product."""
+    grid = Grid(title="dispatchers at random m: regret against the best of a race with the portfolio and torch.mm")
+    for heading in ("product", "chosen by", "kernels", "ranges", "m judged", "mean", "worst", "at m", "over 2 %"):
+        grid.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("over 5 %", "speed over torch.mm", "slowest over torch.mm", "again at measured m, slowest"):
+        grid.add_column(heading, justify="right")
+    result: dict[str, Any] = {}
+    for text, one in found.items():
+        result[text] = {}
+        for name in (MEASURED, PREDICTED):
+            told = result[text][name] = figures(one["judged"], name)
+            again = max((point[MEASURED]["ratio"] for point in one["again"]), default=math.nan)
+            shown = f"{again:.4f}" if name == MEASURED else ""
+            held = one["dispatchers"][name]
+            counts = (str(len(held["kernels"])), str(len(held["ranges"])), str(told["sizes"]))
+            grid.add_row(
+                f"{text} ({one['model']})", name, *counts, f"{told['mean']:.2%}", f"{told['worst']:.2%}",
+                f"{told['worst_at']:,}", f"{told['over_2']:.1%}", f"{told['over_5']:.1%}", f"{told['speed']:.4f}",
+                f"{told['slowest']:.4f}", shown,
+            )  # fmt: skip
+        measured = result[text][MEASURED]
+        measured["again_slowest"] = max((point[MEASURED]["ratio"] for point in one["again"]), default=math.nan)
+        measured["build_seconds"] = one["build_seconds"]
+    console.print(grid)
+    for text, one in found.items():
+        console.print(
+            f"{text}: built in {one['build_seconds']:.0f} s, {len(one['dispatchers'][MEASURED]['points'])} m measured, "
+            f"judged {len(one['judged'])} m in {one['judge_seconds']:.0f} s",
+            highlight=False,
+        )
+    return result
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The parameters of the command; its help text says what each means."""
+
+    products: int
+    seconds: float
+    sizes: int
+    judging: float
+    again: int
+    candidates: int
+    device: str
+    seed: int
+    store: Path
+
+
+@study(GPU_OR_RECORD, again=True)
+@click.option("--products", type=click.IntRange(min=1), default=2, show_default=True, help="Products to draw.")
+@click.option("--seconds", type=float, default=70.0, show_default=True, help="To measure for, of each dispatcher.")
+@click.option("--sizes", type=click.IntRange(min=1), default=200, show_default=True, help="Random m to judge at.")
+@click.option("--judging", type=float, default=150.0, show_default=True, help="Seconds for these, of each product.")
+@click.option("--repeats", "again", default=20, show_default=True, help="Measured m to race at once more.")
+@click.option("--candidates", type=click.IntRange(1, 200), default=64, show_default=True, help="Kernels to judge by.")
+@device_option
+@seed_option
+@store_option
+@collected(Asked)
+def main(run: Run, asked: Asked) -> None:
+    """Build and judge a dispatcher of every product."""
+    console = Console(width=200)
+    if run.record is not None:
+        print_figures(console, run.record.result["products"])
+        return
+    found: dict[str, Any] = {}
+    report: dict[str, Any] = {"signature": SIGNATURE, "products": found}
+    with LocalEngine(find_template(SPACE), artifacts(asked.store), [asked.device], options=SWEEPING) as engine:
+        report |= {"device": engine.product, "protocol": engine.protocol, "versions": dict(engine.versions)}
+        shipped = shipped_model(SPACE, engine.device.name)
+        if shipped is None:
+            raise ModelError(f"no model of {SPACE} on {engine.device.name} is shipped: nothing says what to time")
+        model, _ = load_model(shipped)
+        judge = Judge(engine, model, asked.candidates)
+        for place, (origin, n, k) in enumerate(drawn(asked.products, asked.seed)):
+            problem = GemmProblem.parse(f"1x{n}x{k}:{SIGNATURE}")
+            found[f"{n}x{k}"] = one = judged(judge, problem, asked, asked.seed + place)
+            one["model"] = origin
+            run.keep(report)
+            console.print(f"{n}x{k} ({origin}) is judged", highlight=False)
+    report["figures"] = print_figures(console, found)
+    run.keep(report)

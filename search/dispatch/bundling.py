@@ -1,0 +1,81 @@
+"""From dispatchers to a bundle: their kernels, and the ranges of m by which a model chooses among them."""
+
+from collections.abc import Sequence
+
+from tilescout.search.build.artifacts import ArtifactStore
+from tilescout.search.dispatch.dispatcher import SLOWER, Dispatcher
+from tilescout.search.export.decisions import Choice, Evidence, Outcome
+from tilescout.search.export.from_studies import Dispatched, kernel_of
+from tilescout.search.export.ranges import Dispatch, Range
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import ExportError
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.templates import NONE_NAMED, Named
+
+
+def dispatched(dispatchers: Sequence[Dispatcher], store: ArtifactStore, named: Named = NONE_NAMED) -> list[Dispatched]:
+    """The ranges of dispatchers with their kernels; a kernel that the store lacks is compiled again.
+
+    Parameters
+    ----------
+    dispatchers
+        The dispatchers.
+    store
+        Compiled kernels.
+    named
+        Templates that they may be of, beside those that tilescout and installed packages bring.
+
+    Raises
+    ------
+    ExportError
+        If nothing of one was measured, or a kernel can't be had as it was measured.
+    StoreError, ArtifactError
+        If an artifact can't be written or is damaged.
+    """
+    return [_dispatched(dispatcher, store, named) for dispatcher in dispatchers]
+
+
+def _dispatched(dispatcher: Dispatcher, store: ArtifactStore, named: Named) -> Dispatched:
+    if not dispatcher.points or not dispatcher.versions:
+        raise ExportError(
+            f"nothing of the dispatcher {dispatcher.name} was measured on a GPU, and a bundle holds only what was: "
+            "measure it first"
+        )
+    kernels = [kernel_of(_outcome(dispatcher, each), _arch(dispatcher), store, named) for each in dispatcher.kernels]
+    digests: dict[int | None, str] = {None: "", **{number: digest for number, (digest, _, _) in enumerate(kernels)}}
+    ranges = tuple(
+        Range(each.low, each.high, digests[each.kernel], dispatcher.is_proven(each)) for each in dispatcher.stretches
+    )
+    dispatch = Dispatch(
+        problem=dispatcher.problem,
+        ranges=ranges,
+        dispatcher=dispatcher.name,
+        measured_by=dispatcher.measured_by,
+        versions=dict(dispatcher.versions),
+        sizes=tuple(point.m for point in dispatcher.points),
+        over_library=max(dispatcher.over_library(point) for point in dispatcher.points),
+    )
+    return Dispatched(
+        device=dispatcher.device,
+        dispatch=dispatch,
+        kernels={digest: (kernel, path) for digest, kernel, path in kernels},
+    )
+
+
+def _outcome(dispatcher: Dispatcher, configuration: Configuration) -> Outcome:
+    """A kernel of a dispatcher as the outcome of a search has it."""
+    reason = f"at most {SLOWER:.0%} slower than the library at each measured m that it serves"
+    evidence = Evidence(dispatcher.name, reason, measured_by=dispatcher.measured_by, versions=dispatcher.versions)
+    return Outcome(
+        dispatcher.problem,
+        dispatcher.space,
+        dispatcher.space_hash,
+        dispatcher.device,
+        Choice.OURS,
+        evidence,
+        configuration,
+    )
+
+
+def _arch(dispatcher: Dispatcher) -> str:
+    return find_device(dispatcher.device).arch
