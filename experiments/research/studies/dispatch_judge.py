@@ -28,6 +28,7 @@ from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.experiments.commands.options import collected, seed_option, store_option
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, device_option, study
 from tilescout.experiments.research.studies.draw_problems import known_products, products
+from tilescout.experiments.research.studies.draw_spread import MOST_BYTES
 from tilescout.search.dispatch.building import DispatchOptions, candidates, measure_dispatcher, predict_dispatcher
 from tilescout.search.dispatch.dispatcher import Dispatcher
 from tilescout.search.dispatch.kernels import MOST_ROWS, Kernels, portfolio_of, promising
@@ -52,7 +53,7 @@ def drawn(count: int, seed: int) -> list[tuple[str, int, int]]:
     """Products of published models that are in no suite, the one of problems to judge by among them."""
     held = known_products() | {(each.n, each.k) for each in find_suite("out-of-sample").parsed(GemmProblem.parse)}
     listed = {product[1:]: product for kind in KINDS for product in products(kind) if product[1:] not in held}
-    names = sorted(listed)
+    names = sorted(name for name in listed if GemmProblem(MOST_ROWS, *name).bytes <= MOST_BYTES)
     order = np.random.default_rng(seed).permutation(len(names))
     return [listed[names[at]] for at in order[:count]]
 
@@ -81,7 +82,7 @@ class Judge:
         return Sweep(self.engine, replace(whole, configurations=tuple(dict.fromkeys([*served, *listed]))))
 
     def at(self, sweep: Sweep, m: int, dispatchers: Mapping[str, Dispatcher], seed: int) -> dict[str, Any]:
-        """What the race at m tells of each dispatcher: the time over the library's, and over the least."""
+        """By the race at m of each dispatcher: the time over the library's, and over the least."""
         logs = sweep.kernels.predict(self.model, [m])[:, 0]
         point = sweep.at(m, np.argsort(np.nan_to_num(logs, nan=np.inf), kind="stable").tolist())
         served = {name: number_of(sweep.kernels, each, m) for name, each in dispatchers.items()}

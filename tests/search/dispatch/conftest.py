@@ -46,7 +46,6 @@ class InventedGpu(Engine):
     template = find_template("gemm_sm90")
     device = DEVICES["h200"]
     product, protocol, protocol_text = "an invented GPU", "invented", ""
-    versions = {"torch": "2.11.0"}
     provenance = Provenance("live", "measured on an invented GPU")
     gpus = compilers = 1
 
@@ -67,6 +66,7 @@ class InventedGpu(Engine):
         self.legal = np.stack([self.kernels.legal(m) for m in sizes.tolist()], axis=1)
         library = np.log(start + np.exp(full.min() + 0.05) * sizes / MOST)
         self.logs: Floats = np.vstack([np.where(self.legal, logs, np.inf), library])
+        self.versions = {"torch": "2.11.0"}
         self.noise, self.generator, self.measured = noise, generator, 0
 
     def library(self, problem: Problem) -> str:
