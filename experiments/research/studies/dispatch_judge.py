@@ -82,7 +82,7 @@ class Judge:
         return Sweep(self.engine, replace(whole, configurations=tuple(dict.fromkeys([*served, *listed]))))
 
     def at(self, sweep: Sweep, m: int, dispatchers: Mapping[str, Dispatcher], seed: int) -> dict[str, Any]:
-        """By the race at m of each dispatcher: the time over the library's, and over the least."""
+        """For each dispatcher, by a race at m: the time over the library's, and over the least."""
         logs = sweep.kernels.predict(self.model, [m])[:, 0]
         point = sweep.at(m, np.argsort(np.nan_to_num(logs, nan=np.inf), kind="stable").tolist())
         served = {name: number_of(sweep.kernels, each, m) for name, each in dispatchers.items()}
