@@ -19,7 +19,8 @@ from tilescout.search.tables.shipped import default_table, named_template
 from tilescout.search.tables.table import Table
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.progress import StudyProgress, why_ended
-from tilescout.search.tuning.study import NoTracker, SearchInterrupted, Tracker, TuneOptions, run_study
+from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
+from tilescout.search.tuning.trackers import NoTracker, Tracker
 from tilescout.spaces.devices import Device
 from tilescout.spaces.problems import P
 from tilescout.spaces.space import SearchSpace

@@ -3,6 +3,7 @@
 import math
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
@@ -51,6 +52,8 @@ class Evaluator(Closing):
         The function that calls the library's kernel; times are relative to it.
     capacity
         Most configurations in flight.
+    waited, lent
+        Seconds that were spent in `wait`, and for which another search had the GPU.
 
     Raises
     ------
@@ -71,6 +74,7 @@ class Evaluator(Closing):
         self._in_flight = 0
         self._compiling: dict[int, Future[Artifact | CompileFailure]] = {}
         self._compiled: deque[tuple[int, bool, Artifact]] = deque()
+        self.waited = self.lent = 0.0
         self._expected: list[Future[Artifact | CompileFailure]] = []
         self._done = _Outcomes()
         self._incumbent = math.inf
@@ -148,7 +152,9 @@ class Evaluator(Closing):
         """
         if not self._in_flight:
             raise RuntimeError("there is nothing to wait for: submit a configuration first")
+        begun = time.monotonic()
         outcomes = [self._done.get()]
+        self.waited += time.monotonic() - begun
         while not self._done.empty():
             outcomes.append(self._done.get())
         self._in_flight -= len(outcomes)

@@ -159,6 +159,9 @@ class StudyResult:
         The fastest of the library's own candidates, which ran in the race too; None if it is not known.
     no_library_best
         Why it is not; empty where there is no list of candidates.
+    wall
+        The seconds of the run by what it waited for, as `tilescout.search.tuning.wall.WallClock` counts them; empty if
+        nobody has counted.
     """
 
     info: StudyInfo
@@ -171,6 +174,7 @@ class StudyResult:
     page: str = ""
     library_best: LibraryBest | None = None
     no_library_best: str = ""
+    wall: Mapping[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         info, best = self.info, self.best
@@ -295,6 +299,7 @@ class StudyResult:
             "compile_seconds": self.compile_seconds,
             "gpu_seconds": self.gpu_seconds,
             "account": self.account,
+            "wall": dict(self.wall),
         }
         return sealed(told)
 

@@ -111,7 +111,8 @@ def describe(result: StudyResult, place: Place, children: Mapping[int, str], plo
             f"{failed} of them failed, {pruned} pruned; "
             f"{result.compile_seconds:.1f} s of compiling, {result.gpu_seconds:.1f} s of GPU, "
             f"{result.seconds:.1f} s in the last run of the search",
-            "- GPU time: " + ", ".join(f"{k} {v:.2f} s" for k, v in result.account.items() if k != "compile"),
+            "- GPU time: " + _listed({k: v for k, v in result.account.items() if k != "compile"}),
+            *([f"- that run: {_listed(result.wall)}"] if result.wall else []),
             *([f"- stopped by itself: {_plain(result.stopped)}"] if result.stopped else []),
             *([f"- cost model: {_plain(HINDSIGHT)}"] if info.hindsight else []),
             f"- [all trials, the fastest first]({_table(place)}); their knobs: Columns, Parameters",
@@ -121,6 +122,10 @@ def describe(result: StudyResult, place: Place, children: Mapping[int, str], plo
     )
     head = f"**{_plain(verdict(result))}**"
     return head + _link(result, place.trials, children, fields.TAG_LENGTH - len(head) - len(tail)) + tail
+
+
+def _listed(seconds: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {spent:.2f} s" for name, spent in seconds.items())
 
 
 def _plain(text: str) -> str:

@@ -181,6 +181,7 @@ def result_metrics(result: StudyResult) -> dict[str, float]:
         "search_seconds": result.seconds,
         "cost_gpu_seconds": result.gpu_seconds,
         **{f"cost_{name}_seconds": seconds for name, seconds in result.account.items()},
+        **{f"wall_{name.replace(' ', '_')}_seconds": seconds for name, seconds in result.wall.items()},
     }
     best, over = result.library_best, result.over_library_best
     if best is not None:

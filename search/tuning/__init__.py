@@ -11,8 +11,9 @@ from tilescout.spaces.lazy import public_names
 if TYPE_CHECKING:
     from tilescout.search.tuning.loop import Budget, Loop, run
     from tilescout.search.tuning.progress import StudyProgress
-    from tilescout.search.tuning.study import NoTracker, SearchInterrupted, Tracker, TuneOptions, run_study
+    from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
     from tilescout.search.tuning.suite import tune_suite
+    from tilescout.search.tuning.trackers import NoTracker, Tracker
 
 __all__ = [
     "Budget",
@@ -34,9 +35,9 @@ __getattr__, __dir__ = public_names(
         "Loop": "loop",
         "run": "loop",
         "StudyProgress": "progress",
-        "NoTracker": "study",
+        "NoTracker": "trackers",
         "SearchInterrupted": "study",
-        "Tracker": "study",
+        "Tracker": "trackers",
         "TuneOptions": "study",
         "run_study": "study",
         "tune_suite": "suite",

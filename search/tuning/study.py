@@ -1,12 +1,11 @@
 """One study, from its first trial to its result."""
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any
 
 import optuna
 
@@ -21,49 +20,16 @@ from tilescout.search.samplers.base import SpaceSampler, distributions
 from tilescout.search.studies.optuna_hooks import all_trials
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
-from tilescout.search.studies.sharing import SharingOptions
+from tilescout.search.studies.sharing import SharingOptions, SoleTuner
 from tilescout.search.studies.trials import finished_trials, record_info, record_result
 from tilescout.search.tuning.loop import Budget, Loop, run
+from tilescout.search.tuning.trackers import LateTracker, NoTracker, Tracker
+from tilescout.search.tuning.wall import WallClock
 from tilescout.spaces.errors import DeviceError, SpaceError, StoreError, one_line
 from tilescout.spaces.texts import file_name
 
 _ABOUT = "about"  # the user attribute of a study that says what it is about
 _TRACKING_RUN = "tracking_run"
-
-
-class Tracker(Protocol):
-    """Shows trials to people while a search runs, for example in MLflow."""
-
-    @property
-    def run_id(self) -> str:
-        """Names the study's run, so that a resumed search continues it."""
-
-    @property
-    def page(self) -> str:
-        """Where the study is shown, relative to the server; empty if nowhere."""
-
-    def catch_up(self, trials: Iterable[TrialRecord]) -> None:
-        """Deliver those trials of earlier runs that never arrived."""
-
-    def log(self, trial: TrialRecord) -> None:
-        """Take a finished trial; returns at once."""
-
-    def note(self, trial: TrialRecord) -> None:
-        """Learn of a trial that another tuner of the study delivers."""
-
-    def adopt(self, trials: Iterable[TrialRecord]) -> None:
-        """Deliver those trials of a tuner that is gone which it did not deliver; they may have been noted."""
-
-    def finish(self, result: StudyResult) -> None:
-        """Deliver everything, and the result."""
-
-    def __enter__(self) -> Self:
-        """Return the tracker."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Deliver what was logged, also without a result."""
 
 
 @dataclass(frozen=True)
@@ -120,35 +86,6 @@ class SearchInterrupted(KeyboardInterrupt):
         self.complete = complete
 
 
-class NoTracker:
-    """Shows nothing."""
-
-    run_id = page = ""
-
-    def catch_up(self, trials: Iterable[TrialRecord]) -> None:
-        """Ignore earlier trials."""
-
-    def log(self, trial: TrialRecord) -> None:
-        """Ignore a trial."""
-
-    def note(self, trial: TrialRecord) -> None:
-        """Ignore a trial of another tuner."""
-
-    def adopt(self, trials: Iterable[TrialRecord]) -> None:
-        """Ignore the trials of a tuner that is gone."""
-
-    def finish(self, result: StudyResult) -> None:
-        """Ignore the result."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
-
 def run_study(
     evaluator: Evaluator,
     options: TuneOptions,
@@ -197,12 +134,14 @@ def run_study(
     SearchInterrupted
         On Ctrl-C, with the best so far.
     """
-    started = time.monotonic()
+    clock = WallClock(evaluator)
     template, space = evaluator.template, evaluator.space
     sampler = make_sampler(options.sampler, space, options.seed, **options.settings)
     options = replace(options, seed=options.seed if sampler.seed is None else sampler.seed)
     _compile_first(evaluator, sampler, options)
     meanwhile()
+    evaluator.library_us()  # the GPU is ready
+    clock.end("set up")
     parts = (template.name, space.problem, _place(evaluator), sampler.label, f"s{options.seed}")
     base = file_name("-".join(map(str, parts)).replace(":", "-"))
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -215,14 +154,24 @@ def run_study(
             tuner.take_over()
             before = finished_trials(study, space)
             tuner.look()
-            tracker = stack.enter_context(make_tracker(info, study.user_attrs.get(_TRACKING_RUN)))
-            if tracker.run_id:
-                study.set_user_attr(_TRACKING_RUN, tracker.run_id)
+            run_id = study.user_attrs.get(_TRACKING_RUN)
+            make = partial(make_tracker, info, run_id)
+            # Tuners that share a study share its run: whoever is first makes it before another looks for it.
+            tracker = stack.enter_context(LateTracker(make) if isinstance(tuner, SoleTuner) else make())
+
+            def name_run() -> None:
+                nonlocal run_id
+                if tracker.run_id and tracker.run_id != run_id:
+                    run_id = tracker.run_id
+                    study.set_user_attr(_TRACKING_RUN, run_id)
+
+            name_run()
 
         shown: list[TrialRecord] = []
 
         def show(trial: TrialRecord) -> None:
             shown.append(trial)
+            name_run()
             (tracker.log if tuner.owns(trial.number) else tracker.note)(trial)
             on_trial(trial)
 
@@ -232,7 +181,9 @@ def run_study(
             show(trial)
         default = space.index(info.default) if info.default in space else None
         in_full = () if default is None else (default,)
+        clock.end("propose")
         library_best, unknown = _library_best(evaluator)
+        clock.end("candidates")
         try:
             stopped = search(study, evaluator, options.budget, info.library_us, show, in_full, tuner)
         except KeyboardInterrupt as interrupt:
@@ -241,15 +192,15 @@ def run_study(
             except StoreError:  # the database is lost
                 found = shown
             tracker.catch_up([trial for trial in found if tuner.owns(trial.number)])  # it may have hit one's delivery
-            result = StudyResult(info, found, time.monotonic() - started, page=tracker.page)
+            result = StudyResult(info, found, clock.seconds)
             raise SearchInterrupted(result) from interrupt
-        found, seconds = finished_trials(study, space), time.monotonic() - started
+        found, earlier = finished_trials(study, space), {trial.number for trial in before}
+        clock.end_search([trial for trial in found if trial.number not in earlier])
         result = StudyResult(
             info,
             found,
-            seconds,
+            clock.seconds,
             stopped=stopped or "",
-            page=tracker.page,
             library_best=library_best,
             no_library_best=unknown,
         )
@@ -257,8 +208,9 @@ def run_study(
             on_phase("race the best" if evaluator.measures_anew else "store the result")
             result = _race(evaluator, result, default, options)
         except KeyboardInterrupt as interrupt:
-            raise SearchInterrupted(replace(result, seconds=time.monotonic() - started)) from interrupt
-        result = replace(result, seconds=time.monotonic() - started)
+            raise SearchInterrupted(replace(result, seconds=clock.seconds, wall=clock.parts)) from interrupt
+        clock.end("race")
+        result = replace(result, seconds=clock.seconds, wall=clock.parts)
         record_result(study, result)
         on_result(result)
         if tracker.run_id:
@@ -269,6 +221,9 @@ def run_study(
             if not tuner.owns(trial.number):
                 tracker.note(trial)
         try:
+            page = tracker.page
+            name_run()
+            result = replace(result, page=page)
             tracker.finish(result)
         except StoreError as error:  # the study has every trial: what was found is not lost with the tracker
             result = replace(result, not_tracked=str(error))

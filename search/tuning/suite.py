@@ -1,6 +1,7 @@
 """Tune a kernel for all problems of a suite together: a study a problem, and one budget."""
 
 import threading
+import time
 from collections.abc import Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,7 +17,8 @@ from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.sharing import Tuner
 from tilescout.search.studies.trials import finished_trials
 from tilescout.search.tuning.loop import Budget, run
-from tilescout.search.tuning.study import NoTracker, Tracker, TuneOptions, run_study
+from tilescout.search.tuning.study import TuneOptions, run_study
+from tilescout.search.tuning.trackers import NoTracker, Tracker
 from tilescout.search.tuning.turns import Claim, Turn, Turns
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.problems import Problem
@@ -151,7 +153,9 @@ class _Part:
         assert self._turn is not None
         turn, self._turn = self._turn, None
         self._turns.give(self._number, turn)
+        begun = time.monotonic()
         self._turn = self._turns.take(self._number, self._claim)
+        evaluator.lent += time.monotonic() - begun
         evaluator.move(self._turn.gpu)
 
     def _look(self, study: optuna.Study, evaluator: Evaluator) -> int:

@@ -27,7 +27,8 @@ from tilescout.search.studies.records import StudyInfo
 from tilescout.search.tables.shipped import default_table
 from tilescout.search.tracking import MlflowTracker, default_store
 from tilescout.search.tuning.loop import Budget
-from tilescout.search.tuning.study import NoTracker, Tracker, TuneOptions, run_study
+from tilescout.search.tuning.study import TuneOptions, run_study
+from tilescout.search.tuning.trackers import NoTracker, Tracker
 from tilescout.spaces.templates import load_template
 
 MakeTracker = Callable[[StudyInfo, str | None], Tracker]

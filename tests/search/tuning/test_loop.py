@@ -28,7 +28,8 @@ from tilescout.search.studies.trials import finished_trials
 from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.table import Table, write_table
 from tilescout.search.tuning.loop import Budget, run
-from tilescout.search.tuning.study import NoTracker, SearchInterrupted, TuneOptions, run_study
+from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
+from tilescout.search.tuning.trackers import NoTracker
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
