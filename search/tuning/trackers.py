@@ -1,4 +1,4 @@
-"""What shows trials to people while a search runs, and how it is made beside the search."""
+"""Trackers show trials to people while a search runs; one may be made beside the search."""
 
 import threading
 from collections.abc import Callable, Iterable
