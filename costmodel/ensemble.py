@@ -56,13 +56,13 @@ class EnsembleModel(CostModel):
     seed
         Of all randomness of the fit.
     on_grown
-        Called whenever a fit has one more ensemble: one for each of the `FOLDS` by which errors are estimated, and the
-        whole.
+        Called whenever a fit has one more ensemble, with that and the samples that it learned from: one for each of the
+        `FOLDS` by which errors are estimated, and the whole.
     """
 
     fitted: Judged | None = None
     seed: int
-    on_grown: Callable[[], None] = staticmethod(lambda: None)
+    on_grown: Callable[[Ensemble, Sequence[Sample]], None] = staticmethod(lambda grown, samples: None)
 
     @classmethod
     def of(cls, ensemble: Ensemble, errors: Errors) -> Self:
@@ -86,7 +86,7 @@ class EnsembleModel(CostModel):
     def learn(self, samples: Sequence[Sample]) -> Judged:
         def grown(some: Sequence[Sample], draft: bool = False) -> Ensemble:
             found = self.grow(some, draft)
-            self.on_grown()
+            self.on_grown(found, some)
             return found
 
         errors = estimate_errors(samples, lambda rest: grown(rest, draft=True), self.seed)

@@ -26,11 +26,13 @@ from tilescout.experiments.commands.options import (
     gpus_option,
     objective_option,
     seed_option,
+    shown_at,
     signature_option,
     space_argument,
     store_option,
     suite_problems,
 )
+from tilescout.experiments.progress import waiting
 from tilescout.search.campaigns.campaign import CampaignOptions, Progress
 from tilescout.search.campaigns.collection import collect as run_campaign
 from tilescout.search.campaigns.collection import journal_path
@@ -84,6 +86,7 @@ class CollectRequest:
     objective: Objective | None
     seed: int
     store: Path
+    mlflow_uri: str | None
     out: Path
 
 
@@ -131,6 +134,7 @@ class CollectRequest:
 @objective_option
 @seed_option
 @store_option
+@click.option("--mlflow", "mlflow_uri", metavar="URI", help="MLflow server. [default: a SQLite file in the store]")
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The .parquet file to write."
 )
@@ -194,6 +198,12 @@ def collect(asked: CollectRequest) -> None:
 
             found = run_campaign(engine, plan, asked.out, options, show)
     _print_best(found, Console())
+    from tilescout.experiments.commands.collect_log import log_campaign
+
+    with waiting("log to MLflow"):
+        params = {"suite": asked.suite, "sample": asked.sample or "all", "seed": asked.seed, "prune": asked.prune}
+        page = log_campaign(found, asked.mlflow_uri or asked.store, params).page
+    console.print(shown_at(page, asked.mlflow_uri, asked.store), highlight=False, soft_wrap=True)
 
 
 def _within(only: tuple[str, ...], subspace: Path | None, knobs: tuple[Knob, ...]) -> SubSpace | None:

@@ -16,6 +16,7 @@ from tilescout.experiments.commands.options import (
     examples,
     json_option,
     processes_option,
+    shown_at,
     store_option,
     typed_samplers,
     write_result,
@@ -148,5 +149,6 @@ def compare(asked: CompareRequest) -> None:
         "seeds": str(asked.seeds),
     }
     with waiting("log to MLflow"):
-        log_comparison(comparison, out, about, uri, root)
+        page = log_comparison(comparison, out, about, uri, root)
     console.print(f"figures, plots and every search: {out}", highlight=False, soft_wrap=True)
+    console.print(shown_at(page, asked.mlflow_uri, asked.store), highlight=False, soft_wrap=True)

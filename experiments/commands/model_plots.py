@@ -1,5 +1,6 @@
 """Plots of the quality of cost models, and logging them to MLflow."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,12 +21,12 @@ def draw_and_log(drawn: Drawn, result: Mapping[str, Any], folder: Path | None, u
     with TemporaryDirectory() as temporary:
         target = folder if folder is not None else Path(temporary)
         target.mkdir(parents=True, exist_ok=True)
-        plots = [_draw(name, predicted, target) for name, predicted in drawn.items()]
+        plots = [draw_predictions(name, predicted, target) for name, predicted in drawn.items()]
         if uri:
             _log(uri, result, plots)
 
 
-def _draw(name: str, predicted: Sequence[tuple[Sample, Prediction]], folder: Path) -> Path:
+def draw_predictions(name: str, predicted: Sequence[tuple[Sample, Prediction]], folder: Path) -> Path:
     """Predicted against measured times, and the share of times inside intervals against the share promised."""
     from scipy.stats import norm
 
@@ -57,15 +58,42 @@ def _draw(name: str, predicted: Sequence[tuple[Sample, Prediction]], folder: Pat
 
 
 def _log(uri: str, result: Mapping[str, Any], plots: Sequence[Path]) -> None:
-    from tilescout.search.tracking.store import opened_experiment
+    from tilescout.search.tracking import log_experiment
 
-    with opened_experiment(uri, "tilescout/cost model evaluation") as (client, experiment):
-        run = client.create_run(experiment, run_name=result["table"]).info.run_id
-        for left_out in (key for key in result if key.endswith("_left_out")):
-            for model, figures in result[left_out].items():
-                for figure, interval in figures["summary"].items():
-                    client.log_metric(run, f"{left_out}/{model}/{figure}", interval["value"])
-        client.log_dict(run, dict(result), "result.json")
-        for plot in plots:
-            client.log_artifact(run, str(plot))
-        client.set_terminated(run)
+    divisions = [key for key in result if key.endswith("_left_out")]
+    summaries = {(key, model): figures["summary"] for key in divisions for model, figures in result[key].items()}
+    metrics = {
+        f"{division}/{model}/{figure}": interval["value"]
+        for (division, model), summary in summaries.items()
+        for figure, interval in summary.items()
+    }
+    with TemporaryDirectory() as folder:
+        record = Path(folder, "result.json")
+        record.write_text(json.dumps(result, indent=1))
+        description = "\n\n".join(
+            f"**{division.replace('_', ' ')}**, medians over the problems\n\n"
+            + quality_table({model: summary for (own, model), summary in summaries.items() if own == division})
+            for division in divisions
+        )
+        params = {"table": result["table"], "rows": result["rows"], "models": ", ".join(result["models"])}
+        log_experiment(
+            uri,
+            "cost model evaluation",
+            params,
+            metrics,
+            [record, *plots],
+            run_name=result["table"],
+            description=description,
+        )
+
+
+def quality_table(summaries: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    """The quality of models in Markdown: a row a model, each figure with its interval."""
+    from tilescout.search.tracking import markdown_table
+
+    figures = list(next(iter(summaries.values())))
+    rows = [
+        (model, *(f"{one['value']:.3g} [{one['low']:.3g}, {one['high']:.3g}]" for one in summary.values()))
+        for model, summary in summaries.items()
+    ]
+    return markdown_table(("", *figures), rows)

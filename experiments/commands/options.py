@@ -169,9 +169,9 @@ json_option = click.option(
 def shown_at(page: str, mlflow_uri: str | None, store: Path) -> str:
     """How to see a page of MLflow's UI, for a log message: its address, and the command that serves it."""
     if mlflow_uri is not None and mlflow_uri.startswith(("http://", "https://")):
-        return f"look at the trials: {without_secrets(mlflow_uri).rstrip('/')}/{page}"
+        return f"look at it: {without_secrets(mlflow_uri).rstrip('/')}/{page}"
     where = f"--mlflow {without_secrets(mlflow_uri)}" if mlflow_uri else f"--store {store}"
-    return f"look at the trials with: tilescout ui {where}\nand then at {address(page)}"
+    return f"look at it with: tilescout ui {where}\nand then at {address(page)}"
 
 
 @contextmanager

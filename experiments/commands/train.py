@@ -1,8 +1,10 @@
 """``tilescout train``: learn cost models from recorded tables."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 import numpy as np
@@ -13,25 +15,27 @@ from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.persistence import check_model_file, save_model
 from tilescout.costmodel.ranking import RankingOptions
-from tilescout.costmodel.uncertainty import FOLDS
+from tilescout.costmodel.uncertainty import FOLDS, Ensemble
 from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.options import (
     collected,
     examples,
     seed_option,
+    shown_at,
     space_argument,
     steps_option,
     store_option,
     trees_option,
 )
-from tilescout.experiments.progress import progress_bar
+from tilescout.experiments.commands.train_evaluation import CrossValidation
+from tilescout.experiments.progress import progress_bar, waiting
 from tilescout.search.tables.shipped import named_tables
 from tilescout.search.tables.training import card_of, samples_of
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.outputs import check_replaceable, has_keys, write_whole
 from tilescout.spaces.templates import load_template
 from tilescout.spaces.terminal import Console
-from tilescout.spaces.texts import file_name, without_secrets
+from tilescout.spaces.texts import file_name
 
 _CALIBRATION = tuple(field.name for field in fields(Calibration))
 HANDFUL = 24
@@ -75,13 +79,13 @@ class TrainRequest:
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder to write to. [default: models in the store]"
 )
 @store_option
-@click.option("--mlflow", "mlflow_uri", metavar="URI", help="Log the model to this MLflow store, with its signature.")
+@click.option("--mlflow", "mlflow_uri", metavar="URI", help="MLflow server. [default: a SQLite file in the store]")
 @collected(TrainRequest)
 def train(asked: TrainRequest) -> None:
     """Train the learned cost model of SPACE on recorded tables, and calibrate the analytic model with a few rows.
 
     Writes SPACE-DEVICE.npz and analytic-DEVICE.json. `tilescout predict` and the sampler `guided` use the shipped
-    models unless --model names another.
+    models unless --model names another. MLflow's registry gets the model, with how good it is on problems left out.
     """
     template = load_template(asked.space)
     tables = named_tables(template, asked.tables)
@@ -102,7 +106,13 @@ def train(asked: TrainRequest) -> None:
     model = BlendModel(options)
     with progress_bar() as bar:
         task = bar.add_task("learn without some problems, to know the errors; then from all", total=FOLDS + 1)
-        model.on_grown = lambda: bar.advance(task)
+        validation = CrossValidation()
+
+        def take(ensemble: Ensemble, learned: Sequence[Sample]) -> None:
+            validation.add(ensemble, learned)
+            bar.advance(task)
+
+        model.on_grown = take
         model.fit(samples)
         bar.update(task, completed=FOLDS + 1, description="learned")
     save_model(path, model, card)
@@ -122,11 +132,17 @@ def train(asked: TrainRequest) -> None:
         console.print(
             f"{analytic}: calibrated with {calibration.measurements} measurements", highlight=False, soft_wrap=True
         )
-    if asked.mlflow_uri:
-        from tilescout.search.tracking.models import log_model
+    from tilescout.search.tracking import default_store
+    from tilescout.search.tracking.models import log_model
 
-        run = log_model(asked.mlflow_uri, path, card, samples[0].features, [table.dataset for table in tables])
-        console.print(f"logged to {without_secrets(asked.mlflow_uri)}, run {run}", highlight=False, soft_wrap=True)
+    with waiting("evaluate and log to MLflow"), TemporaryDirectory(prefix="tilescout-") as temporary:
+        uri = asked.mlflow_uri or default_store(asked.store)[0]
+        evaluation = validation.evaluation(model, samples, Path(temporary))
+        datasets = [table.dataset for table in tables]
+        run, version = log_model(uri, path, card, samples[0].features, datasets, evaluation)
+    console.print(
+        f"registered as {version}; {shown_at(run.page, asked.mlflow_uri, asked.store)}", highlight=False, soft_wrap=True
+    )
 
 
 def calibrate(samples: list[Sample], table: str, seed: int) -> Calibration:

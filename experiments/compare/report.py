@@ -12,6 +12,7 @@ from rich.table import Table as Grid
 
 from tilescout.experiments.compare.plots import draw_convergence, draw_scores
 from tilescout.experiments.compare.result import SCORES, Comparison, Standing
+from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.outputs import check_replaceable, has_keys, is_matplotlib, write_whole
 from tilescout.spaces.terminal import Console
@@ -20,6 +21,10 @@ EXPERIMENT = "tilescout/compare"
 SEARCHES = "runs.jsonl"
 """The file of the searches, in the folder of a comparison."""
 
+_CAPTION = (
+    "score: 0 is random search, 1 the best at once; 95 %: over problems; by GPU s: over GPU time; to 5 %, to 1 %: "
+    "trials until within; found: share of the searches within 1 %; ms: to propose a trial"
+)
 _SCORES_OF = ("contender", "problem")
 _TESTS_OF = ("first", "second", "difference", "wins", "pairs", "unit", "p", "p_corrected")
 
@@ -45,8 +50,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
             f"{len(comparison.cases)} problems, {comparison.trials} trials, {comparison.seeds} seeds; "
             "pairs are the median and the 90th percentile of the searches"
         ),
-        caption="score: 0 is random search, 1 the best at once; 95 %: over problems; by GPU s: over GPU time; to 5 %, "
-        "to 1 %: trials until within; found: share of the searches within 1 %; ms: to propose a trial",
+        caption=_CAPTION,
         box=SIMPLE_HEAD,
         title_justify="left",
         caption_justify="left",
@@ -64,16 +68,23 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
             console.print(f"{standing.name} failed {len(standing.failed)} times in all", highlight=False)
     for warning in comparison.warnings:
         console.print(warning, highlight=False, soft_wrap=True)
+    if found := verdict(comparison):
+        console.print(found, highlight=False, soft_wrap=True)
+
+
+def verdict(comparison: Comparison) -> str:
+    """Which strategy is best, and of which others that is proven, in a sentence; empty of a single one."""
     best, *others = [standing.name for standing in comparison.standings]
+    if not others:
+        return ""
     close = [t.second for t in comparison.tests if t.first == best and t.p_corrected >= 0.05]
-    if others:
-        proven = "every other" if not close else f"all but {', '.join(close)}"
-        pairs = next((t for t in comparison.tests if t.first == best), None)
-        how = f" (Wilcoxon's test over {pairs.pairs} {pairs.unit}s, Holm's correction)" if pairs else ""
-        verdict = f"{best} scored higher than {proven}"
-        if len(close) == len(others):
-            verdict = f"{best} has the highest score, and is proven to be better than none"
-        console.print(f"{verdict} at the 5 % level{how}", highlight=False, soft_wrap=True)
+    proven = "every other" if not close else f"all but {', '.join(close)}"
+    pairs = next((t for t in comparison.tests if t.first == best), None)
+    how = f" (Wilcoxon's test over {pairs.pairs} {pairs.unit}s, Holm's correction)" if pairs else ""
+    told = f"{best} scored higher than {proven}"
+    if len(close) == len(others):
+        told = f"{best} has the highest score, and is proven to be better than none"
+    return f"{told} at the 5 % level{how}"
 
 
 def check_comparison_files(folder: Path) -> None:
@@ -112,28 +123,48 @@ def _csv(heading: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
 
 def log_comparison(
     comparison: Comparison, folder: Path, about: Mapping[str, str], uri: str, artifacts: Path | None
-) -> None:
+) -> str:
     """Log a comparison to MLflow: a parent run with the files of `folder`, a nested run a strategy with its curve.
+
+    Returns
+    -------
+    str
+        The page of the parent run in MLflow's UI, relative to the address of the server.
 
     Raises
     ------
     StoreError
         If the store can't be opened or written.
     """
+    from tilescout.search.tracking import Logged, log_run
     from tilescout.search.tracking.fields import PARENT_TAG
+    from tilescout.search.tracking.mlflow_hooks import View
     from tilescout.search.tracking.store import opened_experiment
 
-    with opened_experiment(uri, EXPERIMENT, artifacts) as (client, experiment):
-        parent = client.create_run(experiment, run_name=about["name"], tags={"mlflow.source.name": "tilescout"})
-        for name, value in about.items():
-            client.log_param(parent.info.run_id, name, value[:6000])
-        for name in (SEARCHES, *_FILES):  # not whatever else the folder holds
-            client.log_artifact(parent.info.run_id, str(folder / name))
+    view = View(("score", "score_gpu_seconds", "within_1_percent/share"), ("samplers", "trials", "seeds"))
+    with opened_experiment(uri, EXPERIMENT, artifacts, view) as (client, experiment):
+        parent = client.create_run(experiment, run_name=about["name"])
+        metrics = {f"score/{standing.name}": standing.scores["score"][0] for standing in comparison.standings}
+        files = [folder / name for name in (SEARCHES, *_FILES)]  # not whatever else the folder holds
+        tables = [Table.read(Path(path)).dataset for path in comparison.tables]
+        log_run(client, parent.info.run_id, about, metrics, files, describe(comparison), tables)
         for standing in comparison.standings:
             child = client.create_run(experiment, run_name=standing.name, tags={PARENT_TAG: parent.info.run_id})
             _log_standing(client, child.info.run_id, standing)
             client.set_terminated(child.info.run_id, "FINISHED" if standing.runs else "FAILED")
         client.set_terminated(parent.info.run_id)
+    return Logged(parent.info.run_id, experiment).page
+
+
+def describe(comparison: Comparison) -> str:
+    """A comparison in Markdown: the verdict, the strategies by score, and what the figures can't say."""
+    from tilescout.search.tracking import markdown_table
+
+    head = ("strategy", "score", "95 %", "by GPU s", "to 5 %", "to 1 %", "GPU s to 1 %", "found", "ms")
+    rows = [(f"`{standing.name}`", *_cells(standing)) for standing in comparison.standings]
+    budget = f"{len(comparison.cases)} problems, {comparison.trials} trials, {comparison.seeds} seeds"
+    parts = [f"**{verdict(comparison)}**" if verdict(comparison) else "", budget, markdown_table(head, rows), _CAPTION]
+    return "\n\n".join(part for part in (*parts, *comparison.warnings) if part)
 
 
 def _log_standing(client: Any, run_id: str, standing: Standing) -> None:

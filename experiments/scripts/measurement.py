@@ -91,8 +91,7 @@ def main(problems: tuple[str, ...], sample: int, seed: int, device: str, out: Pa
     costs.legend()
     figure.suptitle("; ".join(dict.fromkeys(sources)), fontsize=9)
     out.mkdir(parents=True, exist_ok=True)
-    plot = out / "measurement.png"
-    figure.savefig(plot)
+    figure.savefig(plot := out / "measurement.png")
     params = {"source": "; ".join(dict.fromkeys(sources)), "sample": sample, "seed": seed}
     print(f"plot: {plot}; MLflow run {log_experiment(store, 'measurement', params, metrics, [plot])}")
 

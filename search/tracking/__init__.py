@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tilescout.spaces.lazy import public_names
 
 if TYPE_CHECKING:
-    from tilescout.search.tracking.experiment import delete_study, log_experiment
+    from tilescout.search.tracking.experiment import Logged, delete_study, log_experiment, log_run, markdown_table
     from tilescout.search.tracking.fields import PARENT_TAG, STUDY_TAG, TRIAL_TAG, UI_MODE
     from tilescout.search.tracking.models import log_model
     from tilescout.search.tracking.page import to_html
@@ -38,6 +38,7 @@ __all__ = [
     "STUDY_TAG",
     "TRIAL_TAG",
     "UI_MODE",
+    "Logged",
     "MlflowTracker",
     "Opening",
     "SuiteInfo",
@@ -50,6 +51,8 @@ __all__ = [
     "find_experiment",
     "log_experiment",
     "log_model",
+    "log_run",
+    "markdown_table",
     "open_client",
     "opened_experiment",
     "quiet_mlflow",
@@ -62,7 +65,7 @@ __all__ = [
 __getattr__, __dir__ = public_names(
     __name__,
     {
-        "delete_study": "experiment",
+        **dict.fromkeys(("Logged", "delete_study", "log_run", "markdown_table"), "experiment"),
         "log_experiment": "experiment",
         "PARENT_TAG": "fields",
         "STUDY_TAG": "fields",

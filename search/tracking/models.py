@@ -2,7 +2,8 @@
 
 import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ from tilescout.costmodel.features import Features
 from tilescout.costmodel.persistence import ModelCard, SavedModel, load_model
 from tilescout.search.measure.provenance import Dataset
 from tilescout.search.tracking.datasets import dataset_input
+from tilescout.search.tracking.experiment import Logged, log_run
+from tilescout.search.tracking.mlflow_hooks import View
 from tilescout.search.tracking.store import find_experiment, opened_experiment
 from tilescout.spaces.errors import ModelError
 
@@ -29,14 +32,37 @@ from tilescout.search.tracking.models import served_model
 set_model(served_model())
 """  # what MLflow stores and runs in place of a pickled object (its "models from code")
 
+_VIEW = View(("regret_top1", "regret_top10", "rank_correlation", "covered", "rows"), ("space", "device", "table"))
 EXAMPLES = 5
 """Rows of features that go with a model as an example of its input."""
 
 
-def log_model(uri: str, path: Path, card: ModelCard, features: Features, tables: Sequence[Dataset]) -> str:
-    """Log the model file at `path` as an MLflow model of flavour pyfunc, in a run of its own; return the run.
+@dataclass(frozen=True)
+class Evaluation:
+    """How good a model is, as its run and its version in the registry show it.
 
-    Its input is a table with a column a feature; its output has the columns ``log_time`` and ``std``.
+    Attributes
+    ----------
+    metrics
+        The figures.
+    description
+        What they are of, and the figures, in Markdown.
+    pictures
+        Files of plots.
+    """
+
+    metrics: Mapping[str, float]
+    description: str
+    pictures: Sequence[Path] = ()
+
+
+def log_model(
+    uri: str, path: Path, card: ModelCard, features: Features, tables: Sequence[Dataset], evaluation: Evaluation
+) -> tuple[Logged, str]:
+    """Log the model file at `path` as an MLflow model of flavour pyfunc, in a run of its own, and register it.
+
+    Its input is a table with a column a feature; its output has the columns ``log_time`` and ``std``. The registered
+    model is named after the space and the device, and gets a version.
 
     Parameters
     ----------
@@ -50,20 +76,50 @@ def log_model(uri: str, path: Path, card: ModelCard, features: Features, tables:
         Some features that it was trained on.
     tables
         The tables that it was trained on: the run's inputs.
+    evaluation
+        How good it is.
+
+    Returns
+    -------
+    tuple
+        The run, and the version as ``NAME version N``.
 
     Raises
     ------
     StoreError
         If the store can't be opened or written.
     """
-    with opened_experiment(uri, EXPERIMENT) as (client, experiment):
+    with opened_experiment(uri, EXPERIMENT, view=_VIEW) as (client, experiment):
         run_id = str(client.create_run(experiment, run_name=f"{card.space} on {card.device}").info.run_id)
-        for name, value in _params(card).items():
-            client.log_param(run_id, name, value)
+        log_run(client, run_id, _params(card), evaluation.metrics, evaluation.pictures, evaluation.description)
         client.log_inputs(run_id, [dataset_input(table, "training") for table in tables])
-        _log(client, experiment, path, run_id, Features(features.names, features.values[:EXAMPLES]))
+        model_id = _log(client, experiment, path, run_id, Features(features.names, features.values[:EXAMPLES]))
+        for name, value in evaluation.metrics.items():
+            client.log_metric(run_id, name, value, model_id=model_id)
+        version = _register(client, model_id, run_id, card, evaluation)
         client.set_terminated(run_id)
-    return run_id
+    return Logged(run_id, experiment), version
+
+
+def _register(client: "MlflowClient", model_id: str, run_id: str, card: ModelCard, evaluation: Evaluation) -> str:
+    """Make a version of the registered model of a space and device, and name it."""
+    from mlflow.exceptions import MlflowException
+
+    name = _model_name(card)
+    try:
+        client.create_registered_model(name, description=f"Predicts log times of {card.space} on {card.device}.")
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    tags = {key: f"{value:.6g}" for key, value in evaluation.metrics.items()} | _params(card)
+    version = client.create_model_version(
+        name, f"models:/{model_id}", run_id, tags=tags, description=evaluation.description, model_id=model_id
+    )
+    return f"{name} version {version.version}"
+
+
+def _model_name(card: ModelCard) -> str:
+    return f"{card.space}-{card.device}".replace(".", "-").replace(":", "-").replace("/", "-")
 
 
 def find_or_log(client: "MlflowClient", artifacts: Path | None, path: Path) -> str:
@@ -122,7 +178,7 @@ def _log(client: "MlflowClient", experiment: str, path: Path, run_id: str | None
     )
     logged = client.create_logged_model(
         experiment,
-        name=f"{card.space}-{card.device}".replace(".", "-"),
+        name=_model_name(card),
         source_run_id=run_id,
         tags={CHECKSUM: _checksum(path), "table_sha256": ", ".join(table.sha256 for table in card.tables)},
         params=_params(card) | {"problems": ", ".join(card.problems)[:500]},

@@ -212,7 +212,9 @@ def find_experiment(client: "MlflowClient", name: str, artifacts: Path | None, v
 
 
 @contextmanager
-def opened_experiment(uri: str, name: str, artifacts: Path | None = None) -> Iterator[tuple["MlflowClient", str]]:
+def opened_experiment(
+    uri: str, name: str, artifacts: Path | None = None, view: View | None = None
+) -> Iterator[tuple["MlflowClient", str]]:
     """Open a store and yield its client with the id of the experiment of this name; errors become `StoreError`.
 
     Parameters
@@ -223,6 +225,8 @@ def opened_experiment(uri: str, name: str, artifacts: Path | None = None) -> Ite
         The experiment; it is made if there is none.
     artifacts
         Where a new experiment keeps its files; None takes the folder beside a store that is a file.
+    view
+        What MLflow's table of its runs shows.
 
     Raises
     ------
@@ -232,7 +236,7 @@ def opened_experiment(uri: str, name: str, artifacts: Path | None = None) -> Ite
     with quiet_mlflow():
         client = open_client(uri)
         with translated(uri):
-            yield client, find_experiment(client, name, artifacts or artifact_folder(uri))
+            yield client, find_experiment(client, name, artifacts or artifact_folder(uri), view)
 
 
 @contextmanager

@@ -325,6 +325,6 @@ def test_what_is_shipped_ranks_the_real_space_and_is_small() -> None:
 def test_a_fit_tells_of_every_ensemble_that_it_has_grown(samples: list[Sample]) -> None:
     grown: list[int] = []
     model = ForestModel(ForestOptions(trees=2))
-    model.on_grown = lambda: grown.append(1)
+    model.on_grown = lambda ensemble, learned: grown.append(len(learned))
     model.fit(samples)
-    assert len(grown) == min(FOLDS, len(samples)) + 1
+    assert grown == [len(samples) - 1] * min(FOLDS, len(samples)) + [len(samples)]

@@ -3,8 +3,10 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from statistics import geometric_mean
 
 import pytest
+from mlflow import MlflowClient
 
 from tilescout.search.tables.table import Table
 
@@ -18,14 +20,30 @@ def suite(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_table_is_written_with_a_card_that_says_how(run: Run, suite: str, tmp_path: Path, capsys) -> None:
-    out = tmp_path / "t.parquet"
-    given = ("collect", "gemm_sm90", "--suite", suite, "--device", "replay", "--sample", "70", "--only", "split_k=1")
+def test_a_table_is_written_with_a_card_that_says_how_and_shown_in_mlflow(
+    run: Run, suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], copy_store: Callable[[Path], str]
+) -> None:
+    out, client = tmp_path / "t.parquet", MlflowClient(copy_store(tmp_path))
+    given = ["collect", "gemm_sm90", "--suite", suite, "--device", "replay", "--sample", "70", "--only", "split_k=1"]
+    given += ["--store", str(tmp_path)]
     run(*given, "--out", str(out))
     table = Table.read(out)
     assert list(map(str, table.problems)) == ["16x4096x4096:bf16", "512x512x512:bf16"]
     assert "sampled with seed 0 of split_k 1" in table.card.selection
-    assert "16x4096x4096:bf16" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "16x4096x4096:bf16" in printed.out
+    experiment = client.get_experiment_by_name("tilescout/collect")
+    assert experiment is not None
+    (logged,) = client.search_runs([experiment.experiment_id])
+    assert f"#/experiments/{experiment.experiment_id}/runs/{logged.info.run_id}?" in printed.err
+    assert logged.data.metrics["rows"] == len(table)
+    best = [1 / summary.best_timing.ratio for summary in table.summarise() if summary.best_timing is not None]
+    assert logged.data.metrics["mean_best_speedup"] == pytest.approx(geometric_mean(best))
+    assert "| 16x4096x4096:bf16" in logged.data.tags["mlflow.note.content"]
+    files = {file.path for file in client.list_artifacts(logged.info.run_id)}
+    assert files == {"summary.csv", "speedups.png", "t.json"}
+    assert logged.inputs is not None
+    assert [each.dataset.name for each in logged.inputs.dataset_inputs] == ["t.parquet"]
     run(*given, "--out", str(out), code=2)
     assert "is there already" in capsys.readouterr().err
 

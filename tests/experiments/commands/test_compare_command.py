@@ -78,6 +78,13 @@ def test_a_comparison_ends_in_figures_plots_and_mlflow(
     assert len(client.get_metric_history(runs["random"].info.run_id, "time_over_best")) == 15
     (parent,) = set(runs) - set(names)
     assert {file.path for file in client.list_artifacts(runs[parent].info.run_id)} >= {"convergence.png", "runs.jsonl"}
+    assert runs[parent].data.metrics["score/random"] == pytest.approx(result["contenders"]["random"]["score"]["mean"])
+    note = runs[parent].data.tags["mlflow.note.content"]
+    assert all(f"`{name}`" in note for name in names)
+    assert f"get-artifact?path=convergence.png&run_uuid={runs[parent].info.run_id}" in note
+    inputs = runs[parent].inputs
+    assert inputs is not None
+    assert [each.dataset.name for each in inputs.dataset_inputs] == [table.path.name]
 
 
 @pytest.mark.slow

@@ -112,6 +112,23 @@ def test_a_logged_model_is_served_without_pickle_and_predicts_the_same(folder: P
     np.testing.assert_allclose(answer["log_time"], model.predict(features).mean)
 
 
+def test_the_registry_has_the_trained_model_with_its_evaluation(folder: Path) -> None:
+    client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    version = client.get_model_version("gemm_sm90-h200", "1")
+    assert version.description is not None
+    assert "left out of the training" in version.description
+    assert version.run_id is not None
+    run = client.get_run(version.run_id)
+    assert run.data.metrics["rows"] == 450
+    assert 0 <= run.data.metrics["regret_top10"] <= run.data.metrics["regret_top1"]
+    assert float(version.tags["regret_top1"]) == pytest.approx(run.data.metrics["regret_top1"], rel=1e-4)
+    note = run.data.tags["mlflow.note.content"]
+    (picture,) = [file.path for file in client.list_artifacts(run.info.run_id) if file.path.endswith(".png")]
+    assert f"get-artifact?path={picture}&run_uuid={run.info.run_id}" in note
+    assert run.inputs is not None
+    assert run.inputs.dataset_inputs
+
+
 def test_models_are_evaluated_on_what_they_have_not_seen(run_command: Run, folder: Path, table: Path) -> None:
     uri, target = f"sqlite:///{folder / 'mlflow.db'}", folder / "quality.json"
     done = run_command(
@@ -136,6 +153,7 @@ def test_models_are_evaluated_on_what_they_have_not_seen(run_command: Run, folde
             told = result["family_left_out"][model]["summary"][figure]["value"]
             assert run.data.metrics[f"family_left_out/{model}/{figure}"] == pytest.approx(told)
     assert {file.path for file in client.list_artifacts(run.info.run_id)} == {"result.json", *plots}
+    assert "**family left out**" in run.data.tags["mlflow.note.content"]
 
 
 def test_a_search_takes_the_model_that_is_named_and_shows_its_trials(

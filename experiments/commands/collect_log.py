@@ -1,0 +1,99 @@
+"""A campaign in MLflow: its table, how fast the best and the defaults are, and a plot of both."""
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tilescout.search.tables.table import ProblemSummary, Table
+from tilescout.search.tracking import Logged, log_experiment, markdown_table
+from tilescout.search.tracking.mlflow_hooks import View
+
+_VIEW = View(("rows", "mean_best_speedup", "mean_default_speedup", "failed"), ("space", "suite", "device"))
+_ROW = ("problem", "library_us", "best_speedup", "default_speedup", "rows", "pruned", "failed")
+
+
+def log_campaign(table: Table, store: Path | str, params: Mapping[str, object]) -> Logged:
+    """Log a recorded table as one run, with its card, a summary and a plot.
+
+    Parameters
+    ----------
+    table
+        The table.
+    store
+        A folder, whose SQLite file is used, or an MLflow URI.
+    params
+        What was asked for.
+
+    Raises
+    ------
+    StoreError
+        If the store can't be opened or written.
+    """
+    card, summaries = table.card, table.summarise()
+    rows = [_row(summary) for summary in summaries]
+    best = [1 / summary.best_timing.ratio for summary in summaries if summary.best_timing]
+    default = [1 / summary.default_timing.ratio for summary in summaries if summary.default_timing]
+    metrics = {
+        "problems": float(len(summaries)),
+        "rows": float(len(table)),
+        "pruned": float(sum(summary.pruned for summary in summaries)),
+        "failed": float(sum(summary.failed for summary in summaries)),
+        "mean_best_speedup": _mean(best),
+        "mean_default_speedup": _mean(default),
+    }
+    about = f"**{card.space}** on {card.product}, protocol {card.protocol}: {card.selection}"
+    shown = [[str(cell) if not isinstance(cell, float) else f"{cell:.4g}" for cell in row] for row in rows]
+    description = f"{about}\n\nSpeeds are over {card.library}'s.\n\n{markdown_table(_ROW, shown)}"
+    with TemporaryDirectory(prefix="tilescout-") as temporary:
+        folder = Path(temporary)
+        with (folder / "summary.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([_ROW, *rows])
+        _draw(summaries, card.library, folder / "speedups.png")
+        files = [folder / "summary.csv", folder / "speedups.png", table.path.with_suffix(".json")]
+        return log_experiment(
+            store,
+            "collect",
+            {"space": card.space, "device": card.device, "protocol": card.protocol, **params},
+            metrics,
+            files,
+            run_name=table.path.stem,
+            description=description,
+            tables=[table.dataset],
+            view=_VIEW,
+        )
+
+
+def _row(summary: ProblemSummary) -> tuple[object, ...]:
+    best = 1 / summary.best_timing.ratio if summary.best_timing else "none"
+    default = 1 / summary.default_timing.ratio if summary.default_timing else "none"
+    counts = (summary.rows, summary.pruned, summary.failed)
+    return (str(summary.problem), summary.library_us, best, default, *counts)
+
+
+def _mean(speeds: Sequence[float]) -> float:
+    """The geometric mean; not a number where there is none."""
+    return math.exp(sum(map(math.log, speeds)) / len(speeds)) if speeds else math.nan
+
+
+def _draw(summaries: Sequence[ProblemSummary], library: str, path: Path) -> None:
+    """The speed of the best and of the default of each problem over the library's, as PNG."""
+    from tilescout.search.tracking.plots import figure_type, to_png
+
+    figure = figure_type()(figsize=(8.6, 1.6 + 0.26 * len(summaries)), dpi=100, layout="constrained")
+    axes = figure.add_subplot()
+    for name, timings, colour in (
+        ("best", [summary.best_timing for summary in summaries], "#1f3b73"),
+        ("default", [summary.default_timing for summary in summaries], "#ef8e19"),
+    ):
+        known = [(1 / timing.ratio, place) for place, timing in enumerate(timings) if timing is not None]
+        axes.plot([x for x, _ in known], [y for _, y in known], "o", color=colour, label=name)
+    axes.axvline(1, color="#2e7d32", linestyle=":", label=library)
+    axes.set_yticks(range(len(summaries)), [str(summary.problem) for summary in summaries], fontsize=8)
+    axes.invert_yaxis()
+    axes.grid(True, axis="x", color="#e4e7eb", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.set_xlabel(f"speed over {library}")
+    axes.legend(frameon=False)
+    path.write_bytes(to_png(figure))
