@@ -4,18 +4,24 @@ import gzip
 import json
 import os
 import platform
+import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Self
 
 from tilescout.search.engines.gpus import driver_version, visible_gpus
 from tilescout.spaces.errors import StoreError, one_line
+from tilescout.spaces.inputs import parse_json, read_at_most, read_regular
+from tilescout.spaces.outputs import write_whole
 
 _PACKAGES = ("tilescout", "torch", "nvidia-cutlass-dsl", "numpy", "scikit-learn", "optuna", "mlflow", "ray")
 _GZIP = b"\x1f\x8b"
+_LARGEST, _UNPACKED = 1 << 26, 1 << 28  # bytes of a file, and of what is packed in it; the largest has 460 kB
+_VALUES = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -60,9 +66,11 @@ class Record:
             If it can't be read as JSON.
         """
         try:
-            content = path.read_bytes()
-            found = json.loads(gzip.decompress(content) if content.startswith(_GZIP) else content)
-        except (OSError, EOFError, ValueError) as error:
+            content = read_regular(path, _LARGEST)
+            if content.startswith(_GZIP):
+                content = read_at_most(gzip.GzipFile(fileobj=BytesIO(content)), _UNPACKED, path)
+            found = parse_json(content, _VALUES)
+        except (OSError, EOFError, ValueError, zlib.error) as error:
             raise StoreError(f"can't read {path} as the record of a study: {one_line(error)}") from error
         whole = isinstance(found, dict) and found.keys() == {"about", "result"}
         return cls(found["about"], found["result"]) if whole else cls({}, found)
@@ -74,9 +82,7 @@ class Record:
             content = gzip.compress(json.dumps(record).encode(), mtime=0)
         else:
             content = f"{json.dumps(record, indent=1)}\n".encode()
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_bytes(content)
-        temporary.replace(path)
+        write_whole(path, content)
 
 
 def _versions() -> Iterator[tuple[str, str]]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.measure.provenance import Dataset
 from tilescout.search.tables.card import TableCard
+from tilescout.search.tables.pages import unpacked_size
 from tilescout.search.tables.rows import (
     Row,
     check_columns,
@@ -41,7 +42,8 @@ SUFFIX = ".parquet"
 _CARD = ("space", "knobs", "baselines", "sha256")  # what the cards of all formats have, and their tables
 _COLUMNS = ("problem", "status", "library_us")
 _LARGEST, _LARGEST_CARD = 1 << 30, 1 << 24  # bytes; a million rows have some 100 MB, a card of 40 problems 11 kB
-_UNPACKED = 1 << 31  # bytes of all columns, as the file declares them
+_UNPACKED = 1 << 31  # bytes of all columns, as their pages declare them
+_VALUE = 8  # bytes of a value in memory, at most
 
 
 @dataclass(frozen=True)
@@ -136,9 +138,9 @@ class Table:
             try:
                 file = pq.ParquetFile(pa.BufferReader(content))
                 check_columns(card, file.schema_arrow, file.metadata.num_rows)
-                _check_declared(file.metadata)
+                _check_declared(content, file.metadata)
                 data = file.read()
-            except (pa.ArrowException, OSError) as error:
+            except (pa.ArrowException, OSError, ValueError) as error:
                 raise TableError(f"not a Parquet file: {str(error).splitlines()[0]}") from error
             return cls(card, data, path)
 
@@ -402,9 +404,9 @@ def _read(path: Path, missing: str, limit: int) -> bytes:
         raise TableError(f"can't read {path.name}: {error.strerror}") from error
 
 
-def _check_declared(metadata: "pq.FileMetaData") -> None:
-    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
-    unpacked = sum(max(group.total_byte_size, 0) for group in groups)
+def _check_declared(content: bytes, metadata: "pq.FileMetaData") -> None:
+    # A few bytes can stand for one value in all rows, which take memory each.
+    unpacked = max(unpacked_size(content, metadata), metadata.num_rows * metadata.num_columns * _VALUE)
     if unpacked > _UNPACKED:
         raise TableError(f"its columns have {unpacked / 1e6:.4g} MB, and at most {_UNPACKED / 1e6:.4g} MB are read")
 

@@ -245,6 +245,26 @@ def test_a_table_with_more_rows_than_its_card_says(tmp_path: Path, small_table: 
         Table.read(path)
 
 
+def test_a_table_whose_rows_are_few_bytes_and_much_memory(tmp_path: Path, small_table: Table) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path, rows = tmp_path / "table.parquet", 10_000_000
+    first = pq.read_table(small_table.path).slice(0, 1)
+    with pq.ParquetWriter(path, first.schema, compression="zstd") as writer:
+        many = pa.table([pa.concat_arrays([column.chunk(0)] * 1000) for column in first.columns], schema=first.schema)
+        many = pa.concat_tables([many] * 1000).combine_chunks()
+        for _ in range(rows // len(many)):
+            writer.write_table(many)
+    card = json.loads(card_path(small_table.path).read_bytes())
+    card |= {"size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "rows": rows}
+    card_path(path).write_text(json.dumps(card))
+
+    with pytest.raises(TilescoutError, match="MB are read"):
+        Table.read(path)
+    assert path.stat().st_size < 3e6
+
+
 @pytest.mark.parametrize("text", ["a.b.c = 1", 'x = "a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p"', "x = 1.5 # a. b. c."])
 def test_dots_that_are_no_deep_key(text: str) -> None:
     assert parse_toml(text)

@@ -1,0 +1,139 @@
+"""The sizes that the pages of a Parquet file have once they are unpacked, read without unpacking one.
+
+The footer of a file says what its columns have in all, and the header of each page what that page has: a reader makes
+room for the second. The format is documented at https://parquet.apache.org/docs/file-format/; headers are structures of
+Thrift's compact protocol.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+_BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _MAP, _STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 11, 12
+"""The types of Thrift's fields, by number."""
+
+_UNPACKED, _PACKED = 2, 3  # the fields of a page's header with its sizes
+_DEEPEST = 8  # structures in one another; a page's header has 3
+
+
+def unpacked_size(content: bytes, metadata: "pq.FileMetaData") -> int:
+    """The bytes that all pages of a file say they have once they are unpacked.
+
+    Raises
+    ------
+    ValueError
+        If a page says more than the footer says of its column, or a header is damaged.
+    """
+    return sum(
+        _checked(content, metadata.row_group(group).column(column))
+        for group in range(metadata.num_row_groups)
+        for column in range(metadata.num_columns)
+    )
+
+
+def _checked(content: bytes, column: "pq.ColumnChunkMetaData") -> int:
+    start = column.data_page_offset
+    if column.has_dictionary_page:
+        start = min(start, column.dictionary_page_offset)
+    end = start + column.total_compressed_size
+    if not 0 <= start <= end <= len(content):
+        raise ValueError(f"the column {column.path_in_schema} is not within the file")
+    size = 0
+    for page in _pages(content, start, end):
+        size += page
+        if size > column.total_uncompressed_size:
+            raise ValueError(f"the pages of the column {column.path_in_schema} say more bytes than the footer")
+    return size
+
+
+def _pages(content: bytes, at: int, end: int) -> Iterator[int]:
+    """The unpacked size of each page of a column, that of its header included."""
+    while at < end:
+        reader = _Header(content, at, end)
+        fields = reader.integers()
+        unpacked, packed = fields.get(_UNPACKED, -1), fields.get(_PACKED, -1)
+        if unpacked < 0 or packed < 0:
+            raise ValueError("a page has no size")
+        yield reader.at - at + unpacked
+        at = reader.at + packed
+
+
+class _Header:
+    """A structure of Thrift's compact protocol, read from a place in a file.
+
+    Attributes
+    ----------
+    at
+        Where reading goes on.
+    """
+
+    def __init__(self, content: bytes, at: int, end: int) -> None:
+        self._content, self.at, self._end = content, at, end
+
+    def integers(self, depth: int = 0) -> dict[int, int]:
+        """The integers of a structure, by their fields' numbers; all else in it is passed over."""
+        if depth > _DEEPEST:
+            raise ValueError("a page's header is damaged")
+        found: dict[int, int] = {}
+        number = 0
+        while head := self._byte():
+            number = number + (head >> 4) if head >> 4 else self._signed()
+            if head & 15 in _INTEGERS:
+                found[number] = self._signed()
+            else:
+                self._skip(head & 15, depth)
+        return found
+
+    def _skip(self, kind: int, depth: int) -> None:
+        if kind in _BOOLEANS:  # the type says which
+            return
+        if kind in _INTEGERS:
+            self._unsigned()
+        elif kind in (_BYTE, _DOUBLE):
+            self._pass(1 if kind == _BYTE else 8)
+        elif kind == _BINARY:
+            self._pass(self._unsigned())
+        elif kind in _LISTS:
+            head = self._byte()
+            self._skip_all(self._unsigned() if head >> 4 == 15 else head >> 4, (head & 15,), depth)
+        elif kind == _MAP:
+            if count := self._unsigned():
+                head = self._byte()
+                self._skip_all(count, (head >> 4, head & 15), depth)
+        elif kind == _STRUCT:
+            self.integers(depth + 1)
+        else:
+            raise ValueError("a page's header is damaged")
+
+    def _skip_all(self, count: int, kinds: tuple[int, ...], depth: int) -> None:
+        if count > self._end - self.at or depth > _DEEPEST:
+            raise ValueError("a page's header is damaged")
+        for _ in range(count):
+            for kind in kinds:
+                self._pass(1) if kind in _BOOLEANS else self._skip(kind, depth + 1)
+
+    def _signed(self) -> int:
+        value = self._unsigned()
+        return value >> 1 ^ -(value & 1)
+
+    def _unsigned(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+            shift += 7
+            if shift > 63:
+                raise ValueError("a page's header is damaged")
+
+    def _byte(self) -> int:
+        self._pass(1)
+        return self._content[self.at - 1]
+
+    def _pass(self, count: int) -> None:
+        self.at += count
+        if self.at > self._end:
+            raise ValueError("a page's header is damaged")
