@@ -1,5 +1,7 @@
 """The tags, parameters and metrics of a study and its trials in MLflow, as plain mappings."""
 
+import hashlib
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ SUITE_TAG = "tilescout.suite"  # identifies a suite's run, so that a resumed sea
 TRIALS_TAG = "tilescout.trials"  # of a study's run: the experiment that holds its trials' runs
 PARENT_TAG = "mlflow.parentRunId"  # nests a run under another one in MLflow's table
 NOTE_TAG = "mlflow.note.content"  # the description, in Markdown
+_LONGEST_NAME, _LONGEST_VALUE = 250, 6000  # MLflow's limits for a parameter, in characters
 TAG_LENGTH = 8000  # MLflow's limit for the value of a tag, in characters
 
 # A part of links to MLflow's pages. Without it they open the pages for traces of language models.
@@ -115,7 +118,17 @@ def trial_params(trial: TrialRecord) -> dict[str, str]:
 
     MLflow's plots take the first parameters by name and the first metric; the index's name keeps it behind most knobs.
     """
-    return {name: str(value) for name, value in trial.configuration.items()} | {"space_index": str(trial.index)}
+    knobs = {param_name(name): str(value)[:_LONGEST_VALUE] for name, value in trial.configuration.items()}
+    return knobs | {"space_index": str(trial.index)}
+
+
+def param_name(knob: str) -> str:
+    """The name of a knob as MLflow takes it; one that is changed ends in digits of a hash, so that two stay two."""
+    kept = re.sub(r"[^A-Za-z0-9_. -]", "_", knob)
+    if kept == knob and knob == knob.strip(". ") and 0 < len(knob) <= _LONGEST_NAME:
+        return knob
+    digest = hashlib.sha256(knob.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{kept.strip('. ')[: _LONGEST_NAME - 9]}-{digest}".lstrip("-")
 
 
 def trial_metrics(trial: TrialRecord, info: StudyInfo, default: Timing | None) -> dict[str, float]:
