@@ -164,6 +164,7 @@ def soak(
     type=click.Choice([str(each) for each in Objective]),
     default=str(DEFAULT_OBJECTIVE),
     show_default=True,
+    help="What runs around a kernel while it is timed.",
 )
 def main(run: Run, trials: int, problem: str, timeout: float, seconds: float, objective: str) -> None:
     """Search, and print whether something was lost, leaked or drifted."""
