@@ -20,7 +20,7 @@ from tilescout.experiments.commands.options import examples
 from tilescout.spaces.errors import ResumableError, TilescoutError, one_line
 from tilescout.spaces.faults import described, place_of
 from tilescout.spaces.processes import safe_processes
-from tilescout.spaces.texts import printable
+from tilescout.spaces.texts import printable, without_secrets
 
 # The module and function of each command, imported when it is used: `tilescout --help` costs no torch. What that
 # says of each fits into a terminal of 80 columns.
@@ -164,7 +164,7 @@ def _main(command: click.Command, run: _Run) -> object:
 
 class _PlainFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
+        return without_secrets(printable(super().format(record)))
 
 
 @contextmanager

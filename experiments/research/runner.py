@@ -16,6 +16,7 @@ from tilescout.experiments.research.records import Record
 from tilescout.search.measure.protocol import VERSION
 from tilescout.search.tables.table import Table
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.texts import without_secrets
 
 PROGRAM = "python -m tilescout.experiments.research"
 
@@ -56,7 +57,7 @@ class Run:
 
     def keep(self, result: Any) -> None:
         """Write the result as far as it has come, so that an interruption loses no finished part."""
-        self.record = Record.of(self.name, f"{PROGRAM} {shlex.join(sys.argv[1:])}", result)
+        self.record = Record.of(self.name, without_secrets(f"{PROGRAM} {shlex.join(sys.argv[1:])}"), result)
         if self.out is not None:
             self.record.write(self.out)
 

@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -41,6 +42,7 @@ from tilescout.spaces.templates import KernelTemplate
 from tilescout.spaces.workloads import load_workload
 
 _LOG = logging.getLogger(__name__)
+_CONNECT_SECONDS = 4.0  # of each address that a host's name has: a dead cluster is told within 10 s
 _ATTEMPTS = 3  # at a task whose machine is lost
 _START_SECONDS = 300.0  # until an actor or a task runs: its machine is free, a process starts, torch is imported
 
@@ -403,6 +405,7 @@ def _join(address: str) -> bool:
     hook = {"worker_process_setup_hook": lambda: find_modules_in(here)} if wanted else None
     try:
         # Ray's processes look for modules in the folder that it is joined from, before all other places.
+        _check_reachable(address)
         with chdir("/"), _loopback_if_alone(address):
             ray.init(
                 address=None if address == "auto" else address,
@@ -411,9 +414,16 @@ def _join(address: str) -> bool:
                 logging_level=logging.ERROR,
                 runtime_env=hook,
             )
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise DeviceError(f"can't use the Ray cluster {address}: {one_line(error)}") from error
     return True
+
+
+def _check_reachable(address: str) -> None:
+    """Connect to the port of a cluster: Ray would try for a minute before it reports that nothing is there."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
 
 
 @contextmanager

@@ -108,7 +108,7 @@ def serve(
         _check_is_mlflow(path)
         uri = uri.replace(str(path), str(path.absolute()), 1) if not path.is_absolute() else uri
     artifacts = artifact_root or artifact_folder(uri) or Path("mlartifacts")  # which is MLflow's own choice
-    command = module_command("mlflow", "server", "--backend-store-uri", uri)
+    command = module_command("mlflow", "server")
     command += ["--artifacts-destination", str(artifacts.absolute())]
     if any(point.name == _APP for point in entry_points(group="mlflow.app")):
         command += ["--app-name", _APP]
@@ -122,7 +122,10 @@ def serve(
     begin()
     # A process group of its own: the server has several processes, and each has to get one signal on Ctrl-C. They run
     # in the root folder: uvicorn looks for modules in the working directory, before all other places.
-    server = subprocess.Popen(command, env={**safe_environment(), **_ENVIRONMENT}, start_new_session=True, cwd="/")
+    # The address may have a password: everybody on this machine sees what a process is started with, and only its owner
+    # the environment.
+    environment = {**safe_environment(), **_ENVIRONMENT, "MLFLOW_BACKEND_STORE_URI": uri}
+    server = subprocess.Popen(command, env=environment, start_new_session=True, cwd="/")
     stopped = False
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 ERROR_LENGTH = 300  # of a message of MLflow's, in characters
 _SQLITE = "sqlite:///"
+_CONNECT_SECONDS = 4  # of each address that a host's name has: a dead server is told within 10 s
 _LOCK_SECONDS = 5.0  # how long opening a store waits for another process that is writing to it
 
 # MLflow takes these from the environment and from nowhere else. It makes no retries of its own: on a server that is
@@ -30,7 +31,7 @@ _QUIET = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "8",
 }
 
 
@@ -177,6 +178,7 @@ def open_client(uri: str) -> "MlflowClient":
     from mlflow import MlflowClient
 
     with translated(uri, "; allowed are a file (sqlite:////path/mlflow.db) or a running server (http://host:port)"):
+        _check_database(uri)
         client = MlflowClient(tracking_uri=uri)
         client.search_experiments(max_results=1)  # the constructor does not contact the server
     return client
@@ -258,6 +260,18 @@ def is_passing(error: Exception) -> bool:
     if isinstance(error, MlflowException):
         return error.error_code not in {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"}
     return isinstance(error, OSError)  # includes every error of `requests`
+
+
+def _check_database(uri: str) -> None:
+    """Connect to a PostgreSQL server: MLflow would try for some 100 s before it reports that there is none."""
+    import sqlalchemy
+
+    if not uri.startswith("postgresql"):
+        return
+    engine = sqlalchemy.create_engine(uri, connect_args={"connect_timeout": _CONNECT_SECONDS})
+    with engine.connect():
+        pass
+    engine.dispose()
 
 
 def _artifacts_beside(path: Path) -> Path:

@@ -1,6 +1,15 @@
 """Passwords of addresses are in no message, and a result that can't be written is not lost."""
 
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -47,6 +56,68 @@ def test_an_address_without_a_password_stays(address: str) -> None:
 def test_the_name_of_a_database_has_no_password() -> None:
     address = "sqlite:///studies.db?password=hunter2"
     assert "hunter2" not in Database(address).name
+
+
+SERVE = """
+import os, socket
+from tilescout.search.tracking.server import serve
+with socket.create_server(("127.0.0.1", 0)) as probe:
+    port = probe.getsockname()[1]
+serve(os.environ["STORE"], None, "127.0.0.1", port)
+"""
+
+
+def below(process: int) -> Iterator[int]:
+    for listing in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in map(int, listing.read_text().split()):
+            yield child
+            yield from below(child)
+
+
+def test_a_password_is_in_no_list_of_processes_where_it_was_not_typed() -> None:
+    environment = os.environ | {"STORE": "postgresql://me:hunter2@127.0.0.1:1/mlflow"}
+    command = [sys.executable, "-P", "-c", SERVE]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, start_new_session=True) as serving:
+        try:
+            deadline = time.monotonic() + 60
+            lines = list[str]()
+            while not any("mlflow" in line for line in lines):
+                assert time.monotonic() < deadline
+                with suppress(OSError):  # a process has just ended
+                    lines = [Path(f"/proc/{child}/cmdline").read_text() for child in below(serving.pid)]
+        finally:
+            os.killpg(serving.pid, signal.SIGTERM)
+            serving.communicate()
+    assert not any("hunter2" in line for line in lines)
+
+
+@pytest.mark.parametrize("server", ["refuses", "never answers"])
+@pytest.mark.parametrize("what", ["storage", "mlflow", "cluster"])
+def test_a_dead_server_is_told_within_ten_seconds(forked_scene: "ForkedScene", server: str, what: str) -> None:
+    search = ("tune", "gemm_sm90", "--problem", "1024x1024x1024:bf16", "--trials", "3", "--sampler", "random")
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        if server == "never answers":
+            listening.listen()
+        port = listening.getsockname()[1]
+        address = {
+            "storage": f"postgresql://me:hunter2@127.0.0.1:{port}/studies",
+            "mlflow": f"postgresql+psycopg://me:hunter2@127.0.0.1:{port}/mlflow",
+            "cluster": f"127.0.0.1:{port}",
+        }[what]
+        if (what, server) == ("cluster", "never answers"):
+            pytest.skip("Ray gives a cluster that listens its own time to answer")
+
+        forked_scene.tilescout("--version")  # the first process imports all that commands import
+        began = time.monotonic()
+        done = forked_scene.survives(*search, f"--{what}", address, *REPLAY[what], codes=(2,))
+
+    assert time.monotonic() - began < 25  # 10 s, and what a busy machine takes to start
+    assert "hunter2" not in done.stderr
+    assert "tilescout: " in done.stderr.splitlines()[-1]
+
+
+REPLAY = dict.fromkeys(("storage", "mlflow"), ("--device", "replay", "--store", "store")) | {"cluster": ()}
 
 
 def test_a_result_that_can_not_be_written_is_printed(forked_scene: "ForkedScene") -> None:

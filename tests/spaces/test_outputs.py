@@ -1,0 +1,84 @@
+"""Files are written whole or not at all, and what killed processes left goes."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tilescout.spaces.errors import StoreError
+from tilescout.spaces.outputs import publish, scratch_beside, sweep, write_whole
+
+SLOW = """
+import os, sys, time
+from pathlib import Path
+from tilescout.spaces import outputs
+outputs.os.fsync = lambda file: (print("written", flush=True), time.sleep(60))
+outputs.write_whole(Path(sys.argv[1]), b"new" * 1000)
+"""
+
+
+def test_a_writer_that_is_killed_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_bytes(b"old")
+    command = [sys.executable, "-P", "-c", SLOW, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"written\n"
+        writer.kill()
+
+    assert path.read_bytes() == b"old"
+    (left,) = (each for each in tmp_path.iterdir() if each != path)
+    long_ago = time.time() - 7200
+    os.utime(left, (long_ago, long_ago))
+    write_whole(path, b"new")
+    assert [each.name for each in tmp_path.iterdir()] == ["result.json"]
+    assert path.read_bytes() == b"new"
+
+
+def test_what_somebody_else_calls_alike_or_works_on_stays(tmp_path: Path) -> None:
+    stays = [tmp_path / name for name in (".tilescout-old", ".tilescout-writing-notes", ".tilescout", "x")]
+    for path in stays:
+        path.mkdir()
+        os.utime(path, (1.0, 1.0))
+    at_work = scratch_beside(tmp_path / "bundle")
+    at_work.mkdir()
+
+    write_whole(tmp_path / "file", b"1")
+
+    assert all(path.is_dir() for path in (*stays, at_work))
+    sweep(tmp_path, "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_of_several_files_none_is_replaced_if_one_can_not_be_written(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "folder" / "second"
+    first.write_bytes(b"old")
+    (tmp_path / "folder").write_bytes(b"a file")
+
+    with pytest.raises(OSError, match="folder"):
+        publish({first: b"new", second: b"new"})
+
+    assert first.read_bytes() == b"old"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["first", "folder"]
+
+
+def test_a_link_stays_one_and_a_mode_what_it_was(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_bytes(b"old")
+    real.chmod(0o600)
+    link.symlink_to(real)
+
+    write_whole(link, b"new")
+
+    assert link.is_symlink()
+    assert (real.read_bytes(), real.stat().st_mode & 0o777) == (b"new", 0o600)
+
+
+def test_a_device_is_written_to_and_a_full_one_told(tmp_path: Path) -> None:
+    write_whole(Path("/dev/null"), b"gone")
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(StoreError, match="can't write /dev/full: No space left"):
+        write_whole(Path("/dev/full"), b"x")
