@@ -12,6 +12,7 @@ from tilescout.search.engines.engine import CannotMeasureError, Engine, Task
 from tilescout.search.engines.races import Racetrack
 from tilescout.search.export.decisions import INDIFFERENCE, Evidence, Outcome
 from tilescout.search.measure.race import Race, RaceOptions, race_fastest
+from tilescout.spaces.errors import one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 
@@ -103,9 +104,12 @@ def decide(engine: Engine, entry: Entry, options: ContestOptions, deadline: floa
     if not timings:
         errors = [each.error for each in (*artifacts.values(), *measured.values()) if each.error]
         return _outcome(engine, problem, _evidence(engine, library_us, f"no candidate works: {errors[0]}"), None)
-    # The default is the first that works: it is what another candidate must be proven against.
     track = Racetrack(engine, 0, problem, library_us, configurations)
-    race = race_fastest(timings, min(timings), track.measure, options.race, options.seed)
+    try:
+        # The default is the first that works: it is what another candidate must be proven against.
+        race = race_fastest(timings, min(timings), track.measure, options.race, options.seed)
+    except CannotMeasureError as error:  # a kernel took the measuring process down, though it was right before
+        return _outcome(engine, problem, _evidence(engine, library_us, f"no race: {one_line(error)}"), None)
     return _judged(engine, problem, library_us, race, configurations)
 
 

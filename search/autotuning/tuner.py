@@ -23,7 +23,7 @@ from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Choice, Outcome
 from tilescout.search.export.graph_rewrite import Sighting
 from tilescout.spaces.devices import Device
-from tilescout.spaces.errors import ProblemError, SpaceError, TilescoutError, one_line
+from tilescout.spaces.errors import ProblemError, SpaceError, StoreError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import KernelTemplate
@@ -116,17 +116,29 @@ class Tuner:
                 bundle = self.store.bundle(self.store.state().bundle)
                 if self._wanted(sightings, bundle):
                     digest = agree(self._request(sightings), lambda: self._answer(sightings), self.options.patience)
-                    bundle = self.store.bundle(digest) if digest else bundle
+                    bundle = self._agreed(digest) if digest else bundle
             except (TilescoutError, OSError) as error:
                 self._failed = self._failed or one_line(error)
                 _LOG.warning("products that are not decided run the library's kernels: %s", self._failed)
             self._account(sightings, bundle)
             return bundle
 
+    def _agreed(self, digest: str) -> Bundle:
+        bundle = self.store.bundle(digest)
+        if bundle is None:
+            raise StoreError(
+                f"the rank that decided wrote a bundle that is not in {self.store.bundles}: let all ranks see one store"
+            )
+        return bundle
+
     def key(self) -> str:
-        """A name for what compiled code depends on: it is another one after a graph was left unfinished."""
+        """A name for what compiled code depends on.
+
+        It is another one after a graph was left unfinished: who can tune must not find the code of that in a cache. Who
+        only looks up finds the code of what is known now.
+        """
         state = self.store.state()
-        return f"{state.name} {state.unfinished}"
+        return f"{state.name} {state.unfinished if self.options.seconds else state.bundle}"
 
     def close(self) -> None:
         """End the compilers and the measuring process."""
@@ -149,9 +161,9 @@ class Tuner:
                 bundle = self._tuned(wanted, self._left) or bundle
                 if len(self.summary.tuned) - count < len(wanted):
                     break
-            if wanted:
+            if wanted and self.options.seconds:
                 self.store.leave_unfinished()
-            else:
+            elif not wanted:
                 around = self._around(sightings, bundle, self.summary.tuned - before)
                 bundle = self._tuned(around, self._left * _FOR_OTHER_SIZES) or bundle
             return bundle.digest if bundle is not None else ""

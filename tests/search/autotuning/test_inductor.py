@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from tilescout.search.autotuning.inductor import TuningPass, backend
 from tilescout.search.autotuning.tuner import Tuner
 from tilescout.search.export import loaded_kernels
 from tilescout.search.export.bundle import Bundle
-from tilescout.search.export.inductor import in_force
+from tilescout.search.export.inductor import in_force, pass_in_force, use
 from tilescout.search.export.torch_hooks import OPTION
 
 Calls = Callable[[Bundle], int]
@@ -80,7 +81,8 @@ def test_code_of_inductors_cache_finds_its_kernels_until_a_graph_was_left_unfini
         counters.clear()
         monkeypatch.setattr(loaded_kernels, "_bundles", {})
         monkeypatch.setattr(loaded_kernels, "_families", {})
-        tuner = make_tuner(seconds=0.0)
+        tuner = make_tuner()
+        tuner._left = 0.0
         with in_force(TuningPass(tuner)):
             compiled = torch.compile(plain, dynamic=False)
         with torch.no_grad():
@@ -97,6 +99,21 @@ def test_code_of_inductors_cache_finds_its_kernels_until_a_graph_was_left_unfini
     assert compiled_anew()[1]
     compiled_anew(m=16)  # is left with products that are not decided
     assert not compiled_anew()[1]
+
+
+def test_a_bundle_comes_first_and_the_rest_is_looked_up(
+    make_tuner: MakeTuner, decide_for: Callable[..., Bundle], calls: Calls, plain_gemm: ModuleType
+) -> None:
+    exported, decided, plain = decide_for(("64x64x64",)), decide_for(("32x64x64",)), model()
+    tuner = make_tuner()
+    with use(exported.path, ["plain_gemm:TEMPLATE"]), in_force(TuningPass(tuner, pass_in_force())):
+        compiled = torch.compile(plain, dynamic=False)
+    before = calls(exported), calls(decided)
+    with torch.no_grad():
+        for m in (64, 32):
+            close(compiled(rows(m)), plain(rows(m)))
+    assert (calls(exported), calls(decided)) == (before[0] + 2, before[1] + 2)
+    assert {problem.m for problem in tuner.summary.met} == {32}
 
 
 def test_a_pass_of_the_user_runs_first(make_tuner: MakeTuner, decide_for: Callable[..., Bundle], calls: Calls) -> None:

@@ -32,14 +32,28 @@ def test_what_there_is_no_time_for_stays_the_librarys_and_is_told(
     make_tuner: MakeTuner, decide_for: Callable[..., Bundle], store: EvidenceStore
 ) -> None:
     decide_for(("64x64x64",))
-    tuner = make_tuner(seconds=0.0)
+    tuner = make_tuner()
+    tuner._left = 0.0
     key = tuner.key()
     bundle = tuner.decide(seen("64x64x64", "32x64x64"))
     assert bundle is not None
     assert set(bundle.by_problem) == {GemmProblem(64, 64, 64)}
-    assert "the budget of 0 s was spent" in str(tuner.summary)
+    assert "the budget of 60 s was spent" in str(tuner.summary)
     assert store.state().unfinished == 1
     assert tuner.key() != key, "the next process must not find the code of a graph that was left unfinished"
+
+
+def test_who_only_looks_up_leaves_no_graph_unfinished_and_finds_what_is_decided_later(
+    make_tuner: MakeTuner, decide_for: Callable[..., Bundle], store: EvidenceStore
+) -> None:
+    tuner = make_tuner(seconds=0.0)
+    key = tuner.key()
+    tuner.decide(seen("64x64x64"))
+    assert tuner.key() == key
+    assert key != make_tuner(seconds=60.0).key()
+    assert store.state().unfinished == 0
+    decide_for(("64x64x64",))
+    assert tuner.key() != key
 
 
 def test_an_engine_that_cannot_be_had_is_told_and_asked_for_once(make_tuner: MakeTuner) -> None:
