@@ -8,7 +8,8 @@ candidates are then verified and timed by the protocol, and the fastest of these
 few trials follow, each from nothing, and their answers race the best of all in interleaved rounds.
 
 Configurations are run in random order until --each seconds are over, so that what is left out is a random part; how
-many were run is told. The times of the screening are written to --times, a file a problem.
+many were run is told. The times of the screening are written to --times, a file a problem. Problems of --screen are
+screened alone, before the others, for --briefly seconds each: a model learns from them.
 """
 
 import time
@@ -41,6 +42,7 @@ from tilescout.spaces.errors import TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.loaders import Listing, load_loader
+from tilescout.spaces.suite import find_suite
 from tilescout.spaces.templates import find_template
 from tilescout.spaces.workloads import load_workload
 
@@ -141,6 +143,16 @@ def screened(
     return rows[: len(times)], np.array(times, dtype=np.float32), np.array(waves, dtype=np.float32)
 
 
+def keep_times(
+    folder: Path, problem: GemmProblem, rows: NDArray[np.int32], us: NDArray[np.float32], waves: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Write what was screened of a problem to a file of its own, and return the times."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{str(problem).replace(':', '-')}.npz"
+    np.savez_compressed(file, rows=rows.astype(np.int16), us=us, waves=waves)
+    return us
+
+
 def found_by(
     engine: LocalEngine, problem: GemmProblem, samplers: Sequence[str], trials: int, seed: int, store: Path
 ) -> dict[str, dict[str, Any]]:
@@ -216,13 +228,15 @@ def compared(
 @click.option("--trials", type=click.IntRange(min=1), default=40, show_default=True, help="Of each search.")
 @click.option("--each", type=float, default=12.0, show_default=True, help="Seconds of screening a problem.")
 @click.option("--seconds", type=float, default=150.0, show_default=True, help="Begin no further problem after that.")
+@click.option("--screen", metavar="SUITE", help="A suite whose problems are screened alone.")
+@click.option("--briefly", type=float, default=1.0, show_default=True, help="Seconds of screening each of these.")
 @click.option("--times", type=click.Path(path_type=Path), help="Folder for the times of the screening.")
 @click.option("--device", default="cuda", show_default=True, metavar="cuda[:N]", help="The GPU.")
 @seed_option
 @store_option
 def main(
     run: Run, problems: tuple[str, ...], samplers: tuple[str, ...], trials: int, each: float, seconds: float,
-    times: Path | None, device: str, seed: int, store: Path,
+    screen: str | None, briefly: float, times: Path | None, device: str, seed: int, store: Path,
 ) -> None:  # fmt: skip
     """Run all of the library's algorithms on each problem, and search among them with few trials."""
     console, started = Console(width=160), time.monotonic()
@@ -231,6 +245,18 @@ def main(
     assert isinstance(loader, CublasLt)
     found: dict[str, dict[str, Any]] = {}
     report: dict[str, Any] = {"protocol": VERSION, "version": loader.library.version, "problems": found}
+    if screen is not None:
+        if times is None:
+            raise click.UsageError("--screen needs --times, a folder for what it finds")
+        for problem in find_suite(screen).parsed(GemmProblem.parse):
+            try:
+                listed = loader.listing(str(problem), None)
+                us = keep_times(times, problem, *screened(loader, problem, listed, briefly, seed))
+            except (TilescoutError, RuntimeError) as error:  # torch raises the latter where memory is short
+                console.print(f"{problem}: {one_line(error)}", highlight=False, soft_wrap=True)
+                continue
+            line = f"{len(us)} of {len(listed.rows)} in {briefly:g} s, listed in {listed.seconds:.2f} s"
+            console.print(f"{time.monotonic() - started:4.0f} s {problem}: {line}", highlight=False, soft_wrap=True)
     with LocalEngine(template, artifacts(store), [device], options=LIVE_CHAINS) as engine:
         report |= {"device": engine.product, "versions": dict(engine.versions), "knobs": KNOBS}
         for text in problems:
@@ -242,9 +268,7 @@ def main(
                 listed = loader.listing(text, None)
                 rows, us, waves = screened(loader, problem, listed, each, seed)
                 if times is not None:
-                    times.mkdir(parents=True, exist_ok=True)
-                    file = times / f"{text.replace(':', '-')}.npz"
-                    np.savez_compressed(file, rows=rows.astype(np.int16), us=us, waves=waves)
+                    keep_times(times, problem, rows, us, waves)
                 answers = found_by(engine, problem, samplers, trials, seed, store)
                 one = compared(engine, problem, rows, us, answers, seed)
             except TilescoutError as error:

@@ -47,9 +47,13 @@ def test_all_algorithms_are_screened_and_a_search_is_compared_with_the_best(
 
     # The library's custom option 3 takes the process down, and is legal.
     monkeypatch.setitem(importlib.import_module("tilescout.spaces.cublaslt.algorithms").VALUES, "custom_option", (0, 1))
-    done = CliRunner().invoke(library_exhaustive.main, [*asked, "--problem", "16x48x40:bf16", "--sampler", "random"])
+    suite = tmp_path / "one.toml"
+    suite.write_text('title = "one"\nsource = "none"\nproblems = ["8x48x40:bf16"]\n')
+    asked += ["--screen", str(suite), "--sampler", "random"]
+    done = CliRunner().invoke(library_exhaustive.main, [*asked, "--problem", "16x48x40:bf16"])
 
     assert done.exit_code == 0, done.output
+    assert (times / "8x48x40-bf16.npz").exists()
     one = json.loads(out.read_text())["result"]["problems"]["16x48x40:bf16"]
     assert one["screened"] == one["legal"] > 8
     assert one["refused"] == 0
