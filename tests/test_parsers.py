@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from optuna.samplers import RandomSampler
 
 from tilescout.experiments.commands.options import changed_default
+from tilescout.search.autotuning.store import EvidenceStore
 from tilescout.search.export.bundle import read_bundle
 from tilescout.search.export.from_studies import read_outcomes
 from tilescout.search.measure.measurement import Measurement, Status, Timing
@@ -197,6 +198,23 @@ def test_the_bundle_that_is_edited_is_one(folder: Path) -> None:
 def test_bundles(folder: Path, record: Any) -> None:
     write_index(folder, record)
     read_or_refuse(lambda: read_bundle(folder))
+
+
+STATE = {
+    "kind": "tilescout autotune state",
+    "format": 1,
+    "setting": {"gpu": "NVIDIA H200"},
+    "state": {"name": "x", "bundle": SHA256, "unfinished": 1},
+}
+
+
+@given(record=st.just(STATE) | edited(STATE), text=st.none() | st.binary())
+def test_states_of_evidence_stores(folder: Path, record: Any, text: bytes | None) -> None:
+    store = EvidenceStore(folder, {}, TEMPLATE)
+    (store.folder / "state.json").write_bytes(json.dumps(record).encode() if text is None else text)
+    read_or_refuse(store.state)
+    if record == STATE and text is None:
+        assert store.state().bundle == SHA256
 
 
 @given(text=st.binary() | st.integers(1, 200_000).map(lambda depth: b"[" * depth))

@@ -24,7 +24,7 @@ from tilescout.search.build.trust import check_folder, read_record
 from tilescout.search.export.bundle import Bundle, read_bundle, write_bundle
 from tilescout.search.export.decisions import Decision, Outcome
 from tilescout.search.export.from_studies import installed_versions, kernel_of
-from tilescout.spaces.errors import MALFORMED, StoreError
+from tilescout.spaces.errors import MALFORMED, StoreError, one_line
 from tilescout.spaces.inputs import parse_json
 from tilescout.spaces.templates import KernelTemplate
 
@@ -99,7 +99,9 @@ class EvidenceStore:
             if (record["kind"], record["format"]) != (KIND, FORMAT):
                 raise ValueError("it is of another kind or format")
             state = State(**record["state"])
-            if not (state.bundle == "" or _is_digest(state.bundle)) or type(state.unfinished) is not int:
+            if [type(each) for each in (state.name, state.bundle, state.unfinished)] != [str, str, int]:
+                raise TypeError("its values are of other types")
+            if state.bundle and not _is_digest(state.bundle):
                 raise ValueError("it names no bundle")
             return state
         except FileNotFoundError:
@@ -107,7 +109,9 @@ class EvidenceStore:
         except OSError as error:
             raise StoreError(f"can't read {path}: {error.strerror}") from error
         except MALFORMED as error:
-            raise StoreError(f"{path} is damaged ({error}): delete {self.folder} to start anew") from error
+            raise StoreError(
+                f"{path} is damaged ({one_line(error, 80)}): delete {self.folder} to start anew"
+            ) from error
 
     def bundle(self, digest: str) -> Bundle | None:
         """A bundle of the store; None if there is no such one.
