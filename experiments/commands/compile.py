@@ -36,10 +36,12 @@ from tilescout.spaces.terminal import Console
     epilog=examples(
         "tilescout compile gemm_sm90 --problem 4096x4096x4096:bf16 --sample 100",
         "tilescout compile gemm_sm90 --problem 4096x4096x4096:bf16 --set stages=3 --set swizzle=4",
+        "tilescout compile gemm_sm90 --problem 4096x4096x4096:bf16 --portfolio",
     ),
 )
 @space_argument
 @click.option("--sample", type=click.IntRange(min=0), default=0, help="Random configurations besides the default.")
+@click.option("--portfolio", is_flag=True, help="The kernels that serve many problems, too: searches find them there.")
 @seed_option
 @set_option
 @problem_option
@@ -50,6 +52,7 @@ from tilescout.spaces.terminal import Console
 def compile_sample(
     space: str,
     sample: int,
+    portfolio: bool,
     seed: int,
     settings: tuple[str, ...],
     problem: str,
@@ -67,7 +70,9 @@ def compile_sample(
     check_result(json_path)
     template, target = load_template(space), find_device(device)
     parsed = template.parse(problem)
-    configurations = chosen(template, template.space(parsed, target), settings, sample, seed)
+    legal = template.space(parsed, target)
+    served = [each for each in template.portfolio(parsed, target) if each in legal] if portfolio else []
+    configurations = list(dict.fromkeys([*chosen(template, legal, settings, sample, seed), *served]))
     kernels = ArtifactStore(artifacts(store))
     keys = [ArtifactKey.of(template, configuration, parsed.signature, target.arch) for configuration in configurations]
     stored = [kernels.find(key) for key in keys]

@@ -44,6 +44,8 @@ class Times:
         The span in which the measuring process and the problem were set up.
     trials, compile_seconds
         Finished trials, or compiled kernels, and the seconds of one core that compiling them took.
+    stopped, ratios
+        Why the search ended by itself, and the times of its trials over the library's, in order; None without a time.
     compiled
         Kernels that are in the store now and were not before.
     """
@@ -57,6 +59,8 @@ class Times:
     logged: float = 0.0
     trials: int = 0
     compile_seconds: float = 0.0
+    stopped: str = ""
+    ratios: list[float | None] = field(default_factory=list)
     compiled: int = 0
     compiling: list[Span] = field(default_factory=list)
     preparing: list[Span] = field(default_factory=list)
@@ -119,7 +123,9 @@ def tune(problem: str, store: Path, launched: float) -> Times:
                 meanwhile=opening.begin,
             )
             times.logged = now()
-    times.trials = len(result.trials)
+    times.trials, times.stopped = len(result.trials), result.stopped
+    timings = [trial.measurement.timing for trial in result.trials]
+    times.ratios = [timing.ratio if timing is not None else None for timing in timings]
     times.compile_seconds = sum(trial.measurement.compile_seconds for trial in result.trials)
     times.prepared = times.preparing[0][1]
     times.compiled = kernels(artifacts(store)) - before

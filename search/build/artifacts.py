@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -208,6 +208,19 @@ class ArtifactStore:
         except (OSError, *MALFORMED):
             return None
         return artifact if artifact.path.exists() or not artifact.ok else None
+
+    def configurations(self, like: ArtifactKey) -> list[Configuration]:
+        """The configurations of the kernels that are stored under keys which differ from this one in nothing else.
+
+        A record that can't be read is left out; one that somebody else may have written, too: it is not used either.
+        """
+        wanted, found = {**like.to_dict(), "configuration": None}, []
+        for path in self.root.glob(f"??/*/{_RECORD}"):
+            with suppress(OSError, ArtifactError, *MALFORMED):
+                record = parse_json(read_record(path, _LARGEST_RECORD, ArtifactError))
+                if not record["error"] and {**record["key"], "configuration": None} == wanted:
+                    found.append(Configuration.of(record["key"]["configuration"]))
+        return found
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:

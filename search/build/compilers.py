@@ -209,6 +209,12 @@ class CompilePool(Closing):
         if not self.template.loader:
             self._started().start()
 
+    def stored(self, signature: str) -> list[Configuration]:
+        """The configurations whose kernels for a signature are in the store; a library's need no compiler."""
+        if self.template.loader:
+            return []
+        return self.store.configurations(ArtifactKey.of(self.template, Configuration(()), signature, self.arch))
+
     def submit(self, configuration: Configuration, signature: str | None = None) -> "Future[Artifact | CompileFailure]":
         """Compile a configuration unless the store has it, or it is being compiled.
 

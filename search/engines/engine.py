@@ -217,6 +217,10 @@ class Engine(Closing):
         """
         raise CannotMeasureError(f"nothing can be measured: {self.provenance.description}")
 
+    def stored(self, signature: str) -> Sequence[Configuration]:
+        """The configurations whose kernels for a signature are in the artifact store; none where that is not known."""
+        return ()
+
     @abstractmethod
     def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
         """Compile a configuration for the problems of a signature, unless the artifact store has it.

@@ -21,6 +21,7 @@ from tilescout.search.measure.library_best import BESIDE, LibraryBest
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.provenance import Provenance
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.space import Indices
 
 
 class Evaluator(Closing):
@@ -97,6 +98,11 @@ class Evaluator(Closing):
     def measures_anew(self) -> bool:
         """Whether configurations can `race`."""
         return self.engine.measures_anew
+
+    def stored(self) -> Indices:
+        """Indices of the configurations whose kernels need not be compiled, in order."""
+        stored = self.engine.stored(self.problem.signature)
+        return np.array(sorted(self.space.index(each) for each in stored if each in self.space), dtype=np.int64)
 
     def expect(self, index: int) -> None:
         """Start compiling a configuration that is likely to be submitted; if it never is, nothing hears of it."""

@@ -124,6 +124,9 @@ class LocalEngine(Engine):
     def describe(self, template: KernelTemplate, configuration: Configuration, signature: str) -> Artifact:
         return described_artifact(template, configuration, signature, self.device.arch, self._pool.store)
 
+    def stored(self, signature: str) -> Sequence[Configuration]:
+        return self._pool.stored(signature)
+
     def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
         return self._pool.submit(configuration, signature)
 

@@ -2,9 +2,10 @@
 
     python -m tilescout.experiments.research wall-time --out wall-time.json
 
-Tunes each problem with `guided` in a process of its own, twice: the second time, the store has the kernels of the
-first. Without a GPU it compiles the default and 15 random configurations of each problem instead. A process is limited
-to so many cores by its affinity. Every second is counted once:
+Tunes each problem with `guided` in a process of its own: from an empty store, from one that has the kernels of that
+tuning, and from one that has the portfolio, as ``tilescout compile --portfolio`` fills it. Without a GPU it compiles
+the default and 15 random configurations of each problem instead. A process is limited to so many cores by its affinity.
+Every second is counted once:
 
 - `start`: until the search's modules are imported
 - `set up`: until the measuring process, the GPU's context and the problem are ready; the first kernels are compiled
@@ -23,6 +24,7 @@ import resource
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -116,6 +118,23 @@ def timed(cores: int, asked: Mapping[str, object]) -> dict[str, Any]:
     }
 
 
+def fill(problem: str, store: str) -> None:
+    """Compile the portfolio into a store, on all cores, and print how that went.
+
+    Raises
+    ------
+    CalledProcessError
+        If it fails; it has said why.
+    """
+    options = ("--problem", problem, "--portfolio", "--store", store)
+    command = module_command("tilescout.experiments", "compile", "gemm_sm90", *options)
+    print(
+        subprocess.run(command, capture_output=True, env=safe_environment(), text=True, check=True).stdout.splitlines()[
+            -1
+        ]
+    )
+
+
 @study("a GPU; without one it only compiles")
 @click.option("--problem", "problems", multiple=True, default=PROBLEMS, show_default=True, help="Repeatable.")
 @click.option(
@@ -128,20 +147,23 @@ def main(run: Run, problems: tuple[str, ...], cores: tuple[int, ...], repeats: i
     gpu = bool(visible_gpus())
     print("seconds of a tuning" if gpu else f"seconds of compiling {KERNELS} kernels")
     columns = ("answer", "all", "CPU", *PHASES)
-    print(f"{'problem':>22} cores store{''.join(f'{column:>8}' for column in columns)}  trials compiled")
+    print(f"{'problem':>22} cores store    {''.join(f'{column:>8}' for column in columns)}  trials compiled")
     possible = [count for count in cores if count <= available_cores()]
     for _ in range(repeats):
         for count in possible or [available_cores()]:
             for problem in problems:
-                with TemporaryDirectory() as store:
-                    for kept in ("empty", "full"):
+                with TemporaryDirectory() as folder:
+                    for kept in ("empty", "full", "portfolio") if gpu else ("empty", "full"):
+                        store = str(Path(folder, "portfolio" if kept == "portfolio" else "tuned"))
+                        if kept == "portfolio":
+                            fill(problem, store)
                         asked = {"problem": problem, "store": store} | ({} if gpu else {"count": KERNELS})
                         one = timed(count, asked) | {"store": kept}
                         found.append(one)
                         run.keep({"tuned": gpu, "runs": found})
                         shown = [one["answered"], one["seconds"], one["cpu_seconds"], *one["account"].values()]
                         print(
-                            f"{problem:>22} {one['cores']:5} {kept:5}{''.join(f'{value:8.2f}' for value in shown)}"
+                            f"{problem:>22} {one['cores']:5} {kept:9}{''.join(f'{value:8.2f}' for value in shown)}"
                             f"{one['trials']:8}{one['compiled']:9}",
                             flush=True,
                         )

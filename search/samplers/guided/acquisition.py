@@ -33,8 +33,9 @@ def candidates_among(
     prior: Prediction | None,
     options: GuidedOptions,
     rng: np.random.Generator,
+    also: Indices,
 ) -> Indices:
-    """The free configurations to look at: all of few, else the most hopeful and the neighbours of the best trials.
+    """The free configurations to look at: all of few, else the most hopeful, neighbours of the best trials, and `also`.
 
     Without a prior none is more hopeful than another, and they are drawn at random.
     """
@@ -49,6 +50,7 @@ def candidates_among(
     chosen = np.zeros(len(neighbours.space), dtype=np.bool_)
     for index in history.settled[order]:
         chosen[neighbours.of(int(index), options.radius)] = True
+    chosen[also] = True
     near = free[chosen[free]]
     chosen[:] = False
     chosen[kept] = chosen[near] = True
@@ -65,8 +67,8 @@ def incumbent(history: History, prior: Prediction | None) -> float | None:
     return history.best
 
 
-def most_promising(mean: Floats, std: Floats, best: float | None) -> int:
-    """The position of the largest expected improvement on `best`; of the smallest mean, if there is none to improve on.
+def most_promising(mean: Floats, std: Floats, best: float | None, price: Floats) -> int:
+    """The position of the largest expected improvement on `best` for its price; of the smallest mean, without a best.
 
     Parameters
     ----------
@@ -74,7 +76,9 @@ def most_promising(mean: Floats, std: Floats, best: float | None) -> int:
         Of each candidate's value, of shape [candidates].
     best
         The incumbent's value.
+    price
+        Of trying each, of the same shape.
     """
     if best is None:
         return int(mean.argmin())
-    return int(expected_improvement(mean, std, best).argmax())
+    return int((expected_improvement(mean, std, best) / price).argmax())

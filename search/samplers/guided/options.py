@@ -33,5 +33,6 @@ class GuidedOptions:
     # not seen: 1.486 is the least factor with which no search stops with more than 1 % left; with a factor of 1 four do
     # (`experiments/results/stop-rule.md`).
     widening: float = option(1.49, 1.0, 1e3, "factor on the standard deviations for that, where there is a prior")
+    stored: float = option(0.25, 1e-3, 1.0, "price of a trial whose kernel is compiled already; others cost 1")
     enough: int = option(40, 1, 10**6, "timed trials of other problems from which a missing model is learned")
     trees: int = option(24, 1, 1000, "trees of the forest of that model")

@@ -83,6 +83,7 @@ class GuidedSampler(SpaceSampler):
         super()._begin(space, seed)
         self._about: _About | None = None
         self._kernels: dict[tuple[float, ...], Kernel] = {}  # the last that was fitted
+        self._stored: Indices = np.empty(0, dtype=np.int64)  # what costs no compiling
         self._seen: dict[tuple[bytes, bytes], tuple[Indices, Floats, Floats]] = {}  # what was last foreseen
 
     @property
@@ -134,6 +135,9 @@ class GuidedSampler(SpaceSampler):
             known = _Known(History.of_running(np.unique(ahead)), prior)
             ahead.append(self._proposal(known, np.setdiff1d(np.arange(len(self.space)), ahead), rng))
             yield ahead[-1]
+
+    def find_stored(self, stored: Indices) -> None:
+        self._stored = stored
 
     def done(self, study: optuna.Study) -> str | None:
         return self._reason_to_stop(self._left(*self._if_given_up(study)))
@@ -198,7 +202,8 @@ class GuidedSampler(SpaceSampler):
     def _proposal(self, known: "_Known", free: Indices, rng: np.random.Generator) -> int:
         """The candidate of the largest expected improvement."""
         candidates, mean, std = self._foreseen(known, free, rng)
-        return int(candidates[most_promising(mean, std, incumbent(known.history, known.prior))])
+        price = np.where(np.isin(candidates, self._stored), self.tuning.stored, 1.0)
+        return int(candidates[most_promising(mean, std, incumbent(known.history, known.prior), price)])
 
     def _foreseen(self, known: "_Known", free: Indices, rng: np.random.Generator) -> tuple[Indices, Floats, Floats]:
         """The candidates, and the mean and standard deviation of their values.
@@ -211,7 +216,9 @@ class GuidedSampler(SpaceSampler):
         key = (known.history.key, free.tobytes())
         if key not in again:
             about = self.about
-            candidates = candidates_among(free, about.neighbours, known.history, known.prior, self.tuning, rng)
+            candidates = candidates_among(
+                free, about.neighbours, known.history, known.prior, self.tuning, rng, self._stored
+            )
             while len(again) >= _REMEMBERED:
                 del again[next(iter(again))]
             again[key] = candidates, *self._posterior(known).at(candidates)

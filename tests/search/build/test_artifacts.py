@@ -31,11 +31,11 @@ def store(tmp_path: Path) -> ArtifactStore:
     return ArtifactStore(tmp_path / "made" / "on demand")
 
 
-def publish(store: ArtifactStore, artifact: Artifact, content: bytes = b"library") -> Artifact:
+def publish(store: ArtifactStore, artifact: Artifact, content: bytes = b"library", key: ArtifactKey = KEY) -> Artifact:
     with store.scratch() as scratch:
         if artifact.ok:
             (scratch / "kernel.so").write_bytes(content)
-        return store.publish(KEY, artifact, scratch)
+        return store.publish(key, artifact, scratch)
 
 
 @pytest.mark.parametrize("artifact", [MADE, REFUSED])
@@ -116,6 +116,21 @@ def test_an_artifact_whose_library_is_gone_is_not_found_and_can_be_published_aga
     assert store.find(KEY) is None
 
     assert publish(store, MADE, b"again").path.read_bytes() == b"again"
+
+
+def test_it_lists_the_kernels_that_differ_in_their_configuration_alone(store: ArtifactStore) -> None:
+    wider, refused = (Configuration.of({"tile": tile, "raster": "m"}) for tile in (128, 256))
+    assert store.configurations(KEY) == []
+
+    publish(store, MADE)
+    publish(store, MADE, key=replace(KEY, configuration=wider))
+    publish(store, REFUSED, key=replace(KEY, configuration=refused))
+    publish(store, MADE, key=replace(KEY, configuration=refused, signature="fp16"))
+
+    assert set(store.configurations(replace(KEY, configuration=refused))) == {KEY.configuration, wider}
+    for record in store.root.glob("??/*/artifact.json"):
+        record.write_text("{")
+    assert store.configurations(KEY) == []
 
 
 def test_of_two_writers_the_first_wins(store: ArtifactStore) -> None:

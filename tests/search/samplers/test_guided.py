@@ -123,6 +123,18 @@ def test_what_it_remembers_between_questions_changes_no_proposal() -> None:
     assert proposed(forgetful=False) == proposed(forgetful=True)
 
 
+def test_of_kernels_that_are_expected_to_gain_as_much_those_that_are_compiled_go_first() -> None:
+    expected = Expectation(np.zeros(len(SPACE)), 0.1)
+    stored = np.array([5, 99, 700], dtype=np.int64)
+    for price, order in ((0.25, True), (1.0, False)):
+        study = study_of(SPACE, expected, stored=price)
+        sampler_of(study).find_stored(stored)
+        trial, first = ask(study, SPACE)
+        study.tell(trial, 1.0)
+        proposed = {ask(study, SPACE)[1] for _ in range(4)} | {first}
+        assert (set(stored.tolist()) <= proposed) == order
+
+
 def test_a_good_model_finds_the_best_within_a_few() -> None:
     truth = truth_of(SPACE)
     expected = truth + 0.05 * np.random.default_rng(1).standard_normal(len(truth)) + 0.3
