@@ -17,9 +17,12 @@ from tilescout.experiments.commands.options import (
     write_result,
 )
 from tilescout.search.build.artifacts import ArtifactStore
+from tilescout.search.dispatch.bundling import dispatched
+from tilescout.search.dispatch.dispatcher import read_dispatcher
 from tilescout.search.export.decisions import Choice, Outcome
-from tilescout.search.export.from_studies import describe_left_out, make_bundle, read_outcomes
+from tilescout.search.export.from_studies import Decided, describe_left_out, make_bundle, read_outcomes
 from tilescout.search.export.inductor_lookup_table import lookup_table, write_lookup_table
+from tilescout.search.export.ranges import Dispatch, family
 from tilescout.search.studies.folders import artifacts, studies
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ExportError
@@ -35,6 +38,7 @@ RUNS = {Choice.OURS: "our kernel", Choice.ALGORITHM: "the library's algorithm", 
     epilog=examples(
         "tilescout export --out bundle",
         "tilescout export --study gemm_sm90-4096x4096x4096-bf16-h200-live-sandwich-guided-s0 --out bundle",
+        "tilescout export --dispatcher .tilescout/dispatchers/gemm_sm90-h200-6144x4096-bf16.json --out bundle",
         "tilescout export --format inductor-lookup-table --out table.json",
     )
 )
@@ -43,7 +47,15 @@ RUNS = {Choice.OURS: "our kernel", Choice.ALGORITHM: "the library's algorithm", 
     "names",
     multiple=True,
     metavar="NAME|FILE",
-    help="A study of the store, a journal, or what tune --json wrote; repeatable. [default: every study of the store]",
+    help="A study of the store, a journal, or what tune --json wrote; repeatable. [default: every study of the store, "
+    "or none beside dispatchers]",
+)
+@click.option(
+    "--dispatcher",
+    "dispatchers",
+    type=click.Path(path_type=Path, dir_okay=False),
+    multiple=True,
+    help="A dispatcher of a product: its ranges of m go into the bundle. Repeatable.",
 )
 @click.option(
     "--suite",
@@ -70,6 +82,7 @@ def export(
     suites: tuple[str, ...],
     out: Path,
     form: str,
+    dispatchers: tuple[Path, ...],
     own_spaces: tuple[str, ...],
     store: Path,
     storage: str | None,
@@ -79,12 +92,17 @@ def export(
 
     A kernel is chosen for a problem only if the race at the end of its search proved it as fast as what the library
     runs: ours, or one of the library's own algorithms where that was faster. All other problems stay with the library.
-    Studies that can't be exported are named with the reason.
+    Studies that can't be exported are named with the reason. A dispatcher gives a product ranges of m, each with the
+    kernel that serves it.
     """
     check_result(json_path)
     named = load_templates(own_spaces)
     wanted = {problem for name in suites for problem in find_suite(name).parsed(GemmProblem.parse)}
-    decided, console = read_outcomes(names, studies(store, storage), named), console_beside(json_path)
+    if dispatchers and form != BUNDLE:
+        raise ExportError("a dispatcher goes into a bundle: a table pins single problems")
+    read, console = [read_dispatcher(path) for path in dispatchers], console_beside(json_path)
+    only = bool(read) and not names and not suites
+    decided = Decided([], {}) if only else read_outcomes(names, studies(store, storage), named)
     outcomes = decided.outcomes
     if suites:
         outcomes = [outcome for outcome in outcomes if outcome.problem in wanted]
@@ -95,11 +113,15 @@ def export(
         left_out = f"can't be exported: {describe_left_out(decided.left_out)}"
         console.print(left_out, highlight=False, markup=False, soft_wrap=True)
     if form == BUNDLE:
-        bundle = make_bundle(outcomes, ArtifactStore(artifacts(store)), out, named)
+        kernels = ArtifactStore(artifacts(store))
+        bundle = make_bundle(outcomes, kernels, out, named, dispatched(read, kernels, named))
         algorithms = len(bundle.chosen) - len(bundle.ours)
         others = f"{algorithms} to named algorithms of the library, " if algorithms else ""
-        console.print(_shown(outcomes))
+        if outcomes:
+            console.print(_shown(outcomes))
         write_result(json_path, _records(outcomes))
+        for each in bundle.dispatches:
+            console.print(_ranges(each), highlight=False, soft_wrap=True)
         console.print(
             f"{out}: {len(bundle.ours)} of {len(bundle.decisions)} problems to our kernels, {others}"
             f"{len(bundle.kernels)} kernels for {bundle.arch}, bundle {bundle.digest[:12]}",
@@ -115,6 +137,16 @@ def export(
     console.print(_shown(outcomes))
     write_result(json_path, _records(outcomes))
     console.print(f"{out}: {len(table)} problems pinned to ATen", highlight=False, soft_wrap=True)
+
+
+def _ranges(dispatch: Dispatch) -> str:
+    """The ranges of a product, in a line."""
+    ours = sum(bool(each.kernel) for each in dispatch.ranges)
+    slowest = f", at measured m at most {dispatch.over_library:.3f} of its time" if dispatch.over_library else ""
+    return (
+        f"{family(dispatch.problem)}: {len(dispatch.ranges)} ranges of m, {ours} of them to our kernels and the others "
+        f"to the library{slowest}"
+    )
 
 
 def _shown(outcomes: Sequence[Outcome]) -> Table:

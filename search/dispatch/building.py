@@ -24,7 +24,7 @@ from tilescout.search.dispatch.plan import (
 )
 from tilescout.search.dispatch.points import Point
 from tilescout.search.dispatch.steps import Grid
-from tilescout.search.dispatch.times import Times, times_of
+from tilescout.search.dispatch.times import Times, steadied, times_of
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.tiling import Integers
 
@@ -128,8 +128,8 @@ def measure_dispatcher(
     for first in _explored(options, grid.corners(), source.sizes):
         if len(points) >= 2 and over(options.exploring):
             break
-        measure(first, _ordered(times_of(grid, points), first) if points else list(range(len(kernels))))
-    whole = times_of(grid, points)
+        measure(first, _ordered(_times(grid, points), first) if points else list(range(len(kernels))))
+    whole = _times(grid, points)
     choices = choose_kernels(whole, options.kernels, options.enough)
     kept = choices[-1].kernels
     few = grid.take(kept)
@@ -194,7 +194,7 @@ def regret_over_m(dispatcher: Dispatcher, kernels: Kernels) -> tuple[Integers, F
     kernels
         Its kernels.
     """
-    times = times_of(Grid.of(kernels, dispatcher.most_rows), {point.m: point for point in dispatcher.points})
+    times = _times(Grid.of(kernels, dispatcher.most_rows), {point.m: point for point in dispatcher.points})
     choice = choice_of(dispatcher.stretches, len(kernels), times.sizes)
     estimate = times.regret[choice, np.arange(len(times.sizes))]
     return times.sizes, np.expm1(estimate), np.expm1(np.minimum(times.bound(choice), _MOST))
@@ -233,8 +233,13 @@ def _only(points: Mapping[int, Point], kept: Sequence[int]) -> dict[int, Point]:
     return {m: point.only(kept) for m, point in points.items()}
 
 
+def _times(grid: Grid, points: Mapping[int, Point]) -> Times:
+    """The times at every m, freed of what the clock was off."""
+    return times_of(grid, steadied(grid, points))
+
+
 def _served(grid: Grid, points: Mapping[int, Point], options: DispatchOptions) -> tuple[Times, Integers]:
-    times = times_of(grid, points)
+    times = _times(grid, points)
     return times, choice_of(stretches(times, options.tolerance), len(grid.legal), times.sizes)
 
 
@@ -250,7 +255,7 @@ def _settled(
     kernels: Kernels, grid: Grid, points: Mapping[int, Point], choices: Sequence[Kept], options: DispatchOptions
 ) -> Dispatcher:
     """The dispatcher of what was measured, with the kernels that serve anything alone."""
-    times = times_of(grid, points)
+    times = _times(grid, points)
     found = stretches(times, options.tolerance)
     choice = choice_of(found, len(kernels), times.sizes)
     served = times.regret[choice, np.arange(len(times.sizes))]

@@ -163,7 +163,9 @@ def _at_best(times: Times) -> Floats:
 def next_size(
     times: Times, choice: Integers, measured: Set[int], enough: float, allowed: Set[int] | None = None
 ) -> int | None:
-    """The m to measure next: within the gap between measured m whose doubt is the largest, where its times rise most.
+    """The m to measure next: in the gap between measured m whose doubt is the largest, where its times rise most.
+
+    It is the m that leaves the smaller rise on both of its sides, and of several the one before the largest step.
 
     Parameters
     ----------
@@ -193,9 +195,9 @@ def next_size(
     inside = np.flatnonzero(free[left + 1 : right]) + left + 1
     best = times.mean.min(axis=0)
     served = times.mean[choice, np.arange(len(times.sizes))]
-    # The size that leaves the smaller rise on both of its sides, of what serves and of the best.
     rise = best + served
     open_left, open_right = rise[inside] - rise[left], rise[right] - rise[inside]
     balance = np.maximum(open_left, open_right)
     near = inside[balance <= balance.min() + 1e-9]
-    return int(times.sizes[near[len(near) // 2]])
+    jump = left + int(np.diff(rise[left : right + 1]).argmax())
+    return int(times.sizes[near[np.abs(near - jump).argmin()]])

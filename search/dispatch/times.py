@@ -1,7 +1,7 @@
 """Times between measured m: bounds, for time does not fall as m grows, and an estimate."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -73,16 +73,15 @@ def times_of(grid: Grid, points: Mapping[int, Point]) -> Times:
     grid
         What is known of the kernels.
     points
-        What was measured, by m; one point at least.
+        What was measured, by m; one point at least. See `steadied`.
     """
     sizes, kernels = grid.sizes, len(grid.legal)
     measured = np.array(sorted(points), dtype=np.int64)
     places = np.searchsorted(sizes, measured)
-    off = levels(grid, points)
     mean = np.full((kernels + 1, len(sizes)), np.inf)
     low, high = mean.copy(), mean.copy()
     for row in range(kernels + 1):
-        logs = np.array([_log_time(points[int(m)], row if row < kernels else None) for m in measured]) - off
+        logs = np.array([_log_time(points[int(m)], row if row < kernels else None) for m in measured])
         known = np.isfinite(logs)
         if not known.any():
             continue
@@ -92,6 +91,16 @@ def times_of(grid: Grid, points: Mapping[int, Point]) -> Times:
         mean[row, allowed], high[row, allowed] = found[0][allowed], found[2][allowed]
         low[row, allowed] = np.minimum(np.maximum(found[1], grid.floor), found[0])[allowed]
     return Times(sizes, mean, low, high)
+
+
+def steadied(grid: Grid, points: Mapping[int, Point]) -> dict[int, Point]:
+    """Points whose library's times are as if the clock had been the same at all of them; see `levels`."""
+    measured = sorted(points)
+    off = levels(grid, points)
+    return {
+        m: replace(points[m], library_us=points[m].library_us * float(np.exp(-each)))
+        for m, each in zip(measured, off, strict=True)
+    }
 
 
 def levels(grid: Grid, points: Mapping[int, Point]) -> Floats:

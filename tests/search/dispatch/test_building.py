@@ -1,0 +1,149 @@
+"""Dispatchers of an invented GPU, whose true times are known at every m."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.search.dispatch.invented_gpu import MOST, InventedGpu
+from tilescout.costmodel.analytic import AnalyticModel, shipped_calibration
+from tilescout.search.dispatch.building import (
+    DispatchOptions,
+    candidates,
+    measure_dispatcher,
+    predict_dispatcher,
+    regret_over_m,
+)
+from tilescout.search.dispatch.dispatcher import SLOWER, Dispatcher, read_dispatcher
+from tilescout.search.dispatch.measuring import Sweep
+from tilescout.search.dispatch.points import Point
+from tilescout.search.dispatch.recorded import Recorded
+from tilescout.search.dispatch.vendored import python_text
+from tilescout.spaces.errors import StoreError
+
+OPTIONS = DispatchOptions(kernels=6, most_rows=MOST, candidates=32, explored=16)
+
+
+@pytest.fixture(scope="module")
+def points() -> list[Point]:
+    """What was measured for `built`, as it came."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def built(invented_gpu: InventedGpu, points: list[Point]) -> Dispatcher:
+    sweep = Sweep(invented_gpu, invented_gpu.kernels)
+    versions = {"torch": "2.11.0", "nvidia-cutlass-dsl": "4.8.1"}
+    return measure_dispatcher(sweep, OPTIONS, "measured on an invented GPU", versions, points.append)
+
+
+def served(gpu: InventedGpu, made: Dispatcher) -> list[int]:
+    """The row of what serves each m, in the logs of the GPU."""
+    rows = [list(gpu.kernels.configurations).index(kernel) for kernel in made.kernels]
+    found = [made.find(m) for m in range(1, MOST + 1)]
+    return [len(gpu.kernels) if kernel is None else rows[kernel] for kernel in found]
+
+
+def test_at_every_m_it_serves_nearly_the_best(invented_gpu: InventedGpu, built: Dispatcher) -> None:
+    regret = [invented_gpu.true_regret(row, m) for m, row in enumerate(served(invented_gpu, built), start=1)]
+    assert len(built.kernels) <= OPTIONS.kernels
+    assert np.mean(regret) < 0.02
+    assert max(regret) < 0.15
+    alone = [invented_gpu.true_regret(len(invented_gpu.kernels), m) for m in range(1, MOST + 1)]
+    assert np.mean(regret) < np.mean(alone) / 2  # of the library alone
+
+
+def test_it_was_measured_at_few_m_and_is_as_fast_as_the_library_at_each(built: Dispatcher, points: list[Point]) -> None:
+    assert len(built.points) == len({point.m for point in points}) < MOST / 8
+    assert all(built.over_library(point) <= 1 + SLOWER for point in built.points)
+    assert {1, MOST} <= {point.m for point in built.points}
+    assert built.regret is not None
+    assert built.bound is not None
+    assert built.bound.worst >= built.regret.worst
+    assert any(built.is_proven(each) for each in built.stretches)
+
+
+def test_it_survives_its_file(built: Dispatcher, tmp_path: Path) -> None:
+    built.write(tmp_path / "d.json")
+    assert read_dispatcher(tmp_path / "d.json") == built
+
+
+def test_the_python_file_serves_the_same_and_imports_nothing_of_ours(built: Dispatcher) -> None:
+    text = python_text(built)
+    assert "tilescout" not in text.replace("written by tilescout", "")
+    names: dict[str, Any] = {}
+    exec(compile(text, "vendored", "exec"), names)
+    for m in (*range(1, MOST + 1, 7), MOST):
+        kernel = built.find(m)
+        assert names["kernel_of"](m) == (None if kernel is None else dict(built.kernels[kernel]))
+    assert names["kernel_of"](0) is None
+    assert names["kernel_of"](MOST + 1) is None
+    assert [names["ENDS"][at] for at in names["PROVEN"]] == [
+        each.high for each in built.stretches if built.is_proven(each)
+    ]
+
+
+def test_its_regret_at_every_m_is_computed_again_from_its_points(invented_gpu: InventedGpu, built: Dispatcher) -> None:
+    kernels = replace(invented_gpu.kernels, configurations=built.kernels)
+    sizes, estimate, bound = regret_over_m(built, kernels)
+    assert len(sizes) == MOST
+    assert (estimate <= bound + 1e-9).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"kind": "something"}, "tilescout dispatcher of format"),
+        ({"format": 2}, "tilescout dispatcher of format"),
+        ({"ranges": []}, "do not go from 1"),
+        ({"kernels": []}, "a kernel that it lacks"),
+        ({"points": [{}]}, "KeyError|ratios"),
+        ({"problem": "nothing"}, "malformed problem"),
+    ],
+)
+def test_what_is_damaged_is_refused(built: Dispatcher, tmp_path: Path, change: dict[str, Any], why: str) -> None:
+    path = tmp_path / "d.json"
+    path.write_text(json.dumps({**built.to_dict(), **change}))
+    with pytest.raises(StoreError, match=why):
+        read_dispatcher(path)
+
+
+def test_ranges_that_contradict_what_was_measured_are_refused(built: Dispatcher, tmp_path: Path) -> None:
+    record = json.loads(json.dumps(built.to_dict()))
+    proven = next(each for each in record["ranges"] if each["kernel"] is not None and each["proven"])
+    for point in record["points"]:
+        for ratio in point["ratios"].values():
+            if proven["low"] <= point["m"] <= proven["high"]:
+                ratio.update(value=1.2, low=1.2, high=1.2)
+    (tmp_path / "d.json").write_text(json.dumps(record))
+    with pytest.raises(StoreError, match="more than 1% slower than the library"):
+        read_dispatcher(tmp_path / "d.json")
+
+
+def test_recorded_times_are_replayed_at_their_m_alone(invented_gpu: InventedGpu) -> None:
+    sweep = Sweep(invented_gpu, invented_gpu.kernels)
+    sizes = [1, 9, 40, 64, 65, 150, 300, 500, 700, 1000, 1500, MOST]
+    held = Recorded(invented_gpu.kernels, {m: sweep.at(m, range(len(sweep.kernels))) for m in sizes})
+    made = measure_dispatcher(held, OPTIONS, "replayed", {})
+    assert {point.m for point in made.points} <= set(sizes)
+    assert not made.versions
+
+
+def test_a_model_chooses_kernels_for_every_m_and_proves_nothing(invented_gpu: InventedGpu) -> None:
+    calibration = shipped_calibration("h200")
+    assert calibration is not None
+    model = AnalyticModel(calibration)
+    few = candidates(invented_gpu.kernels, model, replace(OPTIONS, candidates=12))
+    assert len(few) == 12
+    made = predict_dispatcher(few, model, OPTIONS, "a model")
+    assert made.points == ()
+    assert made.measured_by == "nothing was measured: a model"
+    assert not any(made.is_proven(each) for each in made.stretches)
+    assert all(each.kernel is not None for each in made.stretches)
+    for m in (1, 100, 1000):
+        kernel = made.find(m)
+        assert kernel is not None
+        assert invented_gpu.kernels.legal(m)[list(invented_gpu.kernels.configurations).index(made.kernels[kernel])]
