@@ -29,7 +29,7 @@ OPTIONS = DispatchOptions(kernels=6, most_rows=MOST, candidates=32, explored=16)
 
 @pytest.fixture(scope="module")
 def points() -> list[Point]:
-    """What was measured for `built`, as it came."""
+    """The points of `built`, as they came."""
     return []
 
 
