@@ -6,15 +6,24 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
+from tilescout.spaces.constraints import Columns
 from tilescout.spaces.cublaslt.algorithms import VALUES
 from tilescout.spaces.cublaslt.loader import describe
-from tilescout.spaces.devices import Device
+from tilescout.spaces.cublaslt.shapes import cluster_shapes, tile_shapes
+from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.errors import ProblemError, SpaceError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import Built, KernelTemplate
+from tilescout.spaces.tiling import Tiling
 
+_NVJET = 66  # the number of the algorithm that has the library's kernels for Hopper and newer
+# The bits of its custom option. The library does not say what they are: the first goes with tiles whose rows, else with
+# those whose columns are a multiple of 64, the second with clusters that are longer along the columns, and the third
+# with tiles that are too large for the registers of one group of warps.
+_ROWS_FIRST, _ALONG_COLUMNS, _TWO_GROUPS = 1, 2, 4
+_EPILOGUE = 32 * 1024  # bytes of shared memory for a part of a tile of the result, at most
 _FIRST = 8  # guesses that a search tries first: timing them takes milliseconds
 
 _MEANING = {
@@ -81,6 +90,37 @@ class CublasLtTemplate(KernelTemplate[GemmProblem]):
         if np.size(codes) == 0:
             return None
         return SearchSpace.of_codes(self.name, self.knobs, codes, problem, device)
+
+    def tiling(self, columns: Columns, problem: GemmProblem) -> Tiling:
+        # The library computes D.T: rows of its tiles and clusters are columns of ours.
+        tiles, clusters = tile_shapes()[columns["tile"]], cluster_shapes()[columns["cluster"]]
+        rows, wide = tiles[:, 1], tiles[:, 0]
+        option, newest = columns["custom_option"], columns["algorithm"] == _NVJET
+        groups = np.where(newest & (option & _TWO_GROUPS == 0), 1, 2)
+        depth = np.full_like(rows, 128 // problem.element.bytes)
+        stage = (rows + wide) * depth * problem.element.bytes
+        available = find_device("h200").shared_memory  # the same on all devices that it lists kernels for
+        epilogue = np.minimum(rows * wide * problem.result.bytes, _EPILOGUE)
+        stages = np.maximum((available - 1024 - epilogue) // stage, 2)
+        return Tiling(
+            product=problem,
+            rows=rows,
+            columns=wide,
+            depth=depth,
+            cluster_m=clusters[:, 1],
+            cluster_n=clusters[:, 0],
+            split_k=np.maximum(columns["split_k"], 1),
+            stages=stages,
+            swizzle=1 + 7 * columns["swizzle"],
+            along_m=np.asarray(option & _ALONG_COLUMNS == 0),
+            warp_groups=groups,
+            ping_pong=np.zeros(len(rows), dtype=np.bool_),
+            mma_columns=np.minimum(np.where(option & _ROWS_FIRST, rows, wide), 256),
+            accumulators=rows * wide // (128 * groups),
+            shared_memory=np.minimum(1024 + epilogue + stages * stage, available),
+            early_launch=np.zeros(len(rows), dtype=np.bool_),
+            split_in_cluster=False,
+        )
 
     def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
         path.write_text(describe(configuration, signature))

@@ -5,6 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from tilescout.spaces.cublaslt.abi import Algorithm, Desc, Epilogue, Found, Library, LibraryError, loaded_library
@@ -12,6 +13,7 @@ from tilescout.spaces.cublaslt.algorithms import KNOBS, VALUES, listing
 from tilescout.spaces.cublaslt.loader import CublasLt, describe
 from tilescout.spaces.cublaslt.operation import WORKSPACE, Operation
 from tilescout.spaces.cublaslt.product import Product
+from tilescout.spaces.cublaslt.shapes import cluster_shapes, tile_shapes
 from tilescout.spaces.cublaslt.template import FAST, TEMPLATE
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import DeviceError, ProblemError, SpaceError
@@ -112,7 +114,7 @@ def test_algorithms_of_other_devices_are_not_asked_about(fake_cublaslt: ModuleTy
     found = listing(asked, None)
 
     assert 11 in asked.library.identifiers(asked.product.types, 8)
-    assert found.asked < 600  # as many tiles as that one has
+    assert found.asked < 600 * 4  # as many tiles and custom options as that one has
 
 
 def test_a_split_that_needs_too_much_memory_is_not_listed(fake_cublaslt: ModuleType):
@@ -194,3 +196,28 @@ def test_knobs_are_named_and_in_order():
     for knob in TEMPLATE.knobs:
         assert all(first < second for first, second in pairwise(VALUES[knob.name]))
         assert knob.values == VALUES[knob.name]
+
+
+def test_numbers_of_tiles_and_clusters_have_the_sizes_of_the_header():
+    tiles, clusters = tile_shapes(), cluster_shapes()
+    named = {1: (8, 8), 20: (128, 128), 35: (256, 32), 36: (8, 128), 134: (80, 64), 209: (192, 192), 248: (320, 128),
+             311: (768, 64), 312: (64, 16), 393: (128, 8), 448: (192, 8), 513: (256, 256), 630: (768, 80),
+             634: (512, 1024)}  # fmt: skip
+    assert {number: tuple(tiles[number]) for number in named} == named
+    assert len({tuple(shape) for shape in tiles[1:635]}) == 634
+    assert {number: tuple(clusters[number]) for number in (2, 3, 8, 10, 28, 51)} == {
+        2: (1, 1), 3: (2, 1), 8: (1, 4), 10: (4, 4), 28: (3, 2), 51: (1, 15),
+    }  # fmt: skip
+    assert len(VALUES["cluster"]) == len(clusters)
+
+
+def test_a_tile_is_turned_as_the_product_is():
+    problem = GemmProblem(16, 4096, 4096)
+    row = dict.fromkeys(KNOBS, 0) | {"algorithm": 66, "tile": 312, "cluster": 4, "split_k": 2, "custom_option": 5}
+    columns = {name: np.array([value]) for name, value in row.items()}
+
+    tiling = TEMPLATE.tiling(columns, problem)
+
+    facts = ("rows", "columns", "depth", "cluster_m", "cluster_n", "split_k", "warp_groups", "mma_columns")
+    assert [int(getattr(tiling, fact)[0]) for fact in facts] == [16, 64, 64, 1, 4, 2, 2, 16]
+    assert not tiling.split_in_cluster
