@@ -9,6 +9,7 @@ the same calls from CUDA graphs. With ``out=`` a call is made as generated code 
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -69,11 +70,14 @@ def main(run: Run, bundle: Path, burst: int, bursts: int) -> None:
     if not torch.cuda.is_available():
         raise DeviceError("no CUDA GPU here: this measures on one")
     loaded = load(bundle)
-    plain = [
-        decision.problem
-        for decision in loaded.ours
-        if decision.problem.batch == 1 and decision.problem.signature in DTYPES
+    ranges = [
+        replace(dispatch.problem, m=each.low)
+        for dispatch in loaded.dispatches
+        for each in dispatch.ranges
+        if each.kernel
     ]
+    decided = [*(decision.problem for decision in loaded.ours), *ranges]
+    plain = [problem for problem in decided if problem.batch == 1 and problem.signature in DTYPES]
     if not plain:
         raise BundleError(f"bundle {loaded.path} gives no plain product to our kernels")
     problem = min(plain, key=lambda problem: problem.flops)
@@ -83,9 +87,11 @@ def main(run: Run, bundle: Path, burst: int, bursts: int) -> None:
     flat, turned = a[0], b[0].t()
     out = torch.empty(1, problem.m, problem.n, device="cuda", dtype=dtype)
     bound, flat_out = bind(name, problem.m, torch.cuda.current_device()), out[0]
+    late = bind(name, None, torch.cuda.current_device())
     calls: dict[str, Callable[[], Any]] = {
         "torch.mm, out=": lambda: torch.mm(flat, turned, out=flat_out),
         "ours, out=": lambda: bound(a, b, out=out),
+        "ours, out=, m looked up": lambda: late(a, b, out=out),
         "torch.mm": lambda: torch.mm(flat, turned),
         "tilescout::gemm_compiled": lambda: torch.ops.tilescout.gemm_compiled.default(a, b, None, None, name),
         "tilescout::gemm": lambda: torch.ops.tilescout.gemm.default(a, b, None, None, name),

@@ -226,6 +226,8 @@ def main(run: Run, asked: Asked) -> None:
     if run.record is not None:
         print_figures(console, run.record.result["products"])
         return
+    if run.out is None:
+        raise click.UsageError("name a file to write with --out, or one to print again with --again")
     found: dict[str, Any] = {}
     report: dict[str, Any] = {"signature": SIGNATURE, "products": found}
     with LocalEngine(find_template(SPACE), artifacts(asked.store), [asked.device], options=SWEEPING) as engine:
@@ -235,10 +237,12 @@ def main(run: Run, asked: Asked) -> None:
             raise ModelError(f"no model of {SPACE} on {engine.device.name} is shipped: nothing says what to time")
         model, _ = load_model(shipped)
         judge = Judge(engine, model, asked.candidates)
-        for place, (origin, n, k) in enumerate(drawn(asked.products, asked.seed)):
+        for number, (origin, n, k) in enumerate(drawn(asked.products, asked.seed)):
             problem = GemmProblem.parse(f"1x{n}x{k}:{SIGNATURE}")
-            found[f"{n}x{k}"] = one = judged(judge, problem, asked, asked.seed + place)
+            found[f"{n}x{k}"] = one = judged(judge, problem, asked, asked.seed + number)
             one["model"] = origin
+            place = run.out.with_name(f"{run.out.stem}-{n}x{k}.json")
+            Dispatcher.from_dict(one["dispatchers"][MEASURED]).write(place)
             run.keep(report)
             console.print(f"{n}x{k} ({origin}) is judged", highlight=False)
     report["figures"] = print_figures(console, found)
