@@ -41,8 +41,8 @@ class RaceOptions:
         Candidates this close to the leader, relative, with that confidence, count as equal to it.
     heat, repeat
         Standard deviations of a ratio, relative: between heats of one process beyond what their rounds explain, and
-        between processes and hosts; see `tilescout.search.measure.heats.HeatNoise`. Two H200 hosts told a time over
-        the default's that differed by 0.16 % (root mean square over six problems).
+        between processes and hosts; see `tilescout.search.measure.heats.HeatNoise`. Three H200 hosts told a time over
+        the default's that differed by 0.21 % (root mean square over six problems, the first to the others).
     host
         Half of the 95 % interval of what a time over the library's changes by from host to host, on the scale of
         logarithms: the library's own kernels differ more than ours (`experiments/results/race-intervals.md`).
@@ -56,8 +56,8 @@ class RaceOptions:
     confidence: float = 0.95
     indifference: float = 0.002
     heat: float = 0.0013
-    repeat: float = 0.0016
-    host: float = 0.0416
+    repeat: float = 0.0021
+    host: float = 0.0413
 
     @property
     def noise(self) -> HeatNoise:

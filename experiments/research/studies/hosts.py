@@ -1,40 +1,40 @@
 r"""How far a time over the library's on one host is from that on another host of the same GPU.
 
-    python -m tilescout.experiments.research hosts ONE.parquet OTHER.parquet TABLE.parquet races.json \
-        --judged heats.json.gz --out hosts.json
+    python -m tilescout.experiments.research hosts TABLE.parquet races.json --judged heats.json.gz --out hosts.json
 
-The first of a pair is a table. The other one is a table of the same problems, or what `race-table` raced of that table,
-of another host. Of each problem the difference is the mean, over the configurations that are fastest in both, of the
-logarithm of the time over the library's in the one over that in the other. The study finds a half-width that holds the
-difference of a new problem in 95 %, by split conformal prediction (V. Vovk, A. Gammerman, G. Shafer: Algorithmic
-Learning in a Random World, 2005). Nothing is assumed of the distribution: of n problems it is the ceil(0.95 (n + 1))-th
-smallest absolute difference. Problems of a shape on which the intervals are judged are left out.
+A table says what its fastest rows told in races on the host that recorded it. `race-table` raced the same rows on
+another host. Of each problem the study takes the logarithms of the times over the library's on the one host over those
+on the other, less what the intervals of the two races explain: the root of the difference of the squares. The mean over
+the problem's configurations is its score.
+
+It finds a half-width that is enough for a new problem in 95 %, by split conformal prediction (V. Vovk, A. Gammerman, G.
+Shafer: Algorithmic Learning in a Random World, 2005). Nothing is assumed of the distribution: of n problems it is the
+ceil(0.95 (n + 1))-th smallest score. Problems of a shape on which the intervals are judged are left out.
 """
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import click
 import numpy as np
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.commands.options import collected
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import TABLES, Run, study
+from tilescout.search.measure.race import Estimate
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.shapes import shape_groups
 
-FASTEST = 8
-"""Configurations of a problem; those of one search are within some percent of each other, as the finalists of one."""
-
 LEVEL = 0.95
+Raced = Mapping[Configuration, Estimate]
+"""Times over the library's of what raced."""
 
 
 @dataclass(frozen=True)
@@ -45,151 +45,136 @@ class Difference:
     ----------
     problem
         The problem.
-    difference
-        Mean logarithm of the time over the library's on the one host over that on the other.
     library
-        The same of the library's own time.
+        Mean logarithm of the times over the library's on the one host over those on the other.
+    score
+        Mean of what the races' intervals do not explain of these, without sign.
+    default
+        The same as `library` of the fastest configuration's time over the default's; None if the default is the fastest.
     configurations
-        How many the mean is of.
+        How many raced on both hosts.
     """
 
     problem: str
-    difference: float
     library: float
+    score: float
+    default: float | None
     configurations: int
 
 
-@dataclass(frozen=True)
-class Side:
-    """The times of a problem's configurations on one host.
-
-    Attributes
-    ----------
-    ratios
-        Times over the library's; not finite where one was not timed.
-    library
-        The library's times, in µs.
-    """
-
-    ratios: Mapping[Configuration, float]
-    library: Mapping[Configuration, float]
-
-    @classmethod
-    def of_table(cls, table: Table, name: str) -> Self:
-        """The rows of a problem: what its race told, and of those that did not race what their own pairs told."""
-        rows = table.rows(table.problem(name))
-        alone, raced, library = (
-            np.asarray(table.data[column].to_numpy()[rows], dtype=np.float64)
-            for column in (
-                "ratio",
-                "raced_ratio" if "raced_ratio" in table.data.column_names else "ratio",
-                "library_us",
-            )
-        )
-        names = [table.configuration(int(row)) for row in rows]
-        ratios = np.where(np.isfinite(raced), raced, alone)
-        return cls(dict(zip(names, ratios.tolist(), strict=True)), dict(zip(names, library.tolist(), strict=True)))
-
-    @classmethod
-    def of_race(cls, outcome: Mapping[str, Any]) -> Self:
-        """The configurations that `race-table` raced."""
-        found = {Configuration.of(one["configuration"]): one["time_over_library"]["value"] for one in outcome["raced"]}
-        return cls(found, dict.fromkeys(found, float(outcome["library_us"])))
-
-
-def differences(path: Path, other: Path, judged: Collection[str]) -> list[Difference]:
-    """The difference of every problem that both hold and that has no shape of the judged ones.
+def difference(problem: str, one: Raced, other: Raced, default: Configuration) -> Difference:
+    """The difference of a problem, of what raced on both hosts.
 
     Raises
     ------
     TableError
-        If they have no configuration of a problem in common.
+        If nothing did.
     """
-    one = Table.read(path)
-    if other.suffix == ".parquet":
-        table = Table.read(other)
-        sides = {str(problem): Side.of_table(table, str(problem)) for problem in table.problems}
-    else:
-        sides = {name: Side.of_race(found) for name, found in Record.read(other).result["problems"].items()}
-    parse = template_of(one).parse
-    labels = shape_groups([*map(parse, judged), *one.problems])
+    both = [configuration for configuration in one if configuration in other]
+    if not both:
+        raise TableError(f"no configuration of {problem} raced on both hosts")
+    apart = {each: math.log(one[each].value / other[each].value) for each in both}
+    explained = {each: math.hypot(_half(one[each]), _half(other[each])) for each in both}
+    scores = [math.sqrt(max(0.0, apart[each] ** 2 - explained[each] ** 2)) for each in both]
+    best = min(both, key=lambda each: one[each].value * other[each].value)
+    to_default = apart[best] - apart[default] if default in apart and best != default else None
+    return Difference(problem, float(np.mean([*apart.values()])), float(np.mean(scores)), to_default, len(both))
+
+
+def _half(estimate: Estimate) -> float:
+    return math.log(estimate.high / estimate.low) / 2
+
+
+def differences(table: Table, elsewhere: Mapping[str, Any], judged: Collection[str]) -> list[Difference]:
+    """The difference of every problem of a table that raced elsewhere and has no shape of the judged ones.
+
+    Parameters
+    ----------
+    table
+        A table whose fastest rows raced.
+    elsewhere
+        What `race-table` raced, by problem.
+    judged
+        The problems that intervals are judged on.
+
+    Raises
+    ------
+    TableError
+        If no configuration of a problem raced on both.
+    """
+    parse = template_of(table).parse
+    labels = shape_groups([*map(parse, judged), *table.problems])
     unfit = set(labels[: len(judged)])
     return [
-        difference(problem, Side.of_table(one, problem), sides[problem])
-        for problem, label in zip(map(str, one.problems), labels[len(judged) :], strict=True)
-        if problem in sides and label not in unfit
+        difference(problem, raced_in(table, problem), raced(elsewhere[problem]), default_of(elsewhere[problem]))
+        for problem, label in zip(map(str, table.problems), labels[len(judged) :], strict=True)
+        if problem in elsewhere and label not in unfit
     ]
 
 
-def difference(problem: str, one: Side, other: Side, fastest: int = FASTEST) -> Difference:
-    """The difference of a problem, of the configurations that are fastest by both.
+def raced_in(table: Table, problem: str) -> Raced:
+    """The rows of a problem that raced when the table was recorded."""
+    rows = table.rows(table.problem(problem))
+    columns = np.stack(
+        [np.asarray(table.data[f"raced_{end}"].to_numpy(), dtype=np.float64)[rows] for end in ("ratio", "low", "high")]
+    )
+    at = np.flatnonzero(np.isfinite(columns).all(axis=0))
+    return {table.configuration(int(rows[each])): Estimate(*columns[:, each].tolist()) for each in at}
 
-    Raises
-    ------
-    TableError
-        If no configuration was timed by both.
-    """
-    timed = [each for each, ratio in one.ratios.items() if np.isfinite([ratio, other.ratios.get(each, np.nan)]).all()]
-    if not timed:
-        raise TableError(f"no configuration of {problem} was timed on both hosts")
-    logs = np.log([[one.ratios[each], other.ratios[each]] for each in timed])  # [configurations, hosts]
-    best = np.argsort(logs.sum(axis=1), kind="stable")[:fastest]
-    library = [math.log(one.library[timed[at]] / other.library[timed[at]]) for at in best]
-    return Difference(problem, float((logs[best, 0] - logs[best, 1]).mean()), float(np.mean(library)), len(best))
+
+def raced(outcome: Mapping[str, Any]) -> Raced:
+    """The configurations of a problem that `race-table` raced."""
+    return {Configuration.of(one["configuration"]): Estimate(**one["time_over_library"]) for one in outcome["raced"]}
+
+
+def default_of(outcome: Mapping[str, Any]) -> Configuration:
+    """The default that `race-table` raced."""
+    return Configuration.of(outcome["default"])
 
 
 def half_width(found: Sequence[Difference], level: float = LEVEL) -> float | None:
-    """The half-width that holds a new problem's difference with this probability; None if the problems are too few."""
+    """The half-width that is enough for a new problem with this probability; None if the problems are too few."""
     at = math.ceil(level * (len(found) + 1))
-    ordered = sorted(abs(one.difference) for one in found)
+    ordered = sorted(one.score for one in found)
     return ordered[at - 1] if at <= len(ordered) else None
 
 
 def print_figures(console: Console, found: Sequence[Difference]) -> dict[str, object]:
     """Print the differences and return the half-width."""
-    grid = Grid(title="time over the library's, one host over the other", title_justify="left")
-    for heading in ("problem", "kernels over the library", "library alone", "configurations"):
+    grid = Grid(title="time on the one host over that on the other", title_justify="left")
+    for heading in ("problem", "over the library's", "not explained", "over the default's", "configurations"):
         grid.add_column(heading)
-    for one in sorted(found, key=lambda one: -abs(one.difference)):
+    for one in sorted(found, key=lambda one: -one.score):
+        default = "" if one.default is None else f"{math.expm1(one.default):+.2%}"
         grid.add_row(
-            one.problem,
-            f"{math.expm1(one.difference):+.2%}",
-            f"{math.expm1(one.library):+.2%}",
-            f"{one.configurations}",
+            one.problem, f"{math.expm1(one.library):+.2%}", f"{one.score:.2%}", default, f"{one.configurations}"
         )
     console.print(grid)
-    half = half_width(found)
-    apart = np.array([one.difference for one in found])
+    to_default = np.array([abs(one.default) for one in found if one.default is not None])
     summary: dict[str, object] = {
         "problems": len(found),
-        "half_width": half,
-        "root_mean_square": float(np.sqrt(np.mean(apart**2))),
-        "median": float(np.median(abs(apart))),
+        "half_width": half_width(found),
+        "library_median": float(np.median([abs(one.library) for one in found])),
+        "library_largest": float(np.max([abs(one.library) for one in found])),
+        "default_median": float(np.median(to_default)),
+        "default_largest": float(to_default.max()),
+        "default_above_4_percent": int((to_default > 0.04).sum()),
     }
     console.print(summary, highlight=False)
     return summary
 
 
-@dataclass(frozen=True)
-class Asked:
-    """The parameters of the command; its help text says what each means."""
-
-    files: tuple[Path, ...]
-    judged: Path | None
-
-
 @study(TABLES, again=True)
-@click.argument("files", type=click.Path(path_type=Path), nargs=-1)
+@click.argument("table", type=click.Path(path_type=Path), required=False)
+@click.argument("races", type=click.Path(path_type=Path), required=False)
 @click.option("--judged", type=click.Path(path_type=Path), help="Heats of problems that intervals are judged on.")
-@collected(Asked)
-def main(run: Run, asked: Asked) -> None:
-    """Compare pairs of FILES (a table and what another host told of it), and print the half-width."""
+def main(run: Run, table: Path | None, races: Path | None, judged: Path | None) -> None:
+    """Compare the races of a table with those that another host ran of its rows, and print the half-width."""
     if run.record is not None:
         print_figures(Console(), [Difference(**one) for one in run.record.result["differences"]])
         return
-    if not asked.files or len(asked.files) % 2:
-        raise click.UsageError("name a table and what another host told of it, or a file with --again")
-    judged = list(Record.read(asked.judged).result["problems"]) if asked.judged is not None else []
-    pairs = zip(asked.files[::2], asked.files[1::2], strict=True)
-    found = [each for one, other in pairs for each in differences(one, other, judged)]
+    if table is None or races is None:
+        raise click.UsageError("name a table and what another host raced of it, or a file with --again")
+    names = list(Record.read(judged).result["problems"]) if judged is not None else []
+    found = differences(Table.read(table), Record.read(races).result["problems"], names)
     run.keep({"differences": [asdict(one) for one in found], **print_figures(Console(), found)})
