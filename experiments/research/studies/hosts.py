@@ -50,7 +50,7 @@ class Difference:
     score
         Mean of what the races' intervals do not explain of these, without sign.
     default
-        The same as `library` of the fastest configuration's time over the default's; None if the default is the fastest.
+        The same as `library`, of the fastest configuration's time over the default's; None if that is the fastest.
     configurations
         How many raced on both hosts.
     """

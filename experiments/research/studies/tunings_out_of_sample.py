@@ -31,7 +31,6 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.costmodel.blend import BlendOptions
-from tilescout.costmodel.persistence import model_digest
 from tilescout.experiments.commands.options import collected, seed_option, store_option
 from tilescout.experiments.compare.held_out import HeldOutModels
 from tilescout.experiments.compare.inference import geometric_mean, over_problems, share_interval
@@ -182,7 +181,7 @@ def print_figures(console: Console, result: Mapping[str, Any]) -> dict[str, Any]
     behind = int((regrets > 0.01).sum())
     over_best = [one["over_library_best"] for one in of.values() if one["over_library_best"]]
     summary: dict[str, Any] = {
-        "models": dict(Counter(one["model_sha256"] for one in result["problems"].values())),
+        "models": dict(Counter(one["result"]["model"]["sha256"] for one in result["problems"].values())),
         "speed": geometric_mean([one["speed"][0] for one in of.values()], 0),
         "over_library_best": geometric_mean(over_best, 0) if over_best else None,
         "best": geometric_mean([one["best"] for one in of.values()], 0),
@@ -248,7 +247,7 @@ def main(run: Run, asked: Asked) -> None:
             problem = table.problem(name)
             model = models.file_without(unseen[name])
             found = tuned(table.card.space, name, model, asked.device, Path(folder, f"store-{len(done)}"))
-            found |= {"unseen": unseen[name], "model_sha256": model_digest(model)}
+            found["unseen"] = unseen[name]
             runners = {
                 "answer": Configuration.of(found["result"]["best"]["configuration"]),
                 "default": table.card.baselines[problem].default,

@@ -31,8 +31,8 @@ def problem_of(answer: float, heats: int = 10) -> dict[str, Any]:
         name: (np.log(time) + shared + 0.001 * rng.standard_normal((heats, 6))).tolist() for name, time in times.items()
     }
     best = {"speedup_of_best": {"value": 0.97 / answer, "low": 0.96 / answer, "high": 0.98 / answer}}
-    result = {"trials": 20, "gpu_seconds": 0.5, "stopped": "enough", "model": None, "library_best": best}
-    return {"result": result, "model_sha256": "00", "wall_seconds": 20.0, "compiled": 21, "race": race}
+    result = {"trials": 20, "gpu_seconds": 0.5, "stopped": "enough", "model": {"sha256": "00"}, "library_best": best}
+    return {"result": result, "wall_seconds": 20.0, "compiled": 21, "race": race}
 
 
 def test_problems_are_drawn_evenly_over_the_kinds_and_the_same_again(table: Table) -> None:
