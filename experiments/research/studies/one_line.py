@@ -11,10 +11,10 @@ the time by the clock on the wall of some steps that are queued one after the ot
 some steps. Both are ratios to `default`, with the quartiles over the rounds.
 """
 
-import json
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
@@ -25,10 +25,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.research.clients import PHASES, SIZES, make_client
+from tilescout.experiments.research.clients import PHASES, SIZES, Client, make_client
+from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
 from tilescout.search.autotuning import autotune
+from tilescout.search.autotuning.inductor import STORE
 from tilescout.search.autotuning.tuner import TunerOptions
+from tilescout.spaces.errors import one_line
 from tilescout.spaces.processes import module_command, safe_environment
 
 if TYPE_CHECKING:
@@ -41,17 +44,35 @@ _STEPS = 5  # that are timed together
 _WARM = 8  # steps before anything is timed
 
 
-def first_call(client: str, phase: str, layers: int, rows: Sequence[int], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The seconds of the first call of a contender, for each number of rows in turn."""
+@dataclass(frozen=True)
+class Asked:
+    """What is measured: the options of the same names."""
+
+    client: str
+    phase: str
+    layers: int
+    rows: tuple[int, ...]
+    contenders: tuple[str, ...]
+    seconds: float
+    dynamic: bool
+    store: Path | None
+
+    def make(self) -> Client:
+        """The client, on the GPU."""
+        return make_client(self.client, self.phase, self.layers, "cuda")
+
+
+def first_call(asked: Asked) -> dict[str, Any]:
+    """The seconds of the first call of the first contender, for each number of rows in turn."""
     import torch
 
-    made = make_client(client, phase, layers, "cuda")
+    made = asked.make()
     torch.cuda.synchronize()
     started = time.perf_counter()
-    compiled, tuned = _compiled(asked["contender"], made.module, asked)
+    compiled, tuned = _compiled(asked.contenders[0], made.module, asked)
     seconds = [time.perf_counter() - started]  # of the line itself
-    with torch.set_grad_enabled(phase == "train"):
-        for count in rows:
+    with torch.set_grad_enabled(asked.phase == "train"):
+        for count in asked.rows:
             step = made.call(compiled, count)
             torch.cuda.synchronize()
             started = time.perf_counter()
@@ -61,22 +82,20 @@ def first_call(client: str, phase: str, layers: int, rows: Sequence[int], asked:
     return {"seconds": seconds, "summary": str(tuned)}
 
 
-def steps(
-    client: str, phase: str, layers: int, rows: Sequence[int], asked: Mapping[str, Any], keep: Callable[[Any], None]
-) -> dict[str, Any]:
+def steps(asked: Asked, keep: Callable[[Any], None]) -> dict[str, Any]:
     """The times of a step of all contenders, in turns; kept as they come."""
     import torch
 
-    made = make_client(client, phase, layers, "cuda")
+    made = asked.make()
     found: dict[str, Any] = {"summaries": {}}
     held: dict[str, tuple[Any, Any]] = {}
-    with torch.set_grad_enabled(phase == "train"):
-        for count in rows:
-            if not asked["dynamic"]:
+    with torch.set_grad_enabled(asked.phase == "train"):
+        for count in asked.rows:
+            if not asked.dynamic:
                 held = {}
                 torch._dynamo.reset()
             running = {}
-            for contender in asked["contenders"]:
+            for contender in asked.contenders:
                 held[contender] = held.get(contender) or _compiled(contender, made.module, asked)
                 compiled, tuned = held[contender]
                 running[contender] = made.call(compiled, count)
@@ -99,13 +118,13 @@ def steps(
     return found
 
 
-def _compiled(contender: str, module: "torch.nn.Module", asked: Mapping[str, Any]) -> tuple[Any, Any]:
+def _compiled(contender: str, module: "torch.nn.Module", asked: Asked) -> tuple[Any, Any]:
     import torch
 
-    dynamic = bool(asked["dynamic"])
+    dynamic = asked.dynamic
     if contender != "ours":
         return torch.compile(module, mode=_MODES.get(contender), dynamic=dynamic), ""
-    with autotune(asked["seconds"], asked["store"]) as tuned:
+    with autotune(asked.seconds, asked.store or STORE) as tuned:
         return torch.compile(module, dynamic=dynamic), tuned
 
 
@@ -188,7 +207,37 @@ def _show(result: Mapping[str, Any]) -> None:
         console.print(f"{rows} rows: {summary}", markup=False)
 
 
-@study(GPU_OR_RECORD, again=True)
+def draw_steps(result: Mapping[str, Any], path: Path) -> None:
+    """Draw the time of a step and of a token over the rows, and the ratio to the default's."""
+    from matplotlib.figure import Figure
+
+    steps = {int(rows): ways for rows, ways in result["steps"].items() if rows.isdigit()}
+    figure = Figure(figsize=(10, 4.2), dpi=120, layout="constrained")
+    token, ratio = figure.subplots(1, 2)
+    for way, line in (("graph", "-"), ("called", "--")):
+        for name, colour in zip(CONTENDERS, ("#64748b", "#d97706", "#2563eb"), strict=True):
+            found = {rows: ways[way][name] for rows, ways in sorted(steps.items()) if name in ways.get(way, {})}
+            if not found:
+                continue
+            rows, label = list(found), f"{name}, {'in a graph' if way == 'graph' else way}"
+            style = {"color": colour, "linestyle": line, "marker": "o", "markersize": 3.5, "label": label}
+            token.plot(rows, [one["us"] / count for count, one in found.items()], **style)
+            ratio.plot(rows, [one["ratio"] for one in found.values()], **style)
+    for axes in (token, ratio):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(list(steps), list(map(str, steps)))
+        axes.set_xlabel("batch size" if result["phase"] == "decode" else "tokens")
+        axes.grid(alpha=0.3)
+    token.set_yscale("log")
+    token.set_ylabel("µs a token")
+    ratio.set_ylabel("time over default's")
+    ratio.legend(fontsize=8)
+    token.set_title(f"{result['client']}, {result['phase']}, {result['layers']} layers", loc="left")
+    figure.savefig(path)
+
+
+@study(GPU_OR_RECORD, again=True, draw=draw_steps)
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw the steps into this file, with --again.")
 @click.option("--client", type=click.Choice(["block", *SIZES]), default="block", show_default=True)
 @click.option("--phase", type=click.Choice(PHASES), default="decode", show_default=True)
 @click.option("--layers", type=click.IntRange(1), default=2, show_default=True, help="Layers of the model.")
@@ -200,51 +249,56 @@ def _show(result: Mapping[str, Any]) -> None:
 @click.option("--limit", type=float, default=300.0, show_default=True, help="Seconds that a process may take.")
 @click.option("--step", "only", hidden=True, help="Do this alone, in this process: first or steps.")
 @click.option("--store", type=click.Path(path_type=Path), hidden=True)
-def main(
-    run: Run, client: str, phase: str, layers: int, rows: tuple[int, ...], contenders: tuple[str, ...], seconds: float,
-    dynamic: bool, steps_only: bool, limit: float, only: str | None, store: Path | None,
-) -> None:  # fmt: skip
+def main(run: Run, plot: Path | None, limit: float, steps_only: bool, only: str | None, **options: Any) -> None:
     """Measure, or print what was measured."""
-    asked = {"contenders": contenders, "contender": contenders[0], "seconds": seconds, "store": store}
-    asked["dynamic"] = dynamic
+    asked = Asked(**options)
     if only == "first":
-        run.keep(first_call(client, phase, layers, rows, asked))
-        return
-    if only is not None:
-        steps(client, phase, layers, rows, asked, run.keep)
-        return
-    if run.record is not None:
+        run.keep(first_call(asked))
+    elif only is not None:
+        steps(asked, run.keep)
+    elif run.record is None:
+        if "default" not in asked.contenders:
+            raise click.UsageError("--contender default is what the others are measured against")
+        _show(_measure(run, asked, steps_only, limit))
+    else:
         _show(run.record.result)
-        return
-    if "default" not in contenders:
-        raise click.UsageError("--contender default is what the others are measured against")
-    options = [("--client", client), ("--phase", phase), ("--layers", layers), ("--seconds", seconds)]
-    options += [("--rows", count) for count in rows]
-    result: dict[str, Any] = {"client": client, "phase": phase, "layers": layers, "dynamic": dynamic}
+        if plot is not None:
+            draw_steps(run.record.result, plot)
+
+
+def _measure(run: Run, asked: Asked, steps_only: bool, limit: float) -> dict[str, Any]:
+    """The result, each part of which another process measures."""
+    result: dict[str, Any] = {name: getattr(asked, name) for name in ("client", "phase", "layers", "dynamic")}
     result |= {"first": {}, "steps": {}}
     with TemporaryDirectory() as folder:
-        options.append(("--store", Path(folder, "evidence")))
-
-        def process(step: str, those: Sequence[str], cache: str) -> dict[str, Any]:
-            out = Path(folder, "out.json")
-            out.unlink(missing_ok=True)
-            pairs = [*options, ("--step", step), ("--out", out), *(("--contender", each) for each in those)]
-            command = module_command("tilescout.experiments.research", "one-line", *(str(x) for y in pairs for x in y))
-            command += ["--dynamic"] * dynamic
-            caches = {"TORCHINDUCTOR_CACHE_DIR": str(Path(folder, cache)), "TRITON_CACHE_DIR": str(Path(folder, cache))}
-            error = ""
-            try:
-                subprocess.run(command, env={**safe_environment(), **caches}, check=True, timeout=limit)
-            except subprocess.SubprocessError as failed:
-                error = str(failed)[-300:]
-            found: dict[str, Any] = json.loads(out.read_text())["result"] if out.exists() else {}
-            return {**found, "error": error} if error else found
-
-        for contender in contenders * (not steps_only):
+        place = Path(folder)
+        for contender in asked.contenders * (not steps_only):
             result["first"][contender] = []
             for _ in range(1 if contender == "max-autotune" else 2):
-                result["first"][contender].append(process("first", [contender], contender))
+                first = _in_a_process("first", replace(asked, contenders=(contender,)), place, contender, limit)
+                result["first"][contender].append(first)
                 run.keep(result)
-        result["steps"] = process("steps", contenders, "all")
+        result["steps"] = _in_a_process("steps", asked, place, "all", limit)
         run.keep(result)
-    _show(result)
+    return result
+
+
+def _in_a_process(step: str, asked: Asked, folder: Path, cache: str, limit: float) -> dict[str, Any]:
+    """The answer of a process that does one step, with caches of this name and an evidence store of this folder."""
+    out, caches = folder / "out.json", str(folder / cache)
+    out.unlink(missing_ok=True)
+    options: list[object] = ["--step", step, "--out", out, "--store", folder / "evidence"]
+    for name in ("client", "phase", "layers", "seconds"):
+        options += [f"--{name}", getattr(asked, name)]
+    options += [word for count in asked.rows for word in ("--rows", count)]
+    options += [word for contender in asked.contenders for word in ("--contender", contender)]
+    options += ["--dynamic"] * asked.dynamic
+    command = module_command("tilescout.experiments.research", "one-line", *map(str, options))
+    environment = {**safe_environment(), "TORCHINDUCTOR_CACHE_DIR": caches, "TRITON_CACHE_DIR": caches}
+    error = {}
+    try:
+        subprocess.run(command, env=environment, check=True, timeout=limit)
+    except subprocess.SubprocessError as failed:
+        error = {"error": one_line(failed, 300)}
+    found: dict[str, Any] = Record.read(out).result if out.exists() else {}
+    return {**found, **error}
