@@ -31,7 +31,6 @@ from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
 from tilescout.search.autotuning import autotune
 from tilescout.search.autotuning.inductor import STORE
 from tilescout.search.autotuning.tuner import TunerOptions
-from tilescout.spaces.errors import one_line
 from tilescout.spaces.processes import module_command, safe_environment
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ _WARM = 8  # steps before anything is timed
 
 @dataclass(frozen=True)
 class Asked:
-    """What is measured: the options of the same names."""
+    """The options of the same names."""
 
     client: str
     phase: str
@@ -190,7 +189,8 @@ def _show(result: Mapping[str, Any]) -> None:
         grid.add_column(heading)
     for name, processes in result["first"].items():
         for number, one in enumerate(processes, 1):
-            grid.add_row(name, str(number), " ".join(f"{each:.2f}" for each in one.get("seconds", [])))
+            seconds = " ".join(f"{each:.2f}" for each in one.get("seconds", []))
+            grid.add_row(name, str(number), seconds or one["error"])
     console.print(grid)
     grid = Grid(title="a step: µs, and over the default's [quartiles]", title_justify="left")
     for heading in ("rows", "how", "contender", "µs", "ratio"):
@@ -238,17 +238,24 @@ def draw_steps(result: Mapping[str, Any], path: Path) -> None:
 
 @study(GPU_OR_RECORD, again=True, draw=draw_steps)
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw the steps into this file, with --again.")
-@click.option("--client", type=click.Choice(["block", *SIZES]), default="block", show_default=True)
-@click.option("--phase", type=click.Choice(PHASES), default="decode", show_default=True)
+@click.option("--client", type=click.Choice(["block", *SIZES]), default="block", show_default=True, help="The model.")
+@click.option("--phase", type=click.Choice(PHASES), default="decode", show_default=True, help="How it is run.")
 @click.option("--layers", type=click.IntRange(1), default=2, show_default=True, help="Layers of the model.")
 @click.option("--rows", type=click.IntRange(1), multiple=True, default=(1, 40), help="Rows; repeatable.")
-@click.option("--contender", "contenders", type=click.Choice(CONTENDERS), multiple=True, default=CONTENDERS)
+@click.option(
+    "--contender",
+    "contenders",
+    type=click.Choice(CONTENDERS),
+    multiple=True,
+    default=CONTENDERS,
+    help="Who is compared; repeatable.",
+)
 @click.option("--seconds", type=float, default=TunerOptions.seconds, show_default=True, help="Budget of autotune.")
 @click.option("--dynamic", is_flag=True, help="Compile once for all rows.")
 @click.option("--steps-only", is_flag=True, help="Leave the first calls out.")
 @click.option("--limit", type=float, default=300.0, show_default=True, help="Seconds that a process may take.")
 @click.option("--step", "only", hidden=True, help="Do this alone, in this process: first or steps.")
-@click.option("--store", type=click.Path(path_type=Path), hidden=True)
+@click.option("--store", type=click.Path(path_type=Path), hidden=True, help="The evidence store of --step.")
 def main(run: Run, plot: Path | None, limit: float, steps_only: bool, only: str | None, **options: Any) -> None:
     """Measure, or print what was measured."""
     asked = Asked(**options)
@@ -298,7 +305,9 @@ def _in_a_process(step: str, asked: Asked, folder: Path, cache: str, limit: floa
     error = {}
     try:
         subprocess.run(command, env=environment, check=True, timeout=limit)
-    except subprocess.SubprocessError as failed:
-        error = {"error": one_line(failed, 300)}
+    except subprocess.TimeoutExpired:
+        error = {"error": f"killed after {limit:g} s"}
+    except subprocess.CalledProcessError as failed:  # it has printed why
+        error = {"error": f"ended with exit code {failed.returncode}"}
     found: dict[str, Any] = Record.read(out).result if out.exists() else {}
     return {**found, **error}
