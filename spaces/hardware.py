@@ -42,9 +42,10 @@ def rated_clock(device: Device) -> float:
 def clusters_at_once(size: NDArray[np.int64], device: Device) -> NDArray[np.int64]:
     """How many clusters of `size` blocks run at a time, one block a multiprocessor, of the shape of `size`.
 
-    Of other devices than an H200 the same share of the multiprocessors is taken to be usable.
+    Of other devices than an H200 the same share of the multiprocessors is taken to be usable, and of clusters that are
+    larger than any that was counted the share of the largest.
     """
     sizes = sorted(CLUSTERS_AT_ONCE)
     usable = np.array([CLUSTERS_AT_ONCE[blocks] * blocks / _COUNTED_ON for blocks in sizes])
-    share = usable[np.searchsorted(sizes, size)]
+    share = usable[np.minimum(np.searchsorted(sizes, size), len(sizes) - 1)]
     return np.asarray(np.maximum(np.floor(share * device.sms / size + 1e-9), 1), dtype=np.int64)

@@ -116,7 +116,7 @@ class CublasLtTemplate(KernelTemplate[GemmProblem]):
             warp_groups=groups,
             ping_pong=np.zeros(len(rows), dtype=np.bool_),
             mma_columns=np.minimum(np.where(option & _ROWS_FIRST, rows, wide), 256),
-            accumulators=rows * wide // (128 * groups),
+            accumulators=np.maximum(rows * wide // (128 * groups), 1),
             shared_memory=np.minimum(1024 + epilogue + stages * stage, available),
             early_launch=np.zeros(len(rows), dtype=np.bool_),
             split_in_cluster=False,

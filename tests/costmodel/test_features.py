@@ -100,6 +100,7 @@ def test_swizzled_bands_reach_over_less_memory() -> None:
 
 def test_larger_clusters_leave_multiprocessors_unused() -> None:
     assert clusters_at_once(np.array([1, 2, 4, 8]), H200).tolist() == [132, 66, 30, 15]
+    assert clusters_at_once(np.array([16]), H200).tolist() == [7]  # the share of the largest that was counted
 
 
 def test_knobs_are_features_where_nothing_else_is_known() -> None:
