@@ -109,16 +109,16 @@ def compare(asked: CompareRequest) -> None:
     out = asked.out or asked.store / "compare"
     console = Console(stderr=True)
     progress = progress_bar()
-    task = progress.add_task("")
     with ExitStack() as shown:
 
         def begin(searches: int) -> None:  # training models before has a bar of its own
-            progress.update(task, total=searches)
+            progress.add_task("start", total=searches)
             shown.enter_context(progress)
 
         def show(trace: Trace) -> None:
+            (task,) = progress.task_ids
             progress.update(task, advance=1, description=trace.run.contender)
-            if progress.tasks[task].finished:
+            if progress.finished:
                 progress.update(task, description="all searched; intervals, tests and plots take some seconds")
 
         comparison = run_comparison(

@@ -105,7 +105,7 @@ def train(asked: TrainRequest) -> None:
     )
     model = BlendModel(options)
     with progress_bar() as bar:
-        task = bar.add_task("learn without some problems, to know the errors; then from all", total=FOLDS + 1)
+        task = bar.add_task("cross-validate, then learn from all", total=FOLDS + 1)
         validation = CrossValidation()
 
         def take(ensemble: Ensemble, learned: Sequence[Sample]) -> None:

@@ -112,9 +112,9 @@ def _register(client: "MlflowClient", model_id: str, run_id: str, card: ModelCar
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     tags = {key: f"{value:.6g}" for key, value in evaluation.metrics.items()} | _params(card)
-    version = client.create_model_version(
-        name, f"models:/{model_id}", run_id, tags=tags, description=evaluation.description, model_id=model_id
-    )
+    # By its files: a source `models:/ID`, and `model_id`, have MLflow 3.17 look in the store of the environment.
+    source = client.get_logged_model(model_id).artifact_location
+    version = client.create_model_version(name, source, run_id, tags=tags, description=evaluation.description)
     return f"{name} version {version.version}"
 
 

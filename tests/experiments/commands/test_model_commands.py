@@ -118,6 +118,8 @@ def test_the_registry_has_the_trained_model_with_its_evaluation(folder: Path) ->
     assert version.description is not None
     assert "left out of the training" in version.description
     assert version.run_id is not None
+    (logged,) = client.search_logged_models([client.get_run(version.run_id).info.experiment_id])
+    assert version.source == logged.artifact_location
     run = client.get_run(version.run_id)
     assert run.data.metrics["rows"] == 450
     assert 0 <= run.data.metrics["regret_top10"] <= run.data.metrics["regret_top1"]
