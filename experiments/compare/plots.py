@@ -42,7 +42,9 @@ def draw_scores(comparison: Comparison, path: Path) -> None:
     shown = [standing for standing in comparison.standings if standing.runs]
     labels = list(comparison.cases)
     grid = np.array([[standing.by_case.get(label, {}).get("score", np.nan) for label in labels] for standing in shown])
-    figure = figure_type()(figsize=(3.5 + 0.6 * len(labels), 2.2 + 0.32 * len(shown)), dpi=110, layout="constrained")
+    figure = figure_type()(
+        figsize=(max(3.5 + 0.6 * len(labels), 7.5), 2.6 + 0.32 * len(shown)), dpi=110, layout="constrained"
+    )
     axes = figure.add_subplot()
     image = axes.imshow(grid.reshape(len(shown), len(labels)), vmin=-1, vmax=1, cmap="RdYlGn", aspect="auto")
     axes.set_xticks(range(len(labels)), labels, rotation=40, ha="right", fontsize=8)

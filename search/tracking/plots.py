@@ -103,9 +103,13 @@ def figure_type() -> "type[Figure]":
     # The object interface: pyplot would keep the figure in global state, and this runs in a thread.
     from matplotlib.figure import Figure
     from matplotlib.text import Text
+    from matplotlib.ticker import LogFormatter, LogLocator, NullFormatter
 
     class Shown(Figure):
-        """A figure that a notebook shows, also where pyplot was never imported. A dollar begins no formula."""
+        """A figure that a notebook shows, also where pyplot was never imported. A dollar begins no formula.
+
+        So the numbers of its logarithmic axes are plain ones: 1, 2, 5, 10.
+        """
 
         def _repr_png_(self) -> bytes:
             return to_png(self)
@@ -113,6 +117,12 @@ def figure_type() -> "type[Figure]":
         def draw(self, renderer: Any) -> None:
             for text in self.findobj(Text):
                 text.set_parse_math(False)
+            for axis in (axis for axes in self.axes for axis in (axes.xaxis, axes.yaxis)):
+                if isinstance(axis.get_major_formatter(), LogFormatter):
+                    if axis.get_scale() == "log":
+                        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                    axis.set_major_formatter("{x:g}")
+                    axis.set_minor_formatter(NullFormatter())
             super().draw(renderer)
 
     return Shown

@@ -15,7 +15,7 @@ from tilescout.search.measure.provenance import Dataset, Provenance
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking import MlflowTracker
 from tilescout.search.tracking.mlflow_hooks import DatabaseRuns
-from tilescout.search.tracking.plots import convergence
+from tilescout.search.tracking.plots import convergence, figure_type, to_png
 from tilescout.search.tracking.views import failures, gpu_account, heat_map, importance
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
@@ -150,3 +150,16 @@ def test_slow_trials_do_not_flatten_a_plot_which_says_how_many_there_are() -> No
     assert axes.get_ylim()[1] < max(trial.measurement.time_us for trial in timed)
     assert f"slower than is shown ({slower})" in axes.get_legend_handles_labels()[1]
     assert figure.axes[1].get_ylim() == axes.get_ylim()
+
+
+def test_the_numbers_of_logarithmic_axes_are_plain_ones() -> None:
+    figure = figure_type()()
+    axes = figure.add_subplot()
+    axes.plot([1, 6], [0.5, 300])
+    axes.set_xscale("log")
+    axes.set_yscale("symlog")
+    to_png(figure)
+    for axis in (axes.xaxis, axes.yaxis):
+        shown = [label.get_text() for label in axis.get_ticklabels(which="both") if label.get_text()]
+        assert len(shown) > 1
+        assert all(float(text) >= 0 for text in shown)
