@@ -25,25 +25,22 @@ from tilescout.experiments.commands.options import (
 )
 from tilescout.search.dispatch.building import DispatchOptions, candidates, measure_dispatcher, predict_dispatcher
 from tilescout.search.dispatch.dispatcher import Dispatcher, read_dispatcher
-from tilescout.search.dispatch.kernels import MOST_ROWS, Kernels, portfolio_of
+from tilescout.search.dispatch.kernels import MOST_ROWS, portfolio_of
 from tilescout.search.dispatch.measuring import SWEEPING, Sweep
 from tilescout.search.dispatch.points import Point
-from tilescout.search.dispatch.recorded import Recorded
+from tilescout.search.dispatch.recorded import read_sweep
 from tilescout.search.dispatch.vendored import python_text
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.engines.selection import usable_gpus
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.devices import DEVICES, find_device
-from tilescout.spaces.errors import MALFORMED, DeviceError, ModelError, StoreError, one_line
+from tilescout.spaces.errors import DeviceError, ModelError, StoreError
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.inputs import parse_json, read_regular
-from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.outputs import is_matplotlib, write_whole
 from tilescout.spaces.templates import KernelTemplate, load_template
 
 _LOG = logging.getLogger(__name__)
 _SECONDS = 70.0
-_LARGEST = 1 << 28  # bytes of a recorded sweep; a size with 32 kernels has 3 kB
 
 
 @dataclass(frozen=True)
@@ -200,35 +197,9 @@ def _predicted(asked: DispatcherRequest, template: KernelTemplate, problem: Gemm
 
 def _replayed(asked: DispatcherRequest, template: KernelTemplate, problem: GemmProblem) -> Dispatcher:
     assert asked.sweep is not None
-    source, device = recorded_sweep(asked.sweep, problem, template)
+    source, device = read_sweep(asked.sweep, problem, template)
     replay = f"replayed from {asked.sweep.name}, measured on {device}"
     return measure_dispatcher(source, asked.options, replay, {})
-
-
-def recorded_sweep(path: Path, problem: GemmProblem, template: KernelTemplate) -> tuple[Recorded, str]:
-    """The times of a product in a file that the study ``dispatch-sweep`` wrote, and the GPU.
-
-    Raises
-    ------
-    StoreError
-        If it has none, or is something else.
-    """
-    try:
-        result = parse_json(read_regular(path, _LARGEST))["result"]
-        held = {each["problem"]: each for each in result["products"].values()}
-        if str(problem) not in held:
-            shown = ", ".join(name.removeprefix("1x") for name in held)
-            raise StoreError(f"{path} has no times of {str(problem).removeprefix('1x')}: it has {shown}")
-        one = held[str(problem)]
-        points = {each["m"]: Point.from_dict(each) for each in one["points"]}
-        kernels = [Configuration.of(each) for each in one["kernels"]]
-        device = str(result["device"])
-        source = Kernels(template, find_device(device), problem, kernels)
-    except OSError as error:
-        raise StoreError(f"can't read {path}: {error.strerror}") from error
-    except MALFORMED as error:
-        raise StoreError(f"{path} is no record of a sweep: {one_line(error, 100)}") from error
-    return Recorded(source, points), device
 
 
 def _model(asked: DispatcherRequest, device: str) -> tuple[CostModel | None, str]:

@@ -71,8 +71,15 @@ class Point:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready mapping that `from_dict` reads back."""
-        return asdict(self)
+        """A mapping as JSON has it, that `from_dict` reads back."""
+        return {
+            "m": self.m,
+            "library_us": self.library_us,
+            "ratios": {str(number): asdict(each) for number, each in self.ratios.items()},
+            "slower": {str(number): each for number, each in self.slower.items()},
+            "failed": {str(number): each for number, each in self.failed.items()},
+            "seconds": self.seconds,
+        }
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "Point":

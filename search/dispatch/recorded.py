@@ -2,9 +2,20 @@
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from gzip import GzipFile
+from pathlib import Path
+from typing import Any
 
 from tilescout.search.dispatch.kernels import Kernels
 from tilescout.search.dispatch.points import Point
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError, one_line
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.inputs import open_regular, parse_json, read_at_most
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.templates import KernelTemplate
+
+_LARGEST = 1 << 26  # bytes of a file, and of what is packed in it; a size with 32 kernels has 3 kB
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,3 +47,50 @@ class Recorded:
             slower={number: held.slower[number] for number in numbers if number in held.slower},
             failed={number: held.failed[number] for number in numbers if number in held.failed},
         )
+
+
+def read_sweep(path: Path, problem: GemmProblem, template: KernelTemplate) -> tuple[Recorded, str]:
+    """The recorded times of a product, of a file of sweeps, and the GPU that they were measured on.
+
+    Parameters
+    ----------
+    path
+        The file: JSON, or that packed by gzip.
+    problem
+        The product; its m is 1.
+    template
+        The template of the kernels.
+
+    Raises
+    ------
+    StoreError
+        If it has no times of the product, or is something else.
+    """
+    try:
+        products, device = _parsed(path)
+        if str(problem) not in products:
+            held = ", ".join(name.removeprefix("1x") for name in products)
+            raise StoreError(f"{path} has no times of {str(problem).removeprefix('1x')}: it has {held}")
+        found = products[str(problem)]
+        points = [Point.from_dict(each) for each in found["points"]]
+        kernels = Kernels(
+            template, find_device(device), problem, tuple(Configuration.of(each) for each in found["kernels"])
+        )
+        kernels.legal(problem.m)  # of knobs that the template does not have, nothing is known
+    except OSError as error:
+        raise StoreError(f"can't read {path}: {error.strerror}") from error
+    except StoreError:
+        raise
+    except (*MALFORMED, TilescoutError, EOFError) as error:
+        raise StoreError(f"{path} is no record of a sweep: {one_line(error, 100)}") from error
+    return Recorded(kernels, {point.m: point for point in points}), device
+
+
+def _parsed(path: Path) -> tuple[dict[str, Mapping[str, Any]], str]:
+    """The products by their problems, and the name of the device."""
+    with open_regular(path, _LARGEST) as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        content = read_at_most(GzipFile(fileobj=file) if packed else file, _LARGEST, path)
+    result = parse_json(content)["result"]
+    return {each["problem"]: each for each in result["products"].values()}, str(result["device"])

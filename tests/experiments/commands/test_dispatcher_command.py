@@ -1,0 +1,149 @@
+"""``tilescout dispatcher``: of recorded times and by a model, and the bundle that is made of it."""
+
+import gzip
+import json
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.search.dispatch.invented_gpu import MOST, InventedGpu
+from tilescout.experiments.commands.dispatcher import dispatcher
+from tilescout.experiments.commands.export import export
+from tilescout.search.dispatch.dispatcher import read_dispatcher
+from tilescout.search.dispatch.measuring import Sweep
+from tilescout.search.export.bundle import read_bundle
+from tilescout.search.export.decisions import Choice
+from tilescout.spaces.errors import DeviceError, ExportError, ProblemError, StoreError
+from tilescout.spaces.gemm import GemmProblem
+
+PRODUCT = ("gemm_sm90", "--product", "6144x4096:bf16", "--most-rows", MOST)
+SIZES = (1, 16, 17, 40, 64, 65, 128, 129, 200, 256, 400, 600, 900, 1300, 1700, MOST)
+
+
+@pytest.fixture(scope="module")
+def sweep() -> Sweep:
+    gpu = InventedGpu(6144, 4096, 24, noise=0.0, seed=3)
+    return Sweep(gpu, gpu.kernels)
+
+
+@pytest.fixture(scope="module")
+def recorded(sweep: Sweep, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file as the study ``dispatch-sweep`` writes it."""
+    points = [sweep.at(m, range(len(sweep.kernels))).to_dict() for m in SIZES]
+    kernels = [dict(each) for each in sweep.kernels.configurations]
+    product = {"problem": "1x6144x4096:bf16", "kernels": kernels, "points": points}
+    path = tmp_path_factory.mktemp("sweep") / "sweep.json.gz"
+    record = {"about": {}, "result": {"device": "NVIDIA H200", "products": {"6144x4096": product}}}
+    path.write_bytes(gzip.compress(json.dumps(record).encode()))
+    return path
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, copy_store: Callable[[Path], str]) -> Path:
+    folder = tmp_path_factory.mktemp("dispatchers")
+    copy_store(folder)
+    return folder
+
+
+def _run(store: Path, *arguments: object) -> str:
+    words = [*map(str, PRODUCT), *map(str, arguments), "--store", str(store)]
+    done = CliRunner().invoke(dispatcher, words, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_recorded_times_give_ranges_a_plot_and_a_python_file(recorded: Path, store: Path, tmp_path: Path) -> None:
+    out, plot, python = tmp_path / "d.json", tmp_path / "d.png", tmp_path / "d.py"
+
+    said = _run(
+        store, "--sweep", recorded, "--kernels", 4, "--json", tmp_path / "r.json", "--out", out, "--plot", plot,
+        "--python", python,
+    )  # fmt: skip
+
+    made = read_dispatcher(out)
+    assert json.loads((tmp_path / "r.json").read_text()) == made.to_dict()
+    assert len(made.kernels) <= 4
+    assert {point.m for point in made.points} <= set(SIZES)
+    assert "replayed from sweep.json.gz" in " ".join(said.split())
+    assert f"{made.stretches[0].low:,} to {made.stretches[0].high:,}" in said
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert f"DEVICE = {made.device!r}" in python.read_text()
+
+
+def test_it_is_logged_to_mlflow_with_its_figures_and_files(recorded: Path, store: Path) -> None:
+    import mlflow
+
+    _run(store, "--sweep", recorded, "--kernels", 2)
+    mlflow.set_tracking_uri(f"sqlite:///{store}/mlflow.db")
+    [run] = mlflow.search_runs(
+        experiment_names=["tilescout/dispatchers"], filter_string="params.most_kernels = '2'", output_format="list"
+    )
+    made = read_dispatcher(store / "dispatchers" / "gemm_sm90-h200-6144x4096-bf16.json")
+    assert made.regret is not None
+    assert run.data.metrics["regret_worst"] == pytest.approx(made.regret.worst)
+    assert run.data.metrics["ranges"] == len(made.stretches)
+    files = {each.path for each in mlflow.MlflowClient().list_artifacts(run.info.run_id)}
+    assert files == {"gemm_sm90-h200-6144x4096-bf16.json", "dispatcher.py", "regret.png"}
+
+
+def test_a_model_chooses_where_nothing_is_measured(store: Path, tmp_path: Path) -> None:
+    said = _run(store, "--device", "h200", "--candidates", 12, "--out", tmp_path / "d.json")
+    assert "nothing was measured" in " ".join(said.split())
+    assert not read_dispatcher(tmp_path / "d.json").points
+    refused = ["--dispatcher", str(tmp_path / "d.json"), "--out", str(tmp_path / "bundle"), "--store", str(store)]
+    with pytest.raises(ExportError, match="a bundle holds only what was"):
+        CliRunner().invoke(export, refused, catch_exceptions=False)
+
+
+@pytest.mark.slow
+def test_a_bundle_holds_the_ranges_and_their_kernels(sweep: Sweep, store: Path, tmp_path: Path, recorded: Path) -> None:
+    _run(store, "--sweep", recorded, "--kernels", 1, "--out", tmp_path / "d.json")
+    record = json.loads((tmp_path / "d.json").read_text())
+    record["versions"] = {"nvidia-cutlass-dsl": version("nvidia-cutlass-dsl")}  # as of what a GPU measured
+    (tmp_path / "d.json").write_text(json.dumps(record))
+    words = ["--dispatcher", str(tmp_path / "d.json"), "--out", str(tmp_path / "bundle"), "--store", str(store)]
+
+    done = CliRunner().invoke(export, words, catch_exceptions=False)
+
+    assert done.exit_code == 0, done.output
+    made, bundle = read_dispatcher(tmp_path / "d.json"), read_bundle(tmp_path / "bundle")
+    assert f"{len(made.stretches)} ranges of m" in " ".join(done.output.split())
+    assert len(bundle.kernels) == len(made.kernels) == 1
+    for m in (*SIZES, 3, 1000, MOST + 1):
+        choice = bundle.choice(GemmProblem(m, 6144, 4096))
+        if m > MOST:
+            assert choice is None
+        else:
+            assert choice is (Choice.LIBRARY if made.find(m) is None else Choice.OURS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "why"),
+    [
+        (("--device", "cuda"), DeviceError, "no GPU here"),
+        (("--device", "h999"), DeviceError, "unknown device 'h999'"),
+        (("--device", "h200", "--product", "6144x4095:bf16"), ProblemError, "is not a multiple"),
+        (
+            ("--sweep", "RECORDED", "--product", "64x64:bf16"),
+            StoreError,
+            "has no times of 64x64:bf16: it has 6144x4096",
+        ),
+        (("--sweep", "pyproject.toml"), StoreError, "is no record of a sweep"),
+        (("--sweep", "nowhere.json"), StoreError, "can't read nowhere.json"),
+    ],
+)
+def test_what_can_not_be_built_is_refused(
+    recorded: Path,
+    store: Path,
+    arguments: tuple[str, ...],
+    error: type[Exception],
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tilescout.experiments.commands.dispatcher.usable_gpus", lambda template: [])
+    monkeypatch.chdir(Path(__file__).parents[3])
+    with pytest.raises(error, match=why):
+        _run(store, *(str(recorded) if each == "RECORDED" else each for each in arguments))
