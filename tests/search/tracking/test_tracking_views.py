@@ -162,4 +162,4 @@ def test_the_numbers_of_logarithmic_axes_are_plain_ones() -> None:
     for axis in (axes.xaxis, axes.yaxis):
         shown = [label.get_text() for label in axis.get_ticklabels(which="both") if label.get_text()]
         assert len(shown) > 1
-        assert all(float(text) >= 0 for text in shown)
+        assert not any("$" in text or "\\" in text for text in shown)
