@@ -39,7 +39,7 @@ class Evaluator(Closing):
     problem
         The problem that is tuned.
     gpus
-        Numbers of the GPUs to use; None takes all.
+        Numbers of the GPUs to use; None takes all. Without one, nothing can be measured before `move`.
 
     Attributes
     ----------
@@ -70,8 +70,8 @@ class Evaluator(Closing):
         self.space = engine.space(problem)
         self.library = engine.library(problem)
         self._on_gpu = dict.fromkeys(range(engine.gpus) if gpus is None else gpus, 0)  # tasks in flight, by GPU
-        self.capacity = engine.capacity(len(self._on_gpu))
-        self._prepared = engine.prepare(next(iter(self._on_gpu)), problem)
+        self.capacity = engine.capacity(max(1, len(self._on_gpu)))
+        self._prepared = engine.prepare(next(iter(self._on_gpu)), problem) if self._on_gpu else None
         self._in_flight = 0
         self._compiling: dict[int, Future[Artifact | CompileFailure]] = {}
         self._compiled: deque[tuple[int, bool, Artifact]] = deque()
@@ -187,7 +187,11 @@ class Evaluator(Closing):
         ------
         DeviceError
             If it can't be.
+        RuntimeError
+            If there is no GPU yet.
         """
+        if self._prepared is None:
+            raise RuntimeError("the evaluator has no GPU yet: move it to one")
         return self._prepared.result()
 
     def library_best(self) -> LibraryBest | None:
@@ -212,6 +216,8 @@ class Evaluator(Closing):
     def move(self, gpu: int) -> None:
         """Measure on another GPU from now on; nothing may be in flight."""
         self._on_gpu = {gpu: 0}
+        if self._prepared is None:
+            self._prepared = self.engine.prepare(gpu, self.problem)
 
     def race(self, indices: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
         """Measure configurations that are right once more, in interleaved rounds; nothing may be in flight.

@@ -177,6 +177,18 @@ class SpaceSampler(BaseSampler, ABC):
         """
         return iter(())
 
+    def ahead(self, study: optuna.Study, count: int) -> Iterator[int]:
+        """Indices that a study is proposed next, while nothing more is told; nothing where that is not known.
+
+        Parameters
+        ----------
+        study
+            The trials so far.
+        count
+            Most proposals; there are fewer where the search would end.
+        """
+        return iter(())
+
     def done(self, study: optuna.Study) -> str | None:
         """The reason why the search is not worth going on; None if it is. Most samplers never give one.
 

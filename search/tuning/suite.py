@@ -40,7 +40,7 @@ def tune_suite(
     GPU time goes, a slice of trials at a time, to the problem whose next trial is expected to gain the most a second:
     see `Claim.rank`. A sampler that learns from other problems has their trials, as of their last turns. A search ends
     by itself where its sampler says so, and its share goes to the others; each ends with its race. With one GPU and a
-    table, the same seed gives the same trials.
+    table, the same seed gives the same trials. What a search tries next is compiled before its turn.
 
     Parameters
     ----------
@@ -70,8 +70,12 @@ def tune_suite(
         raise SamplerError("the searches of a suite need a sampler each: give a name or a class, not an object")
     learns = find_sampler(options.sampler).learns_from_others
     turns = Turns(len(problems), engine.gpus, options.budget, slice)
-    lock = threading.Lock()
+    lock, making = threading.Lock(), threading.Lock()
     known: dict[int, OtherTrials] = {}  # by the problem's number, as of its last turn
+
+    def make_one(info: StudyInfo, run_id: str | None) -> Tracker:
+        with making:  # two that log the same dataset at the same time would be refused by MLflow
+            return make_tracker(info, run_id)
 
     def search(number: int) -> StudyResult:
         def show(trial: TrialRecord) -> None:
@@ -82,13 +86,17 @@ def tune_suite(
             return [trials for other, trials in sorted(known.copy().items()) if other != number]
 
         part = _Part(turns, number, known)
-        asked = options
+        asked = replace(options, budget=replace(options.budget, trials=turns.first))
         if learns:
-            asked = replace(options, settings={**options.settings, "others": others})
+            asked = replace(asked, settings={**options.settings, "others": others})
         try:
-            part.begin()
-            with Evaluator(engine, problems[number], [part.gpu]) as evaluator:
-                return run_study(evaluator, asked, make_tracker, show, part.search)
+            with Evaluator(engine, problems[number], []) as evaluator:
+
+                def begin() -> None:
+                    part.begin()
+                    evaluator.move(part.gpu)
+
+                return run_study(evaluator, asked, make_one, show, part.search, meanwhile=begin)
         finally:
             part.end()
 
@@ -137,7 +145,7 @@ class _Part:
         space = evaluator.space
         finished = self._look(study, evaluator)
         if finished:  # of an earlier run, which the budget did not know of
-            self._pass(evaluator)
+            self._pass(study, evaluator)
         while self._turn is not None and self._turn.trials and finished < len(space):
             before = finished
             part = Budget(trials=finished + self._turn.trials, whole=budget.whole)
@@ -145,18 +153,27 @@ class _Part:
             finished = self._look(study, evaluator)
             if stopped is not None or finished == before:
                 return stopped
-            self._pass(evaluator)
+            self._pass(study, evaluator)
         return None
 
-    def _pass(self, evaluator: Evaluator) -> None:
+    def _pass(self, study: optuna.Study, evaluator: Evaluator) -> None:
         """End the turn and wait for the next."""
         assert self._turn is not None
         turn, self._turn = self._turn, None
         self._turns.give(self._number, turn)
         begun = time.monotonic()
-        self._turn = self._turns.take(self._number, self._claim)
+        with ThreadPoolExecutor(1, "ahead") as thread:  # left once it has ended: the search asks the sampler, too
+            ahead = thread.submit(self._compile_ahead, study, evaluator)
+            self._turn = self._turns.take(self._number, self._claim)
+        ahead.result()
         evaluator.lent += time.monotonic() - begun
         evaluator.move(self._turn.gpu)
+
+    def _compile_ahead(self, study: optuna.Study, evaluator: Evaluator) -> None:
+        """Have compiled what comes next while another search has the GPU: more of others' outcomes may change it."""
+        if isinstance(study.sampler, SpaceSampler) and evaluator.measures_anew:
+            for index in study.sampler.ahead(study, self._turns.first):
+                evaluator.expect(index)
 
     def _look(self, study: optuna.Study, evaluator: Evaluator) -> int:
         trials = finished_trials(study, evaluator.space)

@@ -80,6 +80,12 @@ class Turns:
         self._stopped = False
         self._changed = threading.Condition()
 
+    @property
+    def first(self) -> int:
+        """Trials of the first turn of a search, where the budget has them."""
+        trials = self._budget.trials
+        return self._slice if trials is None else max(1, min(self._slice, trials // self._searches))
+
     def take(self, search: int, claim: Claim) -> Turn:
         """Wait for a turn.
 

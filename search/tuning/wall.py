@@ -37,6 +37,7 @@ class WallClock:
         now = time.monotonic()
         self._parts[part] = self._parts.get(part, 0.0) + now - self._last
         self._last = now
+        self._waited, self._lent = self._evaluator.waited, self._evaluator.lent
 
     def end_search(self, trials: Iterable[TrialRecord]) -> None:
         """Count the seconds since the end of the last part by what the search did.

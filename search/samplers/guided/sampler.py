@@ -130,11 +130,25 @@ class GuidedSampler(SpaceSampler):
         prior = self.about.prior.now()
         if prior is None:
             return
-        ahead, rng = list(given), np.random.default_rng(0)  # with a prior, nothing is left to chance
-        for _ in range(count):
-            known = _Known(History.of_running(np.unique(ahead)), prior)
-            ahead.append(self._proposal(known, np.setdiff1d(np.arange(len(self.space)), ahead), rng))
-            yield ahead[-1]
+        running = np.unique(np.asarray(given, dtype=np.int64))
+        free = np.setdiff1d(np.arange(len(self.space)), running)
+        yield from self._proposals(_Known(History.of_running(running), prior), free, count)
+
+    def ahead(self, study: optuna.Study, count: int) -> Iterator[int]:
+        known = self._known(study)
+        if known.prior is not None and known.history.are_times:
+            yield from self._proposals(known, self.free(study), count)
+
+    def _proposals(self, known: "_Known", free: Indices, count: int) -> Iterator[int]:
+        """Proposals one behind the other, none of whose outcomes is known; with a prior nothing is left to chance."""
+        rng = np.random.default_rng(0)
+        for _ in range(min(count, len(free))):
+            if self._reason_to_stop(self._left(known, free)) is not None:
+                return
+            index = self._proposal(known, free, rng)
+            yield index
+            running = np.union1d(known.history.running, [index])
+            known, free = replace(known, history=replace(known.history, running=running)), free[free != index]
 
     def find_stored(self, stored: Indices) -> None:
         self._stored = stored

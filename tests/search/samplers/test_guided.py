@@ -101,6 +101,20 @@ def test_it_says_ahead_what_it_proposes_before_any_outcome() -> None:
     assert list(sampler_of(study_of(SPACE, None)).first(given, 10)) == []  # at random
 
 
+def test_it_says_ahead_what_it_proposes_until_more_is_told() -> None:
+    truth = truth_of(SPACE)
+    study = study_of(SPACE, Expectation(truth + np.random.default_rng(1).normal(0, 0.2, len(SPACE)), 0.2))
+    search(study, SPACE, truth, 5)
+
+    said = list(sampler_of(study).ahead(study, 4))
+
+    assert len(said) == 4
+    assert [ask(study, SPACE)[1] for _ in range(4)] == said
+    search(study, SPACE, truth, 60)
+    assert sampler_of(study).done(study)
+    assert list(sampler_of(study).ahead(study, 4)) == []  # it would not go on
+
+
 def test_what_it_remembers_between_questions_changes_no_proposal() -> None:
     truth = truth_of(SPACE)
     model = Expectation(truth + np.random.default_rng(1).normal(0, 0.2, len(SPACE)), 0.2)

@@ -1,10 +1,13 @@
 """All problems of a suite together, on the shipped table, in a real MLflow store."""
 
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from tilescout.costmodel.posterior import Observed
+from tilescout.search.build.artifacts import Artifact, CompileFailure
+from tilescout.search.engines.engine import FEWEST
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.samplers.guided.prior import Prior
 from tilescout.search.studies.records import StudyInfo, StudyResult
@@ -16,6 +19,7 @@ from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import tune_suite
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import find_template
@@ -35,6 +39,36 @@ def search(
     options = TuneOptions(sampler, 0, Budget(**budget), studies, resume)  # type: ignore[arg-type]
 
     return tune_suite(ReplayEngine(table, TEMPLATE, gpus), PROBLEMS, options, slice=5)
+
+
+class Noting(ReplayEngine):
+    """Notes when something is compiled, and when a problem is set up on the GPU."""
+
+    measures_anew = True
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table, TEMPLATE)
+        self.asked: list[str] = []
+
+    def capacity(self, gpus: int) -> int:
+        return FEWEST
+
+    def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
+        self.asked.append("compile")
+        return super().compile(configuration, signature)
+
+    def prepare(self, gpu: int, problem: Problem) -> "Future[float]":
+        self.asked.append(str(problem))
+        return super().prepare(gpu, problem)
+
+
+def test_what_is_tried_first_is_compiled_before_any_problem_has_the_gpu(table: Table, tmp_path: Path) -> None:
+    engine = Noting(table)
+    tune_suite(engine, PROBLEMS, TuneOptions("guided", 0, Budget(trials=30), tmp_path), slice=5)
+
+    first = [engine.asked.index(str(problem)) for problem in PROBLEMS]
+    assert engine.asked[: min(first)] == ["compile"] * 5 * len(PROBLEMS)
+    assert first == sorted(first)
 
 
 def indices(results: list[StudyResult]) -> list[list[int]]:
