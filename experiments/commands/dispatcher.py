@@ -104,7 +104,11 @@ class DispatcherRequest:
     metavar="cuda[:N]|NAME",
     help="Measure on this GPU; or measure nothing, and let a cost model choose for a device of this name, as h200.",
 )
-@click.option("--sweep", type=click.Path(path_type=Path, dir_okay=False), help="Replay times that were recorded.")
+@click.option(
+    "--sweep",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Replay times that were recorded, up to the largest m of them.",
+)
 @click.option("--model", type=click.Path(path_type=Path), help="Learned model. [default: the shipped one]")
 @store_option
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File. [default: one in the store]")
@@ -199,7 +203,8 @@ def _replayed(asked: DispatcherRequest, template: KernelTemplate, problem: GemmP
     assert asked.sweep is not None
     source, device = read_sweep(asked.sweep, problem, template)
     replay = f"replayed from {asked.sweep.name}, measured on {device}"
-    return measure_dispatcher(source, asked.options, replay, {})
+    known = replace(asked.options, most_rows=min(asked.most_rows, max(source.sizes)))  # of more nothing is known
+    return measure_dispatcher(source, known, replay, {})
 
 
 def _model(asked: DispatcherRequest, device: str) -> tuple[CostModel | None, str]:
