@@ -17,7 +17,11 @@ SWEEP = Path(__file__).parents[3] / "experiments/results/dispatch-2026-11-22/swe
 
 def regret(point: Point, number: int | None) -> float:
     """The share by which a kernel, or the library, is slower than the best that was timed."""
-    ratios = {None: 1.0, **point.slower, **{at: each.value for at, each in point.ratios.items()}}
+    ratios: dict[int | None, float] = {
+        None: 1.0,
+        **point.slower,
+        **{at: each.value for at, each in point.ratios.items()},
+    }
     return ratios[number] / min(ratios.values()) - 1
 
 
