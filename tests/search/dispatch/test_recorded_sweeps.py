@@ -17,12 +17,8 @@ SWEEP = Path(__file__).parents[3] / "experiments/results/dispatch-2026-11-22/swe
 
 def regret(point: Point, number: int | None) -> float:
     """The share by which a kernel, or the library, is slower than the best that was timed."""
-    ratios: dict[int | None, float] = {
-        None: 1.0,
-        **point.slower,
-        **{at: each.value for at, each in point.ratios.items()},
-    }
-    return ratios[number] / min(ratios.values()) - 1
+    known = {**point.slower, **{at: each.value for at, each in point.ratios.items()}}
+    return (1.0 if number is None else known[number]) / min([1.0, *known.values()]) - 1
 
 
 @pytest.mark.parametrize("product", ["6144x4096", "4096x14336"])
