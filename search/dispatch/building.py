@@ -20,6 +20,7 @@ from tilescout.search.dispatch.plan import (
     choose_kernels,
     next_size,
     stretches,
+    unseen_size,
     worth_timing,
 )
 from tilescout.search.dispatch.points import Point
@@ -135,8 +136,11 @@ def measure_dispatcher(
     few = grid.take(kept)
     _LOG.info("%d of %d kernels are kept, after %d sizes", len(kept), len(kernels), len(points))
     while not over(1.0):
-        times, choice = _served(few, _only(points, kept), options)
+        times = _times(few, _only(points, kept))
+        found = stretches(times, options.tolerance)
+        choice = choice_of(found, len(kept), times.sizes)
         m = next_size(times, choice, points.keys(), options.enough, source.sizes)
+        m = unseen_size(found, points.keys(), source.sizes) if m is None else m
         if m is None:
             break
         measure(m, [kept[number] for number in worth_timing(times, m)])
@@ -236,11 +240,6 @@ def _only(points: Mapping[int, Point], kept: Sequence[int]) -> dict[int, Point]:
 def _times(grid: Grid, points: Mapping[int, Point]) -> Times:
     """The times at every m, freed of what the clock was off."""
     return times_of(grid, steadied(grid, points))
-
-
-def _served(grid: Grid, points: Mapping[int, Point], options: DispatchOptions) -> tuple[Times, Integers]:
-    times = _times(grid, points)
-    return times, choice_of(stretches(times, options.tolerance), len(grid.legal), times.sizes)
 
 
 def _without_library(times: Times) -> Times:

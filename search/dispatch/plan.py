@@ -201,3 +201,29 @@ def next_size(
     near = inside[balance <= balance.min() + 1e-9]
     jump = left + int(np.diff(rise[left : right + 1]).argmax())
     return int(times.sizes[near[np.abs(near - jump).argmin()]])
+
+
+def unseen_size(found: Sequence[Stretch], measured: Set[int], allowed: Set[int] | None = None) -> int | None:
+    """The m in the middle of the widest range in which none was measured; None if there is none.
+
+    Parameters
+    ----------
+    found
+        The ranges.
+    measured
+        The m that were measured.
+    allowed
+        The m that can be measured; None for all.
+    """
+    known = np.array(sorted(measured))
+    for each in sorted(found, key=lambda each: each.low - each.high):
+        at = int(np.searchsorted(known, each.low))
+        if at < len(known) and known[at] <= each.high:
+            continue
+        middle = (each.low + each.high) // 2
+        if allowed is None:
+            return middle
+        inside = [m for m in allowed if each.low <= m <= each.high]
+        if inside:
+            return min(inside, key=lambda m: abs(m - middle))
+    return None

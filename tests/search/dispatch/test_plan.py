@@ -7,11 +7,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tilescout.search.dispatch.plan import (
+    Stretch,
     choice_of,
     choose_kernels,
     doubt,
     next_size,
     stretches,
+    unseen_size,
     worth_timing,
 )
 from tilescout.search.dispatch.times import Times
@@ -113,3 +115,12 @@ def test_where_the_step_is_known_it_is_measured_at_its_end() -> None:
 def test_what_can_not_be_the_fastest_is_not_timed() -> None:
     held = times(np.array([[1.0, 1.0, 1.0], [1.02, 1.02, 1.02], [2.0, 2.0, 2.0], [1.1, 1.1, 1.1]]))
     assert worth_timing(held, 2) == [0, 1]
+
+
+def test_of_the_ranges_without_a_measured_m_the_widest_is_measured_in_its_middle() -> None:
+    found = [Stretch(1, 10, 0), Stretch(11, 50, 1), Stretch(51, 60, None), Stretch(61, 200, 0)]
+    assert unseen_size(found, {1, 200}) == 30
+    assert unseen_size(found, {1, 30, 200}) == 55
+    assert unseen_size(found, {1, 30, 58, 200}) is None
+    assert unseen_size(found, {1, 200}, allowed={12, 52}) == 12
+    assert unseen_size(found, {1, 12, 200}, allowed={12, 20}) is None
