@@ -29,13 +29,13 @@ def default_table(template: KernelTemplate, problem: Problem) -> Table:
     held: list[Problem] = []
     others: set[str] = set()
     for path in shipped_tables():
-        table = Table.read(path)
-        if table.card.space == template.name:
-            if problem in table.problems:
-                return table
-            held += table.problems
+        card = Table.read_card(path)
+        if card.space == template.name:
+            if problem in card.baselines:
+                return Table.read(path)
+            held += card.baselines
         else:
-            others.add(table.card.space)
+            others.add(card.space)
     if not held:
         others.discard(template.name)
         instead = f"; what can be replayed without one is {', '.join(sorted(others))}" if others else ""

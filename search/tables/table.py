@@ -109,6 +109,12 @@ class Table:
         self._codes = np.stack([self._positions(name, values) for name, values in card.knobs.items()], axis=1)
         check_unique(np.column_stack([self._of_problem, self._codes]))
 
+    @staticmethod
+    def read_card(path: Path, named: Named = NONE_NAMED) -> TableCard:
+        """The card of the table in a file, whose rows are not read; see `read`."""
+        with _naming(path):
+            return _read_card(path, named)
+
     @classmethod
     def read(cls, path: Path, named: Named = NONE_NAMED) -> "Table":
         """Read a table and check it against its card.
@@ -132,8 +138,7 @@ class Table:
         with _naming(path):
             _check_suffix(path)
             content = _read(path, "it does not exist; `tilescout tables` lists those that do", _LARGEST)
-            missing = f"its card {card_path(path).name} is missing"
-            card = TableCard.from_json(_read(card_path(path), missing, _LARGEST_CARD), named)
+            card = _read_card(path, named)
             _check_content(card, content)
             try:
                 file = pq.ParquetFile(pa.BufferReader(content))
@@ -388,6 +393,11 @@ def _has_columns(path: Path) -> bool:
         return set(_COLUMNS) <= set(pq.read_schema(path).names)
     except pa.ArrowException:
         return False
+
+
+def _read_card(path: Path, named: Named) -> TableCard:
+    missing = f"its card {card_path(path).name} is missing"
+    return TableCard.from_json(_read(card_path(path), missing, _LARGEST_CARD), named)
 
 
 def _check_suffix(path: Path) -> None:
