@@ -223,8 +223,8 @@ def print_dispatcher(found: Dispatcher, console: Console) -> None:
     for heading in ("m", "kernel", "m measured", "of the library's time", "proven"):
         grid.add_column(heading, justify="right")
     for each in found.stretches:
-        inside = [point for point in found.points if each.low <= point.m <= each.high]
-        worst = max((found.over_library(point) for point in inside), default=None)
+        inside = found.ratios(each.low, each.high)
+        worst = max(inside, default=None)
         grid.add_row(
             f"{each.low:,} to {each.high:,}" if each.low < each.high else f"{each.low:,}",
             "library" if each.kernel is None else str(each.kernel + 1),

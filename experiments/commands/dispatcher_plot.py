@@ -29,7 +29,9 @@ def draw(dispatcher: Dispatcher, path: Path) -> None:
         if shown:
             above.plot(*zip(*shown, strict=True), ".", markersize=4, label=f"kernel {number + 1}")
     sizes = [point.m for point in dispatcher.points]
-    above.plot(sizes, [dispatcher.over_library(point) for point in dispatcher.points], "k-", lw=0.8, label="dispatched")
+    shares = [dispatcher.over_library(point) for point in dispatcher.points]
+    known = [(m, share) for m, share in zip(sizes, shares, strict=True) if share is not None]
+    above.plot(*zip(*known, strict=True), "k-", lw=0.8, label="dispatched")
     above.axhline(1.0, color="grey", lw=0.8)
     above.set_ylabel("time over the library's")
     above.legend(ncols=3, fontsize="small")

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -130,21 +130,24 @@ def measure_dispatcher(
         if len(points) >= 2 and over(options.exploring):
             break
         measure(first, _ordered(_times(grid, points), first) if points else list(range(len(kernels))))
-    whole = _times(grid, points)
+    whole = _without(_times(grid, points), _failed(points))
     choices = choose_kernels(whole, options.kernels, options.enough)
-    kept = choices[-1].kernels
-    few = grid.take(kept)
+    kept = _right(choices[-1].kernels, points)
     _LOG.info("%d of %d kernels are kept, after %d sizes", len(kept), len(kernels), len(points))
     while not over(1.0):
-        times = _times(few, _only(points, kept))
+        kept = _right(kept, points)
+        times = _times(grid.take(kept), _only(points, kept))
         found = stretches(times, options.tolerance)
         choice = choice_of(found, len(kept), times.sizes)
-        m = next_size(times, choice, points.keys(), options.enough, source.sizes)
-        m = unseen_size(found, points.keys(), source.sizes) if m is None else m
+        timed = {m for m, point in points.items() if _is_timed(point, kept, int(choice[m - 1]))}
+        timed |= {min(points), max(points)}
+        m = next_size(times, choice, timed, options.enough, source.sizes)
+        m = unseen_size(found, timed, source.sizes) if m is None else m
         if m is None:
             break
         measure(m, [kept[number] for number in worth_timing(times, m)])
-    made = _settled(kernels.take(kept), few, _only(points, kept), choices, options)
+    kept = _right(kept, points)
+    made = _settled(kernels.take(kept), grid.take(kept), _only(points, kept), choices, options)
     return replace(made, measured_by=measured_by, versions=dict(versions))
 
 
@@ -180,7 +183,7 @@ def predict_dispatcher(kernels: Kernels, model: CostModel, options: DispatchOpti
         points[m] = Point(
             m, float(np.exp(best)), slower={int(row): float(np.exp(logs[row, at] - best)) for row in known}
         )
-    times = _without_library(times_of(grid, points))
+    times = _without(times_of(grid, points), [len(kernels)])  # nothing is known of the library
     choices = choose_kernels(times, options.kernels, options.enough)
     kept = choices[-1].kernels
     found = stretches(times.take(kept), options.tolerance)
@@ -242,11 +245,27 @@ def _times(grid: Grid, points: Mapping[int, Point]) -> Times:
     return times_of(grid, steadied(grid, points))
 
 
-def _without_library(times: Times) -> Times:
-    """Times in which the library serves nothing."""
+def _is_timed(point: Point, kept: Sequence[int], row: int) -> bool:
+    """Whether what serves a measured m was timed there; the library always is."""
+    return row == len(kept) or kept[row] in point.ratios or kept[row] in point.slower
+
+
+def _failed(points: Mapping[int, Point]) -> set[int]:
+    """The kernels that failed anywhere: one that was wrong at one m serves no other."""
+    return {number for point in points.values() for number in point.failed}
+
+
+def _right(kept: Sequence[int], points: Mapping[int, Point]) -> tuple[int, ...]:
+    """Those of some kernels that failed nowhere."""
+    failed = _failed(points)
+    return tuple(number for number in kept if number not in failed)
+
+
+def _without(times: Times, rows: Iterable[int]) -> Times:
+    """Times in which some rows serve nothing."""
     mean, low, high = (each.copy() for each in (times.mean, times.low, times.high))
     for each in (mean, low, high):
-        each[-1] = np.inf
+        each[list(rows)] = np.inf
     return Times(times.sizes, mean, low, high)
 
 

@@ -53,7 +53,7 @@ def _dispatched(dispatcher: Dispatcher, store: ArtifactStore, named: Named) -> D
         measured_by=dispatcher.measured_by,
         versions=dict(dispatcher.versions),
         sizes=tuple(point.m for point in dispatcher.points),
-        over_library=max(dispatcher.over_library(point) for point in dispatcher.points),
+        over_library=max(dispatcher.ratios()),
     )
     return Dispatched(
         device=dispatcher.device,

@@ -1,6 +1,7 @@
 """Dispatchers of an invented GPU, whose true times are known at every m."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,8 @@ def test_at_every_m_it_serves_nearly_the_best(invented_gpu: InventedGpu, built: 
 
 def test_it_was_measured_at_few_m_and_is_as_fast_as_the_library_at_each(built: Dispatcher, points: list[Point]) -> None:
     assert len(built.points) == len({point.m for point in points}) < MOST / 8
-    assert all(built.over_library(point) <= 1 + SLOWER for point in built.points)
+    assert len(built.ratios()) > 0.9 * len(built.points)
+    assert max(built.ratios()) <= 1 + SLOWER
     assert {1, MOST} <= {point.m for point in built.points}
     assert built.regret is not None
     assert built.bound is not None
@@ -130,6 +132,23 @@ def test_recorded_times_are_replayed_at_their_m_alone(invented_gpu: InventedGpu)
     made = measure_dispatcher(held, OPTIONS, "replayed", {})
     assert {point.m for point in made.points} <= set(sizes)
     assert not made.versions
+
+
+def test_a_kernel_that_was_wrong_at_one_m_serves_none(invented_gpu: InventedGpu, built: Dispatcher) -> None:
+    kernels = invented_gpu.kernels
+    wrong = list(kernels.configurations).index(built.kernels[0])
+
+    class Failing(Sweep):
+        def at(self, m: int, numbers: Sequence[int]) -> Point:
+            found = super().at(m, numbers)
+            if m < 1000 or wrong not in numbers or not kernels.legal(m)[wrong]:
+                return found
+            right = replace(found, ratios={at: each for at, each in found.ratios.items() if at != wrong})
+            return replace(right, slower={}, failed={wrong: "an element is off"})
+
+    made = measure_dispatcher(Failing(invented_gpu, kernels), OPTIONS, "a test", {})
+    assert kernels.configurations[wrong] in built.kernels
+    assert kernels.configurations[wrong] not in made.kernels
 
 
 def test_a_model_chooses_kernels_for_every_m_and_proves_nothing(invented_gpu: InventedGpu) -> None:
