@@ -18,7 +18,7 @@ from tilescout.search.studies.folders import artifacts
 from tilescout.search.tables.card import FORMAT
 from tilescout.search.tables.kernel_tuner import cache_of, read_cache
 from tilescout.search.tables.rows import Row
-from tilescout.search.tables.table import Table, write_table
+from tilescout.search.tables.table import Table, check_table_files, write_table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import StoreError, TableError
 from tilescout.spaces.outputs import write_whole
@@ -39,6 +39,8 @@ def import_kernel_tuner(file: Path, out: Path, problem: str | None) -> None:
 
     `tilescout tune KERNEL --problem NAME --table OUT` and `tilescout compare --table OUT` replay it.
     """
+    check_writable(out)
+    check_table_files(out)
     card, rows = read_cache(file, problem)
     imported = write_table(out, card, rows)
     (summary,) = imported.summarise()

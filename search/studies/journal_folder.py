@@ -9,11 +9,10 @@ from typing import Any
 import optuna
 from optuna.exceptions import OptunaError
 from optuna.samplers import BaseSampler
-from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 
 from tilescout.search.studies.journal import BusyError, Journal, JournalForm, at_key, never, read_records
-from tilescout.search.studies.optuna_hooks import OPERATION
+from tilescout.search.studies.optuna_hooks import OPERATION, LongJournal
 from tilescout.search.studies.sharing import SharingOptions, SoleTuner, Tuner
 from tilescout.search.studies.study_store import StudyStore, resumed, unused
 from tilescout.spaces.errors import MALFORMED, ResumableError, StoreError, one_line
@@ -59,7 +58,7 @@ class JournalFolder(StudyStore):
         if not os.path.lexists(path):
             raise StoreError(f"there is no study {name} in {self.name}; there are: {', '.join(self.names()) or 'none'}")
         try:
-            storage = JournalStorage(_Reading(path))
+            storage = LongJournal(_Reading(path))
             held = [study.study_name for study in storage.get_all_studies()]
             if not held:
                 raise NotBegunError(f"the study {path} is empty: no search of it has begun")
@@ -117,7 +116,7 @@ def open_study(path: Path, sampler: BaseSampler) -> Iterator[optuna.Study]:
     with journal:
         try:
             study = optuna.create_study(
-                storage=JournalStorage(_Writing(journal)),
+                storage=LongJournal(_Writing(journal)),
                 sampler=sampler,
                 study_name=path.name.removesuffix(SUFFIX),
                 direction="minimize",

@@ -145,13 +145,15 @@ class StudyStore(ABC):
 def unused(names: Collection[str], name: str) -> str:
     """`name`, or `name` with the first number behind it that is not among `names`."""
     numbered = (f"{name}-{number}" for number in range(2, len(names) + 3))
-    return next(candidate for candidate in (name, *numbered) if candidate not in names)
+    taken = set(names)
+    return next(candidate for candidate in (name, *numbered) if candidate not in taken)
 
 
 def latest(names: Collection[str], name: str) -> str:
     """The one of `names` that `unused` has made of `name` last; `name` itself if there is none."""
     numbered = (f"{name}-{number}" for number in range(len(names) + 1, 1, -1))
-    return next((candidate for candidate in (*numbered, name) if candidate in names), name)
+    there = set(names)
+    return next((candidate for candidate in (*numbered, name) if candidate in there), name)
 
 
 def resumed(names: Collection[str], base: str, resume: bool | str) -> str:

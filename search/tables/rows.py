@@ -80,6 +80,36 @@ def encode(card: TableCard, rows: Iterable[Row]) -> "pa.Table":
     return pa.Table.from_arrays(columns, schema=expected)
 
 
+def encode_columns(card: TableCard, columns: Mapping[str, Any]) -> "pa.Table":
+    """The same of whole columns: an array, masked where there is nothing; of text, its codes and the texts.
+
+    Columns that are not given have nothing in any row.
+
+    Raises
+    ------
+    TableError
+        If a value does not fit its column.
+    """
+    import pyarrow as pa
+
+    expected = schema(card)
+    count = len(columns["compile_seconds"])
+    made: list[pa.Array] = []
+    for field in expected:
+        try:
+            given = columns.get(field.name)
+            if given is None:
+                made.append(pa.nulls(count, field.type))
+            elif pa.types.is_dictionary(field.type):
+                codes, texts = given
+                made.append(pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), pa.array(texts, pa.string())))
+            else:
+                made.append(pa.array(np.ma.getdata(given), field.type, mask=np.ma.getmaskarray(given)))
+        except (ValueError, TypeError, OverflowError) as error:
+            raise TableError(f"column {field.name}: {str(error).splitlines()[0]}") from error
+    return pa.Table.from_arrays(made, schema=expected)
+
+
 def decode(record: Mapping[str, Any]) -> Measurement:
     """The measurement of a row, given as a value for each column."""
     return Measurement(

@@ -313,7 +313,7 @@ def card_path(path: Path) -> Path:
     return path.with_suffix(".json")
 
 
-def write_table(path: Path, card: TableCard, rows: Iterable[Row]) -> Table:
+def write_table(path: Path, card: TableCard, rows: "Iterable[Row] | pa.Table") -> Table:
     """Write a table and its card; a table that is there already is replaced, but no other file.
 
     Both files are complete before either takes its place, the card last. If the process dies between the two, reading
@@ -326,7 +326,8 @@ def write_table(path: Path, card: TableCard, rows: Iterable[Row]) -> Table:
     card
         What is known; its `rows`, `size` and `sha256` are filled in.
     rows
-        Configuration, problem and measurement, in the order in which the table shall have them.
+        Configuration, problem and measurement, in the order in which the table shall have them; or the columns that
+        `encode_columns` made of them.
 
     Returns
     -------
@@ -339,11 +340,12 @@ def write_table(path: Path, card: TableCard, rows: Iterable[Row]) -> Table:
         If a row does not fit the card, a configuration occurs twice for a problem, or a file can't be written or is
         something else.
     """
+    import pyarrow as pa
+
     with _naming(path):
-        _check_suffix(path)
-        _check_replaceable(path)
+        check_table_files(path)
         card = TableCard.from_json(card.to_json())
-        data = encode(card, rows)
+        data = rows if isinstance(rows, pa.Table) else encode(card, rows)
         card = replace(card, rows=data.num_rows)
         Table(card, data, path)  # refuses, like the two lines above, what could not be read again
         content = _to_parquet(data)
@@ -353,6 +355,18 @@ def write_table(path: Path, card: TableCard, rows: Iterable[Row]) -> Table:
         except OSError as error:
             raise TableError(f"can't be written: {error.strerror}") from error
     return Table.read(path)
+
+
+def check_table_files(path: Path) -> None:
+    """Refuse to write a table over a file of another kind.
+
+    Raises
+    ------
+    TableError
+        If there is one, under its name or its card's, or the name is none of a table.
+    """
+    _check_suffix(path)
+    _check_replaceable(path)
 
 
 def find_tables(directories: Iterable[Path]) -> list[Path]:
