@@ -94,7 +94,7 @@ class Census:
         """All legal configurations, the newest algorithms first, without their rank; ends early after `most`.
 
         Only of algorithms that the heuristic has a candidate of when it is asked for that one alone. Those of other
-        GPUs are listed for the types too, and have most of the combinations: on an H200, 13.1 has 22 algorithms for
+        GPUs are listed for the types too, and have most of the combinations: on an H200, 13.1 has 20 algorithms for
         bf16, of which 7 can run, and one that can't has 600 million combinations.
         """
         library, types = self.operation.library, self.operation.product.types
