@@ -1,0 +1,57 @@
+"""The studies of dispatchers: which products and m they take, and what they make of a race."""
+
+import math
+
+import pytest
+
+from tilescout.experiments.research.studies.dispatch_judge import MEASURED, drawn, figures
+from tilescout.experiments.research.studies.dispatch_sweep import product_of, sizes
+from tilescout.experiments.research.studies.draw_spread import MOST_BYTES
+from tilescout.search.dispatch.kernels import MOST_ROWS
+from tilescout.spaces.errors import ProblemError
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.suite import find_suite, suite_names
+
+
+def test_no_suite_holds_a_drawn_product_and_the_seed_decides_which() -> None:
+    held = set()
+    for name in suite_names():
+        try:
+            held |= {(each.n, each.k) for each in find_suite(name).parsed(GemmProblem.parse)}
+        except ProblemError:
+            continue
+    found = [each for seed in range(5) for each in drawn(4, seed)]
+    assert not {(n, k) for _, n, k in found} & held
+    assert len({(n, k) for _, n, k in found}) > 8
+    assert all(GemmProblem(MOST_ROWS, n, k).bytes <= MOST_BYTES for _, n, k in found)
+    assert drawn(2, 3) == drawn(2, 3) == drawn(4, 3)[:2]
+
+
+def test_any_first_part_of_the_sizes_is_small_and_large() -> None:
+    found = sizes(40, MOST_ROWS, 1)
+    assert len(set(found)) == 40
+    assert {1 <= m <= MOST_ROWS for m in found} == {True}
+    for count in (10, 20, 40):
+        small = sum(m < 1000 for m in found[:count])
+        assert count / 5 <= small <= count * 4 / 5
+
+
+@pytest.mark.parametrize("text", ["6144", "x", "6144x4096x2", "axb"])
+def test_a_product_is_n_and_k(text: str) -> None:
+    assert str(product_of("6144x4096", "bf16")) == "1x6144x4096:bf16"
+    with pytest.raises(ProblemError):
+        product_of(text, "bf16:nothing" if text == "6144x4096x2" else "bf16")
+
+
+def test_figures_count_what_is_known_and_say_where_the_worst_is() -> None:
+    def point(m: int, ratio: float, least: float) -> dict[str, object]:
+        return {"m": m, MEASURED: {"ratio": ratio, "regret": ratio / least - 1}}
+
+    told = figures([point(10, 1.0, 1.0), point(20, 0.9, 0.8), point(30, math.nan, 0.5)], MEASURED)
+    assert told["sizes"] == 2
+    assert told["unknown"] == 1
+    assert told["worst"] == pytest.approx(0.125)
+    assert told["worst_at"] == 20
+    assert told["mean"] == pytest.approx(0.0625)
+    assert told["over_5"] == told["over_2"] == 0.5
+    assert told["speed"] == pytest.approx((1 / 0.9) ** 0.5)
