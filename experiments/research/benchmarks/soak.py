@@ -140,7 +140,7 @@ def soak(
         "wanted": len(expected),
         "trials": len(result.trials),
         "stored": len(stored),
-        "ends": Counter(str(trial.measurement.status) for trial in stored),
+        "ends": dict(Counter(str(trial.measurement.status) for trial in stored)),
         "unlike": unlike(expected, stored),
         "memory": memory,
         "memory_growth": float(np.median(late) - np.median(early)) if early and late else math.nan,
@@ -185,10 +185,14 @@ def main(run: Run, trials: int, problem: str, timeout: float, seconds: float, ob
             )
             result["processes"] = sum(process.starts for process in engine._processes)
     time.sleep(1)  # the driver takes a moment to free what a killed process had
-    result |= {"memory_before": before, "memory_after": memory_used(), "faults": Counter(map(fault_of, range(trials)))}
-    run.keep(result)
+    result |= {
+        "memory_before": before,
+        "memory_after": memory_used(),
+        "faults": dict(Counter(map(fault_of, range(trials)))),
+    }
     for name, told in told_of(result):
-        print(f"{name:>36}  {told}")
+        print(f"{name:>36}  {told}", flush=True)
+    run.keep(result)
 
 
 def told_of(result: Mapping[str, Any]) -> list[tuple[str, str]]:
