@@ -9,6 +9,7 @@ TorchInductor have attributes that are private too; where one is missing `induct
 torch's dispatcher.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
@@ -128,11 +129,12 @@ def newest_pass_class() -> Any:
 def size_hint(size: Any) -> int | None:
     """The value that a symbolic size had when its graph was traced; None if it had none."""
     shapes = SYMBOLIC_SHAPES.find()
-    # torch 2.13 renamed it.
-    ask = getattr(shapes, "optimization_hint", None) or getattr(shapes, "hint_int", None)
+    ask = getattr(shapes, "optimization_hint", None) or getattr(shapes, "hint_int", None)  # of 2.13, of those before
     if ask is None:
         return None
-    hint = int(ask(size, fallback=0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # 2.11 says that the old name will go
+        hint = int(ask(size, fallback=0))
     return hint if hint > 0 else None
 
 
