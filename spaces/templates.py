@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from tilescout.spaces.building import import_compiler
 from tilescout.spaces.constraints import Columns, Constraint
+from tilescout.spaces.declarations import check_declarations, checked_default
 from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.faults import described
@@ -84,7 +85,7 @@ class KernelTemplate(ABC, Generic[P]):
 
     def default_in(self, space: SearchSpace[P]) -> Configuration:
         """The default of a problem, given the space of it."""
-        return self.default(space.problem, space.device)
+        return checked_default(self.default(space.problem, space.device), self.name)
 
     def first_in(self, space: SearchSpace[P]) -> Sequence[int]:
         """Indices of configurations to try right after the default; none, unless a subclass knows of some."""
@@ -306,4 +307,5 @@ def _load(target: str) -> KernelTemplate:
         raise SpaceError(f"can't load {target!r}: {described(error)}") from error
     if not isinstance(template, KernelTemplate):
         raise SpaceError(f"{target!r} is no KernelTemplate, but a {type(template).__name__}")
+    check_declarations(template, target)
     return template

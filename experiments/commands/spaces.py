@@ -16,6 +16,7 @@ from tilescout.experiments.commands.options import (
     json_option,
     write_result,
 )
+from tilescout.spaces.declarations import checked_default
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.templates import KernelTemplate, load_template, template_names
 
@@ -52,7 +53,7 @@ def spaces(space: str | None, problem: str | None, device: str, json_path: Path 
     }
     if problem is not None:
         parsed, found = template.parse(problem), find_device(device)
-        legal, default = template.space(parsed, found), template.default(parsed, found)
+        legal, default = template.space(parsed, found), checked_default(template.default(parsed, found), template.name)
         console.print(f"{len(legal):,} configurations are legal for {parsed} on {device}", highlight=False)
         console.print(f"default: {default}", highlight=False, soft_wrap=True)
         record |= {"problem": str(parsed), "device": device, "size": len(legal), "default": dict(default)}

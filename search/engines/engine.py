@@ -19,6 +19,7 @@ from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.search.measure.provenance import Provenance
+from tilescout.spaces.declarations import checked_default
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import SpaceError, TilescoutError
 from tilescout.spaces.knobs import Configuration
@@ -165,7 +166,7 @@ class Engine(Closing):
         """The configuration that is run on a problem without any search; see `space`."""
         if self.template.loader:
             return self.template.default_in(self.space(problem))
-        return self.template.default(problem, self.device)
+        return checked_default(self.template.default(problem, self.device), self.template.name)
 
     @cached_property
     def _listed(self) -> Callable[[Problem], SearchSpace]:

@@ -1,0 +1,68 @@
+"""Checks of what a template of a user's own declares, before anything is made of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tilescout.spaces.constraints import Constraint
+from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.knobs import Configuration, Knob
+
+
+def check_declarations(template: Any, where: str) -> None:
+    """Refuse a template whose name, targets, knobs or constraints are not what they should be.
+
+    Parameters
+    ----------
+    template
+        The template.
+    where
+        What it was loaded from.
+
+    Raises
+    ------
+    SpaceError
+        With the first that is wrong, and what is expected.
+    """
+    for kind in ("name", "workload"):
+        _check(where, kind, getattr(template, kind, None), _is_text, "a text that is not empty")
+    _check(where, "archs", getattr(template, "archs", None), _are_texts, 'a tuple of texts, as ("sm_90a",)')
+    _check(where, "knobs", getattr(template, "knobs", None), lambda knobs: _are(Knob, knobs), "a tuple of Knobs")
+    rules = getattr(template, "constraints", None)
+    _check(where, "constraints", rules, lambda rules: _are(Constraint, rules), "a tuple of Constraints")
+    names = [knob.name for knob in template.knobs]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise SpaceError(f"{where}: two knobs are named {twice[0]!r}: give each a name of its own")
+    for knob in template.knobs:
+        values = knob.values
+        if not isinstance(values, tuple | list) or not values or len({*values}) < len(values):
+            raise SpaceError(f"{where}: the values of knob {knob.name} are {values!r}, expected a tuple, each once")
+
+
+def checked_default(found: object, name: str) -> Configuration:
+    """What a template's `default` returned.
+
+    Raises
+    ------
+    SpaceError
+        If it is no configuration.
+    """
+    if not isinstance(found, Configuration):
+        raise SpaceError(f"`default` of {name} returned a {type(found).__name__}, expected a Configuration")
+    return found
+
+
+def _check(where: str, kind: str, value: object, is_right: Callable[[Any], bool], expected: str) -> None:
+    if not is_right(value):
+        raise SpaceError(f"{where}: its {kind} is {value!r}, expected {expected}")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _are_texts(values: object) -> bool:
+    return isinstance(values, tuple | list) and bool(values) and all(map(_is_text, values))
+
+
+def _are(kind: type, values: object) -> bool:
+    return isinstance(values, tuple | list) and all(isinstance(value, kind) for value in values)
