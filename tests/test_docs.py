@@ -53,6 +53,7 @@ def test_the_tutorial_runs_as_written_and_prints_what_it_shows(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "docs").symlink_to(DOCS)  # it is run in the clone
     commands, shown = [], 0
     printed = ""
     for language, text in blocks(DOCS / "tutorial.md"):

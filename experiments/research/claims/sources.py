@@ -159,11 +159,12 @@ def suites(files: Files) -> Any:
 
 
 def replayed(files: Files, problem: str, sampler: str, trials: int) -> Any:
-    """A search of a problem that is replayed on a table, with seed 0."""
-    (path,) = files.values()
+    """A search of a problem that is replayed on a table, with seed 0, guided by the model behind it if there is one."""
+    path, *models = files.values()
     recorded = Table.read(path)
     with TemporaryDirectory() as folder:
-        options = TuneOptions(sampler, SEED, Budget(trials), Path(folder))
+        settings = {"model": models[0]} if models else {}
+        options = TuneOptions(sampler, SEED, Budget(trials), Path(folder), settings=settings)
         with Evaluator(ReplayEngine(recorded, template_of(recorded)), recorded.problem(problem)) as evaluator:
             return run_study(evaluator, options).to_dict()
 
