@@ -39,7 +39,7 @@ def check_declarations(template: Any, where: str) -> None:
 
 
 def checked_default(found: object, name: str) -> Configuration:
-    """What a template's `default` returned.
+    """The configuration that a template's `default` returned.
 
     Raises
     ------
