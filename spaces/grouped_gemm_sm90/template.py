@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,10 @@ from tilescout.spaces.gemm_sm90.layout import (
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.grouped_gemm_sm90.layout import MOST_EXPERTS, shared_memory
 from tilescout.spaces.knobs import Configuration, Knob, Value
+from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import Built, KernelTemplate
 
+_STAGES = tuple(range(2, 9))
 KNOBS = (
     Knob("schedule", ("cooperative", "pingpong"), "whether the warp groups share a tile or take tiles in turn"),
     Knob("warp_groups", (1, 2, 3), "consumer warp groups"),
@@ -35,7 +37,7 @@ KNOBS = (
     Knob("tile_k", (32, 64, 128), "elements along k in one stage of the ring"),
     Knob("cluster_m", (1, 2), "blocks of a cluster along the rows of the product; they share loads of its columns"),
     Knob("cluster_n", (1, 2), "blocks of a cluster along its columns; they share loads of its rows"),
-    Knob("stages", tuple(range(2, 9)), "buffers of the ring between the warp group that loads and those that multiply"),
+    Knob("stages", _STAGES, "buffers of the ring between the warp group that loads and those that multiply"),
     Knob("swizzle", (1, 2, 4, 8), "width, in clusters, of the bands in which the tiles of an expert are walked"),
     Knob("raster", ("m", "n"), "direction in which a band is walked"),
     Knob("order", ("experts", "mixed"), "whether a band ends with an expert, or goes over the tokens of all experts"),
@@ -161,24 +163,36 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
             raise ProblemError(f"{self.name}: problem {problem}: allowed are at most {MOST_EXPERTS} experts")
 
     def default(self, problem: GroupedProblem, device: Device) -> Configuration:
-        # With few tokens an expert, narrow tiles of them and wide ones of the weights, which decide the time; with
-        # many, the tiles that are good for any product. The ring is as deep as fits.
-        few = problem.tokens / min(problem.experts, problem.tokens)
-        narrow = next((width for width in (16, 32, 64) if few <= width), 0)
-        values: dict[str, Value] = {"swap_ab": int(narrow > 0), "tile_m": 128, "tile_n": narrow or 128, "tile_k": 64}
-        values |= {"schedule": "cooperative", "warp_groups": 2, "cluster_m": 1, "cluster_n": 1}
-        values |= {"swizzle": 1, "raster": "n" if narrow else "m", "order": "experts"}
-        if problem.n < MMA_ROWS or (not narrow and problem.n < 128):
-            values |= {"tile_m": MMA_ROWS, "tile_n": narrow or 32, "warp_groups": 1}
-        tile_m, tile_n, tile_k, groups = (int(values[name]) for name in ("tile_m", "tile_n", "tile_k", "warp_groups"))
-        deepest = (
-            stages
-            for stages in reversed(range(2, 9))
-            if shared_memory(tile_m, tile_n, tile_k, stages, groups, groups, problem.element.bytes)
-            <= device.shared_memory
+        """Return what the size of a token's group, in the mean over the tokens, asks for.
+
+        With few tokens, narrow tiles of them and wide ones of the weights, which decide the time; with many, the tiles
+        that were the best or near it on 12 problems (`experiments/results/grouped-products.md`), by which both the
+        bounds and the tiles were chosen.
+        """
+        size = sum(group * group for group in problem.groups) / problem.tokens
+        narrow = next((width for width in (16, 32, 64) if size <= width), 0)
+        if narrow and problem.n > MMA_ROWS:
+            return _like(problem, device, tile=(128, narrow, 64), swap_ab=1, raster="n")
+        if problem.n > 2 * MMA_ROWS:
+            return _like(problem, device, tile=(128, 192, 64), schedule="pingpong", swizzle=4, raster="n")
+        return _like(problem, device, tile=(MMA_ROWS, 16 if narrow else 32, 64), warp_groups=1, swap_ab=int(narrow > 0))
+
+    def first_in(self, space: SearchSpace[GroupedProblem]) -> Sequence[int]:
+        """Return those that were the fastest of a list, or near it, on some of the same 12 problems."""
+        problem, device = space.problem, space.device
+        known = (
+            _like(problem, device, tile=(128, 192, 64), schedule="pingpong", swizzle=4, raster="n"),
+            _like(problem, device, tile=(128, 192, 64), schedule="pingpong", swizzle=8, order="mixed"),
+            _like(problem, device, tile=(128, 192, 64), swizzle=4, raster="n"),
+            _like(problem, device, tile=(128, 16, 128), swap_ab=1),
+            _like(problem, device, tile=(128, 32, 128), swap_ab=1),
+            _like(problem, device, tile=(128, 64, 64), swap_ab=1, raster="n"),
+            _like(problem, device, tile=(64, 32, 128), swap_ab=1, warp_groups=1),
+            _like(problem, device, tile=(256, 128, 64), swap_ab=1),
+            _like(problem, device, tile=(128, 128, 64), schedule="pingpong", cluster_m=2),
         )
-        values["stages"] = next(deepest)
-        return Configuration(tuple((knob.name, values[knob.name]) for knob in KNOBS))
+        default = self.default(problem, device)
+        return [space.index(each) for each in known if each in space and each != default]
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         return math.prod(int(configuration[name]) for name in ("cluster_m", "cluster_n"))
@@ -202,6 +216,24 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
         for name in _SHARED:
             whole.update(folder.joinpath(name).read_bytes())
         return whole.hexdigest()
+
+
+def _like(problem: GroupedProblem, device: Device, tile: tuple[int, int, int], **others: Value) -> Configuration:
+    """A configuration of two warp groups that share a tile, unless told otherwise, with the deepest ring that fits."""
+    values: dict[str, Value] = {
+        "warp_groups": 2,
+        **dict(zip(("tile_m", "tile_n", "tile_k"), tile, strict=True)),
+        **others,
+    }
+    whole = {knob.name: values.get(knob.name, knob.values[0]) for knob in KNOBS}
+    groups = int(whole["warp_groups"])
+    together = int(groups_per_tile(groups, whole["schedule"] == "pingpong"))
+    fits = (
+        stages
+        for stages in reversed(_STAGES)
+        if shared_memory(*tile, stages, groups, together, problem.element.bytes) <= device.shared_memory
+    )
+    return Configuration(tuple({**whole, "stages": next(fits)}.items()))
 
 
 def shape_of(configuration: Mapping[str, Value]) -> GemmShape:

@@ -44,6 +44,21 @@ def test_the_default_is_legal(problem: GroupedProblem) -> None:
                for rule in TEMPLATE.constraints)  # fmt: skip
 
 
+@pytest.mark.parametrize("routing", ["balanced", "zipf-1", "one"])
+def test_what_is_tried_first_is_legal_and_not_the_default(routing: str) -> None:
+    problem = TEMPLATE.parse(f"128x512x1536x2048:bf16:{routing}")
+    space = TEMPLATE.space(problem, H200)
+    first = TEMPLATE.first_in(space)
+    assert len(set(first)) == len(first) > 5
+    assert space.index(TEMPLATE.default(problem, H200)) not in first
+
+
+def test_the_default_goes_by_the_groups_of_most_tokens_not_by_the_mean_expert() -> None:
+    few, many = (TEMPLATE.default(TEMPLATE.parse(f"256x4096x4096x7168:bf16:{r}"), H200) for r in ("balanced", "zipf-1"))
+    assert (few["swap_ab"], few["tile_n"]) == (1, 16)
+    assert (many["swap_ab"], many["tile_n"]) == (0, 192)
+
+
 def test_rows_that_tma_can_not_move_and_too_many_experts_are_refused() -> None:
     for text, reason in (("8x64x60x64", "n = 60 is not a multiple of 8"), ("8x64x64x4", "k = 4"), ("513x8x8x8", "512")):
         with pytest.raises(ProblemError, match=reason):
