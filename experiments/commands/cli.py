@@ -1,12 +1,14 @@
 """The command line: ``tilescout``."""
 
+import errno
 import importlib
 import logging
+import os
 import re
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.metadata import version
@@ -46,6 +48,10 @@ _COMMANDS = {
     "ui": ("ui:ui", "Open the MLflow UI on the trials of a store."),
     "doctor": ("doctor:doctor", "Look for what is missing here."),
 }
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of writing that say something of the disk, and nothing of tilescout."""
 
 
 class _Commands(click.Group):
@@ -131,6 +137,7 @@ def run_command(command: click.Command) -> None:
     try:
         with _logged(), safe_processes:
             code = _main(command, run)
+            sys.stdout.flush()
     except (KeyboardInterrupt, click.Abort):
         print("tilescout: interrupted; what is finished is kept, and tune --resume goes on with it", file=sys.stderr)
         sys.exit(130)
@@ -146,6 +153,12 @@ def run_command(command: click.Command) -> None:
         _fail(f"{error} with tune --resume")
     except TilescoutError as error:
         _fail(str(error))
+    except OSError as error:
+        if run.debug or error.errno not in _FULL:
+            raise
+        with suppress(OSError, ValueError):  # what is left of the output can't be written either, when Python ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _fail(f"can't write {error.filename or 'the output'}: {error.strerror}")
     except Exception as error:
         if run.debug or not place_of(error):
             raise
@@ -183,7 +196,8 @@ def _logged() -> Iterator[None]:
 
 
 def _fail(message: str) -> None:
-    print(f"tilescout: {as_options(one_line(message))}", file=sys.stderr)
+    with suppress(OSError):  # there may be no room for it either
+        print(f"tilescout: {as_options(one_line(message))}", file=sys.stderr)
     sys.exit(2)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from tilescout.spaces.texts import without_secrets
 if TYPE_CHECKING:
     from conftest import ForkedScene  # type: ignore[import-not-found]
 
+TILESCOUT = Path(sys.executable).with_name("tilescout")
 ADDRESSES = [
     "postgresql://me:hunter2@host/name",
     "postgresql+psycopg://me:hun%40ter2hunter2@host:5432/name?sslmode=require",
@@ -118,6 +120,14 @@ def test_a_dead_server_is_told_within_ten_seconds(forked_scene: "ForkedScene", s
 
 
 REPLAY = dict.fromkeys(("storage", "mlflow"), ("--device", "replay", "--store", "store")) | {"cluster": ()}
+
+
+@pytest.mark.parametrize("arguments", [("suites",), ("suites", "--json", "-")])
+def test_an_output_that_is_full_is_one_line(forked_scene: "ForkedScene", arguments: tuple[str, ...]) -> None:
+    command = f"{shlex.join([str(TILESCOUT), *arguments])} > /dev/full"
+    done = forked_scene.run("/bin/sh", "-c", command)
+    forked_scene.check(done, 2)
+    assert done.stderr == "tilescout: can't write the output: No space left on device\n"
 
 
 def test_a_result_that_can_not_be_written_is_printed(forked_scene: "ForkedScene") -> None:
