@@ -1,7 +1,9 @@
 """Compiled models: what the store knows is put in, and a machine without a GPU compiles as it would without us."""
 
 import logging
+import tomllib
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 
@@ -151,3 +153,9 @@ def test_the_backend_is_inductor_where_there_is_no_gpu(mode: str | None) -> None
     plain = model()
     with torch.no_grad():
         close(torch.compile(plain, backend=backend, mode=mode)(rows(64)), plain(rows(64)))
+
+
+def test_the_backend_is_registered_by_its_name() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    registered = EntryPoint("tilescout", project["entry-points"]["torch_dynamo_backends"]["tilescout"], "")
+    assert registered.load() is backend
