@@ -214,8 +214,7 @@ def run_study(
         result = replace(result, seconds=clock.seconds, wall=clock.parts)
         record_result(study, result)
         on_result(result)
-        if tracker.run_id:
-            on_phase("give MLflow its pictures; the result is stored")
+        on_phase("log the trials and pictures; the result is stored")
         tuner.look()
         tracker.adopt([trial for trial in result.trials if tuner.inherits(trial.number)])
         for trial in result.trials:
