@@ -19,6 +19,7 @@ from tilescout.experiments.compare.processes import each
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.studies import objectives as chain_or_sandwich
 from tilescout.experiments.research.studies.best_of_table import best_rows, summary
+from tilescout.experiments.research.studies.dispatch_halves import HALVES, all_halves
 from tilescout.experiments.research.studies.fixed_launches import repeats_of
 from tilescout.experiments.research.studies.nvgemm_ranking import KEPT, ranking_losses
 from tilescout.experiments.research.studies.out_of_sample import (
@@ -194,6 +195,12 @@ def fixed_launches(files: Files) -> Any:
     return {name: asdict(repeats_of(one)) for name, one in problems(files).items()}
 
 
+def dispatch_halves(files: Files) -> Any:
+    """The regret of dispatchers at recorded m that they were not given, of each product."""
+    (path,) = files.values()
+    return {text.partition(":")[0]: one.figures() for text, one in all_halves(path, (), HALVES, SEED).items()}
+
+
 def nvgemm_losses(files: Files) -> Any:
     """The losses of the candidates that TorchInductor times, and of those that our ranker keeps, on each problem."""
     (path,) = files.values()
@@ -289,6 +296,7 @@ SOURCES: dict[str, Source] = {
     "unseen-speeds": unseen_speeds,
     "unseen-searches": unseen_searches,
     "fixed-launches": fixed_launches,
+    "dispatch-halves": dispatch_halves,
     "nvgemm-losses": nvgemm_losses,
     "transfer": transfer,
     "softmax": softmax,

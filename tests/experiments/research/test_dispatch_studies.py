@@ -1,9 +1,12 @@
 """The studies of dispatchers: which products and m they take, and what they make of a race."""
 
 import math
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tilescout.experiments.research.studies.dispatch_halves import all_halves
 from tilescout.experiments.research.studies.dispatch_judge import MEASURED, drawn, figures
 from tilescout.experiments.research.studies.dispatch_sweep import product_of, sizes
 from tilescout.experiments.research.studies.draw_spread import MOST_BYTES
@@ -55,3 +58,14 @@ def test_figures_count_what_is_known_and_say_where_the_worst_is() -> None:
     assert told["mean"] == pytest.approx(0.0625)
     assert told["over_5"] == told["over_2"] == 0.5
     assert told["speed"] == pytest.approx((1 / 0.9) ** 0.5)
+
+
+@pytest.mark.parametrize("product", ["6144x4096:bf16", "4096x14336:bf16"])
+def test_a_dispatcher_of_half_of_the_recorded_m_serves_the_other_half(product: str) -> None:
+    sweep = Path(__file__).parents[3] / "experiments/results/dispatch-2026-11-22/sweep-development.json.gz"
+    found = all_halves(sweep, [product], halves=2, seed=0)[product]
+    assert len(found.judged) > 100
+    assert max(found.kernels) <= 8
+    assert np.mean(found.regret) < 0.006
+    assert np.mean(found.regret) < np.mean(found.library) / 2
+    assert found.figures()["q95"] < 0.03
