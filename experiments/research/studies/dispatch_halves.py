@@ -55,7 +55,7 @@ class Halves:
     ranges: tuple[int, ...]
 
     def figures(self) -> dict[str, float]:
-        """What is told of them."""
+        """The figures of all of them."""
         regret, library = np.array(self.regret), np.array(self.library)
         return {
             "judged": len(self.judged),
