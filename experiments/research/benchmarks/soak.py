@@ -48,6 +48,8 @@ PROBLEM = "8192x8192:bf16"
 TRIALS = 2000
 REPEATS = 9
 """Measurements of the default before the search, and as many after it."""
+SETTLING, NEAR = 15.0, 16.0
+"""Seconds in which memory must be given back once all processes have ended, and the MiB that may be left."""
 SAMPLES = 20
 """How often the GPU's memory is looked at in the course of the search."""
 
@@ -59,6 +61,25 @@ def memory_used() -> float:
     ask = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     done = subprocess.run(ask, capture_output=True, text=True, check=True, timeout=60)
     return float(sum(map(float, done.stdout.split())))
+
+
+def memory_by_process() -> dict[str, float]:
+    """MiB of GPU memory by the number of the process that has them, as far as the driver tells; it may hide some."""
+    if shutil.which("nvidia-smi") is None:
+        return {}
+    ask = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+    done = subprocess.run(ask, capture_output=True, text=True, check=True, timeout=60)
+    told = (line.split(", ") for line in done.stdout.splitlines())
+    return {pid: float(used) for pid, used in told if used.strip().isdecimal()}
+
+
+def memory_settled(wanted: float) -> list[tuple[float, float]]:
+    """Seconds and MiB in use, until no more than what is wanted is, or for `SETTLING` seconds."""
+    began, found = time.perf_counter(), list[tuple[float, float]]()
+    while not found or (found[-1][1] > wanted + NEAR and found[-1][0] < SETTLING):
+        time.sleep(1)
+        found.append((time.perf_counter() - began, memory_used()))
+    return found
 
 
 def host_memory() -> float:
@@ -117,11 +138,13 @@ def soak(
         When the search ends, and how often the default is measured before and after it.
     """
     memory, course = list[tuple[int, float, float]](), list[float]()
+    processes = list[dict[str, float]]()
     started = time.perf_counter()
 
     def on_trial(trial: TrialRecord) -> None:
         if trial.number % max(1, len(expected) // SAMPLES) == 0:
             memory.append((trial.number, memory_used(), host_memory()))
+            processes.append(memory_by_process())
         if trial.measurement.timing is not None and like_default(trial.configuration):
             course.append(trial.measurement.timing.ratio)
 
@@ -143,6 +166,7 @@ def soak(
         "ends": dict(Counter(str(trial.measurement.status) for trial in stored)),
         "unlike": unlike(expected, stored),
         "memory": memory,
+        "memory_by_process": processes,
         "memory_growth": float(np.median(late) - np.median(early)) if early and late else math.nan,
         "default_before": before,
         "default_after": after,
@@ -184,10 +208,11 @@ def main(run: Run, trials: int, problem: str, timeout: float, seconds: float, ob
                 Budget(trials=trials, seconds=seconds),
             )
             result["processes"] = sum(process.starts for process in engine._processes)
-    time.sleep(1)  # the driver takes a moment to free what a killed process had
+    settled = memory_settled(before)
     result |= {
         "memory_before": before,
-        "memory_after": memory_used(),
+        "memory_after": settled[-1][1],
+        "memory_settled": settled,
         "faults": dict(Counter(map(fault_of, range(trials)))),
     }
     for name, told in told_of(result):
