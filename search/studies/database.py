@@ -99,7 +99,11 @@ class Database(StudyStore):
                     yield
 
             with SharingTuner(study, space, exclusive, sharing, reconnection.insist) as tuner:
-                yield study, tuner
+                try:
+                    yield study, tuner
+                except BaseException:  # also where it was raised beside a call of the database
+                    reconnection.give_up()
+                    raise
 
     def check(self) -> None:
         self._locks  # noqa: B018

@@ -60,13 +60,16 @@ class Reconnection:
                     self._wait(pause, error)
                 pause = min(2 * pause, _LONGEST_PAUSE)
         except KeyboardInterrupt:
-            if self._lost_since is not None:
-                self._seconds = 0.0  # who ends the search does not want to wait
+            self.give_up()
             raise
         if self._lost_since is not None:
             self._lost_since = None
             _LOG.warning("the database %s is back", self._name)
         return result
+
+    def give_up(self) -> None:
+        """Wait for the database no longer, in any thread: who ends a search does not want to."""
+        self._seconds = 0.0
 
     @contextmanager
     def once(self) -> Iterator[None]:
