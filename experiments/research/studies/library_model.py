@@ -6,7 +6,7 @@ TIMES is the folder that `library-exhaustive` wrote, a file a problem. The model
 problem's rows and from its fastest. It is judged on problems that it did not learn from: of all rows that were screened
 of such a problem, the first guesses of the library's heuristic are tried, then those that the model expects to be the
 fastest. The regret after some trials is how much slower the fastest of these is than the fastest of all, by the times
-of the screening, which tell within some per cent.
+of the screening, which tell within some per cent where a kernel takes longer than the host needs to launch it.
 """
 
 from collections.abc import Sequence
@@ -106,15 +106,15 @@ class Screened:
 
 
 def judged(
-    screened: Sequence[Screened], samples: Sequence[Sample], options: ForestOptions, folds: int
+    screened: Sequence[Screened], samples: Sequence[Sample], options: ForestOptions, folds: int, least: float
 ) -> dict[str, list[float]]:
-    """The regrets on each problem, by a model that learned from none of its fold."""
+    """The regrets on each problem whose best takes `least` µs, by a model that learned from none of its fold."""
     found = {}
     for fold in range(folds):
         out = set(range(fold, len(screened), folds))
         model = ForestModel(options)
         learned = model.grow([sample for at, sample in enumerate(samples) if at not in out])
-        for at in sorted(out):
+        for at in (at for at in sorted(out) if screened[at].us[0] >= least):
             found[str(screened[at].problem)] = screened[at].regrets(learned.predict(screened[at].features)[0])
     return found
 
@@ -126,10 +126,20 @@ def judged(
 @click.option("--trees", type=click.IntRange(min=1), default=32, show_default=True)
 @click.option("--leaf", type=click.IntRange(min=1), default=3, show_default=True, help="Fewest rows of a leaf.")
 @click.option("--folds", type=click.IntRange(min=2), default=6, show_default=True)
+@click.option("--least", default=15.0, show_default=True, help="Judge on problems whose best takes so many µs.")
 @click.option("--model", "path", type=click.Path(path_type=Path), help="Write the model of all problems here.")
 @seed_option
 def main(
-    run: Run, times: Path, device: str, most: int, trees: int, leaf: int, folds: int, path: Path | None, seed: int
+    run: Run,
+    times: Path,
+    device: str,
+    most: int,
+    trees: int,
+    leaf: int,
+    folds: int,
+    least: float,
+    path: Path | None,
+    seed: int,
 ) -> None:
     """Learn from the times in TIMES, and judge the model on problems that it did not learn from."""
     console = Console(width=160)
@@ -137,7 +147,7 @@ def main(
     screened = [Screened.read(file, device) for file in files]
     samples = [one.sample(most, np.random.default_rng([seed, at])) for at, one in enumerate(screened)]
     options = ForestOptions(trees=trees, leaf=leaf, seed=seed)
-    found = judged(screened, samples, options, folds)
+    found = judged(screened, samples, options, folds, least)
     for text, regrets in found.items():
         console.print(f"{text}: " + ", ".join(f"{each:.1%}" for each in regrets), highlight=False)
     table = np.array(list(found.values()))

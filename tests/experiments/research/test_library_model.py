@@ -31,7 +31,7 @@ def times(tmp_path: Path) -> Path:
 
 def test_a_model_of_other_problems_finds_the_best_of_one(times: Path) -> None:
     path = times / "model.npz"
-    options = ["--folds", "3", "--trees", "8", "--model", str(path)]
+    options = ["--folds", "3", "--least", "0", "--trees", "8", "--model", str(path)]
 
     done = CliRunner().invoke(library_model.main, [str(times), *options])
 
