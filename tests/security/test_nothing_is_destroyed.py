@@ -60,7 +60,9 @@ def test_a_journal_that_is_none(forked_scene: "Scene", content: bytes) -> None:
 def test_a_journal_whose_last_record_is_cut_off(forked_scene: "Scene", searched: Path, cut: int) -> None:
     shutil.copytree(searched / "store" / "studies", forked_scene.folder / "store" / "studies")
     (path,) = (forked_scene.folder / "store" / "studies").glob("*.journal")
-    path.write_bytes(path.read_bytes()[:-cut])
+    lines = path.read_bytes().splitlines(keepends=True)
+    result = max(number for number, line in enumerate(lines) if b'"result"' in line)
+    path.write_bytes(b"".join(lines[: result + 1])[:-cut])
     before = snapshot(forked_scene.folder)
 
     forked_scene.survives("report", path, "--out", "page.html", codes=(0,))
