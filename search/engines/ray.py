@@ -43,6 +43,7 @@ from tilescout.spaces.workloads import load_workload
 
 _LOG = logging.getLogger(__name__)
 _CONNECT_SECONDS = 4.0  # of each address that a host's name has: a dead cluster is told within 10 s
+_HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # how a client begins; a server answers it
 _ATTEMPTS = 3  # at a task whose machine is lost
 _START_SECONDS = 300.0  # until an actor or a task runs: its machine is free, a process starts, torch is imported
 
@@ -420,10 +421,13 @@ def _join(address: str) -> bool:
 
 
 def _check_reachable(address: str) -> None:
-    """Connect to the port of a cluster: Ray would try for a minute before it reports that nothing is there."""
+    """Have a cluster's port answer as gRPC does: Ray would try for minutes before it reports that nothing is there."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS) as connection:
+            connection.sendall(_HTTP2)
+            if not connection.recv(1):
+                raise ConnectionError("it is no Ray: it hung up")
 
 
 @contextmanager
