@@ -103,7 +103,8 @@ def test_it_says_ahead_what_it_proposes_before_any_outcome() -> None:
 
 def test_it_says_ahead_what_it_proposes_until_more_is_told() -> None:
     truth = truth_of(SPACE)
-    study = study_of(SPACE, Expectation(truth + np.random.default_rng(1).normal(0, 0.2, len(SPACE)), 0.2))
+    expected = truth + np.random.default_rng(1).normal(0, 0.2, len(SPACE))
+    study = study_of(SPACE, Expectation(expected, 0.2), widening=1.0)
     search(study, SPACE, truth, 5)
 
     said = list(sampler_of(study).ahead(study, 4))
