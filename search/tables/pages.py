@@ -36,7 +36,8 @@ def unpacked_size(content: bytes, metadata: "pq.FileMetaData") -> int:
 def _checked(content: bytes, column: "pq.ColumnChunkMetaData") -> int:
     start = column.data_page_offset
     if column.has_dictionary_page:
-        start = min(start, column.dictionary_page_offset)
+        # A column without values has no data page, and 0 in place of where it begins: there every file has its mark.
+        start = min(start or column.dictionary_page_offset, column.dictionary_page_offset)
     end = start + column.total_compressed_size
     if not 0 <= start <= end <= len(content):
         raise ValueError(f"the column {column.path_in_schema} is not within the file")

@@ -133,9 +133,13 @@ class ChildRun:
         """Whether MLflow has nothing to refuse or to change in it; otherwise its client has to say what."""
         return (
             all(_PLAIN.fullmatch(key) for key in chain(self.tags, self.params, self.metrics))
-            and all(map(isfinite, self.metrics.values()))
+            and all(map(_is_finite, self.metrics.values()))
             and all(len(value) <= _LONGEST for value in self.params.values())
         )
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and isfinite(value)
 
 
 class DatabaseRuns:

@@ -307,7 +307,7 @@ def test_a_calibration_survives_its_text() -> None:
 def test_what_is_shipped_ranks_the_real_space_and_is_small() -> None:
     path = shipped_model("gemm_sm90", "h200")
     assert path is not None
-    assert path.stat().st_size < 5e6
+    assert path.stat().st_size < 8e6
     model, card = load_model(path)
     assert card.space == "gemm_sm90"
     problem = GemmProblem(3000, 4096, 2048)

@@ -224,7 +224,14 @@ def compared(
 
 @study("a Hopper or Blackwell GPU", out_required=True)
 @click.option("--problem", "problems", multiple=True, default=PROBLEMS, show_default=True, help="Repeatable.")
-@click.option("--sampler", "samplers", multiple=True, default=("guided-cold", "random"), show_default=True)
+@click.option(
+    "--sampler",
+    "samplers",
+    multiple=True,
+    default=("guided-cold", "random"),
+    show_default=True,
+    help="A strategy to search with; repeatable.",
+)
 @click.option("--trials", type=click.IntRange(min=1), default=40, show_default=True, help="Of each search.")
 @click.option("--each", type=float, default=12.0, show_default=True, help="Seconds of screening a problem.")
 @click.option("--seconds", type=float, default=150.0, show_default=True, help="Begin no further problem after that.")

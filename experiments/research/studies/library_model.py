@@ -123,9 +123,11 @@ def judged(
 @click.argument("times", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--device", default="h200", show_default=True, help="The device that they were taken on.")
 @click.option("--most", type=click.IntRange(min=1), default=1500, show_default=True, help="Random rows of a problem.")
-@click.option("--trees", type=click.IntRange(min=1), default=32, show_default=True)
+@click.option("--trees", type=click.IntRange(min=1), default=32, show_default=True, help="Of the forest.")
 @click.option("--leaf", type=click.IntRange(min=1), default=3, show_default=True, help="Fewest rows of a leaf.")
-@click.option("--folds", type=click.IntRange(min=2), default=6, show_default=True)
+@click.option(
+    "--folds", type=click.IntRange(min=2), default=6, show_default=True, help="Parts; a forest learns from all but one."
+)
 @click.option("--least", default=15.0, show_default=True, help="Judge on problems whose best takes so many µs.")
 @click.option("--model", "path", type=click.Path(path_type=Path), help="Write the model of all problems here.")
 @seed_option
