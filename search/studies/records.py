@@ -161,7 +161,7 @@ class StudyResult:
         Why it is not; empty where there is no list of candidates.
     wall
         The seconds of the run by what it waited for, as `tilescout.search.tuning.wall.WallClock` counts them; empty if
-        nobody has counted.
+        nobody has counted. Two results that differ in nothing else are equal.
     """
 
     info: StudyInfo
@@ -174,7 +174,7 @@ class StudyResult:
     page: str = ""
     library_best: LibraryBest | None = None
     no_library_best: str = ""
-    wall: Mapping[str, float] = field(default_factory=dict)
+    wall: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     def __repr__(self) -> str:
         info, best = self.info, self.best

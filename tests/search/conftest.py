@@ -250,7 +250,7 @@ def _postgres_programs() -> Path | None:
 
 
 class PostgresServer:
-    """A PostgreSQL server with two databases, `studies` and `mlflow`, which can be killed and started again.
+    """A PostgreSQL server with the databases `studies`, `outages` and `mlflow`, which can be killed and started again.
 
     It refuses to run as root, and is run as another user then, who can't enter the folders that pytest makes.
 
@@ -272,7 +272,7 @@ class PostgresServer:
         self._run("initdb", "--auth=trust", "--username=tester", "--no-sync", "--encoding=UTF8", "-D", self._data)
         self.address = f"postgresql+psycopg://tester@/{{}}?host={self._files}"
         self.start()
-        for name in ("studies", "mlflow"):
+        for name in ("studies", "outages", "mlflow"):
             self._ask(f"CREATE DATABASE {name}")
 
     @property
@@ -329,5 +329,5 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def postgres(postgres_server: PostgresServer) -> str:
-    """The address of the databases `studies` and `mlflow` of a PostgreSQL server, with {} for the name."""
+    """The address of the databases of a PostgreSQL server, with {} for the name."""
     return postgres_server.address

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,7 +177,8 @@ def test_a_digit_of_a_result(result_path: Path, proven: Record, data: st.DataObj
     at = data.draw(st.sampled_from([found.start() for found in re.finditer(r"[0-9]", text)]))
     digit = data.draw(st.sampled_from(sorted(set("0123456789") - {text[at]})))
     changed = text[:at] + digit + text[at + 1 :]
-    assume(json.loads(changed) != proven)  # the last of 17 digits may say the same number
+    with suppress(json.JSONDecodeError):  # a number does not begin with 0
+        assume(json.loads(changed) != proven)  # the last of 17 digits may say the same number
     result_path.write_text(changed)
 
     with pytest.raises(TilescoutError) as refused:

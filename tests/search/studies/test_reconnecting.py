@@ -54,7 +54,7 @@ def the_study(url: str, seed: int) -> optuna.Study:
 def test_two_tuners_go_on_after_their_server_was_killed_twice(
     postgres_server: "PostgresServer", caplog: pytest.LogCaptureFixture
 ) -> None:
-    url, seed = postgres_server.address.format("studies"), 100
+    url, seed = postgres_server.address.format("outages"), 100
     finished = threading.Semaphore(0)
     outcomes: list[list[TrialRecord]] = []
 
@@ -89,7 +89,7 @@ def test_two_tuners_go_on_after_their_server_was_killed_twice(
 def test_a_server_that_stays_away_ends_the_search_in_time_and_the_search_goes_on_later(
     postgres_server: "PostgresServer",
 ) -> None:
-    url, seed, seen = postgres_server.address.format("studies"), 101, list[int]()
+    url, seed, seen = postgres_server.address.format("outages"), 101, list[int]()
 
     def kill_after_nine(trial: TrialRecord) -> None:
         seen.append(trial.number)
@@ -109,7 +109,7 @@ def test_a_server_that_stays_away_ends_the_search_in_time_and_the_search_goes_on
 def test_who_interrupts_a_search_that_waits_for_its_server_has_the_trials(
     postgres_server: "PostgresServer",
 ) -> None:
-    url, seed, seen = postgres_server.address.format("studies"), 102, list[int]()
+    url, seed, seen = postgres_server.address.format("outages"), 102, list[int]()
 
     def kill_after_nine(trial: TrialRecord) -> None:
         seen.append(trial.number)
