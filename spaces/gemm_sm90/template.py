@@ -18,15 +18,14 @@ from tilescout.spaces.gemm_sm90.defaults import Defaults, shipped_defaults
 from tilescout.spaces.gemm_sm90.layout import (
     ALIGNMENT,
     MAX_ACCUMULATORS,
-    MMA_ROWS,
     SWIZZLE_BYTES,
     GemmShape,
-    groups_per_tile,
     held,
     shared_memory,
     steps,
 )
 from tilescout.spaces.gemm_sm90.ranking import features
+from tilescout.spaces.gemm_sm90.rules import ROWS, TURNS, sharing_groups
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.oblivious import ObliviousTrees
 from tilescout.spaces.templates import Built, KernelTemplate
@@ -48,20 +47,8 @@ KNOBS = (
 )
 
 
-def _groups(columns: Columns) -> Any:
-    return groups_per_tile(columns["warp_groups"], columns["schedule"] == "pingpong")
-
-
-def _turns_of_two(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    return np.asarray((columns["schedule"] == "cooperative") | (columns["warp_groups"] == 2))
-
-
-def _rows_divide(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    return np.asarray(columns["tile_m"] % (MMA_ROWS * _groups(columns)) == 0)
-
-
 def _registers_suffice(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    needed = held(columns["tile_m"], columns["tile_n"], _groups(columns), problem.element.bytes)
+    needed = held(columns["tile_m"], columns["tile_n"], sharing_groups(columns), problem.element.bytes)
     most = np.array(MAX_ACCUMULATORS)[columns["warp_groups"]]
     sends = (columns["split_k"] > 1) & (columns["warp_groups"] == 1)
     promotes = (columns["schedule"] == "pingpong") & (problem.element.bytes == 1)
@@ -95,7 +82,7 @@ def _clusters_are_filled(columns: Columns, problem: GemmProblem, device: Device)
 def _shared_memory_suffices(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
     needed = shared_memory(
         columns["tile_m"], columns["tile_n"], columns["tile_k"], columns["stages"], columns["warp_groups"],
-        _groups(columns), columns["split_k"], problem.element.bytes, problem.result.bytes,
+        sharing_groups(columns), columns["split_k"], problem.element.bytes, problem.result.bytes,
     )  # fmt: skip
     return np.asarray(needed <= device.shared_memory)
 
@@ -131,22 +118,14 @@ _REMEMBERED = 65_536  # problems whose default is remembered
 _SKINNY = 128  # with more rows of D, both orders of the operands fill the 64 rows of a tensor core instruction
 
 CONSTRAINTS = (
-    Constraint(
-        "turns", "two warp groups take turns: schedule pingpong needs warp_groups == 2", ("schedule", "warp_groups"),
-        _turns_of_two,
-    ),
+    TURNS,
     Constraint(
         "swap",
         f"swapping the operands fills the tensor cores' rows where m is at most {_SKINNY}; above, both orders do",
         ("swap_ab",),
         _swap_is_of_use,
     ),
-    Constraint(
-        "rows",
-        "each warp group computes whole 64-row WGMMA tiles: tile_m is a multiple of 64 for each that shares the tile",
-        ("schedule", "warp_groups", "tile_m"),
-        _rows_divide,
-    ),
+    ROWS,
     Constraint(
         "narrow",
         f"tiles of 16 columns are for swapped operands, or n of at most {_SKINNY}",
@@ -248,7 +227,7 @@ class GemmSm90Template(KernelTemplate[GemmProblem]):
 
     def tiling(self, columns: Columns, problem: GemmProblem) -> Tiling:
         tile_m, tile_n, groups = columns["tile_m"], columns["tile_n"], columns["warp_groups"]
-        swap, sharing, split_k = columns["swap_ab"] == 1, _groups(columns), columns["split_k"]
+        swap, sharing, split_k = columns["swap_ab"] == 1, sharing_groups(columns), columns["split_k"]
         return Tiling(
             product=problem,
             rows=np.where(swap, tile_n, tile_m),

@@ -4,7 +4,6 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from tilescout.spaces.gemm_sm90.layout import (
     accumulators,
     groups_per_tile,
 )
+from tilescout.spaces.gemm_sm90.rules import ROWS, TURNS, sharing_groups
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.grouped_gemm_sm90.layout import MOST_EXPERTS, shared_memory
 from tilescout.spaces.knobs import Configuration, Knob, Value
@@ -44,20 +44,8 @@ KNOBS = (
 )
 
 
-def _groups(columns: Columns) -> Any:
-    return groups_per_tile(columns["warp_groups"], columns["schedule"] == "pingpong")
-
-
-def _turns_of_two(columns: Columns, problem: GroupedProblem, device: Device) -> Mask:
-    return np.asarray((columns["schedule"] == "cooperative") | (columns["warp_groups"] == 2))
-
-
-def _rows_divide(columns: Columns, problem: GroupedProblem, device: Device) -> Mask:
-    return np.asarray(columns["tile_m"] % (MMA_ROWS * _groups(columns)) == 0)
-
-
 def _registers_suffice(columns: Columns, problem: GroupedProblem, device: Device) -> Mask:
-    needed = accumulators(columns["tile_m"], columns["tile_n"], _groups(columns))
+    needed = accumulators(columns["tile_m"], columns["tile_n"], sharing_groups(columns))
     return np.asarray(needed <= np.array(MAX_ACCUMULATORS)[columns["warp_groups"]])
 
 
@@ -82,24 +70,14 @@ def _tiles_are_filled(columns: Columns, problem: GroupedProblem, device: Device)
 def _shared_memory_suffices(columns: Columns, problem: GroupedProblem, device: Device) -> Mask:
     needed = shared_memory(
         columns["tile_m"], columns["tile_n"], columns["tile_k"], columns["stages"], columns["warp_groups"],
-        _groups(columns), problem.element.bytes,
+        sharing_groups(columns), problem.element.bytes,
     )  # fmt: skip
     return np.asarray(needed <= device.shared_memory)
 
 
 CONSTRAINTS = (
-    Constraint(
-        "turns",
-        "two warp groups take turns: schedule pingpong needs warp_groups == 2",
-        ("schedule", "warp_groups"),
-        _turns_of_two,
-    ),
-    Constraint(
-        "rows",
-        "each warp group computes whole 64-row WGMMA tiles: tile_m is a multiple of 64 for each that shares the tile",
-        ("schedule", "warp_groups", "tile_m"),
-        _rows_divide,
-    ),
+    TURNS,
+    ROWS,
     Constraint(
         "narrow",
         "tiles of 16 columns are for swapped operands, or n of at most 128",

@@ -33,6 +33,8 @@ SPLIT_MODE = Knob(
     ("serial", "separate"),
     "who adds up their sums, in a fixed order: the blocks themselves, one after the other, or another kernel",
 )
+TILE_N = Knob("tile_n", tuple(range(16, 257, 16)), "columns of the product that a block computes at a time")
+TILE_K = Knob("tile_k", (32, 64, 128), "elements along k in one stage of the ring")
 SWIZZLE = Knob("swizzle", (1, 2, 4, 8, 16), "width, in clusters, of the bands in which tiles are walked, at most")
 RASTER = Knob("raster", ("auto", "m", "n"), "direction in which a band is walked; auto: Quack decides at the launch")
 DYNAMIC = Knob("dynamic", (0, 1), "whether blocks ask the hardware for their next tile (cluster launch control)")
@@ -201,8 +203,8 @@ class QuackSm90Template(QuackTemplate):
         SCHEDULE,
         SWAP_AB,
         Knob("tile_m", (64, 128, 192, 256, 320), "rows of the product that a block computes at a time"),
-        Knob("tile_n", tuple(range(16, 257, 16)), "columns of the product that a block computes at a time"),
-        Knob("tile_k", (32, 64, 128), "elements along k in one stage of the ring"),
+        TILE_N,
+        TILE_K,
         Knob("cluster_m", (1, 2, 4), "blocks of a cluster along the rows of the product"),
         Knob("cluster_n", (1, 2, 4), "blocks of a cluster along its columns"),
         SPLIT_K,

@@ -17,7 +17,17 @@ from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm_sm90.layout import ALIGNMENT
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.knobs import Configuration, Knob, Value
-from tilescout.spaces.libraries.quack import CLUSTER, QUACK, REGISTERS, SCHEDULE, SWIZZLE, TILE, stages
+from tilescout.spaces.libraries.quack import (
+    CLUSTER,
+    QUACK,
+    REGISTERS,
+    SCHEDULE,
+    SWIZZLE,
+    TILE,
+    TILE_K,
+    TILE_N,
+    stages,
+)
 from tilescout.spaces.libraries.template import LibraryTemplate
 from tilescout.spaces.templates import Built
 
@@ -40,8 +50,8 @@ class QuackVarlenTemplate(LibraryTemplate[GroupedProblem]):
     knobs = (
         SCHEDULE,
         Knob("tile_m", (64, 128, 192, 256, 320), "tokens of an expert that a block computes at a time"),
-        Knob("tile_n", tuple(range(16, 257, 16)), "columns of the product that a block computes at a time"),
-        Knob("tile_k", (32, 64, 128), "elements along k in one stage of the ring"),
+        TILE_N,
+        TILE_K,
         Knob("cluster_m", (1, 2, 4), "blocks of a cluster along the tokens of an expert"),
         Knob("cluster_n", (1, 2, 4), "blocks of a cluster along the columns of the product"),
         SWIZZLE,

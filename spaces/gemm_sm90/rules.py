@@ -1,0 +1,37 @@
+"""Rules of how warp groups share a tile, which the Hopper GEMM and the grouped one have in common."""
+
+from typing import Any
+
+import numpy as np
+
+from tilescout.spaces.constraints import Columns, Constraint, Mask
+from tilescout.spaces.devices import Device
+from tilescout.spaces.gemm_sm90.layout import MMA_ROWS, groups_per_tile
+from tilescout.spaces.problems import Problem
+
+
+def sharing_groups(columns: Columns) -> Any:
+    """The warp groups that share a tile, of shape [configurations]."""
+    return groups_per_tile(columns["warp_groups"], columns["schedule"] == "pingpong")
+
+
+def _turns_of_two(columns: Columns, problem: Problem, device: Device) -> Mask:
+    return np.asarray((columns["schedule"] == "cooperative") | (columns["warp_groups"] == 2))
+
+
+def _rows_divide(columns: Columns, problem: Problem, device: Device) -> Mask:
+    return np.asarray(columns["tile_m"] % (MMA_ROWS * sharing_groups(columns)) == 0)
+
+
+TURNS = Constraint(
+    "turns",
+    "two warp groups take turns: schedule pingpong needs warp_groups == 2",
+    ("schedule", "warp_groups"),
+    _turns_of_two,
+)
+ROWS = Constraint(
+    "rows",
+    "each warp group computes whole 64-row WGMMA tiles: tile_m is a multiple of 64 for each that shares the tile",
+    ("schedule", "warp_groups", "tile_m"),
+    _rows_divide,
+)
