@@ -32,7 +32,7 @@ from tilescout.search.tracking.models import served_model
 set_model(served_model())
 """  # what MLflow stores and runs in place of a pickled object (its "models from code")
 
-_VIEW = View(("regret_top1", "regret_top10", "rank_correlation", "covered", "rows"), ("space", "device", "table"))
+_VIEW = View(("regret_top1", "regret_top10", "rank_correlation", "covered", "rows"), ("space", "device", "tables"))
 EXAMPLES = 5
 """Rows of features that go with a model as an example of its input."""
 
