@@ -8,7 +8,8 @@ from cutlass.cute.runtime import make_fake_compact_tensor
 
 from tilescout.spaces.building import compile_object
 from tilescout.spaces.errors import BuildError
-from tilescout.spaces.gemm_sm90.kernel import ELEMENTS
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.gemm_sm90.kernel import GemmSm90
 from tilescout.spaces.gemm_sm90.layout import ALIGNMENT, GemmShape
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.grouped_gemm_sm90.kernel import GroupedGemmSm90
@@ -19,7 +20,7 @@ FUNCTION = "grouped_gemm_sm90"
 _OFFSET_BYTES = 4
 
 
-def build_object(shape: GemmShape, mixed: bool, problem: GroupedProblem, path: Path) -> Built:
+def build_object(shape: GemmShape, mixed: bool, trim: bool, problem: GroupedProblem, path: Path) -> Built:
     """Write the object file; its entry point is ``grouped_gemm_sm90(a, b, ends, d, max_clusters)``.
 
     All sizes are dynamic; rows are promised to be multiples of 16 bytes. The kernel runs on the caller's current
@@ -27,7 +28,7 @@ def build_object(shape: GemmShape, mixed: bool, problem: GroupedProblem, path: P
 
     Parameters
     ----------
-    shape, mixed
+    shape, mixed, trim
         The compile-time parameters: see `GroupedGemmSm90`.
     problem
         A problem of the signature.
@@ -39,17 +40,17 @@ def build_object(shape: GemmShape, mixed: bool, problem: GroupedProblem, path: P
     BuildError
         If CuteDSL or ptxas refuse the configuration.
     """
-    dtype, step = ELEMENTS[problem.dtype], ALIGNMENT // problem.element.bytes
+    gemm, step = GemmSm90(shape, GemmProblem.small(problem.signature)), ALIGNMENT // problem.element.bytes
     experts, tokens = cute.sym_int(symbol="experts"), cute.sym_int(symbol="tokens")
     n, k = (cute.sym_int(divisibility=step, symbol=name) for name in "nk")
 
     def tensor(*sizes: cute.SymInt) -> cute.Tensor:
         order = tuple(reversed(range(len(sizes))))
-        return make_fake_compact_tensor(dtype, sizes, stride_order=order, assumed_align=ALIGNMENT)
+        return make_fake_compact_tensor(gemm.element, sizes, stride_order=order, assumed_align=ALIGNMENT)
 
     ends = make_fake_compact_tensor(Int32, (experts,), assumed_align=_OFFSET_BYTES)
     arguments = (tensor(tokens, k), tensor(experts, n, k), ends, tensor(tokens, n), Int32(1))
-    compile_object(GroupedGemmSm90(shape, mixed, problem), arguments, path, FUNCTION)
+    compile_object(GroupedGemmSm90(gemm, mixed, trim), arguments, path, FUNCTION)
     needed = block_bytes(shape, problem.element.bytes)
     # The launch code stores the size as an immediate operand. That it is there proves the arithmetic that the rules
     # rest on against what the compiler laid out.

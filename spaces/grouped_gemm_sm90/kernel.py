@@ -9,23 +9,24 @@ not stored (`tilescout.spaces.grouped_gemm_sm90.epilogue`). B is one tensor of t
 The product of an expert is A @ B.T, or with swapped operands its transpose, B @ A.T: then the tensor cores' 64 rows lie
 along n, and their columns, of which 16 suffice, along the tokens, of which an expert may have few.
 
+The last tile of a group may be mostly empty. Where tiles are trimmed, one that its group fills by half or less is
+multiplied as half a tile: by the same loop, with half of the rows or columns of the tokens' operand.
+
 Importing this module imports cutlass; nothing but the compile workers does.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cuda.bindings.driver as cuda
 import cutlass
 from cutlass import Float32, Int32, cute, pipeline, utils
 from cutlass.cute.nvgpu import cpasync, warpgroup
-from cutlass.utils import hopper_helpers
 
 from tilescout.spaces.gemm_sm90.epilogue import register_copy
-from tilescout.spaces.gemm_sm90.kernel import ELEMENTS, TURN_BARRIER, WARPS, swizzled
-from tilescout.spaces.gemm_sm90.layout import EPILOGUE_STAGES, MMA_ROWS, SWIZZLE_BYTES, WARP_GROUP, GemmShape
+from tilescout.spaces.gemm_sm90.kernel import TURN_BARRIER, WARPS, GemmSm90
+from tilescout.spaces.gemm_sm90.layout import MMA_ROWS, SWIZZLE_BYTES, WARP_GROUP, GemmShape
 from tilescout.spaces.gemm_sm90.mainloop import multiply
-from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.grouped_gemm_sm90.epilogue import Store
 from tilescout.spaces.grouped_gemm_sm90.groups import Groups
 from tilescout.spaces.grouped_gemm_sm90.layout import MOST_EXPERTS, MOST_WARPS
@@ -63,7 +64,7 @@ class Operand:
     part, parts
         Of each tile, this block copies one of so many parts for those that share it.
     mask
-        The blocks that share it.
+        The blocks that share it; 0 if this block alone reads it.
     """
 
     load: cute.CopyAtom
@@ -91,24 +92,57 @@ class Operand:
         )
         return views
 
+    @cute.jit
+    def fetch(self, views: tuple[cute.Tensor, cute.Tensor], k: Int32, stage: Int32, full: cute.Pointer) -> None:
+        """Load a step along k into a stage, and have the barrier count its bytes."""
+        shared, matrix = views
+        cute.copy(self.load, matrix[(None, k)], shared[(None, stage)], tma_bar_ptr=full, mcast_mask=self.mask)
+
+    def first_rows(self, rows: int) -> cute.Tensor:
+        """The first rows of every stage: [rows, k, stages]."""
+        if rows == self.tile[0]:
+            return self.shared
+        return cute.local_tile(self.shared, (rows, self.tile[1]), (0, 0, None))
+
+
+@dataclass(frozen=True)
+class Product:
+    """What a consumer warp group multiplies: instructions, its operands in the ring, and its accumulators."""
+
+    mma: cute.TiledMma
+    fragments: tuple[cute.Tensor, cute.Tensor]
+    accumulators: cute.Tensor
+
+    @cute.jit
+    def run(
+        self,
+        ring: pipeline.PipelineTmaAsync,
+        read: pipeline.PipelineState,
+        release: pipeline.PipelineState,
+        k_tiles: Int32,
+    ) -> tuple[pipeline.PipelineState, pipeline.PipelineState]:
+        """Multiply all stages of a tile; see `multiply`."""
+        read, release = multiply(self.mma, self.fragments, self.accumulators, ring, read, release, k_tiles)
+        return read, release
+
 
 @dataclass(frozen=True)
 class GroupedGemmSm90:
-    """A kernel generator: its entry point under ``cute.compile`` emits the kernel of `shape`.
+    """A kernel generator: its entry point under ``cute.compile`` emits the kernel.
 
     Attributes
     ----------
-    shape
-        The compile-time parameters; k is not split.
+    gemm
+        The product of one expert: its layouts in shared memory, its loads and its instructions. k is not split.
     mixed
         Whether bands of tiles go over all groups, instead of over one after the other.
-    problem
-        A problem of the signature.
+    trim
+        Whether a tile that its group fills by half or less is multiplied as half a tile.
     """
 
-    shape: GemmShape
+    gemm: GemmSm90
     mixed: bool
-    problem: GroupedProblem
+    trim: bool
 
     @cute.jit
     def __call__(
@@ -121,12 +155,14 @@ class GroupedGemmSm90:
         if cutlass.const_expr(shape.swap_ab):
             left, right = b, a
             product = cute.make_tensor(d.iterator, cute.select(d.layout, mode=[1, 0]))
-        load_left, left_tma = self.load_atom(left, self.ring_layout(shape.tile_m), shape.tile_m, shape.cluster_n)
-        load_right, right_tma = self.load_atom(right, self.ring_layout(shape.tile_n), shape.tile_n, shape.cluster_m)
+        left_layout, right_layout = self.gemm.a_layout(), self.gemm.b_layout()
+        left_tile, right_tile = (shape.tile_m, shape.tile_k), (shape.tile_n, shape.tile_k)
+        load_left, left_tma = self.gemm.load_atom(left, left_layout, left_tile, shape.cluster_n)
+        load_right, right_tma = self.gemm.load_atom(right, right_layout, right_tile, shape.cluster_m)
         store, d_tma = cpasync.make_tiled_tma_atom(
             cpasync.CopyBulkTensorTileS2GOp(),
             product,
-            cute.slice_(self.d_layout(), (None, None, 0)),
+            cute.slice_(self.gemm.d_layout(), (None, None, 0)),
             (MMA_ROWS, shape.unit_n),
         )
         tokens, columns = self.steps()
@@ -143,41 +179,22 @@ class GroupedGemmSm90:
         )
 
     @property
-    def element(self) -> Any:
-        """The element type."""
-        return ELEMENTS[self.problem.dtype]
+    def shape(self) -> GemmShape:
+        """The compile-time parameters of a tile."""
+        return self.gemm.shape
+
+    @property
+    def trimmed(self) -> GemmShape:
+        """The same for half of the tokens."""
+        shape = self.shape
+        if shape.swap_ab:
+            return replace(shape, tile_n=shape.tile_n // 2)
+        return replace(shape, tile_m=shape.tile_m // 2)
 
     def steps(self) -> tuple[int, int]:
         """Tokens and columns of D of a unit of work."""
         along = self.shape.tile_m * self.shape.cluster_m, self.shape.tile_n * self.shape.cluster_n
         return (along[1], along[0]) if self.shape.swap_ab else along
-
-    def ring_layout(self, rows: int) -> cute.ComposedLayout:
-        """A ring of stages of `rows` rows of an operand."""
-        return swizzled(self.element, (rows, self.shape.tile_k), self.shape.stages, True)
-
-    def d_layout(self) -> cute.ComposedLayout:
-        """Shared memory of D: the stages of the first warp group, then those of the next."""
-        stages = EPILOGUE_STAGES * self.shape.warp_groups
-        return swizzled(self.element, (MMA_ROWS, self.shape.unit_n), stages, not self.shape.swap_ab)
-
-    def load_atom(
-        self, tensor: cute.Tensor, layout: cute.ComposedLayout, rows: int, sharers: int
-    ) -> tuple[cute.CopyAtom, cute.Tensor]:
-        """The TMA load of a stage; of the blocks that share it, each fetches a part for all."""
-        operation = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-        stage = cute.slice_(layout, (None, None, 0))
-        atom: tuple[cute.CopyAtom, cute.Tensor] = cpasync.make_tiled_tma_atom(
-            operation, tensor, stage, (rows, self.shape.tile_k), num_multicast=sharers
-        )
-        return atom
-
-    def mma(self, warp_groups: int) -> cute.TiledMma:
-        """WGMMA over the tile's columns by warp groups stacked along the rows."""
-        major = warpgroup.OperandMajorMode.K
-        return hopper_helpers.make_trivial_tiled_mma(
-            self.element, self.element, major, major, Float32, (warp_groups, 1, 1), (MMA_ROWS, self.shape.tile_n)
-        )
 
     @cute.kernel
     def kernel(
@@ -194,8 +211,8 @@ class GroupedGemmSm90:
     ) -> None:
         """What every block runs."""
         shape = self.shape
-        left_layout, right_layout = self.ring_layout(shape.tile_m), self.ring_layout(shape.tile_n)
-        d_layout = self.d_layout()
+        element = self.gemm.element
+        left_layout, right_layout, d_layout = self.gemm.a_layout(), self.gemm.b_layout(), self.gemm.d_layout()
         thread, _, _ = cute.arch.thread_idx()
         warp_index = cute.arch.make_warp_uniform(thread // 32)
         group_index = cute.arch.make_warp_uniform(thread // WARP_GROUP)
@@ -210,34 +227,26 @@ class GroupedGemmSm90:
             barriers: cute.struct.MemRange[cutlass.Int64, 2 * shape.stages]
             units: cute.struct.MemRange[Int32, MOST_EXPERTS]
             totals: cute.struct.MemRange[Int32, MOST_WARPS]
-            left: cute.struct.Align[cute.struct.MemRange[self.element, cute.cosize(left_layout)], SWIZZLE_BYTES]
-            right: cute.struct.Align[cute.struct.MemRange[self.element, cute.cosize(right_layout)], SWIZZLE_BYTES]
-            d: cute.struct.Align[cute.struct.MemRange[self.element, cute.cosize(d_layout)], SWIZZLE_BYTES]
+            left: cute.struct.Align[cute.struct.MemRange[element, cute.cosize(left_layout)], SWIZZLE_BYTES]
+            right: cute.struct.Align[cute.struct.MemRange[element, cute.cosize(right_layout)], SWIZZLE_BYTES]
+            d: cute.struct.Align[cute.struct.MemRange[element, cute.cosize(d_layout)], SWIZZLE_BYTES]
 
         shared = utils.SmemAllocator().allocate(Shared)
         cluster = cute.make_layout((shape.cluster_m, shape.cluster_n, 1))
         rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
         block = cluster.get_flat_coord(rank)
-        left_mask = cute.make_layout_image_mask(cluster, block, mode=1) if shape.cluster_n > 1 else 0
-        right_mask = cute.make_layout_image_mask(cluster, block, mode=0) if shape.cluster_m > 1 else 0
-        left = Operand(
-            load_left,
-            left_tma,
-            shared.left.get_tensor(left_layout.outer, swizzle=left_layout.inner),
-            (shape.tile_m, shape.tile_k),
-            block[1],
-            shape.cluster_n,
-            left_mask,
-        )
-        right = Operand(
-            load_right,
-            right_tma,
-            shared.right.get_tensor(right_layout.outer, swizzle=right_layout.inner),
-            (shape.tile_n, shape.tile_k),
-            block[0],
-            shape.cluster_m,
-            right_mask,
-        )
+
+        def operand(
+            load: cute.CopyAtom, matrix: cute.Tensor, shared: cute.Tensor, rows: int, mode: int, sharers: int
+        ) -> Operand:
+            # The blocks along one side of the cluster read the same tile of the operand that lies along the other.
+            mask = cute.make_layout_image_mask(cluster, block, mode=mode) if sharers > 1 else 0
+            return Operand(load, matrix, shared, (rows, shape.tile_k), block[mode], sharers, mask)
+
+        left_shared = shared.left.get_tensor(left_layout.outer, swizzle=left_layout.inner)
+        right_shared = shared.right.get_tensor(right_layout.outer, swizzle=right_layout.inner)
+        left = operand(load_left, left_tma, left_shared, shape.tile_m, 1, shape.cluster_n)
+        right = operand(load_right, right_tma, right_shared, shape.tile_n, 0, shape.cluster_m)
         tokens = Int32(cute.size(d, mode=[0]))
         groups = Groups(
             shape,
@@ -252,8 +261,8 @@ class GroupedGemmSm90:
 
         # A stage is free once every consumer warp of every block that reads it has said so.
         readers = shape.cluster_m + shape.cluster_n - 1
-        stage_bytes = cute.size_in_bytes(self.element, cute.slice_(left_layout, (None, None, 0)))
-        stage_bytes += cute.size_in_bytes(self.element, cute.slice_(right_layout, (None, None, 0)))
+        stage_bytes = cute.size_in_bytes(element, cute.slice_(left_layout, (None, None, 0)))
+        stage_bytes += cute.size_in_bytes(element, cute.slice_(right_layout, (None, None, 0)))
         ring = pipeline.PipelineTmaAsync.create(
             barrier_storage=shared.barriers.data_ptr(),
             num_stages=shape.stages,
@@ -280,11 +289,11 @@ class GroupedGemmSm90:
         else:
             if cutlass.const_expr(shape.reallocates):
                 cute.arch.setmaxregister_increase(shape.registers[1])
-            copy = register_copy(self.mma(1), self.element, shape.swap_ab)
+            copy = register_copy(self.gemm.mma(1), element, shape.swap_ab)
             lane = thread % WARP_GROUP
             staged = shared.d.get_tensor(d_layout.outer, swizzle=d_layout.inner)
             to_shared = copy.get_slice(lane).partition_D(staged)
-            stores = Store(shape, self.element, copy, to_shared, staged, store, d_tma, d, group_index, lane)
+            stores = Store(shape, element, copy, to_shared, staged, store, d_tma, d, group_index, lane)
             self.consume((left, right), ring, groups, stores, count, k_tiles)
 
     @cute.jit
@@ -306,29 +315,30 @@ class GroupedGemmSm90:
         while work < count:
             chunk, (expert, row, _, column) = groups.at(work, count, chunk)
             rows = (column, row) if cutlass.const_expr(shape.swap_ab) else (row, column)
-            left_shared, left_global = left.stages_from(rows[0], expert)
-            right_shared, right_global = right.stages_from(rows[1], expert)
+            left_views, right_views = left.stages_from(rows[0], expert), right.stages_from(rows[1], expert)
             for k in cutlass.range(k_tiles, unroll=1):
                 ring.producer_acquire(state)
                 full = ring.producer_get_barrier(state)
-                cute.copy(
-                    left.load,
-                    left_global[(None, k)],
-                    left_shared[(None, state.index)],
-                    tma_bar_ptr=full,
-                    mcast_mask=left.mask,
-                )
-                cute.copy(
-                    right.load,
-                    right_global[(None, k)],
-                    right_shared[(None, state.index)],
-                    tma_bar_ptr=full,
-                    mcast_mask=right.mask,
-                )
+                left.fetch(left_views, k, state.index, full)
+                right.fetch(right_views, k, state.index, full)
                 state.advance()
             work += stride
         # A block must not leave while its cluster still signals its barriers.
         ring.producer_tail(state)
+
+    def product(self, shape: GemmShape, operands: tuple[Operand, Operand], group: Int32, registers: Any) -> Product:
+        """The product of a tile of some shape, by a warp group of those that share it, in registers that it has."""
+        mma = replace(self.gemm, shape=shape).mma(shape.groups)
+        mine = mma.get_slice(cute.make_layout(shape.groups, stride=WARP_GROUP)(group))
+        left, right = operands[0].first_rows(shape.tile_m), operands[1].first_rows(shape.tile_n)
+        fragments = mma.make_fragment_A(mine.partition_A(left)), mma.make_fragment_B(mine.partition_B(right))
+        held = mma.partition_shape_C((shape.tile_m, shape.tile_n))
+        if registers is None:
+            return Product(mma, fragments, cute.make_rmem_tensor(held, Float32))
+        # In the order in which the whole tile has them: 64 rows after 64 rows, as far apart as its columns ask for.
+        apart = self.shape.tile_n // 2
+        layout = cute.make_layout(held, stride=((1, 2, 4), apart, 0))
+        return Product(mma, fragments, cute.make_tensor(registers.iterator, layout))
 
     @cute.jit
     def consume(
@@ -343,14 +353,10 @@ class GroupedGemmSm90:
         """Drain the ring into registers and store each finished tile: a consumer warp group."""
         shape = self.shape
         group = stores.group
-        mma = self.mma(shape.groups)
         in_tile = Int32(0) if shape.pingpong else group  # among the warp groups of a tile
-        mine = mma.get_slice(cute.make_layout(shape.groups, stride=WARP_GROUP)(in_tile))
-        fragments = (
-            mma.make_fragment_A(mine.partition_A(operands[0].shared)),
-            mma.make_fragment_B(mine.partition_B(operands[1].shared)),
-        )
-        accumulators = cute.make_rmem_tensor(mma.partition_shape_C((shape.tile_m, shape.tile_n)), Float32)
+        whole = self.product(shape, operands, in_tile, None)
+        accumulators = whole.accumulators
+        half = self.product(self.trimmed, operands, in_tile, accumulators) if self.trim else whole
         # A thread's accumulators of a unit are consecutive registers.
         by_unit = cute.make_tensor(
             accumulators.iterator, cute.make_layout((shape.unit_n // 2, shape.strips, shape.units // shape.strips))
@@ -369,14 +375,22 @@ class GroupedGemmSm90:
             release.advance(k_tiles * group)
             if group == 1:
                 cute.arch.barrier_arrive(barrier_id=TURN_BARRIER, number_of_threads=2 * WARP_GROUP)
+        alike = shape.swap_ab or shape.groups == 1  # the warp groups of a tile have the same tokens
+        most = self.trimmed.tile_n if shape.swap_ab else self.trimmed.tile_m  # tokens of half a tile
         while work < count:
             chunk, (_, row, stop, column) = groups.at(work, count, chunk)
             if cutlass.const_expr(shape.pingpong):
                 cute.arch.barrier(barrier_id=TURN_BARRIER + group, number_of_threads=2 * WARP_GROUP)
-            if cutlass.const_expr(shape.swap_ab or shape.groups == 1):  # noqa: SIM114 - decided here, the other by the GPU
-                read, release = multiply(mma, fragments, accumulators, ring, read, release, k_tiles)
-            elif row + in_tile * MMA_ROWS < stop:
-                read, release = multiply(mma, fragments, accumulators, ring, read, release, k_tiles)
+            first = row if cutlass.const_expr(alike) else row + in_tile * MMA_ROWS  # of this warp group's tokens
+            if cutlass.const_expr(not self.trim and alike):  # decided here, the others by the GPU
+                read, release = whole.run(ring, read, release, k_tiles)
+            elif first < stop:
+                if cutlass.const_expr(not self.trim):  # noqa: SIM114
+                    read, release = whole.run(ring, read, release, k_tiles)
+                elif row + most < stop:
+                    read, release = whole.run(ring, read, release, k_tiles)
+                else:
+                    read, release = half.run(ring, read, release, k_tiles)
             else:
                 # The group ends above this warp group's rows: the tensor cores are left to the others.
                 read, release = pass_by(ring, read, release, k_tiles)

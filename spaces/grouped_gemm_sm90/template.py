@@ -41,6 +41,7 @@ KNOBS = (
     Knob("swizzle", (1, 2, 4, 8), "width, in clusters, of the bands in which the tiles of an expert are walked"),
     Knob("raster", ("m", "n"), "direction in which a band is walked"),
     Knob("order", ("experts", "mixed"), "whether a band ends with an expert, or goes over the tokens of all experts"),
+    Knob("trim", (0, 1), "whether a tile that its expert fills by half or less is multiplied as half a tile"),
 )
 
 
@@ -65,6 +66,12 @@ def _tiles_are_filled(columns: Columns, problem: GroupedProblem, device: Device)
     )
     smallest = (columns["tile_n"] <= 32) & (columns["cluster_n"] == 1)
     return np.asarray(fits_m & ((columns["tile_n"] * columns["cluster_n"] < 2 * width) | smallest))
+
+
+def _halves_are_whole(columns: Columns, problem: GroupedProblem, device: Device) -> Mask:
+    by_rows = columns["tile_m"] % (2 * MMA_ROWS * sharing_groups(columns)) == 0
+    halves = np.where(columns["swap_ab"] == 1, columns["tile_n"] % 32 == 0, by_rows)
+    return np.asarray((columns["trim"] == 0) | halves)
 
 
 def _shared_memory_suffices(columns: Columns, problem: GroupedProblem, device: Device) -> Mask:
@@ -106,6 +113,13 @@ CONSTRAINTS = (
         "columns, or are the smallest",
         ("swap_ab", "tile_m", "tile_n", "cluster_m", "cluster_n"),
         _tiles_are_filled,
+    ),
+    Constraint(
+        "halves",
+        "half a tile is one: of its tokens, each warp group has whole 64-row WGMMA tiles, or with swapped operands a "
+        "multiple of 16",
+        ("schedule", "warp_groups", "swap_ab", "tile_m", "tile_n", "trim"),
+        _halves_are_whole,
     ),
     Constraint(
         "shared_memory",
@@ -183,7 +197,11 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
         from tilescout.spaces.grouped_gemm_sm90.build import build_object
 
         return build_object(
-            shape_of(configuration), configuration["order"] == "mixed", GroupedProblem.small(signature), path
+            shape_of(configuration),
+            configuration["order"] == "mixed",
+            configuration["trim"] == 1,
+            GroupedProblem.small(signature),
+            path,
         )
 
     @property
@@ -216,7 +234,7 @@ def _like(problem: GroupedProblem, device: Device, tile: tuple[int, int, int], *
 
 def shape_of(configuration: Mapping[str, Value]) -> GemmShape:
     """The kernel's compile-time parameters of a configuration."""
-    flags = ("order", "raster", "schedule", "swap_ab")
+    flags = ("order", "raster", "schedule", "swap_ab", "trim")
     return GemmShape(
         **{name: int(configuration[name]) for name in configuration if name not in flags},
         split_k=1,

@@ -75,10 +75,11 @@ def test_large_tiles_of_every_kind_compile_without_spills(tmp_path: Path) -> Non
         "swizzle": 2,
         "raster": "m",
         "order": "experts",
+        "trim": 1,
     }
     wanted: list[dict[str, Value]] = [
         {"schedule": "cooperative", "warp_groups": 2, "swap_ab": 0, "tile_m": 256, "tile_n": 192},
-        {"schedule": "pingpong", "warp_groups": 2, "swap_ab": 1, "tile_m": 192, "tile_n": 128, "cluster_n": 2},
+        {"schedule": "pingpong", "warp_groups": 2, "swap_ab": 0, "tile_m": 128, "tile_n": 192, "cluster_n": 2},
         {
             "schedule": "cooperative",
             "warp_groups": 3,
@@ -87,6 +88,7 @@ def test_large_tiles_of_every_kind_compile_without_spills(tmp_path: Path) -> Non
             "tile_n": 192,
             "cluster_m": 2,
             "order": "mixed",
+            "trim": 0,
         },
     ]
     with CompilePool(TEMPLATE, "bf16", H200.arch, ArtifactStore(tmp_path), CompileOptions()) as pool:
