@@ -1,20 +1,25 @@
-"""The contest of a product: its candidates are compiled, verified, timed and raced against the library."""
+"""The contest of a product: our candidates and the library's own are verified, timed and raced against its choice."""
 
+import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as LateError
 from dataclasses import dataclass, field, replace
 
 from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.engines.engine import CannotMeasureError, Engine, Task
+from tilescout.search.engines.library_candidates import Listed, listed_candidates
 from tilescout.search.engines.races import Racetrack
-from tilescout.search.export.decisions import INDIFFERENCE, Evidence, Outcome
-from tilescout.search.measure.race import Race, RaceOptions, race_fastest
-from tilescout.spaces.errors import one_line
+from tilescout.search.export.decisions import Choice, Evidence, Outcome
+from tilescout.search.measure.measurement import Timing
+from tilescout.search.measure.race import Estimate, RaceOptions, race_fastest
+from tilescout.spaces.errors import SpaceError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
+
+_LOG = logging.getLogger(__name__)
 
 STUDY = "autotune"
 """Names the evidence that is found while a model is compiled, in the place of a study."""
@@ -28,6 +33,12 @@ class ContestOptions:
     ----------
     candidates
         Configurations that are compiled, the default among them.
+    guesses
+        Of those algorithms among which the library would choose; 0 leaves the library's own out.
+    margin
+        What a kernel must be proven to gain, relative. What runs around a product in a model is not what ran around
+        it in the race: of twelve transformer blocks, the times of single products told the block's time up to 0.41 %
+        (experiments/results/objectives.md). So a smaller gain may be none, and the library's choice stays.
     race
         How the best of them are told apart.
     seed
@@ -35,6 +46,8 @@ class ContestOptions:
     """
 
     candidates: int = 10
+    guesses: int = 8
+    margin: float = 0.01
     race: RaceOptions = field(default_factory=lambda: RaceOptions(candidates=4))
     seed: int = 0
 
@@ -92,25 +105,34 @@ def decide(engine: Engine, entry: Entry, options: ContestOptions, deadline: floa
     artifacts = _compiled(entry, deadline)
     if artifacts is None:
         return None
-    problem, configurations = entry.problem, [each for each, _ in entry.candidates]
+    problem, ours = entry.problem, len(entry.candidates)
     library_us = engine.prepare(0, problem).result()
+    listed = _listed(engine, problem, library_us, options.guesses)
     tasks = {
-        at: Task(configurations[at], artifact, problem, library_us, math.inf)
+        at: Task(entry.candidates[at][0], artifact, problem, library_us, math.inf)
         for at, artifact in artifacts.items()
         if isinstance(artifact, Artifact)
-    }
+    } | dict(enumerate(listed.tasks if listed is not None else (), ours))
     measured = dict(zip(tasks, engine.measure(0, list(tasks.values())).result(), strict=True)) if tasks else {}
     timings = {at: each.timing for at, each in measured.items() if each.timing is not None}
     if not timings:
         errors = [each.error for each in (*artifacts.values(), *measured.values()) if each.error]
-        return _outcome(engine, problem, _evidence(engine, library_us, f"no candidate works: {errors[0]}"), None)
-    track = Racetrack(engine, 0, problem, library_us, configurations)
+        return _left(engine, problem, library_us, f"no candidate works: {errors[0]}")
     try:
-        # The default is the first that works: it is what another candidate must be proven against.
-        race = race_fastest(timings, min(timings), track.measure, options.race, options.seed)
+        answer, ratio, rounds = _raced(engine, problem, library_us, tasks, timings, options)
     except CannotMeasureError as error:  # a kernel took the measuring process down, though it was right before
-        return _outcome(engine, problem, _evidence(engine, library_us, f"no race: {one_line(error)}"), None)
-    return _judged(engine, problem, library_us, race, configurations)
+        return _left(engine, problem, library_us, f"no race: {one_line(error)}")
+    named = listed if answer >= ours else None
+    whose = f"{named.library}'s algorithm {answer - ours + 1} of {len(named.tasks)}, " if named is not None else ""
+    against = f"{engine.library(problem)}: {ratio.low:.4f} to {ratio.high:.4f} of its time"
+    if ratio.high > 1 - options.margin:
+        return _left(engine, problem, library_us, f"{whose}not proven to gain {options.margin:.0%} over {against}")
+    evidence = replace(
+        _evidence(engine, library_us, f"{whose}proven faster than {against}"),
+        ratio=ratio.value, low=ratio.low, high=ratio.high, rounds=rounds,
+        of=Choice.OURS if named is None else Choice.ALGORITHM,
+    )  # fmt: skip
+    return _outcome(engine, problem, evidence, tasks[answer].configuration, named)
 
 
 def _compiled(entry: Entry, deadline: float) -> dict[int, Artifact | CompileFailure] | None:
@@ -124,17 +146,41 @@ def _compiled(entry: Entry, deadline: float) -> dict[int, Artifact | CompileFail
     return found
 
 
-def _judged(
-    engine: Engine, problem: GemmProblem, library_us: float, race: Race, configurations: Sequence[Configuration]
-) -> Outcome:
-    ratio = race.ratios[race.answer]
-    proven = ratio.high <= 1 + INDIFFERENCE
-    verdict = f"{'' if proven else 'not '}proven as fast as {engine.library(problem)}"
-    evidence = replace(
-        _evidence(engine, library_us, f"{verdict}: {ratio.low:.4f} to {ratio.high:.4f} of its time"),
-        ratio=ratio.value, low=ratio.low, high=ratio.high, rounds=race.rounds,
-    )  # fmt: skip
-    return _outcome(engine, problem, evidence, configurations[race.answer] if proven else None)
+def _listed(engine: Engine, problem: GemmProblem, library_us: float, count: int) -> Listed | None:
+    """The library's own candidates; None where they are not asked for, or the library can't be asked."""
+    if not count:
+        return None
+    try:
+        return listed_candidates(engine, 0, problem, library_us, count)
+    except (CannotMeasureError, SpaceError) as error:
+        _LOG.info("%s: the library's own algorithms take no part: %s", problem, one_line(error))
+        return None
+
+
+def _raced(
+    engine: Engine,
+    problem: GemmProblem,
+    library_us: float,
+    tasks: Mapping[int, Task],
+    timings: Mapping[int, Timing],
+    options: ContestOptions,
+) -> tuple[int, Estimate, int]:
+    """The number of the answer of the race, its time over the library's, and the rounds.
+
+    Raises
+    ------
+    CannotMeasureError
+        As `Racetrack.measure` does.
+    """
+    track = Racetrack(engine, 0, problem, library_us, (), tasks)
+    # The first that works, our default if it does, is what another candidate must be proven against.
+    race = race_fastest(timings, min(timings), track.measure, options.race, options.seed)
+    return race.answer, race.ratios[race.answer], race.rounds
+
+
+def _left(engine: Engine, problem: GemmProblem, library_us: float, reason: str) -> Outcome:
+    """The outcome that leaves a product to the library."""
+    return _outcome(engine, problem, _evidence(engine, library_us, reason))
 
 
 def _evidence(engine: Engine, library_us: float, reason: str) -> Evidence:
@@ -144,7 +190,13 @@ def _evidence(engine: Engine, library_us: float, reason: str) -> Evidence:
     )
 
 
-def _outcome(engine: Engine, problem: GemmProblem, evidence: Evidence, configuration: Configuration | None) -> Outcome:
+def _outcome(
+    engine: Engine,
+    problem: GemmProblem,
+    evidence: Evidence,
+    configuration: Configuration | None = None,
+    named: Listed | None = None,
+) -> Outcome:
     """An outcome, once its evidence is plausible: what is stored is checked by the same rule when it is read.
 
     Raises
@@ -152,11 +204,13 @@ def _outcome(engine: Engine, problem: GemmProblem, evidence: Evidence, configura
     CannotMeasureError
         If it is not.
     """
-    template, device = engine.template, engine.device.name
+    template, device = engine.template if named is None else named.template, engine.device.name
     try:
         evidence.check(problem, device)
     except (TypeError, ValueError) as error:
         raise CannotMeasureError(f"{problem} was not measured well: {error}") from error
+    library = "" if named is None else named.version
+    source = template.source_hash
     return Outcome(
-        problem, template.name, template.source_hash, device, evidence.choice, evidence, configuration, engine.objective
+        problem, template.name, source, device, evidence.choice, evidence, configuration, engine.objective, library
     )

@@ -98,8 +98,9 @@ def autotune(
     """Tune the matrix products of what is compiled in this block, or by objects that ``torch.compile`` makes in it.
 
     A product that the evidence store knows runs what was decided there. Any other is tuned while its graph is compiled:
-    a few configurations are compiled, verified, timed and raced against the library, in processes beside this one. Our
-    kernel runs where it is proven as fast as the library's; what is not decided in time runs the library's.
+    a few configurations are compiled, verified, timed and raced against the library, in processes beside this one, and
+    so are the library's own algorithms. The fastest runs where it is proven faster than what the library chooses; what
+    is not decided in time runs that.
 
     Where no GPU is that the kernels are for, a warning says so, and everything compiles as it would without this.
 

@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -255,8 +255,7 @@ class Tuner:
                 continue
             for size in _SIZES:
                 other = replace(problem, m=size)
-                known = bundle is not None and other in bundle.by_problem
-                if not known and any(self._possible(Sighting((other,), dynamic=True))):
+                if _choice(bundle, other) is None and any(self._possible(Sighting((other,), dynamic=True))):
                     away = abs(math.log2(size / problem.m))
                     found[other] = away, -Roofline.of(other, self.device).time_us
         return sorted(found, key=lambda problem: (found[problem], problem))
@@ -264,10 +263,10 @@ class Tuner:
     def _undecided(self, sighting: Sighting, bundle: Bundle | None) -> GemmProblem | None:
         """The problem of a product that is next to be decided; None if it is decided for a kernel, or wholly."""
         for problem in self._possible(sighting):
-            decision = bundle.by_problem.get(problem) if bundle is not None else None
-            if decision is None:
+            choice = _choice(bundle, problem)
+            if choice is None:
                 return problem
-            if decision.choice is not Choice.LIBRARY:
+            if choice is not Choice.LIBRARY:
                 return None
         return None
 
@@ -298,10 +297,11 @@ class Tuner:
 
     def _shown(self, sighting: Sighting, bundle: Bundle | None) -> GemmProblem:
         """The form of a product that the account shows: the one that runs a tuned kernel, else the longest."""
-        known: Mapping[GemmProblem, object] = bundle.by_problem if bundle is not None else {}
         possible = list(self._possible(sighting)) or list(sighting.problems)
-        chosen = [each.problem for each in bundle.chosen] if bundle is not None else []
-        for problem in possible:
-            if problem in chosen:
-                return problem
-        return next((problem for problem in possible if problem in known), possible[0])
+        decided = {problem: choice for problem in possible if (choice := _choice(bundle, problem)) is not None}
+        tuned = (problem for problem, choice in decided.items() if choice is not Choice.LIBRARY)
+        return next(tuned, None) or next(iter(decided), possible[0])
+
+
+def _choice(bundle: Bundle | None, problem: GemmProblem) -> Choice | None:
+    return None if bundle is None else bundle.choice(problem)

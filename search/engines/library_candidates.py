@@ -1,6 +1,7 @@
 """Time the kernels among which the library itself would choose, by an engine of another space's kernels."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilescout.search.engines.engine import CannotMeasureError, Engine, Task
@@ -8,8 +9,28 @@ from tilescout.search.measure.library_best import CANDIDATES, LibraryBest
 from tilescout.search.measure.race import Estimate
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.templates import KernelTemplate, find_template
 from tilescout.spaces.workloads import load_workload
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The library's own candidates for a problem, its first guess first.
+
+    Attributes
+    ----------
+    library, version
+        The name of the library and its version.
+    template
+        The template of its kernels.
+    tasks
+        The task of measuring each.
+    """
+
+    library: str
+    version: str
+    template: KernelTemplate
+    tasks: Sequence[Task]
 
 
 @dataclass(frozen=True)
@@ -20,16 +41,16 @@ class Candidate:
     task: Task
 
 
-def fastest_candidate(engine: Engine, gpu: int, problem: Problem, library_us: float) -> Candidate | None:
-    """The fastest of the library's own candidates; one that is clearly slower than those before it is not timed.
+def listed_candidates(
+    engine: Engine, gpu: int, problem: Problem, library_us: float, count: int = CANDIDATES
+) -> Listed | None:
+    """The kernels among which the library would choose; one that is clearly slower than those before it is not timed.
 
     None if the problem's library has no list of candidates, or the engine's own kernels are on it.
 
     Raises
     ------
-    CannotMeasureError
-        If none of them worked, or the engine can't measure.
-    SpaceError, DeviceError
+    CannotMeasureError, SpaceError, DeviceError
         If the library can't be asked.
     """
     name = load_workload(engine.template.workload).candidates
@@ -38,13 +59,30 @@ def fastest_candidate(engine: Engine, gpu: int, problem: Problem, library_us: fl
     if not engine.measures_anew:
         raise CannotMeasureError("the table that is replayed was recorded without it")
     template = find_template(name)
-    listed = engine.listing(gpu, template, problem, CANDIDATES).result()
+    listed = engine.listing(gpu, template, problem, count).result()
     names = [knob.name for knob in template.knobs]
     configurations = [Configuration(tuple(zip(names, row, strict=True))) for row in listed.rows]
     tasks = [
         Task(each, engine.describe(template, each, problem.signature), problem, library_us, math.inf, template)
         for each in configurations
     ]
+    return Listed(listed.library, listed.version, template, tasks)
+
+
+def fastest_candidate(engine: Engine, gpu: int, problem: Problem, library_us: float) -> Candidate | None:
+    """The fastest of the library's own candidates; None as `listed_candidates` says.
+
+    Raises
+    ------
+    CannotMeasureError
+        If none of them worked, or the engine can't measure.
+    SpaceError, DeviceError
+        If the library can't be asked.
+    """
+    listed = listed_candidates(engine, gpu, problem, library_us)
+    if listed is None:
+        return None
+    tasks = listed.tasks
     measured = engine.measure(gpu, tasks).result()
     timed = {at: each.timing for at, each in enumerate(measured) if each.timing is not None}
     if not timed:
@@ -55,8 +93,8 @@ def fastest_candidate(engine: Engine, gpu: int, problem: Problem, library_us: fl
     best = LibraryBest(
         library=listed.library,
         version=listed.version,
-        space=name,
-        configuration=configurations[at],
+        space=listed.template.name,
+        configuration=tasks[at].configuration,
         listed=len(tasks),
         ratio=Estimate(timing.ratio, timing.ratio_low, timing.ratio_high),
         gpu_seconds=sum(each.gpu_seconds for each in measured),

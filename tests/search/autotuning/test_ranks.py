@@ -87,10 +87,8 @@ def test_of_two_processes_one_tunes_and_both_run_the_same(tmp_path: Path, plain_
     for decision in bundle.decisions:
         evidence = decision.evidence
         assert evidence.study == STUDY
-        assert evidence.rounds > 0
-        assert evidence.high is not None
         assert evidence.library_us is not None
-        assert decision.choice is (Choice.OURS if evidence.high <= 1.002 else Choice.LIBRARY)
+        assert decision.choice is (Choice.LIBRARY if "not proven to gain" in evidence.reason else Choice.OURS)
 
 
 @pytest.mark.slow

@@ -1,0 +1,90 @@
+"""Contests of real kernels, ours and a library's, whose race has the ratios that a test says."""
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilescout.search.autotuning.contest import ContestOptions, decide, enter
+from tilescout.search.autotuning.store import EvidenceStore
+from tilescout.search.build.artifacts import ArtifactStore
+from tilescout.search.build.compilers import CompileOptions
+from tilescout.search.engines.engine import Engine, LiveOptions, Task
+from tilescout.search.engines.local import LocalEngine
+from tilescout.search.export.decisions import Choice, Outcome
+from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.race import RaceOptions
+from tilescout.spaces import devices, templates
+from tilescout.spaces.gemm import GemmProblem
+
+PROBLEM = GemmProblem(48, 64, 40)
+ALL_RACE = ContestOptions(race=RaceOptions(within=1e6, looks=3))
+
+
+@pytest.fixture(scope="module")
+def engine(fake_cublaslt: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEngine]:
+    options = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0))
+    folder, template = tmp_path_factory.mktemp("contest"), fake_cublaslt.COMPARED
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(templates._BUILT_IN, "host_cublaslt", "fake_cublaslt:TEMPLATE")
+        patch.setitem(devices.DEVICES, "host", fake_cublaslt.HOST)
+        with LocalEngine(template, folder, ("cpu",), fake_cublaslt.HOST, options) as engine:
+            yield engine
+
+
+def outcome_of(engine: Engine, ours: float, algorithms: float, options: ContestOptions = ALL_RACE) -> Outcome:
+    """The outcome of a contest whose race says these times over the library's."""
+
+    def race(gpu: int, tasks: Sequence[Task], rounds: int, pairs: int, seed: int) -> Future[Any]:
+        raced: Future[Any] = Future()
+        ratios = np.array([ours if task.template is None else algorithms for task in tasks])
+        noise = np.random.default_rng(seed).normal(1.0, 1e-4, (rounds, len(tasks)))
+        raced.set_result(ratios * noise)
+        return raced
+
+    def measure(gpu: int, tasks: Sequence[Task]) -> Future[Any]:
+        return in_batches(gpu, [replace(task, incumbent=None) for task in tasks])  # no slow one is given up early
+
+    default, in_batches = engine.template.default(PROBLEM, engine.device), engine.measure
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "race", race)
+        patch.setattr(engine, "measure", measure)
+        found = decide(engine, enter(engine, PROBLEM, [default]), options, time.monotonic() + 60)
+    assert found is not None
+    return found
+
+
+@pytest.mark.slow
+def test_the_fastest_is_chosen_whosever_it_is_and_its_algorithm_is_kept(engine: LocalEngine, tmp_path: Path) -> None:
+    algorithm, ours = outcome_of(engine, 0.95, 0.9), outcome_of(engine, 0.9, 0.95)
+
+    assert (algorithm.choice, ours.choice) == (Choice.ALGORITHM, Choice.OURS)
+    assert (algorithm.space, algorithm.library) == ("host_cublaslt", "13.1.0")
+    assert "cuBLASLt's algorithm" in algorithm.evidence.reason
+    assert algorithm.evidence.ratio == pytest.approx(0.9, abs=1e-3)
+    store = EvidenceStore(tmp_path / "evidence", {"gpu": "the host"}, engine.template)
+    with store.lock(10):
+        bundle = store.add([algorithm], ArtifactStore(tmp_path / "artifacts"), "host", "host")
+    assert bundle.choice(PROBLEM) is Choice.ALGORITHM
+    assert bundle.kernels[bundle.by_problem[PROBLEM].kernel].library == "13.1.0"
+
+
+@pytest.mark.slow
+def test_what_gains_too_little_to_be_told_in_a_model_stays_the_librarys(engine: LocalEngine) -> None:
+    level = outcome_of(engine, 0.995, 0.994)
+
+    assert level.choice is Choice.LIBRARY
+    assert level.configuration is None
+    assert "not proven to gain 1% over torch.mm: 0.9" in level.evidence.reason
+    assert outcome_of(engine, 0.995, 0.994, replace(ALL_RACE, margin=0.0)).choice is not Choice.LIBRARY
+
+
+@pytest.mark.slow
+def test_the_librarys_own_take_no_part_where_none_are_asked_for(engine: LocalEngine) -> None:
+    assert outcome_of(engine, 0.95, 0.9, replace(ALL_RACE, guesses=0)).choice is Choice.OURS
