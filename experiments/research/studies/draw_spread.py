@@ -4,7 +4,7 @@
 
 Real models repeat a few sizes, so a model learned from them alone has seen few ratios of m to n to k. These sizes are a
 Sobol sequence in the logarithms of m, n and k, which leaves no gap. n and k are multiples of 64 as most widths are, and
-every fourth problem's are multiples of 8 only. The products (n, k) of the published models of `draw-problems`
+every fourth problem's are multiples of 16 bytes only. The products (n, k) of the published models of `draw-problems`
 are passed over: nothing may be learned on those.
 """
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tilescout.experiments.commands.options import seed_option
 from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.studies.draw_problems import keep_suite, products
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.suite import Entry
 
 PROBLEMS = 48
@@ -34,13 +35,13 @@ def _log_scaled(share: NDArray[np.float64], low: int, high: int) -> NDArray[np.f
     return scaled
 
 
-def drawn(seed: int) -> Iterator[Entry]:
-    """The problems, in the order of the sequence."""
+def drawn(seed: int, types: str = "bf16", most: int = PROBLEMS) -> Iterator[Entry]:
+    """The problems of these types, in the order of the sequence."""
     from scipy.stats import qmc
 
     kept_out = {product[1:] for kind in ("dense", "vocabulary", "deep") for product in products(kind)}
     points = qmc.Sobol(3, rng=np.random.default_rng(seed)).random_base2(9)
-    granule = np.where(np.arange(len(points)) % 4 == 3, 8, 64)
+    granule = np.where(np.arange(len(points)) % 4 == 3, 16 // GemmProblem.parse(f"64x64x64:{types}").element.bytes, 64)
     m = np.rint(_log_scaled(points[:, 0], *ROWS)).astype(int)
     n, k = (
         np.maximum(np.rint(_log_scaled(points[:, column], *limits) / granule), 1).astype(int) * granule
@@ -49,16 +50,18 @@ def drawn(seed: int) -> Iterator[Entry]:
     small = (2 * m * n * k <= MOST_FLOP) & (2 * (m * n + m * k + n * k) <= MOST_BYTES)
     found = 0
     for row in np.flatnonzero(small):
-        if (int(n[row]), int(k[row])) not in kept_out and found < PROBLEMS:
+        if (int(n[row]), int(k[row])) not in kept_out and found < most:
             found += 1
-            yield Entry(f"{m[row]}x{n[row]}x{k[row]}:bf16", "spread")
+            yield Entry(f"{m[row]}x{n[row]}x{k[row]}:{types}", "spread")
 
 
 @study("nothing but a sequence of numbers", out_required=True)
+@click.option("--types", default="bf16", show_default=True, help="Of the products, as in `e4m3-bf16`.")
+@click.option("--problems", type=click.IntRange(min=1), default=PROBLEMS, show_default=True, help="How many.")
 @seed_option
-def main(run: Run, seed: int) -> None:
+def main(run: Run, types: str, problems: int, seed: int) -> None:
     """Write the suite of evenly spread problems."""
-    entries = list(drawn(seed))
+    entries = list(drawn(seed, types, problems))
     for entry in entries:
         click.echo(entry.problem)
     source = f"a Sobol sequence of seed {seed} in the logarithms of m, n and k; sizes of published models are left out"

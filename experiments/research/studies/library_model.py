@@ -2,7 +2,7 @@
 
     python -m tilescout.experiments.research library-model TIMES --model cublaslt-h200.npz
 
-TIMES is the folder that `library-exhaustive` wrote, a file a problem. The model learns from a random part of each
+TIMES is the folder that `library-screen` wrote, a file a problem. The model learns from a random part of each
 problem's rows and from its fastest. It is judged on problems that it did not learn from: of all rows that were screened
 of such a problem, the first guesses of the library's heuristic are tried, then those that the model expects to be the
 fastest. The regret after some trials is how much slower the fastest of these is than the fastest of all, by the times
@@ -25,6 +25,7 @@ from tilescout.costmodel.forest import ForestModel, ForestOptions
 from tilescout.costmodel.persistence import ModelCard, TrainingTable, save_model
 from tilescout.experiments.commands.options import seed_option
 from tilescout.experiments.research.runner import Run, study
+from tilescout.experiments.research.screening import Screened
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.gemm import GemmProblem
@@ -38,7 +39,7 @@ TRIALS = (8, 12, 16, 24, 40)
 
 
 @dataclass(frozen=True)
-class Screened:
+class Ordered:
     """The times of one problem.
 
     Attributes
@@ -59,21 +60,16 @@ class Screened:
     guess: NDArray[np.int64]
 
     @classmethod
-    def read(cls, path: Path, device: str) -> "Screened":
-        """Read a file of `library-exhaustive`.
+    def read(cls, path: Path, device: str) -> "Ordered":
+        """Read a file of a screening.
 
         Raises
         ------
         ModelError
             If it can't be read.
         """
-        try:
-            with np.load(path, allow_pickle=False) as held:
-                rows, us = held["rows"].astype(np.int64), held["us"].astype(np.float64)
-        except (OSError, ValueError, KeyError) as error:
-            raise ModelError(f"{path} holds no times of a screening: {error}") from error
-        name, _, rest = path.stem.partition("-")
-        problem, template = GemmProblem.parse(f"{name}:{rest.replace('-', ':', 1)}"), find_template(SPACE)
+        found, template = Screened.read(path), find_template(SPACE)
+        problem, rows, us = found.problem, found.rows.astype(np.int64), found.us
         order = np.argsort(us, kind="stable")[: int(np.isfinite(us).sum())]
         codes = SearchSpace.codes_of(template.knobs, rows[order].tolist())
         space = template.space_of(codes, problem, find_device(device))
@@ -106,7 +102,7 @@ class Screened:
 
 
 def judged(
-    screened: Sequence[Screened], samples: Sequence[Sample], options: ForestOptions, folds: int, least: float
+    screened: Sequence[Ordered], samples: Sequence[Sample], options: ForestOptions, folds: int, least: float
 ) -> dict[str, list[float]]:
     """The regrets on each problem whose best takes `least` µs, by a model that learned from none of its fold."""
     found = {}
@@ -119,7 +115,7 @@ def judged(
     return found
 
 
-@study("files that library-exhaustive wrote")
+@study("files that library-screen wrote")
 @click.argument("times", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--device", default="h200", show_default=True, help="The device that they were taken on.")
 @click.option("--most", type=click.IntRange(min=1), default=1500, show_default=True, help="Random rows of a problem.")
@@ -146,7 +142,7 @@ def main(
     """Learn from the times in TIMES, and judge the model on problems that it did not learn from."""
     console = Console(width=160)
     files = sorted(times.glob("*.npz"))
-    screened = [Screened.read(file, device) for file in files]
+    screened = [Ordered.read(file, device) for file in files]
     samples = [one.sample(most, np.random.default_rng([seed, at])) for at, one in enumerate(screened)]
     options = ForestOptions(trees=trees, leaf=leaf, seed=seed)
     found = judged(screened, samples, options, folds, least)

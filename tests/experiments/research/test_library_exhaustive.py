@@ -2,6 +2,9 @@
 
 import importlib
 import json
+from collections.abc import Sequence
+from functools import partial
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 
@@ -9,16 +12,20 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from numpy.typing import NDArray
 from rich.console import Console
 
+from tilescout.experiments.research import screening
 from tilescout.experiments.research.inductor_backends import NoBackendError, tune_by
-from tilescout.experiments.research.studies import backends, library_exhaustive
+from tilescout.experiments.research.screening import Screen, Screened, screened
+from tilescout.experiments.research.studies import backends, library_exhaustive, library_screen
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.build.compilers import described_artifact
 from tilescout.search.measure.worker import Worker
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces import devices, templates
-from tilescout.spaces.cublaslt.algorithms import KNOBS
+from tilescout.spaces.cublaslt import algorithms
+from tilescout.spaces.cublaslt.algorithms import KNOBS, Row
 from tilescout.spaces.gemm import Gemm, GemmProblem
 from tilescout.spaces.knobs import Configuration
 
@@ -46,23 +53,61 @@ def test_all_algorithms_are_screened_and_a_search_is_compared_with_the_best(
     asked = ["--device", "cpu", "--out", str(out), "--store", str(tmp_path), "--times", str(times), "--trials", "4"]
 
     # The library's custom option 3 takes the process down, and is legal.
-    monkeypatch.setitem(importlib.import_module("tilescout.spaces.cublaslt.algorithms").VALUES, "custom_option", (0, 1))
-    suite = tmp_path / "one.toml"
-    suite.write_text('title = "one"\nsource = "none"\nproblems = ["8x48x40:bf16"]\n')
-    asked += ["--screen", str(suite), "--sampler", "random"]
+    monkeypatch.setitem(algorithms.VALUES, "custom_option", (0, 1))
+    asked += ["--sampler", "random"]
     done = CliRunner().invoke(library_exhaustive.main, [*asked, "--problem", "16x48x40:bf16"])
 
     assert done.exit_code == 0, done.output
-    assert (times / "8x48x40-bf16.npz").exists()
     one = json.loads(out.read_text())["result"]["problems"]["16x48x40:bf16"]
     assert one["screened"] == one["legal"] > 8
     assert one["refused"] == 0
     answer = one["answers"]["random"]
     assert answer["trials"] == 4
     assert answer["slower by"] >= 0
-    with np.load(times / "16x48x40-bf16.npz") as held:
-        assert held["rows"].shape == (one["legal"], len(KNOBS))
-        assert (held["us"] > 0).all()
+    found = Screened.read(times / "16x48x40-bf16.npz")
+    assert found.rows.shape == (one["legal"], len(KNOBS))
+    assert (found.us > 0).all()
+
+
+def test_a_suite_is_screened_the_heuristics_candidates_first_and_what_has_none_is_told(
+    host: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library_screen, "SPACE", "host_cublaslt")
+    monkeypatch.setitem(algorithms.VALUES, "custom_option", (0, 1))  # 3 takes the process down, and is legal
+    suite, times, out = tmp_path / "two.toml", tmp_path / "times", tmp_path / "out.json"
+    suite.write_text('title = "two"\nsource = "none"\nproblems = ["8x48x40:bf16", "8x48x40:e4m3-bf16:bias"]\n')
+    asked = [str(suite), "--times", str(times), "--out", str(out), "--device", "cpu", "--listers", "0"]
+
+    done = CliRunner().invoke(library_screen.main, asked)
+
+    assert done.exit_code == 0, done.output
+    told = json.loads(out.read_text())["result"]
+    for problem, one in told.items():
+        found = Screened.read(times / f"{problem.replace(':', '-')}.npz")
+        assert str(found.problem) == problem
+        assert len(found.us) == one["screened"] == one["legal"]
+        guesses = int((found.rows[:, 0] > 0).sum())
+        assert set(found.rows[:guesses, 0]) == set(range(1, guesses + 1))
+
+
+def test_neighbours_of_the_fastest_are_screened_before_others() -> None:
+    """Of 64 x 64 algorithms a screening that may try a quarter finds the fastest, on whose way no knob is a trap."""
+
+    class Smooth(Screen):
+        def __init__(self) -> None:
+            self.fastest_us = 1.0
+
+        def times(self, rows: Sequence[Row]) -> NDArray[np.float64]:
+            return np.array([1 + abs(row[2] - 40) + abs(row[3] - 50) for row in rows], dtype=np.float64)
+
+    rows = np.zeros((64 * 64, len(KNOBS)), dtype=np.int32)
+    rows[:, 2], rows[:, 3] = np.divmod(np.arange(len(rows)), 64)
+    rows[0, 0] = 1
+
+    found = screened(Smooth(), PROBLEM, rows, seconds=9, seed=0, clock=partial(next, count()))
+
+    assert len(found.us) == 8 * screening.BATCH == len(rows) / 4
+    assert found.rows[np.argmin(found.us), 2:4].tolist() == [40, 50]
 
 
 def test_inductor_compiles_by_one_backend_or_says_that_it_can_not() -> None:

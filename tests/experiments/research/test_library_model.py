@@ -43,7 +43,7 @@ def test_a_model_of_other_problems_finds_the_best_of_one(times: Path) -> None:
 
 
 def test_rows_are_ordered_by_their_times_with_their_own_features(times: Path) -> None:
-    one = library_model.Screened.read(times / "64x512x256-bf16.npz", "h200")
+    one = library_model.Ordered.read(times / "64x512x256-bf16.npz", "h200")
 
     assert len(one.us) == 159
     assert (np.diff(one.us) >= 0).all()
