@@ -79,6 +79,7 @@ class CollectRequest:
     also: Path | None
     prune: float | None
     compile_first: bool
+    races: int
     device: str
     gpus: int | None
     cluster: str | None
@@ -127,6 +128,13 @@ class CollectRequest:
 @click.option(
     "--compile-first", is_flag=True, help="Measure when all is compiled: takes longer, and nothing disturbs it."
 )
+@click.option(
+    "--races",
+    type=click.IntRange(min=0),
+    default=CampaignOptions().finals,
+    show_default=True,
+    help="Races of a problem's fastest rows at most.",
+)
 @click.option("--device", default="auto", show_default=True, metavar="auto|cuda[:N]|replay", help="Measure or replay.")
 @gpus_option
 @cluster_option
@@ -156,7 +164,7 @@ def collect(asked: CollectRequest) -> None:
         raise StoreError(f"can't write {asked.out}: its folder does not exist")
     template = named_template(asked.space, asked.table)
     problems = suite_problems(template, asked.suite, asked.signature)
-    options = CampaignOptions(prune=asked.prune, compile_first=asked.compile_first, seed=asked.seed)
+    options = CampaignOptions(prune=asked.prune, compile_first=asked.compile_first, seed=asked.seed, finals=asked.races)
     # By the first pilot alone: a second one would cost as much as it saves where each row is to be known.
     protocol = ProtocolOptions(prune=math.inf, prune_at_once=math.inf if asked.prune is None else asked.prune)
     live = replace(LiveOptions(), protocol=protocol)

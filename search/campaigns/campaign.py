@@ -41,7 +41,7 @@ class CampaignOptions:
     race
         The options of the races in which the fastest rows of each problem are measured anew.
     finals
-        Races of a problem at most: they go on until the fastest row is one that was raced.
+        Races of a problem at most: they go on until the fastest row is one that was raced. None at all if 0.
     batch
         Tasks that a GPU is given at a time.
     worthwhile

@@ -1,5 +1,6 @@
 """The space of the grouped Hopper GEMM: its rules, its default, and that what it holds compiles without spills."""
 
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from tilescout.spaces.grouped_gemm_sm90.layout import block_bytes
 from tilescout.spaces.grouped_gemm_sm90.template import shape_of
 from tilescout.spaces.knobs import Value
 from tilescout.spaces.routing import Routing
+from tilescout.spaces.subspace import read_subspace
 from tilescout.spaces.templates import find_template
 
 TEMPLATE, H200 = find_template("grouped_gemm_sm90"), DEVICES["h200"]
@@ -57,6 +59,15 @@ def test_the_default_goes_by_the_groups_of_most_tokens_not_by_the_mean_expert() 
     few, many = (TEMPLATE.default(TEMPLATE.parse(f"256x4096x4096x7168:bf16:{r}"), H200) for r in ("balanced", "zipf-1"))
     assert (few["swap_ab"], few["tile_n"]) == (1, 16)
     assert (many["swap_ab"], many["tile_n"]) == (0, 192)
+
+
+def test_every_part_of_the_recorded_sub_space_holds_something_of_a_large_problem() -> None:
+    path = Path(str(files("tilescout.search.tables").joinpath("recorded", "grouped_gemm_sm90-subspace.toml")))
+    parts = read_subspace(path, TEMPLATE.knobs)
+    space = TEMPLATE.space(TEMPLATE.parse("128x4096x1536x2048:bf16:zipf-1"), H200)
+    held = [int(part.holds(space).sum()) for part in parts.parts]
+    assert min(held) > 0
+    assert sum(held) == parts.holds(space).sum()  # none is in two
 
 
 def test_rows_that_tma_can_not_move_and_too_many_experts_are_refused() -> None:

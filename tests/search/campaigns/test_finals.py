@@ -56,6 +56,9 @@ def test_there_are_no_more_than_is_allowed() -> None:
     timed = measured({0: 1.5, 1: 0.90, 2: 0.91, 3: 0.95, 4: 0.96})
     track = Track({0: 1.5, 1: 1.0, 2: 1.1, 3: 0.95, 4: 0.97})
 
+    assert race_final(timed, 0, track.measure, OPTIONS, attempts=0, seed=0) == Final()
+    assert not track.races
+
     final = race_final(timed, 0, track.measure, OPTIONS, attempts=1, seed=0)
 
     assert len(track.races) == 1
