@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, fields
 from importlib.resources import files
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +27,7 @@ from tilescout.costmodel.trees import LEAF, Forest
 from tilescout.costmodel.uncertainty import Ensemble, Errors
 from tilescout.spaces.errors import MALFORMED, ModelError, one_line
 from tilescout.spaces.inputs import parse_json, read_regular
-from tilescout.spaces.outputs import check_replaceable
+from tilescout.spaces.outputs import check_replaceable, publish
 from tilescout.spaces.texts import file_name
 
 FORMAT = 3
@@ -105,12 +106,10 @@ def save_model(path: Path, model: SavedModel, card: ModelCard) -> None:
         "errors": asdict(model.fitted.errors),
     }
     text = json.dumps(about, sort_keys=True)
-    temporary = path.with_name(f".{path.name}.tmp")
+    archive = BytesIO()
+    np.savez_compressed(archive, allow_pickle=False, card=np.array(text), **arrays)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, card=np.array(text), **arrays)
-        temporary.replace(path)
+        publish({path: archive.getvalue()})
     except OSError as error:
         raise ModelError(f"can't write the model {path}: {error.strerror}") from error
 

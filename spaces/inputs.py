@@ -24,6 +24,10 @@ _DEPTH = 64  # of objects and lists in one another; ours have some 5
 # A key of more than 16 parts: the parser takes quadratic time for the parts, 75,000 of them in 150 kB.
 _LONG_KEY = re.compile(r"""(?<![A-Za-z0-9_-])(?:(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){16}""")
 
+# Halves of characters, which JSON writes as pairs: a half alone is no text, and no file or database takes it. They are
+# looked for where one can be: in an escape, in bytes that UTF-8 does not have, and in UTF-16, which has zeros.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]|\x00")
+
 _KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
@@ -97,7 +101,7 @@ def parse_json(content: bytes | str, items: int = _ITEMS) -> Any:
     Raises
     ------
     ValueError
-        If it is no JSON, or has more values, or they are deep in one another.
+        If it is no JSON, or has more values, or they are deep in one another, or a text in it can't be encoded.
     """
     text = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     if text.count(b",") + text.count(b"[") + text.count(b"{") > items:
@@ -107,6 +111,8 @@ def parse_json(content: bytes | str, items: int = _ITEMS) -> Any:
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     _check_depth(value)
+    if _SURROGATE.search(text):
+        json.dumps(value, ensure_ascii=False).encode()  # raises a ValueError where a half of a pair is alone
     return value
 
 

@@ -5,6 +5,7 @@ Python puts the working directory in front of all other places when it is starte
 module of that name. Every process that is started goes through here.
 """
 
+import ctypes
 import os
 import sys
 import threading
@@ -16,8 +17,11 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.popen_spawn_posix import Popen
 from multiprocessing.process import BaseProcess
 from multiprocessing.resource_tracker import ensure_running
+from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from tilescout.spaces.texts import starred
 
 _ENVIRONMENT = {"PYTHONSAFEPATH": "1"}
 
@@ -39,6 +43,23 @@ def module_places() -> list[str]:
     """
     places = [place for place in sys.path if place]
     return places if len(places) == len(sys.path) else [*places, os.getcwd()]
+
+
+def hide_secrets() -> None:
+    """Write stars over the passwords of addresses in the arguments of this process, as all users can list them.
+
+    Linux lists what is in the memory where a process got its arguments; Python has copies of its own, which stay.
+    Elsewhere nothing happens.
+    """
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        start, end = int(fields[45]), int(fields[46])  # numbers 48 and 49, the first of these being number 3: proc(5)
+        typed = Path("/proc/self/cmdline").read_bytes()
+    except (OSError, ValueError, IndexError):
+        return
+    hidden = b"\0".join(map(starred, typed.split(b"\0")))
+    if 0 < start < end and len(hidden) == end - start and hidden != typed:
+        ctypes.memmove(start, hidden, len(hidden))
 
 
 class _Folder(MetaPathFinder):

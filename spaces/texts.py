@@ -8,9 +8,9 @@ import hashlib
 import re
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_PASSWORD = re.compile(r"(://[^\s/:@]*):\S*@")
+_PASSWORD = re.compile(r"(://[^\s/:@]*:)(?P<secret>\S*)@")
 _SECRET_VALUE = re.compile(
-    r"([?&;][^\s=&]*(?:pass|pwd|secret|token|key|credential|auth|sig)[^\s=&]*=)[^\s&#'\"]+", re.IGNORECASE
+    r"([?&;][^\s=&]*(?:pass|pwd|secret|token|key|credential|auth|sig)[^\s=&]*=)(?P<secret>[^\s&#'\"]+)", re.IGNORECASE
 )
 _LONGEST_NAME = 200  # bytes of a file's name, which suffixes are added to; file systems take 255
 
@@ -26,7 +26,16 @@ def plain(text: object) -> str:
 
 def without_secrets(text: str) -> str:
     """Text whose addresses have no passwords: neither before the host, nor in values that are named like one."""
-    return _SECRET_VALUE.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
+    return _SECRET_VALUE.sub(r"\1***", _PASSWORD.sub(r"\1***@", text))
+
+
+def starred(argument: bytes) -> bytes:
+    """An argument of a command, as long as it was, with a star for every byte of the passwords of addresses in it."""
+    for pattern in (_PASSWORD, _SECRET_VALUE):
+        found = re.finditer(pattern.pattern.encode(), argument, pattern.flags & re.IGNORECASE)
+        for start, end in [match.span("secret") for match in found]:
+            argument = argument[:start] + b"*" * (end - start) + argument[end:]
+    return argument
 
 
 def printable(text: str) -> str:

@@ -21,7 +21,7 @@ from tilescout.experiments.commands.former import todays
 from tilescout.experiments.commands.options import examples
 from tilescout.spaces.errors import ResumableError, TilescoutError, one_line
 from tilescout.spaces.faults import described, place_of
-from tilescout.spaces.processes import safe_processes
+from tilescout.spaces.processes import hide_secrets, safe_processes
 from tilescout.spaces.texts import printable, without_secrets
 
 # The module and function of each command, imported when it is used: `tilescout --help` costs no torch. What that
@@ -130,6 +130,7 @@ def run_command(command: click.Command) -> None:
     An error is one line on standard error and code 2, also one of a user's own code, such as a template's. An error of
     tilescout that it did not expect is a traceback.
     """
+    hide_secrets()
     run = _Run()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal may know no µ

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from tilescout.experiments.commands.completion import TABLE, complete_suites
 from tilescout.experiments.commands.options import (
+    check_mlflow,
     cluster_option,
     collected,
     examples,
@@ -162,6 +163,7 @@ def collect(asked: CollectRequest) -> None:
         raise TableError(f"a table is a {SUFFIX} file, not {asked.out}")
     if not asked.out.parent.is_dir():
         raise StoreError(f"can't write {asked.out}: its folder does not exist")
+    check_mlflow(asked.mlflow_uri, asked.store)
     template = named_template(asked.space, asked.table)
     problems = suite_problems(template, asked.suite, asked.signature)
     options = CampaignOptions(prune=asked.prune, compile_first=asked.compile_first, seed=asked.seed, finals=asked.races)

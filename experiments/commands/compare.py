@@ -11,6 +11,7 @@ from tilescout.experiments.commands.completion import TABLE, complete_samplers
 from tilescout.experiments.commands.options import (
     STDOUT,
     Seconds,
+    check_mlflow,
     check_result,
     collected,
     examples,
@@ -105,6 +106,7 @@ def compare(asked: CompareRequest) -> None:
     if asked.resume and asked.anew:
         raise click.UsageError("give one of --resume and --anew")
     check_result(asked.json_path)
+    check_mlflow(asked.mlflow_uri, asked.store)
     names = [name.strip() for name in asked.samplers.split(",") if name.strip()]
     out = asked.out or asked.store / "compare"
     console = Console(stderr=True)

@@ -6,13 +6,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
-from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.experiments.commands.dispatcher_plot import draw
 from tilescout.experiments.commands.options import (
+    STDOUT,
+    Seconds,
+    check_mlflow,
     check_output,
     check_result,
     collected,
@@ -24,8 +26,8 @@ from tilescout.experiments.commands.options import (
     write_result,
 )
 from tilescout.search.dispatch.building import DispatchOptions, candidates, measure_dispatcher, predict_dispatcher
-from tilescout.search.dispatch.dispatcher import Dispatcher, read_dispatcher
-from tilescout.search.dispatch.kernels import MOST_ROWS, portfolio_of
+from tilescout.search.dispatch.dispatcher import LARGEST_M, MOST_KERNELS, Dispatcher, is_dispatcher
+from tilescout.search.dispatch.kernels import MOST_CANDIDATES, MOST_ROWS, portfolio_of
 from tilescout.search.dispatch.measuring import SWEEPING, Sweep
 from tilescout.search.dispatch.points import Point
 from tilescout.search.dispatch.recorded import read_sweep
@@ -38,6 +40,8 @@ from tilescout.spaces.errors import DeviceError, ModelError, StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.outputs import is_matplotlib, write_whole
 from tilescout.spaces.templates import KernelTemplate, load_template
+from tilescout.spaces.terminal import Console
+from tilescout.spaces.texts import file_name
 
 _LOG = logging.getLogger(__name__)
 _SECONDS = 70.0
@@ -81,18 +85,22 @@ class DispatcherRequest:
 )
 @space_argument
 @click.option("--product", required=True, metavar="NxK[:...]", help="n and k, and the types, layout and epilogue.")
-@click.option("--kernels", type=click.IntRange(1, 64), default=8, show_default=True, help="Most kernels to keep.")
-@click.option("--most-rows", type=click.IntRange(16, 1 << 20), default=MOST_ROWS, show_default=True, help="Largest m.")
+@click.option(
+    "--kernels", type=click.IntRange(1, MOST_KERNELS), default=8, show_default=True, help="Most kernels to keep."
+)
+@click.option(
+    "--most-rows", type=click.IntRange(16, LARGEST_M), default=MOST_ROWS, show_default=True, help="Largest m."
+)
 @click.option(
     "--candidates",
-    type=click.IntRange(1, 1000),
+    type=click.IntRange(1, MOST_CANDIDATES),
     default=DispatchOptions.candidates,
     show_default=True,
     help="Kernels of the space's portfolio to choose among: those that a model expects to serve best.",
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=1),
+    type=Seconds(min=1),
     default=_SECONDS,
     show_default=True,
     help="Time to measure for at most, besides compiling.",
@@ -129,42 +137,36 @@ def dispatcher(asked: DispatcherRequest) -> None:
     problem = GemmProblem.parse(f"1x{asked.product}")
     template.check(problem)
     found = _built(asked, template, problem)
-    place = asked.out or asked.store / "dispatchers" / f"{found.name}.json"
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"can't write {place}: {error.strerror}") from error
-    found.write(place)
+    place = asked.out or asked.store / "dispatchers" / f"{file_name(found.name)}.json"
     console = console_beside(asked.json_path)
     print_dispatcher(found, console)
+    write_result(asked.json_path, found.to_dict())
+    try:
+        found.write(place)
+    except StoreError:
+        if asked.json_path is None:
+            write_result(STDOUT, found.to_dict())
+        raise
     if asked.python is not None:
         write_whole(asked.python, python_text(found).encode())
     if asked.plot is not None:
         draw(found, asked.plot)
     _log(found, asked, place)
     console.print(f"dispatcher: {place}", highlight=False, soft_wrap=True)
-    write_result(asked.json_path, found.to_dict())
 
 
 def _check(asked: DispatcherRequest) -> None:
     check_result(asked.json_path)
+    check_mlflow(asked.mlflow_uri, asked.store)
     if asked.device not in DEVICES and asked.device != "cuda" and not asked.device.removeprefix("cuda:").isdigit():
         raise DeviceError(f"unknown device {asked.device!r}, allowed are cuda, cuda:N, and {', '.join(DEVICES)}")
     for path, kind, is_one in (
-        (asked.out, "a dispatcher", _is_dispatcher),
+        (asked.out, "a dispatcher", is_dispatcher),
         (asked.python, "a dispatcher in Python", lambda file: "kernel_of" in file.read_text(errors="replace")),
         (asked.plot, "a plot", is_matplotlib),
     ):
         if path is not None:
             check_output(path, kind, is_one)
-
-
-def _is_dispatcher(path: Path) -> bool:
-    try:
-        read_dispatcher(path)
-    except StoreError:
-        return False
-    return True
 
 
 def _built(asked: DispatcherRequest, template: KernelTemplate, problem: GemmProblem) -> Dispatcher:

@@ -7,6 +7,7 @@ from tilescout.search.dispatch.dispatcher import Dispatcher
 from tilescout.search.dispatch.kernels import Kernels
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import StoreError
+from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.templates import find_template
 
 
@@ -20,9 +21,9 @@ def draw(dispatcher: Dispatcher, path: Path) -> None:
     """
     if not dispatcher.points:
         raise StoreError("nothing of the dispatcher was measured, so that there is no regret to draw")
-    from matplotlib.figure import Figure
+    from tilescout.search.tracking.plots import figure_type, to_png
 
-    figure = Figure(figsize=(9, 7), dpi=120, layout="constrained")
+    figure = figure_type()(figsize=(9, 7), dpi=120, layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     for number in range(len(dispatcher.kernels)):
         shown = [(point.m, point.ratios[number].value) for point in dispatcher.points if number in point.ratios]
@@ -49,4 +50,4 @@ def draw(dispatcher: Dispatcher, path: Path) -> None:
     below.legend(fontsize="small")
     product = str(dispatcher.problem).removeprefix("1x")
     figure.suptitle(f"{dispatcher.space} on {dispatcher.device}, {product}: {len(dispatcher.stretches)} ranges of m")
-    figure.savefig(path)
+    write_whole(path, to_png(figure))

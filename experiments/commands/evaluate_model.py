@@ -27,6 +27,7 @@ from tilescout.costmodel.heuristics import PRECISIONS, is_installed, matches, su
 from tilescout.costmodel.ranking import RankingModel, RankingOptions
 from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.options import (
+    check_mlflow,
     check_result,
     collected,
     console_beside,
@@ -100,6 +101,12 @@ def evaluate_model(asked: EvaluationRequest) -> None:
     is trained for each problem. The models are kept in the store; an interrupted run continues with those it has.
     """
     check_result(asked.json_path)
+    if asked.plots is not None:
+        from tilescout.experiments.commands.model_plots import check_plots
+
+        check_plots(asked.plots)
+    if asked.mlflow_uri:
+        check_mlflow(asked.mlflow_uri, asked.store)
     template = load_template(asked.space)
     recorded = named_table(template, asked.table)
     options = BlendOptions(

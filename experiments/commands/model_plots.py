@@ -9,11 +9,27 @@ from typing import Any
 import numpy as np
 
 from tilescout.costmodel.estimator import Prediction, Sample
+from tilescout.experiments.commands.options import make_folder
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.outputs import check_replaceable, is_matplotlib, write_whole
 
+_SUFFIX = ".png"
+
 Drawn = Mapping[str, Sequence[tuple[Sample, Prediction]]]
 """What was predicted, by the model and what was left out."""
+
+
+def check_plots(folder: Path) -> None:
+    """Refuse a folder that can't be written, or has other files under the names of plots, before anything is drawn.
+
+    Raises
+    ------
+    StoreError
+        If it can't, or has.
+    """
+    make_folder(folder)
+    for path in folder.glob(f"*{_SUFFIX}"):
+        check_replaceable(path, "a plot", is_matplotlib, StoreError)
 
 
 def draw_and_log(drawn: Drawn, result: Mapping[str, Any], folder: Path | None, uri: str | None) -> None:
@@ -51,7 +67,7 @@ def draw_predictions(name: str, predicted: Sequence[tuple[Sample, Prediction]], 
     calibration.set_xlabel("share of times that the interval promises")
     calibration.set_ylabel("share found inside")
     figure.suptitle(name)
-    path = folder / f"{name.replace(', ', '-').replace(' ', '-')}.png"
+    path = folder / f"{name.replace(', ', '-').replace(' ', '-')}{_SUFFIX}"
     check_replaceable(path, "a plot", is_matplotlib, StoreError)
     write_whole(path, to_png(figure))
     return path

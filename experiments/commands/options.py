@@ -152,7 +152,7 @@ steps_option = click.option(
 storage_option = click.option(
     "--storage",
     metavar="URL|FOLDER",
-    help="Where studies are: a database that tuners share, as postgresql://user:password@host/name, or a folder. "
+    help="Where studies are: a database that tuners share, as postgresql://user@host/name, or a folder. "
     "[default: a folder of the store]",
 )
 STDOUT = Path("-")
@@ -316,6 +316,38 @@ def check_output(path: Path, kind: str, is_one: Callable[[Path], bool]) -> None:
     check_writable(path)
     if path.is_file():
         check_replaceable(path, kind, is_one, StoreError)
+
+
+def check_mlflow(uri: str | None, store: Path) -> None:
+    """Refuse an MLflow store that can't be opened, before the work that is to be logged there.
+
+    Raises
+    ------
+    StoreError
+        If it can't.
+    """
+    from tilescout.search.tracking import default_store, open_client, quiet_mlflow
+
+    if uri is None:
+        default_store(store)  # a file in a folder of ours: made when it is needed
+        return
+    with quiet_mlflow():
+        open_client(uri)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder where it lacks, and refuse one that can't be written, before the work that is to be written there.
+
+    Raises
+    ------
+    StoreError
+        If it can't.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"can't make the folder {folder}: {error.strerror}") from error
+    check_writable(folder / "any")
 
 
 def check_writable(path: Path) -> None:

@@ -138,9 +138,9 @@ def portfolio(asked: PortfolioRequest) -> None:
     found = choose_portfolio(regrets.logs, regrets.weights, asked.kernels, asked.exchanges)
     result = summary(template, regrets, found, asked, signature)
     _print(result, console_beside(asked.json_path))
+    write_result(asked.json_path, result)
     if asked.plot is not None:
         _draw(result, asked.plot)
-    write_result(asked.json_path, result)
 
 
 def _tables(template: KernelTemplate, asked: PortfolioRequest) -> list[Table]:

@@ -18,8 +18,10 @@ from tilescout.costmodel.ranking import RankingOptions
 from tilescout.costmodel.uncertainty import FOLDS, Ensemble
 from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.options import (
+    check_mlflow,
     collected,
     examples,
+    make_folder,
     seed_option,
     shown_at,
     space_argument,
@@ -87,6 +89,7 @@ def train(asked: TrainRequest) -> None:
     Writes SPACE-DEVICE.npz and analytic-DEVICE.json. `tilescout predict` and the sampler `guided` use the shipped
     models unless --model names another. MLflow's registry gets the model, with how good it is on problems left out.
     """
+    check_mlflow(asked.mlflow_uri, asked.store)
     template = load_template(asked.space)
     tables = named_tables(template, asked.tables)
     left_out = [template.parse(text) for text in asked.without]
@@ -96,6 +99,7 @@ def train(asked: TrainRequest) -> None:
     folder = asked.out if asked.out is not None else asked.store / "models"
     path = folder / f"{file_name(f'{asked.space}-{device}'.replace(':', '-'))}.npz"
     analytic = folder / f"{file_name(f'analytic-{device}')}.json"
+    make_folder(folder)
     check_model_file(path)
     check_replaceable(analytic, "a calibration", lambda file: has_keys(file, _CALIBRATION), ModelError)
     console = Console()

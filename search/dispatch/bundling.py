@@ -4,13 +4,15 @@ from collections.abc import Sequence
 
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.dispatch.dispatcher import SLOWER, Dispatcher
+from tilescout.search.dispatch.kernels import Kernels
+from tilescout.search.dispatch.steps import Grid
 from tilescout.search.export.decisions import Choice, Evidence, Outcome
-from tilescout.search.export.from_studies import Dispatched, kernel_of
+from tilescout.search.export.from_studies import Dispatched, exportable, kernel_of
 from tilescout.search.export.ranges import Dispatch, Range
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import ExportError
+from tilescout.spaces.errors import MALFORMED, ExportError, SpaceError, one_line
 from tilescout.spaces.knobs import Configuration
-from tilescout.spaces.templates import NONE_NAMED, Named
+from tilescout.spaces.templates import NONE_NAMED, KernelTemplate, Named
 
 
 def dispatched(dispatchers: Sequence[Dispatcher], store: ArtifactStore, named: Named = NONE_NAMED) -> list[Dispatched]:
@@ -41,6 +43,8 @@ def _dispatched(dispatcher: Dispatcher, store: ArtifactStore, named: Named) -> D
             f"nothing of the dispatcher {dispatcher.name} was measured on a GPU, and a bundle holds only what was: "
             "measure it first"
         )
+    template = exportable(dispatcher.space, named)
+    _check_legal(dispatcher, template)
     kernels = [kernel_of(_outcome(dispatcher, each), _arch(dispatcher), store, named) for each in dispatcher.kernels]
     digests: dict[int | None, str] = {None: "", **{number: digest for number, (digest, _, _) in enumerate(kernels)}}
     ranges = tuple(
@@ -60,6 +64,21 @@ def _dispatched(dispatcher: Dispatcher, store: ArtifactStore, named: Named) -> D
         dispatch=dispatch,
         kernels={digest: (kernel, path) for digest, kernel, path in kernels},
     )
+
+
+def _check_legal(dispatcher: Dispatcher, template: KernelTemplate) -> None:
+    """Refuse a kernel that serves an m for which its template does not allow it: it may read outside its operands."""
+    try:
+        device = find_device(dispatcher.device)
+        legal = Grid.of(Kernels(template, device, dispatcher.problem, dispatcher.kernels), dispatcher.most_rows).legal
+    except (*MALFORMED, SpaceError) as error:
+        raise ExportError(f"the kernels of {dispatcher.name} are none of {template.name}: {one_line(error)}") from error
+    for each in dispatcher.stretches:
+        if each.kernel is not None and not legal[each.kernel, each.low - 1 : each.high].all():
+            raise ExportError(
+                f"{dispatcher.name} has kernel {each.kernel + 1} serve {each.low} to {each.high} rows, and it is not "
+                "legal for all of them: measure it again"
+            )
 
 
 def _outcome(dispatcher: Dispatcher, configuration: Configuration) -> Outcome:

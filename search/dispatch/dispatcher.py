@@ -8,16 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from tilescout.search.dispatch.plan import Regrets, Stretch
-from tilescout.search.dispatch.points import Point
+from tilescout.search.dispatch.points import Point, check_points
+from tilescout.spaces.checksums import digest_of
+from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.inputs import parse_json, read_regular
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.outputs import check_replaceable, has_keys, write_whole
 
 KIND = "tilescout dispatcher"
-FORMAT = 1
+FORMAT = 2
+_UNSEALED = 1  # the last format without a checksum
 SLOWER = 0.01
 """No kernel serves a measured m at which it takes more than this longer than the library, as a share."""
+MOST_KERNELS, LARGEST_M = 64, 1 << 20
+"""Most kernels that are kept, and the largest m there may be: every m is looked at for each kernel."""
 _LARGEST = 1 << 26  # bytes of a file; a size with its times has 1 kB
 
 
@@ -108,8 +114,8 @@ class Dispatcher:
         return bool(inside) and max(inside) <= 1 + SLOWER
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready mapping that `from_dict` reads back."""
-        return {
+        """A JSON-ready mapping that `from_dict` reads back, with its SHA-256."""
+        content = {
             "kind": KIND,
             "format": FORMAT,
             "problem": str(self.problem),
@@ -126,6 +132,7 @@ class Dispatcher:
             "bound": None if self.bound is None else asdict(self.bound),
             "counts": [asdict(count) for count in self.counts],
         }
+        return content | {"digest": digest_of(content)}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "Dispatcher":
@@ -136,8 +143,11 @@ class Dispatcher:
         KeyError, TypeError, ValueError, ProblemError
             If it is something else.
         """
-        if record.get("kind") != KIND or record.get("format") != FORMAT:
-            raise ValueError(f"it does not say that it is a {KIND} of format {FORMAT}")
+        if record.get("kind") != KIND or record.get("format") not in (_UNSEALED, FORMAT):
+            raise ValueError(f"it does not say that it is a {KIND} of format {_UNSEALED} or {FORMAT}")
+        content = {key: value for key, value in record.items() if key != "digest"}
+        if record["format"] == FORMAT and record.get("digest") != digest_of(content):
+            raise ValueError("it is not what was written: its digest is wrong")
         made = cls(
             problem=GemmProblem.parse(record["problem"]),
             space=str(record["space"]),
@@ -157,7 +167,7 @@ class Dispatcher:
         return made
 
     def check(self) -> None:
-        """Refuse ranges that leave a size out, name no kernel, or contradict what was measured.
+        """Refuse ranges that leave a size out, name no kernel, or contradict what was measured; times that can't be.
 
         Raises
         ------
@@ -177,19 +187,26 @@ class Dispatcher:
             raise ValueError(f"a range is of a kernel that it lacks: it has {len(self.kernels)}")
         if any(ratio > 1 + SLOWER for ratio in self.ratios()):
             raise ValueError(f"a kernel serves an m at which it was more than {SLOWER:.0%} slower than the library")
+        if len(self.kernels) > MOST_KERNELS or self.most_rows > LARGEST_M:
+            raise ValueError(f"it has more than {MOST_KERNELS} kernels, or {LARGEST_M} rows")
+        if self.device in DEVICES:
+            check_points(self.points, self.problem, DEVICES[self.device])
 
     def write(self, path: Path) -> None:
-        """Write it as JSON.
+        """Write it as JSON; a dispatcher that is there is replaced.
 
         Raises
         ------
         StoreError
-            If the file can't be written.
+            If the file can't be written, or is something else.
         """
-        try:
-            path.write_text(json.dumps(self.to_dict(), indent=1) + "\n")
-        except OSError as error:
-            raise StoreError(f"can't write the dispatcher {path}: {error.strerror}") from error
+        check_replaceable(path, "a dispatcher", is_dispatcher, StoreError)
+        write_whole(path, (json.dumps(self.to_dict(), indent=1) + "\n").encode())
+
+
+def is_dispatcher(path: Path) -> bool:
+    """Whether a file is that of a dispatcher; see `check_replaceable`."""
+    return has_keys(path, ("kind", "problem", "kernels", "ranges"))
 
 
 def read_dispatcher(path: Path) -> Dispatcher:

@@ -20,6 +20,9 @@ from tilescout.spaces.templates import KernelTemplate
 MOST_ROWS = 16_384
 """The largest m that a dispatcher serves, unless another is asked for."""
 
+MOST_CANDIDATES = 1000
+"""Kernels to choose among, at most: every m is looked at for each."""
+
 _PROBES = 46  # sizes at which candidates are predicted
 
 

@@ -3,9 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
+from tilescout.costmodel.roofline import Roofline
 from tilescout.search.measure.measurement import check_interval
+from tilescout.spaces.devices import Device
+from tilescout.spaces.gemm import GemmProblem
 
 
 @dataclass(frozen=True)
@@ -101,3 +105,19 @@ class Point:
             raise ValueError("a ratio is no positive number")
         failed = {int(at): str(each) for at, each in record["failed"].items()}
         return cls(m, library_us, ratios, slower, failed, float(record["seconds"]))
+
+
+def check_points(points: Sequence[Point], problem: GemmProblem, device: Device) -> None:
+    """Refuse points that are in no rising order, or have times that no kernel can have had on a device.
+
+    Raises
+    ------
+    ValueError
+        If there is one.
+    """
+    if any(after.m <= before.m for before, after in pairwise(points)):
+        raise ValueError("its sizes are in no rising order, or there twice")
+    for point in points:
+        roofline = Roofline.of(replace(problem, m=point.m), device)
+        fastest = min([each.value for each in point.ratios.values()], default=1.0)
+        roofline.check(point.library_us * min(fastest, 1.0))

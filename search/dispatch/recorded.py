@@ -6,8 +6,8 @@ from gzip import GzipFile
 from pathlib import Path
 from typing import Any
 
-from tilescout.search.dispatch.kernels import Kernels
-from tilescout.search.dispatch.points import Point
+from tilescout.search.dispatch.kernels import MOST_CANDIDATES, Kernels
+from tilescout.search.dispatch.points import Point, check_points
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
@@ -73,9 +73,12 @@ def read_sweep(path: Path, problem: GemmProblem, template: KernelTemplate) -> tu
             raise StoreError(f"{path} has no times of {str(problem).removeprefix('1x')}: it has {held}")
         found = products[str(problem)]
         points = [Point.from_dict(each) for each in found["points"]]
+        if not points or len(found["kernels"]) > MOST_CANDIDATES:
+            raise ValueError(f"it has no sizes, or more than {MOST_CANDIDATES} kernels")
         kernels = Kernels(
             template, find_device(device), problem, tuple(Configuration.of(each) for each in found["kernels"])
         )
+        check_points(sorted(points, key=lambda point: point.m), problem, kernels.device)
         kernels.legal(problem.m)  # of knobs that the template does not have, nothing is known
     except OSError as error:
         raise StoreError(f"can't read {path}: {error.strerror}") from error

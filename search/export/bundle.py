@@ -5,7 +5,6 @@ objects and the descriptions of the library's algorithms, each with its SHA-256 
 running its code, so that a bundle is checked as a whole before anything of it is used, and refused as a whole.
 """
 
-import hashlib
 import json
 import re
 import shutil
@@ -20,6 +19,7 @@ from tilescout.search.build.artifacts import read_shared_object
 from tilescout.search.build.trust import check_folder, read_record
 from tilescout.search.export.decisions import Choice, Decision
 from tilescout.search.export.ranges import Dispatch, Range, family, ranges_of
+from tilescout.spaces.checksums import digest_of
 from tilescout.spaces.errors import MALFORMED, ArtifactError, BundleError, StoreError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.inputs import parse_json
@@ -200,7 +200,7 @@ def write_bundle(
         (scratch / KERNELS).mkdir(mode=0o755)
         for kernel, source in kernels.values():
             (scratch / kernel.file).write_bytes(read_shared_object(source, kernel.sha256))
-        text = json.dumps({**content, "digest": _digest(content)}, indent=1, sort_keys=True)
+        text = json.dumps({**content, "digest": digest_of(content)}, indent=1, sort_keys=True)
         (scratch / INDEX).write_text(text + "\n")
         (scratch / INDEX).chmod(0o644)  # whatever the umask: it is refused if others may write it
         scratch.chmod(0o755)
@@ -246,7 +246,7 @@ def read_bundle(path: Path, named: Named = NONE_NAMED) -> Bundle:
             "install the version that wrote it, or export it again"
         )
     digest = record.pop("digest", None)
-    if digest != _digest(record):
+    if digest != digest_of(record):
         raise BundleError(f"bundle {path} is damaged: {INDEX} is not what was written; export it again")
     try:
         bundle = _parse(path, record, digest)
@@ -331,7 +331,3 @@ def _regular(path: Path, name: str) -> Path:
         if step.is_symlink():
             raise BundleError(f"bundle {path} is foreign: {step.relative_to(path)} is a symbolic link")
     return file
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

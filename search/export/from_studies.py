@@ -13,8 +13,8 @@ from tilescout.search.build.compilers import CompileOptions, CompilePool, descri
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
 from tilescout.search.export.decisions import Decision, Outcome, best_of, judge
 from tilescout.search.export.ranges import Dispatch, family
-from tilescout.search.studies.checksums import check_sealed
 from tilescout.search.studies.places import result_of, study_store
+from tilescout.spaces.checksums import check_sealed
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import MALFORMED, ExportError, ProblemError, SpaceError, StoreError, one_line
 from tilescout.spaces.inputs import parse_json, read_regular
@@ -114,7 +114,7 @@ def _judge(record: Mapping[str, Any], named: Named) -> Outcome:
         If that can't be exported.
     """
     try:
-        template = _exportable(record["space"], named)
+        template = exportable(record["space"], named)
         if not check_sealed(record):
             _LOG.info(
                 "the result of %s has no checksum, as an older tilescout wrote it: it is unchecked",
@@ -134,7 +134,7 @@ def _judge(record: Mapping[str, Any], named: Named) -> Outcome:
     return outcome
 
 
-def _exportable(space: str, named: Named) -> KernelTemplate:
+def exportable(space: str, named: Named) -> KernelTemplate:
     """The template of this name.
 
     Raises

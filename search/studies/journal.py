@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tilescout.search.build.closing import Closing
-from tilescout.search.studies.checksums import SUM, Chain
+from tilescout.spaces.checksums import SUM, Chain
 from tilescout.spaces.errors import StoreError, one_line
 
 _LOG = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.measurement import check_interval
 from tilescout.search.measure.race import Estimate, Race
 from tilescout.search.studies.checking import check_types
-from tilescout.search.studies.checksums import check_sealed
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.trials import INFO, RESULT, as_record, outcome
+from tilescout.spaces.checksums import check_sealed
 from tilescout.spaces.errors import MALFORMED, ProblemError, SpaceError, StoreError, one_line
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.named import NamedProblem

@@ -12,7 +12,7 @@ from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import UNNAMED, Objective
 from tilescout.search.measure.provenance import Dataset, Provenance
 from tilescout.search.measure.race import Estimate, Race
-from tilescout.search.studies.checksums import sealed
+from tilescout.spaces.checksums import sealed
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.problems import Problem

@@ -4,6 +4,7 @@ import json
 from typing import TYPE_CHECKING
 
 from tilescout.search.measure.provenance import Dataset
+from tilescout.spaces.texts import printable
 
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
@@ -27,7 +28,7 @@ def dataset_input(table: Dataset, context: str) -> "DatasetInput":
 
     columns = [{"name": name, "type": _kind(kind)} for name, kind in table.columns.items()]
     entity = Entity(
-        name=table.name,
+        name=printable(table.name),
         digest=table.sha256[:_DIGEST],
         source_type="local",
         source=json.dumps({"uri": table.path}),

@@ -13,6 +13,7 @@ from tilescout.search.tracking.datasets import dataset_input
 from tilescout.search.tracking.fields import NOTE_TAG, STUDY_TAG, TAG_LENGTH, UI_MODE, milliseconds
 from tilescout.search.tracking.mlflow_hooks import View
 from tilescout.search.tracking.store import default_store, open_client, opened_experiment, quiet_mlflow, translated
+from tilescout.spaces.texts import printable
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -111,7 +112,7 @@ def log_run(
     """
     from mlflow.entities import Metric, Param, RunTag
 
-    given = [Param(key, str(value)[:_VALUE]) for key, value in params.items()]
+    given = [Param(key, printable(str(value))[:_VALUE]) for key, value in params.items()]
     for start in range(0, len(given), _BATCH):
         client.log_batch(run, params=given[start : start + _BATCH])
     stamp = milliseconds(time.time())
@@ -127,7 +128,7 @@ def log_run(
     shown = [f"![{p.stem}](get-artifact?path={p.name}&run_uuid={run})" for p in files if p.suffix == ".png"]
     note = "\n\n".join([description, *shown]) if description else ""
     tags = {"mlflow.source.name": "tilescout"} | ({NOTE_TAG: note[:TAG_LENGTH]} if note else {})
-    client.log_batch(run, tags=[RunTag(key, value) for key, value in tags.items()])
+    client.log_batch(run, tags=[RunTag(key, printable(value)) for key, value in tags.items()])
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -9,6 +9,7 @@ from tilescout.search.measure.measurement import Status, Timing
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord, named_bandwidth, named_rate, spoken
 from tilescout.search.tracking.mlflow_hooks import View
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.texts import printable
 
 TRIAL_TAG = "tilescout.trial"  # number of the trial that a child run holds
 STUDY_TAG = "tilescout.study"
@@ -48,7 +49,7 @@ def speedup(timing: Timing, default: Timing) -> float:
 
 def experiment_name(space: str) -> str:
     """The experiment that holds all studies of a space."""
-    return f"tilescout/{space}"
+    return f"tilescout/{printable(space)}"
 
 
 def trials_experiment_name(space: str) -> str:
@@ -118,7 +119,7 @@ def trial_params(trial: TrialRecord) -> dict[str, str]:
 
     MLflow's plots take the first parameters by name and the first metric; the index's name keeps it behind most knobs.
     """
-    knobs = {param_name(name): str(value)[:_LONGEST_VALUE] for name, value in trial.configuration.items()}
+    knobs = {param_name(name): printable(str(value))[:_LONGEST_VALUE] for name, value in trial.configuration.items()}
     return knobs | {"space_index": str(trial.index)}
 
 

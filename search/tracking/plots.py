@@ -14,6 +14,7 @@ from tilescout.search.measure.measurement import Status
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.tracking.fields import rate
 from tilescout.search.tracking.views import Importance, gpu_account, heat_map
+from tilescout.spaces.texts import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -117,6 +118,7 @@ def figure_type() -> "type[Figure]":
         def draw(self, renderer: Any) -> None:
             for text in self.findobj(Text):
                 text.set_parse_math(False)
+                text.set_text(printable(text.get_text()))
             for axis in (axis for axes in self.axes for axis in (axes.xaxis, axes.yaxis)):
                 if isinstance(axis.get_major_formatter(), LogFormatter):
                     if axis.get_scale() == "log":

@@ -20,6 +20,7 @@ from tilescout.search.tracking.models import find_or_log
 from tilescout.search.tracking.store import find_experiment
 from tilescout.search.tracking.views import trial_rows
 from tilescout.spaces.errors import StoreError
+from tilescout.spaces.texts import printable
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -233,10 +234,10 @@ class StudyRuns:
         return run
 
     def _clipped(self, tags: Mapping[str, str]) -> dict[str, str]:
-        return {key: value[: fields.TAG_LENGTH] for key, value in {**self._tags, **tags}.items()}
+        return {key: printable(value)[: fields.TAG_LENGTH] for key, value in {**self._tags, **tags}.items()}
 
     def _create(self, experiment: str, name: str, started: int, tags: Mapping[str, str]) -> str:
-        return str(self._client.create_run(experiment, started, dict(tags), name).info.run_id)
+        return str(self._client.create_run(experiment, started, dict(tags), printable(name)).info.run_id)
 
     def _write(self, child: ChildRun, progress: Progress) -> None:
         """Write a child through MLflow's client, one call after the other."""
@@ -290,7 +291,7 @@ class StudyRuns:
 
 def _write_csv(rows: Sequence[Mapping[str, object]], path: Path) -> None:
     """Write rows with the same columns as CSV, which MLflow shows as a table."""
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else [])
         writer.writeheader()
         writer.writerows(rows)
@@ -305,10 +306,10 @@ def _metrics(values: Mapping[str, float], stamp: int, step: int = 0) -> "list[Me
 def _params(values: Mapping[str, str]) -> "list[Param]":
     from mlflow.entities import Param
 
-    return [Param(key, value) for key, value in values.items()]
+    return [Param(key, printable(value)) for key, value in values.items()]
 
 
 def _tags(values: Mapping[str, str]) -> "list[RunTag]":
     from mlflow.entities import RunTag
 
-    return [RunTag(key, value[: fields.TAG_LENGTH]) for key, value in values.items()]
+    return [RunTag(key, printable(value)[: fields.TAG_LENGTH]) for key, value in values.items()]

@@ -16,6 +16,7 @@ from tilescout.search.studies.records import StudyResult
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.fields import milliseconds
 from tilescout.search.tracking.store import artifact_folder, find_experiment, open_client, quiet_mlflow, translated
+from tilescout.spaces.texts import printable
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class SuiteRun:
         stamp = milliseconds(time.time())
         metrics = [Metric(name, value, stamp, 0) for name, value in suite_metrics(results).items()]
         with translated(self._uri):
-            tags = [RunTag(fields.NOTE_TAG, _describe(results)[: fields.TAG_LENGTH])]
+            tags = [RunTag(fields.NOTE_TAG, printable(_describe(results))[: fields.TAG_LENGTH])]
             self._client.log_batch(self.run_id, metrics, tags=tags)
         self._status = "FINISHED"
 

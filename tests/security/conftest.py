@@ -12,9 +12,9 @@ from typing import cast
 
 import pytest
 
-from tilescout.search.studies.checksums import sealed
 from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table, write_table
+from tilescout.spaces.checksums import sealed
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
 

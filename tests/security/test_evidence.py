@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tilescout.search.export.bundle import INDEX, read_bundle, write_bundle
 from tilescout.search.export.decisions import Choice, Decision, Evidence
 from tilescout.search.export.from_studies import read_outcomes
-from tilescout.search.studies.checksums import Chain, sealed
 from tilescout.search.studies.journal_folder import JournalFolder
+from tilescout.spaces.checksums import Chain, sealed
 from tilescout.spaces.errors import BundleError, ExportError, StoreError, TilescoutError
 from tilescout.spaces.gemm import GemmProblem
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tilescout.search.tracking.fields import param_name
 from tilescout.spaces.errors import TilescoutError
+from tilescout.spaces.inputs import parse_json
 from tilescout.spaces.texts import file_name, plain
 
 if TYPE_CHECKING:
@@ -66,6 +67,14 @@ def test_the_name_of_a_knob_is_one_that_mlflow_takes_and_its_own(texts: list[str
     _validate_param(first, "1")
     assert first != second
     assert param_name("tile_m") == "tile_m"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("text", [r'{"a": "x\ud800"}', r'["\udc00\ud800"]', '{"\ud800": 1}'])
+def test_half_a_character_is_no_text(text: str, encoding: str) -> None:
+    with pytest.raises(ValueError, match="surrogates"):
+        parse_json(text.encode(encoding, "surrogatepass"))
+    assert parse_json(r'["\ud83d\ude00", "훟"]'.encode(encoding)) == ["\U0001f600", "훟"]
 
 
 def test_our_own_names_stay() -> None:

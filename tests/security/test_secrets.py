@@ -60,15 +60,6 @@ def test_the_name_of_a_database_has_no_password() -> None:
     assert "hunter2" not in Database(address).name
 
 
-SERVE = """
-import os, socket
-from tilescout.search.tracking.server import serve
-with socket.create_server(("127.0.0.1", 0)) as probe:
-    port = probe.getsockname()[1]
-serve(os.environ["STORE"], None, "127.0.0.1", port)
-"""
-
-
 def below(process: int) -> Iterator[int]:
     for listing in Path(f"/proc/{process}/task").glob("*/children"):
         for child in map(int, listing.read_text().split()):
@@ -76,21 +67,24 @@ def below(process: int) -> Iterator[int]:
             yield from below(child)
 
 
-def test_a_password_is_in_no_list_of_processes_where_it_was_not_typed() -> None:
-    environment = os.environ | {"STORE": "postgresql://me:hunter2@127.0.0.1:1/mlflow"}
-    command = [sys.executable, "-P", "-c", SERVE]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, start_new_session=True) as serving:
+def test_a_password_that_was_typed_leaves_the_list_of_processes() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    typed = "postgresql://me:hunter2@127.0.0.1:1/mlflow?sslpassword=hunter2"
+    command = [str(TILESCOUT), "ui", "--mlflow", typed, "--port", str(port)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True) as serving:
         try:
             deadline = time.monotonic() + 60
             lines = list[str]()
-            while not any("mlflow" in line for line in lines):
+            while not any("mlflow\0server" in line for line in lines):
                 assert time.monotonic() < deadline
                 with suppress(OSError):  # a process has just ended
-                    lines = [Path(f"/proc/{child}/cmdline").read_text() for child in below(serving.pid)]
+                    lines = [Path(f"/proc/{each}/cmdline").read_text() for each in (serving.pid, *below(serving.pid))]
         finally:
             os.killpg(serving.pid, signal.SIGTERM)
             serving.communicate()
     assert not any("hunter2" in line for line in lines)
+    assert lines[0].split("\0")[4] == "postgresql://me:*******@127.0.0.1:1/mlflow?sslpassword=*******"
 
 
 @pytest.mark.parametrize("server", ["refuses", "never answers"])

@@ -99,7 +99,8 @@ def test_its_regret_at_every_m_is_computed_again_from_its_points(invented_gpu: I
     ("change", "why"),
     [
         ({"kind": "something"}, "tilescout dispatcher of format"),
-        ({"format": 2}, "tilescout dispatcher of format"),
+        ({"format": 3}, "tilescout dispatcher of format"),
+        ({"format": 2, "measured_by": "a faster GPU"}, "its digest is wrong"),
         ({"ranges": []}, "do not go from 1"),
         ({"kernels": []}, "a kernel that it lacks"),
         ({"points": [{}]}, "KeyError|ratios"),
@@ -108,13 +109,13 @@ def test_its_regret_at_every_m_is_computed_again_from_its_points(invented_gpu: I
 )
 def test_what_is_damaged_is_refused(built: Dispatcher, tmp_path: Path, change: dict[str, Any], why: str) -> None:
     path = tmp_path / "d.json"
-    path.write_text(json.dumps({**built.to_dict(), **change}))
+    path.write_text(json.dumps({**built.to_dict(), "format": 1, **change}))
     with pytest.raises(StoreError, match=why):
         read_dispatcher(path)
 
 
 def test_ranges_that_contradict_what_was_measured_are_refused(built: Dispatcher, tmp_path: Path) -> None:
-    record = json.loads(json.dumps(built.to_dict()))
+    record = json.loads(json.dumps({**built.to_dict(), "format": 1}))
     proven = next(each for each in record["ranges"] if each["kernel"] is not None and each["proven"])
     for point in record["points"]:
         for ratio in point["ratios"].values():

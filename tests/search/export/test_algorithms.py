@@ -15,6 +15,7 @@ from tilescout.search.export.bundle import INDEX, Bundle, read_bundle
 from tilescout.search.export.decisions import Choice, Evidence, Outcome
 from tilescout.search.export.inductor import load, use
 from tilescout.spaces import devices, templates
+from tilescout.spaces.checksums import digest_of
 from tilescout.spaces.cublaslt.algorithms import KNOBS
 from tilescout.spaces.errors import BundleError
 from tilescout.spaces.gemm import GemmProblem
@@ -71,9 +72,7 @@ def test_an_algorithm_of_a_template_without_a_library_is_damage(bundle: Bundle) 
     del record["digest"]
     for kernel in record["kernels"].values():
         kernel["key"]["space"] = "gemm_sm90"
-    from tilescout.search.export.bundle import _digest
-
-    (bundle.path / INDEX).write_text(json.dumps({**record, "digest": _digest(record)}))
+    (bundle.path / INDEX).write_text(json.dumps({**record, "digest": digest_of(record)}))
     with pytest.raises(BundleError, match="no library that is known"):
         read_bundle(bundle.path)
 

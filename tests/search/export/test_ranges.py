@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilescout.search.export import use
-from tilescout.search.export.bundle import INDEX, Bundle, _digest, read_bundle, write_bundle
+from tilescout.search.export.bundle import INDEX, Bundle, read_bundle, write_bundle
 from tilescout.search.export.decisions import Choice, Decision, Evidence
 from tilescout.search.export.generated_calls import bind
 from tilescout.search.export.inductor import load
 from tilescout.search.export.loaded_kernels import find_family, name_of
 from tilescout.search.export.ranges import Dispatch, Lookup, Range, ranges_between, ranges_of
+from tilescout.spaces.checksums import digest_of
 from tilescout.spaces.errors import BundleError
 from tilescout.spaces.gemm import GemmProblem
 
@@ -162,7 +163,7 @@ def test_a_bundle_whose_ranges_name_a_kernel_that_it_lacks_is_refused(
     else:
         record["dispatches"].append(record["dispatches"][0])
         reason = "2 lists of ranges"
-    (made / INDEX).write_text(json.dumps({**record, "digest": _digest(record)}))
+    (made / INDEX).write_text(json.dumps({**record, "digest": digest_of(record)}))
     with pytest.raises(BundleError, match=reason):
         read_bundle(made)
 

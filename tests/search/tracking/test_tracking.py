@@ -338,6 +338,21 @@ def test_a_trial_that_mlflow_refuses_does_not_hold_up_the_others(store: str) -> 
     assert [found[n].info.status for n in (0, 2)] == ["FINISHED", "FINISHED"]
 
 
+def test_text_that_no_database_takes_is_written_as_escapes(store: str) -> None:
+    nasty = "a\ud800\x00"
+    info = replace(INFO, name=nasty, space=nasty, sampler=nasty, default=Configuration.of({nasty: nasty}))
+    trials = [replace(each, configuration=Configuration.of({nasty: each.number, "b": nasty})) for each in a_search(4)]
+    trials[3] = replace(trials[3], measurement=Measurement(Status.WRONG, nasty))
+    with MlflowTracker(store, None, info) as log:
+        for record in trials:
+            log.log(record)
+        log.finish(StudyResult(info, trials, 1.0, not_raced=nasty))
+
+    found = client(store).search_runs(["1", "2", "3", "4"], f"tags.mlflow.parentRunId = '{log.run_id}'")
+    assert len(found) == len(trials)
+    assert {run.data.params["b"] for run in found} == {"a\\ud800\\x00"}
+
+
 @pytest.mark.parametrize(
     ("error", "status"), [(RuntimeError("broken"), "FAILED"), (KeyboardInterrupt(), "KILLED")], ids=["error", "Ctrl-C"]
 )

@@ -71,7 +71,7 @@ class Chain:
 def sealed(result: Mapping[str, Any]) -> dict[str, Any]:
     """A result with the number of its format and the SHA-256 of all that is in it."""
     content = {"format": FORMAT, **{key: value for key, value in result.items() if key not in ("format", "digest")}}
-    return content | {"digest": _digest(content)}
+    return content | {"digest": digest_of(content)}
 
 
 def check_sealed(result: Mapping[str, Any]) -> bool:
@@ -87,10 +87,11 @@ def check_sealed(result: Mapping[str, Any]) -> bool:
     if result.get("format") != FORMAT:
         raise ValueError(f"its format is {result.get('format')!r:.20}, this tilescout reads {FORMAT}")
     content = {key: value for key, value in result.items() if key != "digest"}
-    if result.get("digest") != _digest(content):
+    if result.get("digest") != digest_of(content):
         raise ValueError("it is not what was written: its digest is wrong")
     return True
 
 
-def _digest(content: Mapping[str, Any]) -> str:
+def digest_of(content: Mapping[str, Any]) -> str:
+    """The SHA-256 of a record as JSON, its keys sorted."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
