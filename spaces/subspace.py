@@ -17,7 +17,7 @@ from tilescout.spaces.constraints import Mask
 from tilescout.spaces.errors import MALFORMED, SpaceError, check_keys, one_line
 from tilescout.spaces.inputs import SMALL, parse_toml, read_regular
 from tilescout.spaces.knobs import Knob, Value
-from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.space import Indices, SearchSpace
 
 LARGEST = "max"
 """Stands in place of values for the largest one that is legal with the other knobs as they are."""
@@ -41,11 +41,18 @@ class Part:
     def holds(self, space: SearchSpace) -> Mask:
         """The mask of a space's configurations that are in it, of shape [configurations]."""
         axes = {knob.name: axis for axis, knob in enumerate(space.knobs)}
-        wanted = np.ones(len(space), dtype=np.bool_)
+        found = np.arange(len(space))
         for name, values in self.values:
-            axis = axes[name]
-            wanted &= np.isin(space.codes[:, axis], [space.knobs[axis].code(value) for value in values])
-        return wanted & _as_large_as_is_legal(space, axes[self.largest]) if self.largest else wanted
+            knob = space.knobs[axes[name]]
+            allowed = np.zeros(len(knob.values), dtype=np.bool_)
+            allowed[[knob.code(value) for value in values]] = True
+            found = found[allowed[space.codes[found, axes[name]]]]
+        if self.largest and len(found):
+            # Those that differ in this knob alone are all left, or none is.
+            found = found[_as_large_as_is_legal(space, found, axes[self.largest])]
+        wanted = np.zeros(len(space), dtype=np.bool_)
+        wanted[found] = True
+        return wanted
 
     def __str__(self) -> str:
         named = [f"{name} {', '.join(map(str, values))}" for name, values in self.values]
@@ -126,10 +133,11 @@ def _part(given: Mapping[str, Sequence[str]], knobs: Sequence[Knob]) -> Part:
     return Part(tuple(values), largest[0] if largest else None)
 
 
-def _as_large_as_is_legal(space: SearchSpace, axis: int) -> Mask:
-    """The mask of configurations for which no other one differs in this knob alone and has a larger value of it."""
-    values = np.array(space.knobs[axis].values)[space.codes[:, axis]]
-    others = np.ravel_multi_index(tuple(np.delete(space.codes, axis, axis=1).T), np.delete(space.shape, axis))
+def _as_large_as_is_legal(space: SearchSpace, among: Indices, axis: int) -> Mask:
+    """Of some configurations, the mask of those with the largest value of a knob among all that differ in it alone."""
+    codes = space.codes[among]
+    values = np.array(space.knobs[axis].values)[codes[:, axis]]
+    others = np.ravel_multi_index(tuple(np.delete(codes, axis, axis=1).T), np.delete(space.shape, axis))
     _, group = np.unique(others, return_inverse=True)
     most = np.full(group.max() + 1, values.min())
     np.maximum.at(most, group, values)
