@@ -68,13 +68,13 @@ def form_of(problem: GemmProblem, device: "torch.device") -> Callable[..., "torc
     functional = torch.nn.functional
     activations = {"": lambda x: x, "relu": torch.relu, "gelu": functional.gelu, "silu": functional.silu}
     activation: Callable[..., torch.Tensor] = activations[problem.activation]
-    out, one = getattr(torch, problem.result.torch_name), torch.ones(1, device=device)
+    out, one = getattr(torch, problem.result.torch_name), torch.ones((), device=device)
 
     def form(*inputs: torch.Tensor) -> torch.Tensor:
         a, b = inputs[:2]
         alpha, bias = epilogue_inputs(problem, inputs)
         if problem.element.bytes == 1:
-            first = one if alpha is None else alpha
+            first = one if alpha is None else alpha.reshape(())
             return activation(torch._scaled_mm(a[0], b[0].t(), first, one, bias=bias, out_dtype=out))[None]
         result = (a[0] @ b[0].t())[None] if problem.batch == 1 else torch.bmm(a, b.transpose(1, 2))
         result = result if alpha is None else result * alpha

@@ -1,27 +1,31 @@
 """The kernels of all backends that TorchInductor may choose from, beside ours, on one host in one run.
 
-    python -m tilescout.experiments.research backends --problem 4096x4096x4096:bf16 --out backends.json
+    python -m tilescout.experiments.research backends --suite recorded --out backends.json
 
 On every problem these are found, and then race each other and the library in interleaved rounds:
 
 - "torch.mm": what every speed is over; TorchInductor calls it ATen
 - "cuBLASLt, best of its list" and "cuBLASLt, tuned": the best of the heuristic's candidates, and of `tune cublaslt`
+- "cuBLASLt, best of all", with --screen: the best of all of its algorithms that were screened for so many seconds
 - "Triton", "CUTLASS", "CuteDSL", "NVGEMM": what the TorchInductor of this torch chooses when it may have that one alone
 - "Quack, tuned": the fastest of the configurations that Quack's own autotuner lists
 - "operators, first 10", "operators, ranked", "operators, all": the fastest of the CUTLASS operators that NVGEMM lists,
   when the first 10 are timed, the 4 that our ranker puts first, or all
 - "ours, default" and "ours": `gemm_sm90` without a search, and the answer of `tune gemm_sm90`
+- "exported": what an export of the two searches names for the problem, which may be an algorithm of cuBLASLt or, where
+  nothing was proven, the library itself
 
 What this torch or host lacks is said. Beside the speed stands what finding each took: seconds from asking to knowing,
 seconds of one core that compiled, and seconds of benchmarking. Kernels are compiled into an empty store. One compiled
 kernel of Quack's, the operators' and ours serves all sizes, so that on the second problem of a signature their seconds
-are those of benchmarking.
+are those of benchmarking. The processes that compile and measure are started before the first problem.
 """
 
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,27 +35,37 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.commands.options import seed_option, store_option
+from tilescout.experiments.commands.options import collected, seed_option, store_option
 from tilescout.experiments.compare.inference import geometric_mean
 from tilescout.experiments.research.inductor_backends import NoBackendError, tune_by
 from tilescout.experiments.research.kernels import CHAINS, LIVE_CHAINS
-from tilescout.experiments.research.runner import Run, study
+from tilescout.experiments.research.runner import Run, device_option, study
+from tilescout.experiments.research.screening import Screen, screened
 from tilescout.experiments.research.studies.nvgemm_ranking import predicted
 from tilescout.experiments.research.studies.peer_kernels import listed
-from tilescout.search import Budget, tune
+from tilescout.search.api import chosen_sampler
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
 from tilescout.search.build.loading import Launch
 from tilescout.search.engines.engine import Engine, Task
+from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.jobs import make_job
 from tilescout.search.engines.local import LocalEngine
+from tilescout.search.export.decisions import Outcome, best_of, judge
+from tilescout.search.measure.machine import Machine
 from tilescout.search.measure.protocol import VERSION, Objective
-from tilescout.search.measure.race import RaceOptions, run_race
+from tilescout.search.measure.race import Estimate, RaceOptions, run_race
 from tilescout.search.measure.worker import Worker
-from tilescout.search.studies.folders import artifacts
+from tilescout.search.studies.folders import artifacts, studies
+from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.study import TuneOptions, run_study
+from tilescout.spaces.cublaslt.algorithms import KNOBS
+from tilescout.spaces.cublaslt.loader import CublasLt
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.loaders import load_loader
+from tilescout.spaces.suite import find_suite
 from tilescout.spaces.templates import KernelTemplate, find_template
 from tilescout.spaces.workloads import load_workload
 
@@ -62,6 +76,9 @@ PROBLEMS = (
 INDUCTOR = {"Triton": "TRITON", "CUTLASS": "CUTLASS", "CuteDSL": "CUTEDSL", "NVGEMM": "NVGEMM"}
 TIMED, KEPT = 10, 4  # of the operators: by TorchInductor, and by our ranker
 OURS, DEFAULT, OF_LIST, CUBLASLT = "ours", "ours, default", "cuBLASLt, best of its list", "cuBLASLt, tuned"
+EXPORTED, LIBRARY, OF_ALL = "exported", "torch.mm", "cuBLASLt, best of all"
+SCREENED = 12  # that are timed in pairs, of those that were screened
+SEARCHED = {"gemm_sm90": OURS, "cublaslt": CUBLASLT}
 
 
 @dataclass(frozen=True)
@@ -87,27 +104,28 @@ class Entrant:
         return asdict(self) | {"configuration": dict(self.configuration)}
 
 
-def searched(space: str, problem: GemmProblem, trials: int, device: str, store: Path) -> dict[str, Entrant]:
-    """The answer of a search as users run it, and for our kernels the default and the best of the library's list."""
-    started = time.monotonic()
-    result = tune(
-        space,
-        problem,
-        budget=Budget(trials=trials),
-        device=device,
-        objective=Objective.CHAIN,
-        store=store,
-        mlflow=False,
-    )
-    seconds = time.monotonic() - started
-    assert result.best is not None
-    cost = (seconds, result.compile_seconds, result.gpu_seconds)
+def searched(engine: Engine, problem: GemmProblem, trials: int, store: Path) -> tuple[dict[str, Entrant], Outcome]:
+    """The answer of a search, for our kernels also the default and the best of the library's list, and the export's.
+
+    Raises
+    ------
+    TilescoutError
+        If nothing works.
+    """
+    started, template = time.monotonic(), engine.template
+    sampler = chosen_sampler(template, engine.device, {})
+    with Evaluator(engine, problem) as evaluator:
+        result = run_study(evaluator, TuneOptions(sampler, 0, Budget(trials), studies(store)))
+    seconds, space = time.monotonic() - started, template.name
+    if result.best is None:
+        raise TilescoutError("nothing works")
+    outcome, cost = judge(result.evidence()), (seconds, result.compile_seconds, result.gpu_seconds)
     if space == "cublaslt":
-        return {CUBLASLT: Entrant(space, result.best.configuration, *cost)}
+        return {CUBLASLT: Entrant(space, result.best.configuration, *cost)}, outcome
     found = {DEFAULT: Entrant(space, result.info.default, 0.0, 0.0, 0.0)}
     if (best := result.library_best) is not None:
         found[OF_LIST] = Entrant(best.space, best.configuration, best.gpu_seconds, 0.0, best.gpu_seconds)
-    return found | {OURS: Entrant(space, result.best.configuration, *cost)}
+    return found | {OURS: Entrant(space, result.best.configuration, *cost)}, outcome
 
 
 def fastest(engine: Engine, problem: GemmProblem, configurations: Sequence[Configuration]) -> Entrant:
@@ -142,34 +160,62 @@ def choices(template: KernelTemplate, engine: Engine, problem: GemmProblem) -> d
 
 
 def found_by_engines(
-    problems: Sequence[GemmProblem], trials: int, device: str, store: Path, say: Any
-) -> dict[str, dict[str, Entrant | str]]:
-    """Of each problem what each finds among the kernels of spaces, or why nothing."""
-    found: dict[str, dict[str, Entrant | str]] = {str(problem): {} for problem in problems}
-    for space in ("gemm_sm90", "cublaslt"):
-        for problem in problems:
-            mine = found[str(problem)]
-            try:
-                mine |= searched(space, problem, trials, device, store)
-            except (TilescoutError, AssertionError) as error:
-                mine[OURS if space == "gemm_sm90" else CUBLASLT] = one_line(error) or "nothing works"
-            say(f"{problem}: searched {space}")
-    for space in ("quack_sm90", "cutlass_operators"):
-        template = find_template(space)
+    engines: Mapping[str, Engine | str], problem: GemmProblem, trials: int, store: Path
+) -> dict[str, Entrant | str]:
+    """The kernels that each finds among those of spaces, or why it finds none."""
+    found: dict[str, Entrant | str] = {}
+    outcomes: list[Outcome] = []
+    for space, engine in engines.items():
         try:
-            with LocalEngine(template, artifacts(store), [device], options=LIVE_CHAINS) as engine:
-                for problem in problems:
-                    mine = found[str(problem)]
-                    try:
-                        for who, some in choices(template, engine, problem).items():
-                            mine[who] = fastest(engine, problem, some)
-                    except TilescoutError as error:
-                        mine[space] = one_line(error)
-                    say(f"{problem}: timed those of {space}")
-        except (TilescoutError, ImportError) as error:
-            for mine in found.values():
-                mine[space] = one_line(error)
+            if isinstance(engine, str):
+                raise TilescoutError(engine)
+            if space in SEARCHED:
+                entrants, outcome = searched(engine, problem, trials, store)
+                found |= entrants
+                outcomes.append(outcome)
+            else:
+                for who, some in choices(engine.template, engine, problem).items():
+                    found[who] = fastest(engine, problem, some)
+        except TilescoutError as error:
+            found[SEARCHED.get(space, space)] = one_line(error)
+    if outcomes:
+        (chosen,) = best_of(outcomes)
+        cost = [each for who in SEARCHED.values() if isinstance(each := found[who], Entrant)]
+        if chosen.configuration is not None:
+            found[EXPORTED] = Entrant(chosen.space, chosen.configuration, *_sums(cost))
     return found
+
+
+def _sums(entrants: Sequence[Entrant]) -> list[float]:
+    return [sum(getattr(each, name) for each in entrants) for name in ("seconds", "compiling", "benchmarking")]
+
+
+def engines_of(store: Path, device: str, stack: ExitStack) -> dict[str, Engine | str]:
+    """The engine of each space, or why there is none; they are closed with the stack."""
+    found: dict[str, Engine | str] = {}
+    for space in (*SEARCHED, "quack_sm90", "cutlass_operators"):
+        try:
+            found[space] = stack.enter_context(
+                LocalEngine(find_template(space), artifacts(store), [device], options=LIVE_CHAINS)
+            )
+        except (TilescoutError, ImportError) as error:
+            found[space] = one_line(error)
+    return found
+
+
+def best_of_all(machine: Machine, engine: Engine, problem: GemmProblem, seconds: float, seed: int) -> Entrant:
+    """The fastest of all of cuBLASLt's algorithms: screened for so long, the first of these timed in pairs."""
+    started, template = time.monotonic(), engine.template
+    loader = load_loader(template.loader)
+    assert isinstance(loader, CublasLt)
+    rows = np.array(loader.listing(str(problem), None).rows, dtype=np.int32)
+    found = screened(
+        Screen(machine, load_workload(template.workload), loader, problem, seed), problem, rows, seconds, seed
+    )
+    machine.release()
+    order = np.argsort(found.us, kind="stable")[:SCREENED]
+    some = [Configuration(tuple(zip(KNOBS, row, strict=True))) for row in found.rows[order].tolist()]
+    return replace(fastest(engine, problem, some), seconds=time.monotonic() - started)
 
 
 def raced(
@@ -177,7 +223,7 @@ def raced(
     problem: GemmProblem,
     entrants: Mapping[str, Entrant | str],
     store: Path,
-    absent: dict[str, str],
+    absent: dict[tuple[str, str], str],
     seed: int,
 ) -> dict[str, Any]:
     """The race of all that there is for a problem, with TorchInductor's kernels, tuned here; ready for JSON."""
@@ -189,18 +235,24 @@ def raced(
     arch, kernels = find_device(worker.machine.name).arch, ArtifactStore(artifacts(store))
     rows: dict[str, dict[str, Any]] = {}
     launches: dict[str, Launch] = {}
+    same: dict[tuple[str, Configuration], str] = {}  # a kernel that several have found runs once
     for who, entrant in entrants.items():
         if isinstance(entrant, str):
             rows[who] = {"error": entrant}
             continue
+        rows[who] = entrant.to_dict()
+        if same.setdefault((entrant.space, entrant.configuration), who) != who:
+            continue
         template = find_template(entrant.space)
         artifact = kernels.find(ArtifactKey.of(template, entrant.configuration, problem.signature, arch))
         assert isinstance(artifact, Artifact)
-        job = make_job(template, entrant.configuration, artifact, problem, bench.library_us, CHAINS)
-        rows[who], launches[who] = entrant.to_dict(), worker.load(job)
+        launches[who] = worker.load(
+            make_job(template, entrant.configuration, artifact, problem, bench.library_us, CHAINS)
+        )
     for who, backend in INDUCTOR.items():
-        if backend in absent:
-            rows[who] = {"error": absent[backend]}
+        known = (backend, problem.signature)
+        if known in absent:
+            rows[who] = {"error": absent[known]}
             continue
         try:
             tuned = tune_by(backend, problem, inputs)
@@ -208,7 +260,7 @@ def raced(
             rows[who], launches[who] = tuned.to_dict(), tuned.launch
         except NoBackendError as error:
             rows[who] = {"error": one_line(error)}
-            absent[backend] = one_line(error)
+            absent[known] = one_line(error)
         except (TilescoutError, RuntimeError) as error:
             rows[who] = {"error": one_line(error)}
     names = list(launches)
@@ -220,6 +272,12 @@ def raced(
     race = run_race(range(len(names)), first, measure, RaceOptions(candidates=len(names)), seed)
     for number, ratio in race.ratios.items():
         rows[names[number]]["speed"] = asdict(ratio.inverse())
+    for who, entrant in entrants.items():
+        if not isinstance(entrant, str) and (runner := same[entrant.space, entrant.configuration]) != who:
+            rows[who] |= {"speed": rows[runner]["speed"], "the kernel of": runner}
+    rows[LIBRARY] = {"seconds": 0.0, "speed": asdict(Estimate(1.0, 1.0, 1.0))}
+    if OURS in rows and EXPORTED not in rows:  # nothing was proven, and the library chooses
+        rows[EXPORTED] = rows[LIBRARY] | {"the kernel of": LIBRARY}
     return {"library_us": bench.library_us, "rounds": race.rounds, "rows": rows}
 
 
@@ -254,38 +312,67 @@ def print_speeds(console: Console, found: Mapping[str, Mapping[str, Any]], seed:
     return means
 
 
+@dataclass(frozen=True)
+class Asked:
+    """The parameters of the command; its help text says what each means."""
+
+    problems: tuple[str, ...]
+    suites: tuple[str, ...]
+    trials: int
+    screen: float
+    seconds: float
+    device: str
+    seed: int
+    store: Path
+
+    def parsed(self) -> list[GemmProblem]:
+        """The problems, without repeats."""
+        found = [GemmProblem.parse(text) for text in self.problems]
+        found += [problem for suite in self.suites for problem in find_suite(suite).parsed(GemmProblem.parse)]
+        return list(dict.fromkeys(found)) or [GemmProblem.parse(text) for text in PROBLEMS]
+
+
 @study("an H200, and the extras quack and operators", out_required=True)
-@click.option("--problem", "problems", multiple=True, default=PROBLEMS, show_default=True, help="Repeatable.")
+@click.option("--problem", "problems", multiple=True, help=f"Repeatable.  [default: {' '.join(PROBLEMS)}]")
+@click.option("--suite", "suites", multiple=True, help="A suite of problems; repeatable.")
 @click.option("--trials", type=click.IntRange(min=1), default=40, show_default=True, help="Of each search.")
-@click.option("--seconds", type=float, default=170.0, show_default=True, help="Begin no further race after that.")
-@click.option("--device", default="cuda", show_default=True, metavar="cuda[:N]", help="The GPU.")
+@click.option("--screen", default=0.0, show_default=True, help="Seconds of screening all of cuBLASLt's algorithms.")
+@click.option("--seconds", type=float, default=170.0, show_default=True, help="Begin no further problem after that.")
+@device_option
 @seed_option
 @store_option
-def main(run: Run, problems: tuple[str, ...], trials: int, seconds: float, device: str, seed: int, store: Path) -> None:
+@collected(Asked)
+def main(run: Run, asked: Asked) -> None:
     """Find the best kernel of every backend for each problem, and race them all."""
     console, started = Console(width=200), time.monotonic()
 
     def say(line: str) -> None:
         console.print(f"{time.monotonic() - started:4.0f} s {line}", highlight=False, soft_wrap=True, markup=False)
 
-    parsed = [GemmProblem.parse(text) for text in problems]
-    entrants = found_by_engines(parsed, trials, device, store, say)
     found: dict[str, dict[str, Any]] = {}
     report: dict[str, Any] = {"protocol": VERSION, "objective": str(Objective.CHAIN), "problems": found}
-    worker, absent = Worker(device), dict[str, str]()
-    report |= {"device": worker.machine.name, "versions": worker.machine.versions()}
-    for problem in parsed:
-        if time.monotonic() - started > seconds:
-            say(f"{problem}: not begun, {seconds:g} s are over")
-            continue
-        try:
-            found[str(problem)] = raced(worker, problem, entrants[str(problem)], store, absent, seed)
-        except (TilescoutError, RuntimeError) as error:
-            say(f"{problem}: {one_line(error)}")
-            continue
-        run.keep(report)
-        rows = found[str(problem)]["rows"].items()
-        say(f"{problem}: " + ", ".join(f"{who} {row['speed']['value']:.3f}" for who, row in rows if "speed" in row))
-    report["means"] = print_speeds(console, found, seed)
+    absent = dict[tuple[str, str], str]()
+    with ExitStack() as stack:
+        engines = engines_of(asked.store, asked.device, stack)
+        worker = Worker(asked.device)
+        report |= {"device": worker.machine.name, "versions": worker.machine.versions()}
+        for problem in asked.parsed():
+            if time.monotonic() - started > asked.seconds:
+                say(f"{problem}: not begun, {asked.seconds:g} s are over")
+                continue
+            entrants = found_by_engines(engines, problem, asked.trials, asked.store)
+            say(f"{problem}: found {', '.join(who for who, one in entrants.items() if not isinstance(one, str))}")
+            cublaslt = engines["cublaslt"]
+            try:
+                if asked.screen and not isinstance(cublaslt, str):
+                    entrants[OF_ALL] = best_of_all(worker.machine, cublaslt, problem, asked.screen, asked.seed)
+                found[str(problem)] = raced(worker, problem, entrants, asked.store, absent, asked.seed)
+            except (TilescoutError, RuntimeError) as error:
+                say(f"{problem}: {one_line(error)}")
+                continue
+            run.keep(report)
+            rows = found[str(problem)]["rows"].items()
+            say(f"{problem}: " + ", ".join(f"{who} {row['speed']['value']:.3f}" for who, row in rows if "speed" in row))
+    report["means"] = print_speeds(console, found, asked.seed)
     report["seconds"] = time.monotonic() - started
     run.keep(report)

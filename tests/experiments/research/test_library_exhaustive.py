@@ -17,17 +17,17 @@ from rich.console import Console
 
 from tilescout.experiments.research import screening
 from tilescout.experiments.research.inductor_backends import NoBackendError, tune_by
+from tilescout.experiments.research.kernels import LIVE_CHAINS
 from tilescout.experiments.research.screening import Screen, Screened, screened
 from tilescout.experiments.research.studies import backends, library_exhaustive, library_screen
-from tilescout.search.build.artifacts import ArtifactStore
-from tilescout.search.build.compilers import described_artifact
+from tilescout.search.engines.engine import Engine
+from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.worker import Worker
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces import devices, templates
 from tilescout.spaces.cublaslt import algorithms
 from tilescout.spaces.cublaslt.algorithms import KNOBS, Row
 from tilescout.spaces.gemm import Gemm, GemmProblem
-from tilescout.spaces.knobs import Configuration
 
 KERNELS = Path(__file__).resolve().parents[2] / "search" / "kernels"
 PROBLEM = GemmProblem(32, 48, 40)
@@ -127,20 +127,24 @@ def test_what_backends_found_races_and_what_is_absent_is_said(
     host: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backends, "INDUCTOR", {"ATen": "ATEN", "Other": "OTHER"})
-    knobs = dict.fromkeys(KNOBS, 0) | {"algorithm": 7, "tile": 1, "stages": 4, "split_k": 1}
-    configuration = Configuration.of(knobs)
-    described_artifact(host.TEMPLATE, configuration, PROBLEM.signature, "host", ArtifactStore(artifacts(tmp_path)))
-    entrant = backends.Entrant("host_cublaslt", configuration, 1.0, 0.0, 0.5)
-    absent = {"OTHER": "not in this torch"}
+    monkeypatch.setitem(templates._BUILT_IN, "compared_gemm", "fake_cublaslt:COMPARED")
+    with LocalEngine(host.COMPARED, artifacts(tmp_path), ["cpu"], options=LIVE_CHAINS) as engine:
+        engines: dict[str, Engine | str] = {"gemm_sm90": engine, "cublaslt": "not in this test"}
+        entrants = backends.found_by_engines(engines, PROBLEM, 1, tmp_path)
+    assert entrants[backends.CUBLASLT] == "not in this test"
+    assert isinstance(entrants[backends.OURS], backends.Entrant)
+    absent = {("OTHER", PROBLEM.signature): "not in this torch"}
 
-    entrants: dict[str, backends.Entrant | str] = {backends.OURS: entrant, "Quack": "not installed"}
+    entrants |= {"Quack": "not installed"}
     found = backends.raced(Worker("cpu"), PROBLEM, entrants, tmp_path, absent, 0)
 
     rows = found["rows"]
     assert rows[backends.OURS]["speed"]["value"] > 0
+    assert rows[backends.OF_LIST]["speed"]["value"] > 0
     assert rows["ATen"]["speed"]["value"] > 0
+    assert rows[backends.EXPORTED]["speed"]["value"] >= 0.99
     assert (rows["Quack"]["error"], rows["Other"]["error"]) == ("not installed", "not in this torch")
     console = Console(width=200, record=True)
     means = backends.print_speeds(console, {str(PROBLEM): found}, 0)
-    assert set(means) == {backends.OURS, "ATen"}
+    assert {backends.OURS, backends.LIBRARY, backends.EXPORTED, "ATen"} <= set(means)
     assert "not installed" in console.export_text()
