@@ -21,6 +21,7 @@ from tilescout.search.dispatch.plan import (
     next_size,
     stretches,
     unseen_size,
+    worth_racing,
     worth_timing,
 )
 from tilescout.search.dispatch.points import Point
@@ -54,6 +55,9 @@ class DispatchOptions:
         See `seconds`.
     tolerance
         A range goes on as long as its kernel is within this of the best, as a share.
+    caution
+        A kernel serves where it is expected to be faster than a library that is faster than its estimate by this, as a
+        share: between two measured m the library may have a kernel that it has at neither.
     enough
         Where no m can have a larger regret than this, as a share, nothing more is measured; and no more kernels are
         taken than leave no larger one.
@@ -66,6 +70,7 @@ class DispatchOptions:
     seconds: float | None = None
     exploring: float = 0.4
     tolerance: float = 0.005
+    caution: float = 0.01
     enough: float = 0.01
 
 
@@ -80,8 +85,11 @@ class Source(Protocol):
     def sizes(self) -> Set[int] | None:
         """The m that it knows times of; None if it can measure at any."""
 
-    def at(self, m: int, numbers: Sequence[int]) -> Point:
-        """The times of the library and of some kernels at m; those that are not legal there are left out."""
+    def at(self, m: int, numbers: Sequence[int], race: bool = False) -> Point:
+        """The times of the library and of some kernels at m; those that are not legal there are left out.
+
+        Those near the best are told apart by a race, if that is asked for.
+        """
 
 
 Watch = Callable[[Point], None]
@@ -121,8 +129,8 @@ def measure_dispatcher(
     def over(share: float) -> bool:
         return seconds is not None and time.monotonic() - started > share * seconds
 
-    def measure(m: int, numbers: Sequence[int]) -> None:
-        found = source.at(m, numbers)
+    def measure(m: int, numbers: Sequence[int], race: bool = False) -> None:
+        found = source.at(m, numbers, race)
         points[m] = found.joined(points[m]) if m in points else found
         watch(found)
 
@@ -134,10 +142,13 @@ def measure_dispatcher(
     choices = choose_kernels(whole, options.kernels, options.enough)
     kept = _right(choices[-1].kernels, points)
     _LOG.info("%d of %d kernels are kept, after %d sizes", len(kept), len(kernels), len(points))
+    for explored in sorted(points):
+        if not over(1.0) and (near := worth_racing(points[explored], kept)):
+            measure(explored, near, race=True)
     while not over(1.0):
         kept = _right(kept, points)
         times = _times(grid.take(kept), _only(points, kept))
-        found = stretches(times, options.tolerance)
+        found = stretches(times, options.tolerance, options.caution)
         choice = choice_of(found, len(kept), times.sizes)
         timed = {m for m, point in points.items() if _is_timed(point, kept, int(choice[m - 1]))}
         timed |= {min(points), max(points)}
@@ -145,7 +156,7 @@ def measure_dispatcher(
         m = unseen_size(found, timed, source.sizes) if m is None else m
         if m is None:
             break
-        measure(m, [kept[number] for number in worth_timing(times, m)])
+        measure(m, [kept[number] for number in worth_timing(times, m)], race=True)
     kept = _right(kept, points)
     made = _settled(kernels.take(kept), grid.take(kept), _only(points, kept), choices, options)
     return replace(made, measured_by=measured_by, versions=dict(versions))
@@ -274,7 +285,7 @@ def _settled(
 ) -> Dispatcher:
     """The dispatcher of what was measured, with the kernels that serve anything alone."""
     times = _times(grid, points)
-    found = stretches(times, options.tolerance)
+    found = stretches(times, options.tolerance, options.caution)
     choice = choice_of(found, len(kernels), times.sizes)
     served = times.regret[choice, np.arange(len(times.sizes))]
     made = _dispatcher(kernels, found, choices, options)

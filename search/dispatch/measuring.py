@@ -1,5 +1,6 @@
 """Measure kernels at one m after the other, by an engine."""
 
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -8,12 +9,21 @@ from dataclasses import replace
 
 import numpy as np
 
+from tilescout.costmodel.arrays import Floats
 from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.dispatch.kernels import Kernels
+from tilescout.search.dispatch.plan import worth_racing
 from tilescout.search.dispatch.points import Point, Ratio
-from tilescout.search.engines.engine import Engine, LiveOptions, Task
+from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task
+from tilescout.search.measure.interval import mean_interval
 from tilescout.search.measure.measurement import Status
 from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.spaces.errors import one_line
+
+_LOG = logging.getLogger(__name__)
+
+ROUNDS = 6
+"""Of a race at one m: a heat of the race at the end of a search."""
 
 SWEEPING = LiveOptions(protocol=replace(ProtocolOptions(), heating_us=40_000.0))
 """As always, but the library heats the device for less before its steady time is taken: it never cools in a sweep."""
@@ -41,8 +51,16 @@ class Sweep:
             engine.compile(configuration, signature) for configuration in kernels.configurations
         ]
 
-    def at(self, m: int, numbers: Sequence[int]) -> Point:
+    def at(self, m: int, numbers: Sequence[int], race: bool = False) -> Point:
         """The times of the library and of some kernels at m; those that are not legal there are left out.
+
+        Parameters
+        ----------
+        m, numbers
+            Rows, and the kernels' numbers.
+        race
+            Whether those near the best are told apart by a race, as at the end of a search: while a kernel alone is
+            timed, the device is not yet as hot, and times of large products over the library's were up to 8 % too low.
 
         Raises
         ------
@@ -73,7 +91,19 @@ class Sweep:
                 slower[number] = outcome.pilot_us / library_us
             else:
                 failed[number] = outcome.error
-        return Point(m, library_us, ratios, slower, failed, time.monotonic() - started)
+        point = Point(m, library_us, ratios, slower, failed)
+        if race and (racing := worth_racing(point, numbers)):
+            point = replace(point, ratios={**ratios, **self._raced(point, racing)})
+        return replace(point, seconds=time.monotonic() - started)
+
+    def _raced(self, point: Point, numbers: Sequence[int]) -> dict[int, Ratio]:
+        """The ratios of some kernels by a race; none if one of them took the measuring process down."""
+        try:
+            rounds = self._rounds(point, numbers, ROUNDS, point.m)
+        except CannotMeasureError as error:
+            _LOG.warning("%s is not raced: %s", self.kernels.at(point.m), one_line(error))
+            return {}
+        return {number: Ratio(*mean_interval(rounds[:, at].tolist())) for at, number in enumerate(numbers)}
 
     def race(self, point: Point, numbers: Sequence[int], rounds: int, seed: int) -> dict[int, float]:
         """Time over the library's of kernels that were right at a point's m, once more, in interleaved rounds.
@@ -83,11 +113,15 @@ class Sweep:
         CannotMeasureError
             If one of the kernels took the measuring process down.
         """
+        logs = np.log(self._rounds(point, numbers, rounds, seed))
+        return dict(zip(numbers, np.exp(logs.mean(axis=0)).tolist(), strict=True))
+
+    def _rounds(self, point: Point, numbers: Sequence[int], rounds: int, seed: int) -> Floats:
+        """Times over the library's of shape [rounds, numbers]."""
         problem = self.kernels.at(point.m)
         tasks = []
         for number in numbers:
             built = self._compiling[number].result()
             assert isinstance(built, Artifact), "it was right before"
             tasks.append(Task(self.kernels.configurations[number], built, problem, point.library_us))
-        ratios = self._engine.race(self._gpu, tasks, rounds, 1, seed).result()
-        return dict(zip(numbers, np.exp(np.log(ratios).mean(axis=0)).tolist(), strict=True))
+        return self._engine.race(self._gpu, tasks, rounds, 1, seed).result()

@@ -7,6 +7,7 @@ import numpy as np
 
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.portfolio import CAP, choose_portfolio
+from tilescout.search.dispatch.points import Point
 from tilescout.search.dispatch.times import Times
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.tiling import Integers
@@ -14,7 +15,8 @@ from tilescout.spaces.tiling import Integers
 _EXCHANGES = 20
 _THINNED = 400  # sizes at which kernels are compared; a kernel's steps are finer nowhere but where m is small
 _DOUBT = 0.25
-_NEAR = 0.03  # a kernel that may come so close to the best is timed too
+_NEAR = 0.03  # a kernel that may come so close to the best is timed too, and one that did is raced
+_RACERS = 4
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def thinned(sizes: Integers) -> Integers:
     return np.asarray(np.unique(np.minimum(np.searchsorted(sizes, wanted), len(sizes) - 1)))
 
 
-def stretches(times: Times, tolerance: float) -> list[Stretch]:
+def stretches(times: Times, tolerance: float, caution: float = 0.0) -> list[Stretch]:
     """The fewest ranges in which one kernel, or the library, is everywhere within a tolerance of the best.
 
     Each range is that of the kernel which stays within the tolerance for longest. Where nothing goes on for so long,
@@ -97,6 +99,8 @@ def stretches(times: Times, tolerance: float) -> list[Stretch]:
         Times of the kernels that are kept, and of the library.
     tolerance
         Of the time over the best, as a share.
+    caution
+        The library is taken to be so much faster than its estimate, as a share.
 
     Raises
     ------
@@ -104,7 +108,7 @@ def stretches(times: Times, tolerance: float) -> list[Stretch]:
         If nothing has a time at some m.
     """
     count = len(times.sizes)
-    regret = times.regret
+    regret = times.with_faster_library(caution).regret
     good = regret <= np.log1p(tolerance)
     # Of each row, the first place at or behind each place where it is not good.
     places = np.where(good, count, np.arange(count))
@@ -146,11 +150,24 @@ def doubt(times: Times, choice: Integers) -> Floats:
 
 
 def worth_timing(times: Times, m: int) -> list[int]:
-    """The kernels that may be the fastest at m, the one that is expected to be first; those after it may be pruned."""
+    """The kernels that may be the fastest at m, the one that is expected to be first; those after it may be pruned.
+
+    There is one wherever one is legal: by the kernels' times it is known what the clock was off.
+    """
     at = int(np.searchsorted(times.sizes, m))
     mean, best = times.mean[:, at], _at_best(times)[:, at]
     rows = np.flatnonzero(best[:-1] <= mean.min() + np.log1p(_NEAR))
-    return [int(row) for row in rows[np.argsort(mean[rows], kind="stable")]]
+    ordered = rows[np.argsort(mean[rows], kind="stable")]
+    if len(ordered) == 0 and np.isfinite(mean[:-1]).any():
+        ordered = np.array([mean[:-1].argmin()])
+    return [int(row) for row in ordered]
+
+
+def worth_racing(point: Point, numbers: Sequence[int]) -> list[int]:
+    """Those of some kernels that are near the best at a measured m, the fastest first; at most `_RACERS`."""
+    near = min([1.0, *(each.value for each in point.ratios.values())]) * (1 + _NEAR)
+    found = [number for number in numbers if number in point.ratios and point.ratios[number].value <= near]
+    return sorted(found, key=lambda number: point.ratios[number].value)[:_RACERS]
 
 
 def _at_best(times: Times) -> Floats:

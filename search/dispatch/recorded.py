@@ -38,8 +38,8 @@ class Recorded:
         """The m that were recorded."""
         return self.points.keys()
 
-    def at(self, m: int, numbers: Sequence[int]) -> Point:
-        """The recorded times of some kernels at a recorded m, by the same numbers."""
+    def at(self, m: int, numbers: Sequence[int], race: bool = False) -> Point:
+        """The recorded times of some kernels at a recorded m, by the same numbers; a race was recorded or not."""
         held = self.points[m]
         return replace(
             held,

@@ -140,8 +140,8 @@ def test_a_kernel_that_was_wrong_at_one_m_serves_none(invented_gpu: InventedGpu,
     wrong = list(kernels.configurations).index(built.kernels[0])
 
     class Failing(Sweep):
-        def at(self, m: int, numbers: Sequence[int]) -> Point:
-            found = super().at(m, numbers)
+        def at(self, m: int, numbers: Sequence[int], race: bool = False) -> Point:
+            found = super().at(m, numbers, race)
             if m < 1000 or wrong not in numbers or not kernels.legal(m)[wrong]:
                 return found
             right = replace(found, ratios={at: each for at, each in found.ratios.items() if at != wrong})

@@ -14,8 +14,10 @@ from tilescout.search.dispatch.plan import (
     next_size,
     stretches,
     unseen_size,
+    worth_racing,
     worth_timing,
 )
+from tilescout.search.dispatch.points import Point, Ratio
 from tilescout.search.dispatch.times import Times
 from tilescout.spaces.errors import SpaceError
 
@@ -50,6 +52,16 @@ def test_ranges_serve_each_m_once_within_the_tolerance(held: Times, tolerance: f
     choice = choice_of(found, len(held.mean) - 1, held.sizes)
     regret = held.regret[choice, np.arange(len(held.sizes))]
     assert (regret <= np.log1p(tolerance) + 1e-12).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(staircases(), st.sampled_from([0.01, 0.05]))
+def test_the_more_cautious_the_further_a_kernel_must_be_ahead_of_the_library(held: Times, caution: float) -> None:
+    found = stretches(held, 0.005, caution)
+    ours = [each for each in found if each.kernel is not None]
+    for each in ours:
+        ahead = held.mean[-1, each.low - 1 : each.high] - held.mean[each.kernel, each.low - 1 : each.high]
+        assert (ahead >= np.log1p(caution) - np.log1p(0.005) - 1e-12).all()
 
 
 @settings(max_examples=40, deadline=None)
@@ -115,6 +127,20 @@ def test_where_the_step_is_known_it_is_measured_at_its_end() -> None:
 def test_what_can_not_be_the_fastest_is_not_timed() -> None:
     held = times(np.array([[1.0, 1.0, 1.0], [1.02, 1.02, 1.02], [2.0, 2.0, 2.0], [1.1, 1.1, 1.1]]))
     assert worth_timing(held, 2) == [0, 1]
+
+
+def test_where_only_the_library_can_be_the_fastest_one_kernel_tells_what_the_clock_was_off() -> None:
+    held = times(np.array([[2.0, 2.0, 2.0], [1.5, 1.5, 1.5], [np.inf] * 3, [1.0, 1.0, 1.0]]))
+    assert worth_timing(held, 2) == [1]
+    assert worth_timing(times(np.array([[np.inf], [1.0]])), 1) == []
+
+
+def test_only_those_near_the_best_are_raced() -> None:
+    ratios = {number: Ratio(value, value, value) for number, value in enumerate([1.015, 0.99, 1.1, 1.0, 0.995, 1.01])}
+    point = Point(64, 10.0, ratios, slower={6: 0.98})
+    assert worth_racing(point, range(7)) == [1, 4, 3, 5]
+    assert worth_racing(point, [0, 2]) == [0]
+    assert worth_racing(point, [2, 6]) == []
 
 
 def test_of_the_ranges_without_a_measured_m_the_widest_is_measured_in_its_middle() -> None:
