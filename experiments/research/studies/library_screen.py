@@ -7,7 +7,6 @@ On each problem as many configurations are timed, roughly, as fit into --each se
 Which configurations are legal is asked by other processes, ahead of the device.
 """
 
-import multiprocessing
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +23,7 @@ from tilescout.spaces.cublaslt.loader import CublasLt
 from tilescout.spaces.errors import TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.loaders import load_loader
+from tilescout.spaces.processes import spawn_context
 from tilescout.spaces.suite import find_suite
 from tilescout.spaces.templates import find_template
 from tilescout.spaces.workloads import load_workload
@@ -57,7 +57,7 @@ def main(
     assert isinstance(loader, CublasLt)
     problems = [problem for suite in suites for problem in find_suite(suite).parsed(GemmProblem.parse)]
     report: dict[str, dict[str, float | str]] = {}
-    pool = ProcessPoolExecutor(listers, multiprocessing.get_context("spawn")) if listers else ThreadPoolExecutor(1)
+    pool = ProcessPoolExecutor(listers, spawn_context()) if listers else ThreadPoolExecutor(1)
     with pool:
         asked = [pool.submit(legal, template.loader, str(problem)) for problem in problems]
         for problem, future in zip(problems, asked, strict=True):
