@@ -71,7 +71,8 @@ def work_of(tiling: Tiling, device: Device) -> Work:
     blocks = t.cluster_m * t.cluster_n * within
     at_once = clusters_at_once(blocks, device)
     running = np.minimum(units, at_once)
-    waves = ceil_div(units, at_once)
+    shared = np.asarray(t.shared_waves) > 0
+    waves = np.where(shared, units / at_once, ceil_div(units, at_once))
     steps = ceil_div(ceil_div(problem.k, t.split_k), t.depth)
 
     instructions = t.rows * t.columns * t.depth * size / (MMA_ROWS * t.mma_columns * MMA_BYTES)
@@ -100,7 +101,7 @@ def work_of(tiling: Tiling, device: Device) -> Work:
         at_once=at_once.astype(np.float64),
         waves=waves.astype(np.float64),
         blocks=blocks.astype(np.float64),
-        busy=(running * blocks).astype(np.float64),
+        busy=(np.where(shared, at_once, running) * blocks).astype(np.float64),
         steps=steps.astype(np.float64),
         mma_cycles=instructions * cycles,
         smem_cycles=instructions * operand_bytes / SHARED_BYTES_A_CYCLE,

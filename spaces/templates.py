@@ -200,6 +200,7 @@ def _hash_sources(package: str, sources: tuple[str, ...]) -> str:
 # The template of each space that comes with the package, as module:attribute, imported when it is asked for.
 _BUILT_IN = {
     "gemm_sm90": "tilescout.spaces.gemm_sm90:TEMPLATE",
+    "gemm_streamk_sm90": "tilescout.spaces.gemm_streamk_sm90:TEMPLATE",
     "softmax_sm90": "tilescout.spaces.softmax_sm90:TEMPLATE",
     "quack_sm90": "tilescout.spaces.libraries.quack:SM90",
     "quack_sm100": "tilescout.spaces.libraries.quack:SM100",

@@ -20,6 +20,12 @@ class TestGemmSm90(TemplateConformance):
     compiles = True
 
 
+class TestGemmStreamKSm90(TemplateConformance):
+    template = "gemm_streamk_sm90"
+    problems = ("282x320x24896:bf16", "1000x520x136x3:fp16-fp32", "512x512x512:e4m3")
+    compiles = True
+
+
 class TestSoftmaxSm90(TemplateConformance):
     template = "softmax_sm90"
     problems = ("8192x4096:bf16", "1x1:fp32", "33x8190:fp16", "3x131072:bf16")

@@ -1,0 +1,355 @@
+"""The Hopper GEMM that ``gemm_streamk_sm90`` searches over, in CuteDSL.
+
+It is the kernel of ``gemm_sm90``, but clusters share tiles (`tilescout.spaces.gemm_streamk_sm90.partition`): each
+multiplies a part of their steps along k. What a cluster computes of a tile that it does not have whole, it leaves as
+fp32 sums in a workspace. A second kernel adds up the parts of each tile in their order, so that a result is the same to
+the bit on every run, and finishes the tile. It is launched with the first, and waits for it by programmatic dependent
+launch. No flag is kept in memory: the workspace may hold anything before and after.
+
+Importing this module imports cutlass; nothing but the compile workers does.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cutlass
+from cutlass import Float32, Int32, cute, pipeline, utils
+from cutlass.cute.nvgpu import cpasync, warpgroup
+
+from tilescout.spaces.gemm_sm90.epilogue import Epilogue, register_copy
+from tilescout.spaces.gemm_sm90.exchange import Exchange
+from tilescout.spaces.gemm_sm90.kernel import TURN_BARRIER, GemmSm90, Operand, Place
+from tilescout.spaces.gemm_sm90.layout import MMA_ROWS, SWIZZLE_BYTES, WARP_GROUP
+from tilescout.spaces.gemm_sm90.mainloop import multiply, multiply_promoted
+from tilescout.spaces.gemm_sm90.scheduler import TileOrder
+from tilescout.spaces.gemm_streamk_sm90.layout import STRIP, VECTOR, most_clusters
+from tilescout.spaces.gemm_streamk_sm90.partition import Partition, divide, slot
+from tilescout.spaces.gemm_streamk_sm90.sums import Sums
+
+
+@dataclass(frozen=True)
+class GemmStreamKSm90(GemmSm90):
+    """A kernel generator: its entry point under ``cute.compile`` emits the kernels of `shape`.
+
+    Attributes
+    ----------
+    split
+        Parts of each tile, if not `stream_k`.
+    stream_k
+        Waves whose tiles all clusters share evenly.
+    """
+
+    split: int
+    stream_k: int
+
+    @property
+    def shares(self) -> bool:
+        """Whether a tile may have several parts."""
+        return self.split > 1 or self.stream_k > 0
+
+    @cute.jit
+    def run(self, *arguments: Any) -> None:
+        """Launch on A, B[, alpha][, bias], D, at most so many clusters at a time[, a workspace], a stream."""
+        a, b, alpha, bias, d, clusters, workspace, stream = self.named(arguments)
+        shape = self.shape
+        # TMA and CuTe's tiling want the batch last. Swapped, the product is D.T = B @ A.T.
+        a = cute.make_tensor(a.iterator, cute.select(a.layout, mode=[1, 2, 0]))
+        b = cute.make_tensor(b.iterator, cute.select(b.layout, mode=[1, 2, 0]))
+        left, right, modes = a, b, [1, 2, 0]
+        if cutlass.const_expr(shape.swap_ab):
+            left, right, modes = b, a, [2, 1, 0]
+        d = cute.make_tensor(d.iterator, cute.select(d.layout, mode=modes))
+        load_a, a_tma = self.load_atom(left, self.a_layout(), (shape.tile_m, shape.tile_k), shape.cluster_n)
+        load_b, b_tma = self.load_atom(right, self.b_layout(), (shape.tile_n, shape.tile_k), shape.cluster_m)
+        order = TileOrder(
+            cute.ceil_div(cute.size(d, mode=[0]), shape.tile_m * shape.cluster_m),
+            cute.ceil_div(cute.size(d, mode=[1]), shape.tile_n * shape.cluster_n),
+            cute.size(d, mode=[2]),
+            shape.swizzle,
+            shape.raster_along_m,
+        )
+        counts = (order.count_m, order.count_n, order.batches)
+        steps = Int32(cute.ceil_div(cute.size(left, mode=[1]), shape.tile_k))
+        if cutlass.const_expr(self.stream_k > 0):
+            clusters = cutlass.min(clusters, most_clusters(shape.cluster_m * shape.cluster_n))
+        partition = self.partition(order.count(), steps, clusters)
+        store_d, d_tma = self.store_atom(d)
+        sums = cute.recast_ptr(workspace.iterator, dtype=Float32) if self.shares else None
+        self.kernel(load_a, a_tma, load_b, b_tma, store_d, d_tma, (alpha, sums), bias, counts).launch(
+            grid=[shape.cluster_m, shape.cluster_n, cutlass.min(clusters, partition.jobs)],
+            block=[shape.threads, 1, 1],
+            cluster=list(shape.cluster),
+            min_blocks_per_mp=1,
+            stream=stream,
+            use_pdl=True,
+        )
+        if cutlass.const_expr(self.shares):
+            finisher = self.finisher()
+            store_d, d_tma = finisher.store_atom(d)
+            finisher.add_up(shape, store_d, d_tma, alpha, bias, sums, counts, steps, clusters).launch(
+                grid=[
+                    shape.tile_n // STRIP,
+                    shape.tile_m // MMA_ROWS,
+                    partition.shared * (shape.cluster_m * shape.cluster_n),
+                ],
+                block=[WARP_GROUP, 1, 1],
+                stream=stream,
+                use_pdl=True,
+            )
+
+    def named(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """All that an entry point may be passed, in order; None for what this one is not."""
+        rest = list(arguments)
+        a, b = rest.pop(0), rest.pop(0)
+        alpha = rest.pop(0) if self.problem.alpha else None
+        bias = rest.pop(0) if self.problem.bias else None
+        d, clusters = rest.pop(0), rest.pop(0)
+        workspace = rest.pop(0) if self.shares else None
+        (stream,) = rest
+        return a, b, alpha, bias, d, clusters, workspace, stream
+
+    def partition(self, tiles: Any, steps: Any, clusters: Any) -> Partition:
+        """How the tiles are divided."""
+        return divide(self.split, self.stream_k, tiles, steps, clusters, cutlass.min)
+
+    def finisher(self) -> "GemmStreamKSm90":
+        """What makes the second kernel: its tiles are strips."""
+        return replace(self, shape=replace(self.shape, tile_n=STRIP, warp_groups=1, pingpong=False))
+
+    def store_atom(self, d: cute.Tensor) -> tuple[cute.CopyAtom, cute.Tensor]:
+        """The TMA store of a unit."""
+        atom: tuple[cute.CopyAtom, cute.Tensor] = cpasync.make_tiled_tma_atom(
+            cpasync.CopyBulkTensorTileS2GOp(),
+            d,
+            cute.slice_(self.d_layout(), (None, None, 0)),
+            (MMA_ROWS, self.shape.unit_n),
+        )
+        return atom
+
+    @cute.jit
+    def produce(self, a: Operand, b: Operand, ring: pipeline.PipelineTmaAsync, place: Place) -> None:
+        """Fill the ring: one warp, for every step of this block's jobs."""
+        shape = self.shape
+        a_mask = cute.make_layout_image_mask(place.cluster, place.block, mode=1) if shape.cluster_n > 1 else 0
+        b_mask = cute.make_layout_image_mask(place.cluster, place.block, mode=0) if shape.cluster_m > 1 else 0
+        a_shared, a_global = a.partition(place.block[1], shape.cluster_n)
+        b_shared, b_global = b.partition(place.block[0], shape.cluster_m)
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, shape.stages)
+        job, stride = self.first_work()
+        partition = self.partition(place.order.count(), place.k_tiles, stride)
+        while job < partition.jobs:
+            step, end = partition.begin(job), partition.begin(job + 1)
+            while step < end:
+                tile, first, last = partition.segment(step, end)
+                m, n, batch = place.tile(shape, tile)
+                a_row = a_global[(None, m, None, batch)]
+                b_row = b_global[(None, n, None, batch)]
+                for k in cutlass.range(first, last, unroll=1):
+                    ring.producer_acquire(state)
+                    full = ring.producer_get_barrier(state)
+                    to_a, to_b = a_shared[(None, state.index)], b_shared[(None, state.index)]
+                    cute.copy(a.copy, a_row[(None, k)], to_a, tma_bar_ptr=full, mcast_mask=a_mask)
+                    cute.copy(b.copy, b_row[(None, k)], to_b, tma_bar_ptr=full, mcast_mask=b_mask)
+                    state.advance()
+                step += last - first
+            job += stride
+        # A block must not leave while its cluster still signals its barriers.
+        ring.producer_tail(state)
+
+    @cute.jit
+    def consume(
+        self,
+        a: Operand,
+        b: Operand,
+        ring: pipeline.PipelineTmaAsync,
+        place: Place,
+        epilogue: Epilogue,
+        exchange: Exchange,
+    ) -> None:
+        """Drain the ring into registers, and store each finished tile, or leave its sums: a consumer warp group."""
+        shape = self.shape
+        group = epilogue.group
+        mma = self.mma(shape.groups)
+        in_tile = Int32(0) if shape.pingpong else group  # among the warp groups of a tile
+        mine = mma.get_slice(cute.make_layout(shape.groups, stride=WARP_GROUP)(in_tile))
+        fragments = (
+            mma.make_fragment_A(mine.partition_A(a.shared)),
+            mma.make_fragment_B(mine.partition_B(b.shared)),
+        )
+        accumulators = cute.make_rmem_tensor(mma.partition_shape_C((shape.tile_m, shape.tile_n)), Float32)
+        job, stride = self.first_work()
+        partition = self.partition(place.order.count(), place.k_tiles, stride)
+        alpha, workspace = epilogue.alpha  # both come this way through the kernel that is inherited
+        epilogue = replace(epilogue, alpha=alpha)
+        ending = Ending(accumulators, in_tile, epilogue, Sums(workspace, shape), place, partition)
+
+        read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, shape.stages)
+        release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, shape.stages)
+        turn = Int32(0)  # of pingpong: the warp group that multiplies next
+        if cutlass.const_expr(shape.pingpong):  # noqa: SIM102 - decided here, the other by the GPU
+            if group == 1:
+                cute.arch.barrier_arrive(barrier_id=TURN_BARRIER, number_of_threads=2 * WARP_GROUP)
+        while job < partition.jobs:
+            step, end = partition.begin(job), partition.begin(job + 1)
+            while step < end:
+                tile, first, last = partition.segment(step, end)
+                steps = last - first
+                if cutlass.const_expr(not shape.pingpong):
+                    read, release = self.multiply(mma, fragments, accumulators, ring, read, release, steps)
+                    ending.end(job, tile, steps)
+                elif turn == group:
+                    cute.arch.barrier(barrier_id=TURN_BARRIER + group, number_of_threads=2 * WARP_GROUP)
+                    read, release = self.multiply(mma, fragments, accumulators, ring, read, release, steps, group)
+                    ending.end(job, tile, steps)
+                else:
+                    # The other group multiplies these.
+                    read.advance(steps)
+                    release.advance(steps)
+                turn = 1 - turn
+                step += steps
+            job += stride
+        epilogue.drain()
+
+    @cute.jit
+    def multiply(
+        self,
+        mma: cute.TiledMma,
+        fragments: tuple[cute.Tensor, cute.Tensor],
+        accumulators: cute.Tensor,
+        ring: pipeline.PipelineTmaAsync,
+        read: pipeline.PipelineState,
+        release: pipeline.PipelineState,
+        steps: Int32,
+        group: Any = None,
+    ) -> tuple[pipeline.PipelineState, pipeline.PipelineState]:
+        """Multiply some steps of a tile and release their stages; with pingpong, `group` then hands on its turn."""
+        shape = self.shape
+        if cutlass.const_expr(self.promotes):
+            rows = (shape.groups * MMA_ROWS, shape.tile_n)
+            read = multiply_promoted(mma, rows, fragments, accumulators, ring, read, steps)
+        else:
+            read, release = multiply(mma, fragments, accumulators, ring, read, release, steps)
+        if cutlass.const_expr(shape.pingpong):
+            cute.arch.barrier_arrive(barrier_id=TURN_BARRIER + 1 - group, number_of_threads=2 * WARP_GROUP)
+        if cutlass.const_expr(not self.promotes):
+            warpgroup.wait_group(0)
+            ring.consumer_release(release)
+            release.advance()
+        return read, release
+
+    @cute.kernel
+    def add_up(
+        self,
+        shape: cutlass.Constexpr,
+        store_d: cute.CopyAtom,
+        d_tma: cute.Tensor,
+        alpha: Any,
+        bias: Any,
+        workspace: Any,
+        counts: tuple[Int32, Int32, Int32],
+        steps: Int32,
+        clusters: Int32,
+    ) -> None:
+        """Add up what the kernel of `shape` left of a tile: a block for 64 rows of a strip of each shared tile."""
+        strip, row, shared_tile = cute.arch.block_idx()
+        lane, _, _ = cute.arch.thread_idx()
+        d_layout = self.d_layout()
+
+        @cute.struct
+        class Shared:
+            d: cute.struct.Align[cute.struct.MemRange[self.result, cute.cosize(d_layout)], SWIZZLE_BYTES]
+
+        shared = utils.SmemAllocator().allocate(Shared)
+        d = Operand(
+            store_d,
+            cute.local_tile(d_tma, (MMA_ROWS, STRIP), (None, None, None)),
+            shared.d.get_tensor(d_layout.outer, swizzle=d_layout.inner),
+        )
+        mma = self.mma(1)
+        copy = register_copy(mma, self.result, self.shape.swap_ab)
+        from_shared, to_global = d.partition(0, 1)
+        to_shared = copy.get_slice(lane).partition_D(d.shared)
+        epilogue = Epilogue(
+            self.shape, self.problem, self.result, alpha, bias, mma, copy, to_shared, from_shared, to_global, store_d,
+            Int32(0), lane,
+        )  # fmt: skip
+        cluster = cute.make_layout(shape.cluster)
+        order = TileOrder(*counts, shape.swizzle, shape.raster_along_m)
+        partition = self.partition(order.count(), steps, clusters)
+        tile, block = shared_tile // cute.size(cluster), shared_tile % cute.size(cluster)
+        place = Place(cluster, cluster.get_flat_coord(block), order, steps)
+        m, n, batch = place.tile(shape, tile)
+        first, last = partition.parts_of(tile)
+        # What the kernel before wrote is there from here on.
+        cute.arch.griddepcontrol_wait()
+        cute.arch.griddepcontrol_launch_dependents()
+        if first < last:
+            total = Sums(workspace, shape).total(tile, first, last, block, row, strip, lane)
+            at = (m * (shape.tile_m // MMA_ROWS) + row, n * (shape.tile_n // STRIP) + strip, batch)
+            epilogue.finish(total, 0, at)
+            epilogue.drain()
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What a consumer warp group does with what it multiplied.
+
+    Attributes
+    ----------
+    accumulators
+        The thread's sums of its rows of a tile.
+    in_tile
+        The warp group, among those of a tile.
+    epilogue
+        The stores of a whole tile.
+    sums
+        The workspace.
+    place, partition
+        Where the block stands, and how the tiles are divided.
+    """
+
+    accumulators: cute.Tensor
+    in_tile: Int32
+    epilogue: Epilogue
+    sums: Sums
+    place: Place
+    partition: Partition
+
+    @cute.jit
+    def end(self, job: Int32, tile: Int32, steps: Int32) -> None:
+        """Store a tile that a job has whole, or leave the sums over its part of the steps."""
+        if cutlass.const_expr(self.sums.start is None):  # noqa: SIM114 - decided here, the other by the GPU
+            self.store(tile)
+        elif steps == self.partition.steps:
+            self.store(tile)
+        else:
+            self.leave(slot(job, tile))
+
+    @cute.jit
+    def store(self, tile: Int32) -> None:
+        """Finish a tile and store it."""
+        shape = self.sums.shape
+        m, n, batch = self.place.tile(shape, tile)
+        top = m * shape.tile_m // MMA_ROWS + self.in_tile  # in units; the warp groups of a tile take rows in turn
+        left = n * shape.strips
+        # A thread's accumulators of a unit are consecutive registers.
+        by_unit = cute.make_tensor(
+            self.accumulators.iterator,
+            cute.make_layout((shape.unit_n // 2, shape.strips, shape.units // shape.strips)),
+        )
+        for unit in cutlass.range_constexpr(shape.units):
+            row, strip = unit // shape.strips, unit % shape.strips
+            at = (top + row * shape.groups, left + strip, batch)
+            self.epilogue.finish(by_unit[(None, strip, row)], unit, at)
+
+    @cute.jit
+    def leave(self, slot: Int32) -> None:
+        """Write the sums to a slot of the workspace."""
+        shape = self.sums.shape
+        block = self.place.block[0] + shape.cluster_m * self.place.block[1]
+        vectors, rows = shape.tile_n // (2 * VECTOR), shape.tile_m // (MMA_ROWS * shape.groups)
+        by_row = cute.make_tensor(self.accumulators.iterator, cute.make_layout((VECTOR, vectors, rows)))
+        for row in cutlass.range_constexpr(rows):
+            to = self.sums.of_thread(slot, block, row * shape.groups + self.in_tile, self.epilogue.lane)
+            for vector in cutlass.range_constexpr(vectors):
+                cute.autovec_copy(by_row[(None, vector, row)], to[(None, vector)])

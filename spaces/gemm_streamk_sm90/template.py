@@ -1,0 +1,272 @@
+"""The search space of the stream-K Hopper GEMM: its knobs, its rules with their reasons, and its default."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilescout.spaces import gemm_sm90
+from tilescout.spaces.constraints import Columns, Constraint, Mask
+from tilescout.spaces.devices import Device
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.gemm_sm90.layout import GemmShape, shared_memory
+from tilescout.spaces.gemm_sm90.rules import sharing_groups
+from tilescout.spaces.gemm_sm90.template import CONSTRAINTS as OF_A_CLUSTER
+from tilescout.spaces.gemm_sm90.template import KNOBS as KNOBS_OF_A_CLUSTER
+from tilescout.spaces.gemm_sm90.template import shape_of as whole_shape_of
+from tilescout.spaces.gemm_streamk_sm90.estimate import cycles
+from tilescout.spaces.gemm_streamk_sm90.layout import workspace
+from tilescout.spaces.hardware import clusters_at_once
+from tilescout.spaces.knobs import Configuration, Knob, Value
+from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.templates import Built, KernelTemplate
+from tilescout.spaces.tiling import Tiling, ceil_div, computed_extents
+
+# Of the knobs of gemm_sm90, the values with which one of its 24 + 48 best configurations in bf16 was seen
+# (`experiments/results/best-of-gemm.md`).
+_KEPT = {"warp_groups": (1, 2, 3), "tile_k": (64, 128)}
+KNOBS = (
+    *(replace(knob, values=_KEPT.get(knob.name, knob.values)) for knob in KNOBS_OF_A_CLUSTER if knob.name != "split_k"),
+    Knob(
+        "split", (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32), "parts of each tile along k, each for another cluster"
+    ),
+    Knob("stream_k", (0, 1, 2), "waves of tiles that all clusters share evenly: the last, and the full one before it"),
+)
+
+
+def _whole(columns: Columns) -> Columns:
+    """The columns of ``gemm_sm90``: within a cluster, k is not split."""
+    return {**columns, "split_k": np.ones(len(next(iter(columns.values()))), dtype=np.int64)}
+
+
+def _of_a_cluster(rule: Constraint[GemmProblem]) -> Constraint[GemmProblem]:
+    """A rule of ``gemm_sm90`` for clusters that do not split k."""
+
+    def holds(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+        return rule.holds(_whole(columns), problem, device)
+
+    return replace(rule, knobs=tuple(name for name in rule.knobs if name != "split_k"), holds=holds)
+
+
+def _work(columns: Columns, problem: GemmProblem) -> tuple[Any, Any, Any]:
+    """Tiles, each of every block of a cluster, steps along k of a tile, and blocks of a cluster."""
+    rows, width = computed_extents(columns, problem)
+    along_m = ceil_div(rows, columns["tile_m"] * columns["cluster_m"])
+    along_n = ceil_div(width, columns["tile_n"] * columns["cluster_n"])
+    blocks = columns["cluster_m"] * columns["cluster_n"]
+    return problem.batch * along_m * along_n, ceil_div(problem.k, columns["tile_k"]), blocks
+
+
+def _swap_is_of_use(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    return np.asarray((columns["swap_ab"] == 0) | (problem.m <= _FEW_ROWS))
+
+
+def _one_way_to_share(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    return np.asarray((columns["split"] == 1) | (columns["stream_k"] == 0))
+
+
+def _split_fills_the_gpu(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    tiles, steps, blocks = _work(columns, problem)
+    deep = columns["split"] * _FEWEST_STEPS <= steps
+    fills = tiles * columns["split"] <= 2 * clusters_at_once(blocks, device)
+    return np.asarray((columns["split"] == 1) | (deep & fills))
+
+
+def _waves_are_uneven(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    tiles, steps, blocks = _work(columns, problem)
+    at_once = clusters_at_once(blocks, device)
+    deep = tiles * steps >= _FEWEST_STEPS * at_once
+    uneven = (tiles % at_once != 0) & (tiles <= _MOST_WAVES * at_once)
+    full_one = (columns["stream_k"] < 2) | (tiles > at_once)
+    return np.asarray((columns["stream_k"] == 0) | (deep & uneven & full_one))
+
+
+def _turns_are_taken(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    tiles, _, blocks = _work(columns, problem)
+    several = tiles * columns["split"] > clusters_at_once(blocks, device)
+    return np.asarray((columns["schedule"] == "cooperative") | several)
+
+
+def _order_matters(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    tiles, _, blocks = _work(columns, problem)
+    first = (columns["swizzle"] == 1) & (columns["raster"] == "m")
+    return np.asarray(first | (tiles > clusters_at_once(blocks, device)))
+
+
+def _ring_is_deep(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    size = problem.element.bytes
+    parts = (columns["warp_groups"], sharing_groups(columns), 1, size, problem.result.bytes)
+    tile = (columns["tile_m"], columns["tile_n"], columns["tile_k"])
+    empty, stage = shared_memory(*tile, 0, *parts), (tile[0] + tile[1]) * tile[2] * size
+    most = np.minimum((device.shared_memory - empty) // stage, max(_STAGES))
+    return np.asarray(columns["stages"] >= most - _FEWER_STAGES)
+
+
+def _bytes(columns: Columns, problem: GemmProblem) -> Any:
+    tiles, steps, blocks = _work(columns, problem)
+    return workspace(columns["tile_m"], columns["tile_n"], blocks, columns["split"], columns["stream_k"], tiles, steps)
+
+
+def _workspace_is_small(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    return np.asarray(_bytes(columns, problem) <= _MOST_BYTES)
+
+
+_FEW_ROWS = 512  # with more rows of D, less than an eighth is lost to the 64 rows of a tensor core instruction
+_FEWEST_STEPS = 4
+_FEWER_STAGES = 2
+_STAGES = next(knob.values for knob in KNOBS_OF_A_CLUSTER if knob.name == "stages")
+_MOST_WAVES = 16
+_MOST_BYTES = 64 << 20
+_NOT_SHARED = ("swap", "split")  # rules of gemm_sm90 that are others here
+
+CONSTRAINTS = (
+    *(_of_a_cluster(rule) for rule in OF_A_CLUSTER if rule.name not in _NOT_SHARED),
+    Constraint(
+        "swap",
+        f"swapping the operands fills the tensor cores' rows where m is at most {_FEW_ROWS}; above, both orders do",
+        ("swap_ab",),
+        _swap_is_of_use,
+    ),
+    Constraint(
+        "share", "a tile has a fixed number of parts, or is shared evenly", ("split", "stream_k"), _one_way_to_share
+    ),
+    Constraint(
+        "split",
+        f"k is split to fill the GPU: at most two parts for each cluster that runs at once, of {_FEWEST_STEPS} steps "
+        "or more",
+        ("swap_ab", "tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "split"),
+        _split_fills_the_gpu,
+    ),
+    Constraint(
+        "waves",
+        f"the last of at most {_MOST_WAVES} waves is shared if it is not full, with {_FEWEST_STEPS} steps or more for "
+        "each cluster, and another one if there is one before it",
+        ("swap_ab", "tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "stream_k"),
+        _waves_are_uneven,
+    ),
+    Constraint(
+        "taken",
+        "warp groups take turns where a cluster has more than one tile, or part of one",
+        ("schedule", "swap_ab", "tile_m", "tile_n", "cluster_m", "cluster_n", "split"),
+        _turns_are_taken,
+    ),
+    Constraint(
+        "order",
+        "the order of tiles that are all computed at once does not matter: swizzle 1 and raster m",
+        ("swap_ab", "tile_m", "tile_n", "cluster_m", "cluster_n", "swizzle", "raster"),
+        _order_matters,
+    ),
+    Constraint(
+        "ring",
+        f"a block has a multiprocessor for itself: its ring is no more than {_FEWER_STAGES} stages shorter than fits",
+        ("schedule", "warp_groups", "tile_m", "tile_n", "tile_k", "stages"),
+        _ring_is_deep,
+    ),
+    Constraint(
+        "workspace",
+        f"the sums that clusters leave in memory are at most {_MOST_BYTES >> 20} MiB",
+        ("swap_ab", "tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "split", "stream_k"),
+        _workspace_is_small,
+    ),
+)  # fmt: skip
+
+_REMEMBERED = 65_536  # problems whose default is remembered
+_KINDS = ("swap_ab", "tile_m", "tile_n", "split", "stream_k")
+_FIRST = 12
+
+
+class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
+    """The template of ``gemm_streamk_sm90``."""
+
+    name = "gemm_streamk_sm90"
+    package = "tilescout.spaces.gemm_streamk_sm90"
+    sources = ("build.py", "kernel.py", "layout.py", "partition.py", "sums.py")
+    workload = "tilescout.spaces.gemm:Gemm"
+    archs = ("sm_90a",)
+    knobs = KNOBS
+    constraints = CONSTRAINTS
+
+    def check(self, problem: GemmProblem) -> None:
+        gemm_sm90.TEMPLATE.check(problem)
+
+    def default(self, problem: GemmProblem, device: Device) -> Configuration:
+        """Return the shortest estimate among the default configurations of ``gemm_sm90``, shared in every way."""
+        return _default(problem, device)
+
+    def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
+        return int(configuration["cluster_m"]) * int(configuration["cluster_n"])
+
+    def scratch_bytes(self, configuration: Mapping[str, Value], problem: GemmProblem) -> int:
+        return int(_bytes(_columns(configuration), problem)[0])
+
+    def first_in(self, space: SearchSpace[GemmProblem]) -> Sequence[int]:
+        """Return the configurations of the shortest estimate, each with another tile or another way to share."""
+        order = np.argsort(cycles(self.tiling(space.columns, space.problem), space.device), kind="stable")
+        kinds = np.stack([space.columns[name] for name in _KINDS], axis=1)[order]
+        _, firsts = np.unique(kinds, axis=0, return_index=True)
+        return [int(index) for index in order[np.sort(firsts)[:_FIRST]]]
+
+    def tiling(self, columns: Columns, problem: GemmProblem) -> Tiling:
+        return replace(
+            gemm_sm90.TEMPLATE.tiling(_whole(columns), problem),
+            split_k=columns["split"],
+            split_in_cluster=False,
+            shared_waves=columns["stream_k"],
+        )
+
+    def warm_up(self) -> None:
+        gemm_sm90.TEMPLATE.warm_up()
+
+    def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
+        from tilescout.spaces.gemm_streamk_sm90.build import build_object
+
+        shape = shape_of(configuration)
+        split, stream_k = int(configuration["split"]), int(configuration["stream_k"])
+        return build_object(shape, split, stream_k, GemmProblem.small(signature), path)
+
+    @property
+    def source_hash(self) -> str:
+        """SHA-256 over the files in `sources` and those of ``gemm_sm90`` that they import."""
+        whole = hashlib.sha256(super().source_hash.encode())
+        whole.update(gemm_sm90.TEMPLATE.source_hash.encode())
+        return whole.hexdigest()
+
+
+def _candidates(problem: GemmProblem, device: Device) -> Columns:
+    """The default configurations of ``gemm_sm90``, each in its order or in the plain one, shared in every way."""
+    given = gemm_sm90.TEMPLATE.portfolio(problem, device)
+    ways = [*((split, 0) for split in KNOBS[-2].values), *((1, waves) for waves in KNOBS[-1].values if waves)]
+    each, plain = np.divmod(np.arange(len(given) * len(ways) * 2), 2)
+    at, way = np.divmod(each, len(ways))
+    columns = {knob.name: np.array([one[knob.name] for one in given])[at] for knob in KNOBS[:-2]}
+    for name, value in (("schedule", "cooperative"), ("swizzle", 1), ("raster", "m")):
+        columns[name] = np.where(plain, value, columns[name])
+    columns["split"], columns["stream_k"] = np.array(ways)[way].T
+    return columns
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _default(problem: GemmProblem, device: Device) -> Configuration:
+    columns = _candidates(problem, device)
+    known = np.logical_and.reduce([np.isin(columns[knob.name], knob.values) for knob in KNOBS])
+    kept = known & np.logical_and.reduce([rule.holds(columns, problem, device) for rule in CONSTRAINTS])
+    legal = {name: column[kept] for name, column in columns.items()}
+    best = int(cycles(TEMPLATE.tiling(legal, problem), device).argmin())
+    return Configuration(tuple((knob.name, legal[knob.name][best].item()) for knob in KNOBS))
+
+
+def _columns(configuration: Mapping[str, Value]) -> Columns:
+    return {name: np.array([value]) for name, value in configuration.items()}
+
+
+def shape_of(configuration: Mapping[str, Value]) -> GemmShape:
+    """The compile-time parameters that the kernel shares with that of ``gemm_sm90``."""
+    own = ("split", "stream_k")
+    return whole_shape_of({"split_k": 1, **{name: configuration[name] for name in configuration if name not in own}})
+
+
+TEMPLATE = GemmStreamKSm90Template()

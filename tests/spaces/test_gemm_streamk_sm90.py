@@ -1,0 +1,153 @@
+"""The space of the stream-K Hopper GEMM: that its parts add up to the product, its rules, and that it compiles."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilescout.search.build.artifacts import Artifact, ArtifactStore
+from tilescout.search.build.compilers import CompileOptions, CompilePool
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.gemm_streamk_sm90.layout import most_clusters, slots
+from tilescout.spaces.gemm_streamk_sm90.partition import Partition, divide, slot
+from tilescout.spaces.knobs import Configuration, Value
+from tilescout.spaces.templates import find_template
+
+TEMPLATE, H200 = find_template("gemm_streamk_sm90"), find_device("h200")
+BLOCKS = (1, 2, 4, 8)
+ways = st.one_of(
+    st.tuples(st.integers(1, 32), st.just(0)),
+    st.tuples(st.just(1), st.integers(1, 2)),
+)
+sizes = st.integers(1, 1200).map(lambda eighth: 8 * eighth)
+problems = st.builds(GemmProblem, st.integers(1, 6000), sizes, sizes, st.integers(1, 3), st.just("bf16"))
+
+
+def segments(partition: Partition, clusters: int) -> Iterator[tuple[int, int, int, int]]:
+    """What the clusters of a grid multiply: (job, tile, first step, end), each cluster's in its order."""
+    for cluster in range(clusters):
+        for job in range(cluster, partition.jobs, clusters):
+            step, end = partition.begin(job), partition.begin(job + 1)
+            while step < end:
+                tile, first, last = partition.segment(step, end)
+                yield job, tile, first, last
+                step += last - first
+
+
+@settings(max_examples=60, deadline=None)
+@given(ways, st.integers(1, 400), st.integers(1, 60), st.integers(1, 132))
+def test_every_step_of_every_tile_is_multiplied_once_and_added_up_in_order(
+    way: tuple[int, int], tiles: int, steps: int, clusters: int
+) -> None:
+    partition = divide(*way, tiles, steps, clusters)
+    done = np.zeros((tiles, steps), dtype=int)
+    left: dict[int, dict[int, tuple[int, int]]] = {}  # of each tile: the part that left sums in a slot
+    for job, tile, first, last in segments(partition, min(clusters, partition.jobs)):
+        assert 0 <= first < last <= steps
+        done[tile, first:last] += 1
+        if last - first < steps:
+            assert slot(job, tile) not in left.setdefault(tile, {})
+            left[tile][slot(job, tile)] = (first, last)
+    assert (done == 1).all()
+    used = [at for tile in left for at in left[tile]]
+    assert len(set(used)) == len(used)
+    for tile in range(partition.shared):
+        first_part, last_part = partition.parts_of(tile)
+        added = [slot(part, tile) for part in range(first_part, last_part + 1)] if first_part < last_part else []
+        # What the second kernel adds up is all that was left of the tile, from its first step to its last.
+        assert added == sorted(left.get(tile, {}), key=lambda at: left[tile][at])
+    assert not any(tile >= partition.shared for tile in left)
+
+
+@given(ways, st.integers(1, 400), st.integers(1, 60), st.sampled_from(BLOCKS), st.integers(1, 132))
+def test_the_memory_is_enough_for_whatever_number_of_clusters_runs(
+    way: tuple[int, int], tiles: int, steps: int, blocks: int, clusters: int
+) -> None:
+    partition = divide(*way, tiles, steps, min(clusters, most_clusters(blocks)))
+    last = slot(partition.parts - 1, partition.shared - 1)
+    assert last < slots(*way, tiles, steps, blocks)
+
+
+@given(st.integers(1, 2), st.integers(1, 400), st.integers(1, 60), st.integers(1, 132))
+def test_a_grid_that_is_smaller_than_the_gpu_has_the_same_partition(
+    stream_k: int, tiles: int, steps: int, clusters: int
+) -> None:
+    partition = divide(1, stream_k, tiles, steps, clusters)
+    assert divide(1, stream_k, tiles, steps, min(clusters, partition.jobs)) == partition
+
+
+@settings(max_examples=15, deadline=None)
+@given(problems)
+def test_the_default_is_legal(problem: GemmProblem) -> None:
+    default = TEMPLATE.default(problem, H200)
+    columns = {name: np.array([value]) for name, value in default.items()}
+    broken = [rule.name for rule in TEMPLATE.constraints if not rule.holds(columns, problem, H200).all()]
+    assert not broken
+
+
+def configuration(**changes: Value) -> dict[str, Value]:
+    return {
+        "schedule": "cooperative", "warp_groups": 2, "swap_ab": 0, "tile_m": 128, "tile_n": 128, "tile_k": 64,
+        "cluster_m": 1, "cluster_n": 1, "stages": 6, "swizzle": 1, "raster": "m", "split": 1, "stream_k": 0,
+    } | changes  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("problem", "changes", "broken"),
+    [
+        ("282x320x24896", {"stream_k": 1}, []),
+        ("282x320x24896", {"split": 24}, []),
+        ("282x320x24896", {"split": 32}, ["split"]),  # 288 parts for 132 blocks
+        ("282x320x24896", {"split": 2, "stream_k": 1}, ["share"]),
+        ("282x320x24896", {"stream_k": 2}, ["waves"]),  # there is no full wave before the last
+        ("282x320x24896", {"swizzle": 2}, ["order"]),
+        ("282x320x24896", {"stages": 3}, ["ring"]),
+        ("282x320x2048", {"split": 12}, ["split"]),  # parts of fewer than four steps
+        ("2112x1024x1024", {"stream_k": 1}, []),
+        ("2112x1024x1024", {"split": 2}, ["split"]),  # 272 parts for 132 blocks
+        ("2112x1024x1024", {"stream_k": 1, "tile_m": 256, "tile_n": 128, "stages": 4}, []),
+        ("2112x1024x1024", {"schedule": "pingpong"}, []),
+        ("1024x1024x1024", {"schedule": "pingpong", "stream_k": 1}, ["taken"]),
+        ("4224x2048x1024", {"stream_k": 1}, ["waves"]),  # 528 tiles: four full waves
+        ("513x1024x1024", {"swap_ab": 1}, ["swap"]),
+    ],
+)
+def test_rules_say_where_a_way_to_share_is_of_use(problem: str, changes: dict[str, Value], broken: list[str]) -> None:
+    space = TEMPLATE.space(TEMPLATE.parse(problem), H200)
+    assert [rule.name for rule in space.violations(configuration(**changes))] == broken
+
+
+def test_what_is_tried_first_is_legal_and_of_different_kinds() -> None:
+    space = TEMPLATE.space(TEMPLATE.parse("282x320x24896"), H200)
+    first = TEMPLATE.first_in(space)
+    kinds = {tuple(space[at][name] for name in ("swap_ab", "tile_m", "tile_n", "split", "stream_k")) for at in first}
+    assert len(kinds) == len(first) > 5
+    assert any(space[at]["stream_k"] for at in first)
+
+
+def test_only_what_shares_tiles_needs_memory() -> None:
+    problem = TEMPLATE.parse("282x320x24896")
+    assert TEMPLATE.scratch_bytes(configuration(), problem) == 0
+    # 9 tiles of 128x128 in 8 parts each, the slots of a part and its tile: 9 * 9 - 1.
+    assert TEMPLATE.scratch_bytes(configuration(split=8), problem) == 80 * 128 * 128 * 4
+
+
+@pytest.mark.slow
+def test_every_way_to_share_compiles_without_spills(tmp_path: Path) -> None:
+    wanted = [
+        ("bf16", {"schedule": "pingpong", "tile_m": 128, "tile_n": 192, "stages": 4, "stream_k": 1}),
+        ("bf16-fp32:kn:alpha+bias+gelu", {"tile_m": 256, "tile_n": 176, "stages": 2, "split": 4, "swap_ab": 1}),
+        ("e4m3", {"tile_m": 256, "tile_n": 128, "tile_k": 128, "stages": 4, "stream_k": 2, "cluster_n": 2}),
+    ]  # fmt: skip
+    store, options = ArtifactStore(tmp_path), CompileOptions(processes=1, timeout=120)
+    with CompilePool(TEMPLATE, "bf16", H200.arch, store, options) as pool:
+        built = [pool.submit(Configuration.of(configuration(**changes)), signature) for signature, changes in wanted]
+        for future in built:
+            artifact = future.result()
+            assert isinstance(artifact, Artifact), artifact
+            assert artifact.resources is not None
+            assert artifact.resources.spill_bytes == 0
