@@ -113,7 +113,7 @@ class GemmStreamKSm90(GemmSm90):
         return divide(self.split, self.stream_k, tiles, steps, clusters, cutlass.min)
 
     def finisher(self) -> "GemmStreamKSm90":
-        """What makes the second kernel: its tiles are strips."""
+        """The generator of the second kernel: its tiles are strips."""
         return replace(self, shape=replace(self.shape, tile_n=STRIP, warp_groups=1, pingpong=False))
 
     def store_atom(self, d: cute.Tensor) -> tuple[cute.CopyAtom, cute.Tensor]:
@@ -292,7 +292,7 @@ class GemmStreamKSm90(GemmSm90):
 
 @dataclass(frozen=True)
 class Ending:
-    """What a consumer warp group does with what it multiplied.
+    """The end of a tile, or of a part of one, for a consumer warp group.
 
     Attributes
     ----------

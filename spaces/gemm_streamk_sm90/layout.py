@@ -1,4 +1,4 @@
-"""What the parts of a tile need besides: pure arithmetic, shared by the rules and the kernel."""
+"""The memory that parts of a tile need: pure arithmetic, shared by the rules and the kernel."""
 
 from typing import Any
 

@@ -68,7 +68,7 @@ class Partition:
 
 
 def slot(part: Any, tile: Any) -> Any:
-    """Where in memory a part leaves its sums of a tile; no other part, or tile, has the same."""
+    """The place in memory where a part leaves its sums of a tile; no other part, or tile, has the same."""
     return part + tile
 
 
