@@ -23,6 +23,32 @@ _PROMPT = 32  # tokens in the cache before the first that is decoded
 _STEPS = 512  # until the cache is as it was after the prompt again
 
 
+def _nothing() -> None:
+    """Forget nothing."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a model; calling it runs it.
+
+    Attributes
+    ----------
+    run
+        Runs it.
+    inputs
+        What it is run on: tokens, or activations of a model without an embedding. They may be replaced in place.
+    restart
+        Has the next step be the first behind the prompt again. Calls do so by themselves, a CUDA graph does not.
+    """
+
+    run: "Callable[[], torch.Tensor]"
+    inputs: "torch.Tensor"
+    restart: Callable[[], None] = _nothing
+
+    def __call__(self) -> "torch.Tensor":
+        return self.run()
+
+
 @dataclass(frozen=True)
 class Client:
     """A model that can be called.
@@ -32,14 +58,21 @@ class Client:
     module
         The model.
     call
-        Makes, of the model or of what ``torch.compile`` made of it, and rows, a function that runs one step. Of the
-        same rows the inputs are the same.
+        Makes, of the model or of what ``torch.compile`` made of it, and rows, a step. Of the same rows the inputs are
+        the same.
     """
 
     module: "torch.nn.Module"
-    call: "Callable[[Any, int], Callable[[], torch.Tensor]]"
+    call: "Callable[[Any, int], Step]"
 
 
+_MIXTRAL = {
+    "hidden_size": 4096,
+    "intermediate_size": 14_336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 32_000,
+}
 _QWEN3_8B = {"hidden_size": 4096, "intermediate_size": 12288, "num_attention_heads": 32, "num_key_value_heads": 8}
 SIZES: Mapping[str, tuple[str, Mapping[str, int]]] = MappingProxyType(
     {
@@ -55,22 +88,12 @@ SIZES: Mapping[str, tuple[str, Mapping[str, int]]] = MappingProxyType(
                 "vocab_size": 128_256,
             },
         ),
-        "mixtral": (
-            "Mixtral",
-            {
-                "hidden_size": 4096,
-                "intermediate_size": 14_336,
-                "num_attention_heads": 32,
-                "num_key_value_heads": 8,
-                "num_local_experts": 1,
-                "num_experts_per_tok": 1,
-                "vocab_size": 32_000,
-            },
-        ),
+        "mixtral": ("Mixtral", {**_MIXTRAL, "num_local_experts": 1, "num_experts_per_tok": 1}),
+        "mixtral-experts": ("Mixtral", {**_MIXTRAL, "num_local_experts": 8, "num_experts_per_tok": 2}),
     }
 )
 """The models by their names: Qwen3-8B, Llama-3.2-3B and Mixtral-8x7B, as their configurations are published; with how
-many layers is asked. Mixtral has one expert: which of eight a token goes to may differ with the rounding of the
+many layers is asked. ``mixtral`` has one expert: which of eight a token goes to may differ with the rounding of the
 products before, and with it the time."""
 
 
@@ -98,11 +121,13 @@ def _blocks(phase: str, layers: int, device: str) -> Client:
     sizes = BlockSizes(intermediate=12288)
     stack = torch.nn.Sequential(*(make_block(sizes, torch.bfloat16, device, seed) for seed in range(layers)))
 
-    def call(compiled: Any, rows: int) -> "Callable[[], torch.Tensor]":
+    def call(compiled: Any, rows: int) -> Step:
         shape = (rows, 1, sizes.hidden) if phase == "decode" else (1, rows, sizes.hidden)
         generator = torch.Generator(device).manual_seed(rows)
         x = torch.randn(shape, dtype=torch.bfloat16, device=device, generator=generator)
-        return _trained(stack, lambda: compiled(x).float().square().mean()) if phase == "train" else lambda: compiled(x)
+        if phase == "train":
+            return Step(_trained(stack, lambda: compiled(x).float().square().mean()), x)
+        return Step(lambda: compiled(x), x)
 
     return Client(stack, call)
 
@@ -134,7 +159,7 @@ def _of_transformers(name: str, phase: str, layers: int, device: str) -> Client:
         torch.set_default_dtype(before)
     model = model.train() if phase == "train" else model.eval()
 
-    def call(compiled: Any, rows: int) -> "Callable[[], torch.Tensor]":
+    def call(compiled: Any, rows: int) -> Step:
         generator = torch.Generator(device).manual_seed(rows)
 
         def tokens(*shape: int) -> "torch.Tensor":
@@ -142,21 +167,24 @@ def _of_transformers(name: str, phase: str, layers: int, device: str) -> Client:
 
         if phase == "train":
             ids = tokens(1, rows)
-            return _trained(model, lambda: compiled(input_ids=ids, labels=ids, use_cache=False).loss)
+            return Step(_trained(model, lambda: compiled(input_ids=ids, labels=ids, use_cache=False).loss), ids)
         if phase == "prefill":
             ids = tokens(1, rows)
-            return lambda: compiled(input_ids=ids, use_cache=False, logits_to_keep=1).logits
+            return Step(lambda: compiled(input_ids=ids, use_cache=False, logits_to_keep=1).logits, ids)
         cache = transformers.StaticCache(config=config, max_cache_len=CACHE_LENGTH)
         model(input_ids=tokens(rows, _PROMPT), past_key_values=cache)
         ids, position, steps = tokens(rows, 1), torch.full((1, 1), _PROMPT, device=device), count(1)
 
-        def step() -> "torch.Tensor":
+        def restart() -> None:
+            for layer in cache.layers:
+                layer.cumulative_length.fill_(_PROMPT)
+
+        def run() -> "torch.Tensor":
             if next(steps) % _STEPS == 0:
-                for layer in cache.layers:  # a full cache would be written behind its end
-                    layer.cumulative_length.fill_(_PROMPT)
+                restart()  # a full cache would be written behind its end
             logits: torch.Tensor = compiled(input_ids=ids, past_key_values=cache, position_ids=position).logits
             return logits
 
-        return step
+        return Step(run, ids, restart)
 
     return Client(model, call)

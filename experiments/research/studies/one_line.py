@@ -68,7 +68,7 @@ def first_call(asked: Asked) -> dict[str, Any]:
     made = asked.make()
     torch.cuda.synchronize()
     started = time.perf_counter()
-    compiled, tuned = _compiled(asked.contenders[0], made.module, asked)
+    compiled, tuned = compiled_by(asked.contenders[0], made.module, asked)
     seconds = [time.perf_counter() - started]  # of the line itself
     with torch.set_grad_enabled(asked.phase == "train"):
         for count in asked.rows:
@@ -95,7 +95,7 @@ def steps(asked: Asked, keep: Callable[[Any], None]) -> dict[str, Any]:
                 torch._dynamo.reset()
             running = {}
             for contender in asked.contenders:
-                held[contender] = held.get(contender) or _compiled(contender, made.module, asked)
+                held[contender] = held.get(contender) or compiled_by(contender, made.module, asked)
                 compiled, tuned = held[contender]
                 running[contender] = made.call(compiled, count)
                 for _ in range(_WARM):
@@ -105,11 +105,11 @@ def steps(asked: Asked, keep: Callable[[Any], None]) -> dict[str, Any]:
                 else:
                     difference = (result.float() - expected.float()).norm() / expected.float().norm()
                     found.setdefault("difference", {})[f"{contender} {count}"] = float(difference)
-            called = _in_turns({name: _called(step) for name, step in running.items()})
+            called = in_turns({name: _called(step) for name, step in running.items()})
             found[str(count)] = {"called": called}
             try:
-                graphs = {name: _graph(step) for name, step in running.items()}
-                found[str(count)]["graph"] = _in_turns(graphs)
+                graphs = {name: graph_of(step) for name, step in running.items()}
+                found[str(count)]["graph"] = in_turns(graphs)
             except RuntimeError as error:  # a step that can't be captured, as one that trains
                 found[str(count)]["no graph"] = str(error).splitlines()[0]
             found["summaries"][str(count)] = str(tuned)
@@ -117,7 +117,8 @@ def steps(asked: Asked, keep: Callable[[Any], None]) -> dict[str, Any]:
     return found
 
 
-def _compiled(contender: str, module: "torch.nn.Module", asked: Asked) -> tuple[Any, Any]:
+def compiled_by(contender: str, module: "torch.nn.Module", asked: Asked) -> tuple[Any, Any]:
+    """The model as a contender compiles it, and the account of autotune; empty text for TorchInductor alone."""
     import torch
 
     dynamic = asked.dynamic
@@ -141,7 +142,8 @@ def _called(step: Any) -> "Callable[[], float]":
     return run
 
 
-def _graph(step: Any) -> "Callable[[], float]":
+def graph_of(step: Any) -> "Callable[[], float]":
+    """A function that replays a CUDA graph of some steps and returns the time of one, in µs."""
     import torch
 
     graph = torch.cuda.CUDAGraph()
@@ -165,7 +167,7 @@ def _graph(step: Any) -> "Callable[[], float]":
     return run
 
 
-def _in_turns(running: "Mapping[str, Callable[[], float]]") -> dict[str, Any]:
+def in_turns(running: "Mapping[str, Callable[[], float]]") -> dict[str, Any]:
     """Times in µs of each, and its ratios to the default's of the same round."""
     generator, names = np.random.default_rng(0), list(running)
     times: dict[str, list[float]] = {name: [] for name in names}
