@@ -24,9 +24,10 @@ from tilescout.search.samplers.base import distributions
 from tilescout.search.studies.journal_folder import JournalFolder, open_study
 from tilescout.search.studies.trials import finished_trials, record_outcome, recover
 from tilescout.search.tables.card import TableCard
-from tilescout.search.tables.kernel_tuner import read_cache
+from tilescout.search.tables.result_forms import Told
+from tilescout.search.tables.results import read_results
 from tilescout.search.tables.shipped import shipped_tables
-from tilescout.search.tables.table import card_path
+from tilescout.search.tables.table import card_path, write_table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import TilescoutError
 from tilescout.spaces.gemm import GemmProblem
@@ -222,7 +223,7 @@ def test_indices_and_results_of_any_bytes(folder: Path, text: bytes) -> None:
     (folder / "bundle.json").write_bytes(text)
     read_or_refuse(lambda: read_bundle(folder))
     read_or_refuse(lambda: read_outcomes([str(folder / "bundle.json")], folder))
-    read_or_refuse(lambda: read_cache(folder / "bundle.json"))
+    read_or_refuse(lambda: read_results(folder / "bundle.json"))
     read_or_refuse(lambda: TableCard.from_json(text))
 
 
@@ -261,11 +262,51 @@ CACHE = {
 }
 
 
-@given(record=edited(CACHE))
+T4 = {
+    "metadata": {"timeunit": "milliseconds", "device": "NVIDIA H200"},
+    "results": [
+        {
+            "configuration": {"a": 1, "b": "2"},
+            "times": {"compilation": 3.0, "validation": 0, "runtimes": [2.4, 2.6]},
+            "measurements": [{"name": "time", "value": 2.5, "unit": ""}],
+            "invalidity": "correct",
+            "objectives": ["time"],
+            "timestamp": "2026-11-21",
+        },
+        {"configuration": {"a": 2, "b": "2"}, "times": {}, "invalidity": "compile", "measurements": []},
+    ],
+}
+KTT = {
+    "Metadata": {"Device": "NVIDIA H200", "TimeUnit": "Microseconds", "Timestamp": "2026-11-21 1:02:3 UTC"},
+    "Results": [
+        {
+            "KernelName": "k",
+            "Status": "Ok",
+            "TotalDuration": 2.5,
+            "Configuration": [{"Name": "a", "Value": 1}, {"Name": "b", "Value": 0.5}],
+            "ComputationResults": [{"Duration": 2.5, "Overhead": 7.0}],
+        },
+        {"Status": "ComputationFailed", "Configuration": [{"Name": "a", "Value": 2}, {"Name": "b", "Value": 0.5}]},
+    ],
+}
+LISTED = [{"a": 1, "b": 2, "time": 2.5, "GFLOP/s": 3.0}, {"a": 2, "b": 2, "time": 1e20}]
+TOLD = st.builds(
+    Told,
+    kernel=st.just("k"),
+    device=st.just("NVIDIA H200"),
+    problem=st.just("p"),
+    objective=st.sampled_from([None, "time", "GFLOP/s", "Overhead"]),
+    maximize=st.sampled_from([None, True]),
+    unit=st.sampled_from([None, "ns"]),
+    parameters=st.sampled_from([(), ("b",), ("a", "a")]),
+)
+
+
+@given(record=edited(CACHE) | edited(T4) | edited(KTT) | edited(LISTED), told=TOLD | st.just(Told()))
 @settings(max_examples=300)
-def test_cache_files_of_kernel_tuner(folder: Path, record: Any) -> None:
+def test_results_of_other_tuners(folder: Path, record: Any, told: Told) -> None:
     (folder / "cache.json").write_text(json.dumps(record))
-    read_or_refuse(lambda: read_cache(folder / "cache.json"))
+    read_or_refuse(lambda: write_table(folder / "table.parquet", *read_results(folder / "cache.json", told)))
 
 
 @given(data=st.data())
@@ -274,7 +315,7 @@ def test_compressed_cache_files_of_kernel_tuner(folder: Path, data: st.DataObjec
     for _ in range(data.draw(st.integers(1, 3))):
         content[data.draw(st.integers(2, len(content) - 1))] = data.draw(st.integers(0, 255))
     (folder / "cache.json.gz").write_bytes(content[: data.draw(st.integers(2, len(content)))])
-    read_or_refuse(lambda: read_cache(folder / "cache.json.gz"))
+    read_or_refuse(lambda: read_results(folder / "cache.json.gz"))
 
 
 @pytest.fixture(scope="module")

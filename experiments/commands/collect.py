@@ -20,6 +20,7 @@ from rich.text import Text
 
 from tilescout.experiments.commands.completion import TABLE, complete_suites
 from tilescout.experiments.commands.options import (
+    check_apart,
     check_mlflow,
     cluster_option,
     collected,
@@ -43,7 +44,7 @@ from tilescout.search.engines.selection import make_engine
 from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.search.studies.folders import artifacts
 from tilescout.search.tables.shipped import named_template
-from tilescout.search.tables.table import SUFFIX, Table
+from tilescout.search.tables.table import SUFFIX, Table, card_path
 from tilescout.spaces.errors import StoreError, TableError, one_line
 from tilescout.spaces.inputs import SMALL, parse_json, read_regular
 from tilescout.spaces.knobs import Configuration, Knob
@@ -164,6 +165,9 @@ def collect(asked: CollectRequest) -> None:
     if not asked.out.parent.is_dir():
         raise StoreError(f"can't write {asked.out}: its folder does not exist")
     check_mlflow(asked.mlflow_uri, asked.store)
+    for given in (asked.also, asked.table):
+        if given is not None:
+            check_apart(given, asked.out, card_path(asked.out))
     template = named_template(asked.space, asked.table)
     problems = suite_problems(template, asked.suite, asked.signature)
     options = CampaignOptions(prune=asked.prune, compile_first=asked.compile_first, seed=asked.seed, finals=asked.races)

@@ -282,6 +282,7 @@ def check_result(path: Path | None) -> None:
         If it does.
     """
     if path is not None and path != STDOUT:
+        check_apart_from_arguments(path)
         check_output(path, "a result that --json wrote", lambda file: has_keys(file, *_RESULTS))
 
 
@@ -316,6 +317,35 @@ def check_output(path: Path, kind: str, is_one: Callable[[Path], bool]) -> None:
     check_writable(path)
     if path.is_file():
         check_replaceable(path, kind, is_one, StoreError)
+
+
+def check_apart_from_arguments(output: Path) -> None:
+    """Refuse to write over any file that the command line names otherwise.
+
+    Raises
+    ------
+    StoreError
+        If one of them is `output`.
+    """
+    given: list[object] = []
+    for value in click.get_current_context().params.values():
+        given += value if isinstance(value, tuple) else [value]
+    named = [Path(value) for value in given if isinstance(value, str | Path)]
+    if sum(path.absolute() == output.absolute() for path in named) > 1:  # the output itself is one of them
+        raise StoreError(f"{output} is named twice: choose another file for --json")
+
+
+def check_apart(given: Path, *outputs: Path) -> None:
+    """Refuse to write over a file that is read.
+
+    Raises
+    ------
+    StoreError
+        If one of the outputs is the file `given`, under whatever name.
+    """
+    for output in outputs:
+        if given.exists() and output.exists() and given.samefile(output):
+            raise StoreError(f"{output} is what is read: choose another file to write")
 
 
 def check_mlflow(uri: str | None, store: Path) -> None:

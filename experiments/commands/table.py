@@ -1,4 +1,4 @@
-"""``tilescout tables import-kernel-tuner``, ``export-kernel-tuner`` and ``add-binaries``."""
+"""``tilescout tables import``, ``export-kernel-tuner`` and ``add-binaries``."""
 
 import gzip
 import json
@@ -6,47 +6,81 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import click
 
 from tilescout.experiments.commands.completion import TABLE
-from tilescout.experiments.commands.options import check_writable, examples, store_option
+from tilescout.experiments.commands.options import check_apart, check_writable, examples, store_option
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, read_shared_object
 from tilescout.search.build.binaries import instruction_count
 from tilescout.search.build.resources import Resources
 from tilescout.search.studies.folders import artifacts
 from tilescout.search.tables.card import FORMAT
-from tilescout.search.tables.kernel_tuner import cache_of, read_cache
+from tilescout.search.tables.kernel_tuner import cache_of
+from tilescout.search.tables.result_forms import Told, UntoldError
+from tilescout.search.tables.results import PROTOCOL, read_results
 from tilescout.search.tables.rows import Row
-from tilescout.search.tables.table import Table, check_table_files, write_table
+from tilescout.search.tables.table import Table, card_path, check_table_files, write_table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import StoreError, TableError
 from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.templates import KernelTemplate, find_template
 from tilescout.spaces.terminal import Console
 
+_OPTIONS = {"maximize": "--maximize or --minimize"}
+
 
 @click.command(
+    "import",
     epilog=examples(
-        "tilescout tables import-kernel-tuner convolution_A100.json.gz convolution.parquet",
-    )
+        "tilescout tables import convolution_A100.json.gz convolution.parquet",
+        "tilescout tables import A100_T4.json.gz hotspot.parquet --kernel hotspot --problem 4096x4096 --device A100",
+        "tilescout tables import cache.json energy.parquet --objective energy",
+    ),
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--problem", metavar="NAME", help="What to call the problem. [default: its size]")
-def import_kernel_tuner(file: Path, out: Path, problem: str | None) -> None:
-    """Convert FILE, a cache of Kernel Tuner (.json or .json.gz), to a table, and write it to OUT, a .parquet file.
+@click.option("--kernel", metavar="NAME", help="What to call the kernel. [default: as the file does]")
+@click.option("--problem", metavar="NAME", help="What to call the problem. [default: its size in the file]")
+@click.option("--device", metavar="NAME", help="What it ran on. [default: what the file says]")
+@click.option("--objective", metavar="NAME", help="Which figure to read. [default: the file's, mostly the time]")
+@click.option(
+    "--maximize/--minimize", default=None, help="Whether more of it is better. [default: what is known of it]"
+)
+@click.option("--unit", type=click.Choice(["s", "ms", "us", "ns"]), help="Of times. [default: the file's]")
+@click.option(
+    "--parameters",
+    default="",
+    callback=lambda context, parameter, text: tuple(name for name in text.split(",") if name),
+    metavar="A,B,...",
+    help="Which values are parameters. [default: those that the file lists, or that stand before what was measured]",
+)
+def import_results(file: Path, out: Path, **told: Any) -> None:
+    """Convert FILE, results of another tuner, to a table, and write it to OUT, a .parquet file.
+
+    FILE (.json or .json.gz) is a cache or a list of results of Kernel Tuner, T4 results, or results of KTT. What it
+    does not name, options do. Where the objective is no time, what stands for one is the objective relative to the
+    median configuration, which counts as 100, the smaller the better.
 
     `tilescout tune KERNEL --problem NAME --table OUT` and `tilescout compare --table OUT` replay it.
     """
     check_writable(out)
     check_table_files(out)
-    card, rows = read_cache(file, problem)
+    check_apart(file, out, card_path(out))
+    try:
+        card, rows = read_results(file, Told(**told))
+    except UntoldError as error:
+        options = ", ".join(_OPTIONS.get(name, f"--{name}") for name in error.fields)
+        raise TableError(f"{error.fault}: give {options}") from error
     imported = write_table(out, card, rows)
     (summary,) = imported.summarise()
+    figure = "" if card.protocol == PROTOCOL else f" ({card.protocol.removeprefix(PROTOCOL).strip(', ')}, no times)"
     Console().print(
-        f"{card.space} {summary.problem} on {card.product}: {summary.rows:,} configurations, {summary.failed:,} failed",
+        f"{card.space} {summary.problem} on {card.product}: {summary.rows:,} configurations of "
+        f"{', '.join(card.knobs)}{figure}, {summary.failed:,} failed",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )
 
@@ -65,6 +99,8 @@ def export_kernel_tuner(path: Path, out: Path, problem: str | None) -> None:
     if out.is_file() and out.stat().st_size:  # a cache may be days of somebody's measuring, and says nothing of us
         raise StoreError(f"{out} is there already: choose another file, or move it away")
     recorded = Table.read(path)
+    if recorded.card.protocol.startswith(f"{PROTOCOL}, "):
+        raise TableError(f"table {path} has no times: {recorded.card.protocol_text.partition(':')[0]}")
     if problem is None and len(recorded.problems) > 1:
         named = ", ".join(map(str, recorded.problems))
         raise TableError(f"table {path} has several problems, name one with --problem: {named}")
@@ -88,6 +124,7 @@ def add_binaries(path: Path, out: Path, store: Path) -> None:
     Tables that an older tilescout recorded lack these counts, and `tilescout evaluate-model --binaries` needs them. A
     row whose kernel is not in the store keeps what it has.
     """
+    check_apart(path, out)
     recorded = Table.read(path)
     written = read_binaries(recorded, find_template(recorded.card.space), ArtifactStore(artifacts(store)), out)
     known = written.data.num_rows - written.data["instructions"].null_count

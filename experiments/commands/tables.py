@@ -15,7 +15,7 @@ from tilescout.experiments.commands.options import (
     own_spaces_option,
     write_result,
 )
-from tilescout.experiments.commands.table import add_binaries, export_kernel_tuner, import_kernel_tuner
+from tilescout.experiments.commands.table import add_binaries, export_kernel_tuner, import_results
 from tilescout.search.tables.card import Baseline
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table, find_tables
@@ -29,7 +29,7 @@ from tilescout.spaces.terminal import Console
     epilog=examples(
         "tilescout tables",
         "tilescout tables own.parquet --space own_kernel:RmsNorm",
-        "tilescout tables import-kernel-tuner convolution_A100.json.gz convolution.parquet",
+        "tilescout tables import convolution_A100.json.gz convolution.parquet",
     ),
 )
 def tables() -> None:
@@ -64,7 +64,7 @@ def list_tables(paths: tuple[Path, ...], own_spaces: tuple[str, ...], json_path:
         raise TableError("; ".join(damaged))
 
 
-for _command in (import_kernel_tuner, export_kernel_tuner, add_binaries):
+for _command in (import_results, export_kernel_tuner, add_binaries):
     tables.add_command(_command)
 
 

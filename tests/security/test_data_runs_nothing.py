@@ -230,8 +230,8 @@ def test_a_cache_of_kernel_tuner(scene: "Scene") -> None:
     }
     (scene.folder / "cache.json").write_text(json.dumps(cache))
 
-    scene.survives("tables", "import-kernel-tuner", "cache.json", "table.parquet", codes=(2,))
-    scene.survives("tables", "import-kernel-tuner", "cache.json", "table.parquet", "--problem", "evil", codes=(0,))
+    scene.survives("tables", "import", "cache.json", "table.parquet", codes=(2,))
+    scene.survives("tables", "import", "cache.json", "table.parquet", "--problem", "evil", codes=(0,))
     scene.survives("tables", "table.parquet", codes=(0,))
     scene.survives(
         "compare", "--table", "table.parquet", "--samplers", "kernel_tuner.hybrid_vndx", "--trials", "4", "--seeds", "1"

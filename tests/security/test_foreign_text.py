@@ -113,7 +113,7 @@ def hostile_table(forked_scene: "ForkedScene") -> str:
 
     names = []
     for number, text in enumerate(NASTY):
-        done = forked_scene.tilescout("tables", "import-kernel-tuner", cache(number, text), f"t{number}.parquet")
+        done = forked_scene.tilescout("tables", "import", cache(number, text), f"t{number}.parquet")
         forked_scene.check(done)
         shown(done.stdout + done.stderr)
         names += [f"t{number}.parquet"] * (done.returncode == 0)

@@ -39,7 +39,7 @@ from tilescout.search.export.bundle import read_bundle
 from tilescout.search.export.from_studies import read_outcomes
 from tilescout.search.measure.measurement import Status
 from tilescout.search.studies.places import read_study
-from tilescout.search.tables.kernel_tuner import read_cache
+from tilescout.search.tables.results import read_results
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import TilescoutError
 from tilescout.spaces.subspace import read_subspace
@@ -53,7 +53,7 @@ readers = {{
     ".json": lambda path: read_outcomes([path], "studies"),
     ".bundle": lambda path: read_bundle(Path(path)),
     ".journal": lambda path: read_study(path, "studies"),
-    ".cache": lambda path: read_cache(Path(path)),
+    ".cache": lambda path: read_results(Path(path)),
     ".parquet": lambda path: Table.read(Path(path)),
 }}
 for path in sys.argv[1:]:
@@ -116,6 +116,8 @@ FILES: dict[str, Callable[[], bytes]] = {
     "deep.journal": lambda: b'{"op_code":0,"study_name":' + b"[" * 100_000 + b"\n",
     "bomb.cache": lambda: ZEROS * 64,
     "wide.cache": lambda: gzip.compress(CACHE_START + b'"a": [' + b"[]," * 40_000_000 + b"1]}}", 1),
+    "wide-list.cache": lambda: gzip.compress(b'[{"time": 1, "a": [' + b"[]," * 40_000_000 + b"1]}]", 1),
+    "deep-results.cache": lambda: b'{"results": ' + b"[" * 1_000_000,
     "torn.cache": lambda: ZEROS[:-20],
     "deep.cache": lambda: CACHE_START + b"[" * 1_000_000,
 }
@@ -179,7 +181,7 @@ def test_every_reader_refuses_them_soon_and_in_little_memory(hostile: list[Path]
         ("suites", "pipe.toml"),
         ("tune", "gemm_sm90", "--problem", PROBLEM, "--table", "pipe.parquet"),
         ("tables", "pipe.parquet"),
-        ("tables", "import-kernel-tuner", "pipe.json", "out.parquet"),
+        ("tables", "import", "pipe.json", "out.parquet"),
         ("predict", "gemm_sm90", "--problem", PROBLEM, "--model", "pipe.npz"),
         ("report", "pipe.journal"),
     ],

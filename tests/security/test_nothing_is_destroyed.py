@@ -122,8 +122,8 @@ OUTPUTS = [
         ("bundle", ("export", "--study", "result.json", "--out", "bundle")),
         ("suite.toml", ("suites", "from-model", "model:make", "--out", "suite.toml")),
         ("cache.json", ("tables", "export-kernel-tuner", "small.parquet", "cache.json")),
-        ("new.json", ("tables", "import-kernel-tuner", "kernel.json.gz", "new.parquet", "--problem", "8x8")),
-        ("new.parquet", ("tables", "import-kernel-tuner", "kernel.json.gz", "new.parquet", "--problem", "8x8")),
+        ("new.json", ("tables", "import", "kernel.json.gz", "new.parquet", "--problem", "8x8")),
+        ("new.parquet", ("tables", "import", "kernel.json.gz", "new.parquet", "--problem", "8x8")),
         ("gemm_sm90-h200.npz", ("train", "gemm_sm90", "--table", "small.parquet", "--out", ".")),
         ("analytic-h200.json", ("train", "gemm_sm90", "--table", "small.parquet", "--out", ".")),
         ("runs.jsonl", ("compare", "--table", "small.parquet", "--samplers", "random", "--out", ".")),
@@ -183,13 +183,30 @@ def test_an_input_that_the_card_would_replace(forked_scene: "Scene") -> None:
     (forked_scene.folder / "foo.json").write_text(json.dumps(CACHE))
     before = snapshot(forked_scene.folder)
 
-    forked_scene.survives("tables", "import-kernel-tuner", "foo.json", "foo.parquet", codes=(2,))
+    forked_scene.survives("tables", "import", "foo.json", "foo.parquet", codes=(2,))
     assert snapshot(forked_scene.folder) == before
 
     for _ in range(2):  # what it wrote itself it writes again
-        forked_scene.survives("tables", "import-kernel-tuner", "foo.json", "bar.parquet", codes=(0,))
+        forked_scene.survives("tables", "import", "foo.json", "bar.parquet", codes=(0,))
     forked_scene.survives("tables", "export-kernel-tuner", "bar.parquet", "bar.json", codes=(2,))
     assert snapshot(forked_scene.folder, "bar.parquet", "bar.json") == before
+
+    whole = snapshot(forked_scene.folder)
+    (forked_scene.folder / "same.parquet").symlink_to("bar.parquet")
+    for out in ("bar.parquet", "same.parquet"):
+        refused = forked_scene.survives("tables", "add-binaries", "bar.parquet", out, codes=(2,))
+        assert "is what is read" in refused.stderr
+    collect = ("collect", "gemm_sm90", "--suite", "squares", "--sample", "1", "--also", "bar.parquet")
+    assert "is what is read" in forked_scene.survives(*collect, "--out", "bar.parquet", codes=(2,)).stderr
+    assert snapshot(forked_scene.folder, "same.parquet") == whole
+
+
+def test_a_result_that_is_read_and_would_be_written(forked_scene: "Scene", searched: Path) -> None:
+    shutil.copyfile(searched / "result.json", forked_scene.folder / "result.json")
+    before = snapshot(forked_scene.folder)
+    refused = forked_scene.survives("studies", "show", "result.json", "--json", "result.json", codes=(2,))
+    assert "is named twice" in refused.stderr
+    assert snapshot(forked_scene.folder) == before
 
 
 def test_a_finished_comparison(forked_scene: "Scene", small_table: Table) -> None:

@@ -142,7 +142,7 @@ def measure(folder: Path, rows: int, trials: int, studies: int) -> dict[str, Any
     for table, size in ((fewer, 2 * trials), (many, rows)):
         cache = table.with_suffix(".cache")
         write_cache(cache, size)
-        result["import"] = timed(folder, "tables", "import-kernel-tuner", cache, table)
+        result["import"] = timed(folder, "tables", "import", cache, table)
         cache.unlink()
     search = ("tune", "load", "--problem", "8x8", "--sampler", "random", "--store", store)
     result["tune_of_many_rows"] = timed(folder, *search, "--table", many, "--trials", 10)

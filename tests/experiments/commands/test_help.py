@@ -81,6 +81,11 @@ def test_the_shell_completes_what_is_typed(typed: list[str], incomplete: str, of
     [
         (["suite", "from-model", "a:b"], ["suites", "from-model", "a:b"], ["suite is called suites now"]),
         (["table", "list"], ["tables", "list"], ["table is called tables now"]),
+        (
+            ["tables", "import-kernel-tuner", "a", "b"],
+            ["tables", "import", "a", "b"],
+            ["import-kernel-tuner is called import now"],
+        ),
         (["predict", "--target=h200"], ["predict", "--device=h200"], ["--target is called --device now"]),
         (["predict", "--model-file", "a"], ["predict", "--model", "a"], ["--model-file is called --model now"]),
         (["tune", "table"], ["tune", "table"], []),

@@ -32,6 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "device_name": "A GPU of another time", "kernel_name": "stencil", "problem_size": [512, 512, 64],
         "tune_params_keys": ["x", "y", "z"], "tune_params": dict.fromkeys("xyz", SIZES), "cache": entries,
     }  # fmt: skip
+    (tmp_path / "list.json").write_text(json.dumps(list(entries.values())))
     (tmp_path / "cache.json.gz").write_bytes(gzip.compress(json.dumps(cache).encode()))
     return tmp_path
 
@@ -39,8 +40,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_imported_kernel_is_tuned_listed_and_compared(
     folder: Path, run: RunCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run("tables", "import-kernel-tuner", "cache.json.gz", "stencil.parquet")
-    assert "stencil 512x512x64 on A GPU of another time: 64 configurations, 4 failed" in capsys.readouterr().out
+    run("tables", "import", "cache.json.gz", "stencil.parquet")
+    assert (
+        "stencil 512x512x64 on A GPU of another time: 64 configurations of x, y, z, 4 failed" in capsys.readouterr().out
+    )
     run("tables", "stencil.parquet")
     assert "512x512x64" in capsys.readouterr().out
     arguments = ("--problem", "512x512x64", "--table", "stencil.parquet")
@@ -59,6 +62,16 @@ def test_an_imported_kernel_is_tuned_listed_and_compared(
     assert (case["configurations"], case["timed"]) == (64, 60)
 
 
+def test_another_objective_is_read_and_not_exported(
+    folder: Path, run: RunCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = ("--kernel", "stencil", "--device", "A GPU", "--problem", "64")
+    run("tables", "import", "list.json", "cost.parquet", *told, "--objective", "benchmark_time", "--minimize")
+    assert "64 configurations of x, y, z (benchmark_time, no times), 4 failed" in capsys.readouterr().out
+    run("tables", "export-kernel-tuner", "cost.parquet", "out.json", code=2)
+    assert "has no times: The rows are no times but benchmark_time, of which less is better" in capsys.readouterr().err
+
+
 def test_a_shipped_table_is_exported_and_comes_back(folder: Path, run: RunCommand) -> None:
     shipped = shipped_tables()[0]
     problem = "512x512x512:bf16"
@@ -67,7 +80,7 @@ def test_a_shipped_table_is_exported_and_comes_back(folder: Path, run: RunComman
     original = Table.read(shipped)
     (found,) = [known for known in original.problems if str(known) == problem]
     assert len(cache["cache"]) == len(original.rows(found))
-    run("tables", "import-kernel-tuner", "out.json.gz", "again.parquet")
+    run("tables", "import", "out.json.gz", "again.parquet")
     again = Table.read(Path("again.parquet"))
     # Kernel Tuner knows no censored times: a pruned row's pilot stands for them.
     rows = [original.measurement(int(row)) for row in original.rows(found)]
@@ -78,12 +91,14 @@ def test_a_shipped_table_is_exported_and_comes_back(folder: Path, run: RunComman
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (("tables", "import-kernel-tuner", "nothing.json", "out.parquet"), "can't read nothing.json"),
-        (("tables", "import-kernel-tuner", "cache.json.gz", "out.txt"), "a table is a .parquet file"),
+        (("tables", "import", "nothing.json", "out.parquet"), "can't read nothing.json"),
+        (("tables", "import", "cache.json.gz", "out.txt"), "a table is a .parquet file"),
         (
-            ("tables", "import-kernel-tuner", "cache.json.gz", "o.parquet", "--problem", "a b"),
+            ("tables", "import", "cache.json.gz", "o.parquet", "--problem", "a b"),
             "malformed problem 'a b'",
         ),
+        (("tables", "import", "list.json", "o.parquet", "--problem", "1"), "give --kernel, --device"),
+        (("tables", "import", "cache.json.gz", "o.parquet", "--objective", "x"), "give --maximize or --minimize"),
         (("tables", "export-kernel-tuner", "nothing.parquet", "out.json"), "does not exist"),
         (("tables", "export-kernel-tuner", "SHIPPED", "out.json"), "name one with --problem: 8192x8192x8192:bf16"),
         (("tables", "export-kernel-tuner", "SHIPPED", "out.json", "--problem", "1x1"), "holds nothing of 1x1"),

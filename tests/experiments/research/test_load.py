@@ -7,12 +7,12 @@ import pytest
 
 from tilescout.experiments.research.benchmarks.load import copy_studies, searched, timed, write_cache
 from tilescout.search.studies.journal_folder import JournalFolder
-from tilescout.search.tables.kernel_tuner import read_cache
+from tilescout.search.tables.results import read_results
 
 
 def test_a_cache_has_at_least_so_many_rows(tmp_path: Path) -> None:
     write_cache(tmp_path / "cache.json", 1000)
-    card, columns = read_cache(tmp_path / "cache.json")
+    card, columns = read_results(tmp_path / "cache.json")
     assert columns.num_rows == 1000
     assert {name: len(values) for name, values in card.knobs.items()} == {"a": 10, "b": 10, "c": 10}
 
@@ -20,7 +20,7 @@ def test_a_cache_has_at_least_so_many_rows(tmp_path: Path) -> None:
 def test_what_a_command_and_a_search_take_is_told(tmp_path: Path) -> None:
     write_cache(tmp_path / "cache.json", 1000)
 
-    took = timed(tmp_path, "tables", "import-kernel-tuner", "cache.json", "table.parquet")
+    took = timed(tmp_path, "tables", "import", "cache.json", "table.parquet")
     found = searched(tmp_path / "table.parquet", 20, tmp_path / "studies")
 
     assert took["cpu_seconds"] > 0

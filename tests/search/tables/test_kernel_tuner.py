@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.measure.measurement import Status
-from tilescout.search.tables.kernel_tuner import cache_of, key_of, read_cache, restored, stored
+from tilescout.search.tables.kernel_tuner import cache_of, key_of, restored, stored
 from tilescout.search.tables.recorded_template import RecordedTemplate
+from tilescout.search.tables.results import read_results
 from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.errors import BuildError, TableError
 from tilescout.spaces.gemm import GemmProblem
@@ -57,7 +58,7 @@ def imported(tmp_path: Path) -> Callable[[dict[str, Any]], Table]:
         path = tmp_path / name
         text = json.dumps(cache)
         path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
-        return write_table(tmp_path / "table.parquet", *read_cache(path))
+        return write_table(tmp_path / "table.parquet", *read_results(path))
 
     return imported
 
@@ -109,7 +110,7 @@ def test_there_and_back_nothing_is_lost(data: st.DataObject, tmp_path_factory: p
     cache = CACHE | {"tune_params_keys": knobs, "tune_params": {k: VALUES[k] for k in knobs}, "cache": entries}
     folder = tmp_path_factory.mktemp("cache")
     (folder / "c.json").write_text(json.dumps(cache))
-    table = write_table(folder / "t.parquet", *read_cache(folder / "c.json"))
+    table = write_table(folder / "t.parquet", *read_results(folder / "c.json"))
     again = cache_of(table, table.problems[0])
     assert list(again["cache"]) == list(entries)
     for key, before in entries.items():
@@ -131,32 +132,7 @@ def test_what_is_stored_as_text_is_restored(values: list[Any]) -> None:
 def test_a_cache_that_was_not_finished_is_read(tmp_path: Path) -> None:
     path = tmp_path / "open.json"
     path.write_text(json.dumps(CACHE | {"cache": ENTRIES})[:-2] + ",\n")
-    assert len(read_cache(path)[1]) == len(ENTRIES)
-
-
-@pytest.mark.parametrize(
-    ("change", "answer"),
-    [
-        ({"cache": {}}, "no configuration has a time"),
-        ({"cache": entry((16, True, 0.5, "slow"), time="RuntimeFailedConfig")}, "no configuration has a time"),
-        ({"objective": "GFLOP/s"}, "its objective is GFLOP/s: only times can be read"),
-        ({"tune_params_keys": ["block_size_x", "warps"]}, "not a cache file of Kernel Tuner: KeyError"),
-        ({"cache": [1]}, "it has no cache"),
-    ],
-)
-def test_what_is_no_cache_of_times_is_refused(tmp_path: Path, change: dict[str, Any], answer: str) -> None:
-    path = tmp_path / "cache.json"
-    path.write_text(json.dumps({**CACHE, "cache": ENTRIES, **change}))
-    with pytest.raises(TableError, match=answer):
-        read_cache(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\x1f\x8b\x08\x00", b"\xff\xfe"])
-def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "cache.json"
-    path.write_bytes(content)
-    with pytest.raises(TableError, match="cache"):
-        read_cache(path)
+    assert len(read_results(path)[1]) == len(ENTRIES)
 
 
 def test_an_unknown_kernel_is_replayed_from_its_table_alone(imported: Callable[..., Table]) -> None:

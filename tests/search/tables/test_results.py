@@ -1,0 +1,214 @@
+"""Results of other tuners, in every form, become the same table; what they do not say is asked for."""
+
+import gzip
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilescout.search.measure.measurement import Status
+from tilescout.search.tables.result_forms import Told
+from tilescout.search.tables.results import read_results
+from tilescout.search.tables.table import Table, write_table
+from tilescout.spaces.errors import TableError
+
+# One small recording, as each tuner writes it: block sizes 16 and 32, unrolled or not; times in ms.
+TIMES = {(16, 0): [2.0, 2.2], (16, 1): [1.0, 1.2], (32, 0): [4.0, 4.4]}
+FAILED = (32, 1)
+STAMP = "2025-03-04 05:06:07.8+00:00"
+
+CACHE: dict[str, Any] = {
+    "device_name": "NVIDIA A100-PCIE-40GB",
+    "kernel_name": "stencil",
+    "problem_size": [4096, 4096],
+    "tune_params_keys": ["block", "unroll"],
+    "tune_params": {"block": [16, 32], "unroll": [0, 1]},
+    "objective": "time",
+    "cache": {
+        **{
+            f"{block},{unroll}": {
+                "block": block, "unroll": unroll, "time": sum(times) / 2, "times": times, "compile_time": 500.0,
+                "verification_time": 100.0, "benchmark_time": 50.0, "GFLOP/s": 10 / sum(times), "timestamp": STAMP,
+            }
+            for (block, unroll), times in TIMES.items()
+        },
+        "32,1": {"block": 32, "unroll": 1, "time": "RuntimeFailedConfig", "timestamp": STAMP},
+    },
+}  # fmt: skip
+LISTED = list(CACHE["cache"].values())
+T4: dict[str, Any] = {
+    "schema_version": "1.0.0",
+    "results": [
+        *(
+            {
+                "timestamp": STAMP,
+                "configuration": {"block": str(block), "unroll": unroll},
+                "times": {"compilation": 500.0, "validation": 100.0, "benchmark": 50.0, "runtimes": times},
+                "invalidity": "correct",
+                "correctness": 1,
+                "measurements": [{"name": "GFLOP/s", "value": 10 / sum(times), "unit": ""},
+                                 {"name": "time", "value": sum(times) / 2, "unit": ""}],
+                "objectives": ["time"],
+            }
+            for (block, unroll), times in TIMES.items()
+        ),
+        {"configuration": {"block": "32", "unroll": 1}, "times": {}, "invalidity": "runtime", "correctness": 0,
+         "measurements": [{"name": "time", "value": "RuntimeFailedConfig", "unit": ""}], "objectives": ["time"]},
+    ],
+    "metadata": {"timeunit": "miliseconds"},
+}  # fmt: skip
+KTT: dict[str, Any] = {
+    "Metadata": {"ComputeApi": "CUDA", "Device": "NVIDIA A100-PCIE-40GB", "KttVersion": "2.1.0",
+                 "TimeUnit": "Microseconds", "Timestamp": "2025-3-4 05:06:7 UTC"},
+    "Results": [
+        *(
+            {
+                "ComputationResults": [{"Duration": sum(times) * 500, "KernelFunction": "stencil", "Overhead": 500e3,
+                                        "EnergyConsumption": 7.0 + block}],
+                "Configuration": [{"Name": "block", "Value": block, "ValueType": "UnsignedInt"},
+                                  {"Name": "unroll", "Value": unroll, "ValueType": "UnsignedInt"}],
+                "KernelName": "stencil", "Status": "Ok", "TotalDuration": sum(times) * 500,
+                "DataMovementOverhead": 50e3 - sum(times) * 500, "ValidationOverhead": 100e3,
+            }
+            for (block, unroll), times in TIMES.items()
+        ),
+        {"ComputationResults": [], "KernelName": "stencil", "Status": "ComputationFailed", "TotalDuration": 0.0,
+         "Configuration": [{"Name": "block", "Value": 32}, {"Name": "unroll", "Value": 1}]},
+    ],
+}  # fmt: skip
+TOLD = Told(kernel="stencil", device="NVIDIA A100-PCIE-40GB", problem="4096x4096")
+FORMS: dict[str, tuple[Any, Told]] = {
+    "cache": (CACHE, Told()),
+    "list": (LISTED, TOLD),
+    "t4": (T4, TOLD),
+    "ktt": (KTT, TOLD),
+}
+
+
+def imported(folder: Path, content: Any, told: Told = TOLD, name: str = "results.json") -> Table:
+    text = json.dumps(content)
+    (folder / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return write_table(folder / "table.parquet", *read_results(folder / name, told))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_becomes_the_same_table(tmp_path: Path, form: str) -> None:
+    content, told = FORMS[form]
+    table = imported(tmp_path, content, told, "results.json.gz")
+    card = table.card
+    assert (card.space, card.product, str(card.recorded)) == ("stencil", "NVIDIA A100-PCIE-40GB", "2025-03-04")
+    assert card.knobs == {"block": (16, 32), "unroll": (0, 1)}
+    assert list(map(str, table.problems)) == ["4096x4096"]
+    assert table.times_us == pytest.approx([2100, 1100, 4200, math.inf])
+    first = table.measurement(0)
+    assert (first.compile_seconds, first.gpu_seconds, first.verify_seconds) == pytest.approx((0.5, 0.15, 0.1))
+    assert table.measurement(3).status is Status.LAUNCH_ERROR
+    assert table.measurement(3).error == "RuntimeFailedConfig"
+    assert table.configuration(3) == dict(zip(card.knobs, FAILED, strict=True))
+    if form != "ktt":  # which has no times of single launches
+        assert first.timing is not None
+        assert first.timing.pairs == 2
+        assert first.timing.ratio_low < first.timing.ratio < first.timing.ratio_high
+
+
+def test_files_without_a_problem_or_lists_of_parameters_are_completed(tmp_path: Path) -> None:
+    bare = {name: CACHE[name] for name in ("device_name", "kernel_name", "cache")}
+    with pytest.raises(TableError, match="does not name the problem; give the problem"):
+        imported(tmp_path, bare, Told())
+    assert imported(tmp_path, bare, Told(problem="64")).card.knobs == {"block": (16, 32), "unroll": (0, 1)}
+    with pytest.raises(TableError, match="kernel, device, problem; give the kernel and the device and the problem"):
+        imported(tmp_path, LISTED, Told())
+    sorted_list = [dict(sorted(entry.items(), reverse=True)) for entry in LISTED]
+    with pytest.raises(TableError, match="which values are parameters; give the parameters"):
+        imported(tmp_path, sorted_list)
+    named = Told(kernel="k", device="d", problem="p", parameters=("unroll", "block"))
+    assert imported(tmp_path, sorted_list, named).card.knobs == {"unroll": (0, 1), "block": (16, 32)}
+    unitless = {"results": T4["results"]}
+    with pytest.raises(TableError, match="does not name the unit of its times; give the unit"):
+        imported(tmp_path, unitless)
+    in_ns = imported(tmp_path, unitless, Told(kernel="k", device="d", problem="p", unit="ns"))
+    assert in_ns.times_us.min() == pytest.approx(1.1e-3)
+    assert imported(tmp_path, CACHE, Told(device="NVIDIA H200")).card.device == "h200"
+
+
+def test_entries_without_their_parameters_have_them_from_their_key(tmp_path: Path) -> None:
+    entries = {key: {k: v for k, v in each.items() if k != "unroll"} for key, each in CACHE["cache"].items()}
+    table = imported(tmp_path, CACHE | {"cache": entries}, Told())
+    assert table.card.knobs == {"block": (16, 32), "unroll": (0, 1)}
+    assert table.times_us.tolist() == imported(tmp_path, CACHE, Told()).times_us.tolist()
+
+
+@pytest.mark.parametrize("mark", [1e20, 1.7976931348623157e308, 0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize("form", ["cache", "t4"])
+def test_marks_of_failures_are_failures(tmp_path: Path, form: str, mark: float) -> None:
+    content, told = FORMS[form]
+    changed = json.loads(json.dumps(content))
+    if form == "cache":
+        changed["cache"]["16,1"]["time"] = mark
+    else:
+        changed["results"][1]["measurements"][1]["value"] = mark
+    table = imported(tmp_path, changed, told)
+    assert table.times_us.tolist()[1::2] == [math.inf] * 2
+    assert table.measurement(1).error.startswith("RuntimeFailedConfig")
+
+
+def test_other_objectives_are_relative_and_say_so(tmp_path: Path) -> None:
+    faster = imported(tmp_path, CACHE, Told(objective="GFLOP/s"))
+    assert [str(problem) for problem in faster.problems] == ["4096x4096:GFLOP_s"]
+    # GFLOP/s of 10/4.2, 10/2.2 and 10/8.4: relative to the median, and turned over, as times are.
+    assert faster.times_us[:3] == pytest.approx([100, 100 * 2.2 / 4.2, 200])
+    assert "no times but GFLOP/s, of which more is better" in faster.card.protocol_text
+    assert imported(tmp_path, CACHE | {"objective": "GFLOP/s"}, Told()).times_us.tolist() == faster.times_us.tolist()
+    energy = imported(tmp_path, KTT, Told(problem="4096", objective="EnergyConsumption"))
+    assert energy.times_us[:3] == pytest.approx([100, 100, 100 * 39 / 23])
+    assert np.isinf(energy.times_us[3])
+    for entry in (entries := json.loads(json.dumps(CACHE["cache"]))).values():
+        entry["wishes"] = 3
+    with pytest.raises(TableError, match="whether more wishes is better or worse"):
+        imported(tmp_path, CACHE | {"cache": entries}, Told(objective="wishes"))
+    imported(tmp_path, CACHE | {"cache": entries}, Told(objective="wishes", maximize=False))
+    entries["16,0"]["wishes"] = -1
+    with pytest.raises(TableError, match="only figures above 0"):
+        imported(tmp_path, CACHE | {"cache": entries}, Told(objective="wishes", maximize=False))
+
+
+def test_a_configuration_that_was_tried_several_times_is_one_row(tmp_path: Path) -> None:
+    slower = {**LISTED[0], "time": 2.5, "times": [2.4, 2.6, 2.5]}
+    recovered = {**LISTED[3], "time": 9.0}
+    table = imported(tmp_path, [*LISTED, slower, recovered, LISTED[0] | {"time": 1e20}])
+    assert table.times_us == pytest.approx([(2100 + 2500) / 2, 1100, 4200, 9000])
+    first = table.measurement(0)
+    assert first.timing is not None
+    assert first.timing.pairs == 5
+    assert first.compile_seconds == pytest.approx(1.5)
+    assert table.measurement(3).status is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("change", "answer"),
+    [
+        ({"cache": {}}, "no configuration has a time"),
+        ({"cache": {"32,1": CACHE["cache"]["32,1"]}}, "no configuration has a time"),
+        ({"objective": "power"}, "whether more power is better or worse"),
+        ({"objective": ["time", "energy"]}, "several objectives"),
+        ({"tune_params_keys": ["block", "warps", "unroll"]}, "entry 0 has no parameter 'warps'"),
+        ({"tune_params_keys": []}, "which values are parameters"),
+        ({"tune_params_keys": ["block", "block"]}, "parameter 'block' is named twice"),
+        ({"cache": [1]}, "its member cache holds no entries"),
+        ({"cache": {"1": 1}}, "entry 0 is no object"),
+    ],
+)
+def test_what_can_not_be_read_is_refused(tmp_path: Path, change: dict[str, Any], answer: str) -> None:
+    with pytest.raises(TableError, match=answer):
+        imported(tmp_path, {**CACHE, **change}, Told())
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"7", b"\x1f\x8b\x08\x00", b"\xff\xfe"])
+def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "results.json"
+    path.write_bytes(content)
+    with pytest.raises(TableError, match=r"results\.json"):
+        read_results(path)
