@@ -106,11 +106,12 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
 
 
 def _print(results: Sequence[StudyResult], title: str, console: Console) -> None:
-    from tilescout.search.tracking.suite import suite_metrics
+    from tilescout.search.tracking.suite import library_best_heading, suite_metrics
 
+    peer = library_best_heading(results)
     grid = Grid(title=title, title_justify="left", show_edge=False, pad_edge=False)
     grid.add_column("problem", overflow="fold")
-    for heading in ("best µs", "vs library", "default", "trials", "GPU s"):
+    for heading in ("best µs", "vs library", *([f"vs {peer}"] if peer else []), "default", "trials", "GPU s"):
         grid.add_column(heading, justify="right", no_wrap=True)
     grid.add_column("ended")
     for result in results:
@@ -120,6 +121,7 @@ def _print(results: Sequence[StudyResult], title: str, console: Console) -> None
             str(result.info.problem),
             f"{best.time_us:.2f}" if best is not None else "failed" if result.trials else "not tried",
             f"{1 / best.ratio:.3f}" if best is not None else "",
+            *([f"{beside.value:.3f}" if (beside := result.over_library_best) is not None else ""] if peer else []),
             f"{1 / default.ratio:.3f}" if default is not None else "failed" if result.default else "not tried",
             str(len(result.trials)),
             f"{result.gpu_seconds:.2f}",
@@ -129,6 +131,8 @@ def _print(results: Sequence[StudyResult], title: str, console: Console) -> None
     total = suite_metrics(results)
     mean = total.get("mean_speedup_over_library")
     solved = f" over {total['solved_problems']:.0f} of {len(results)} problems" if mean is not None else ""
-    speed = f"geometric mean {mean:.4f} of the library's speed{solved}; " if mean is not None else ""
+    over = total.get("mean_speedup_over_library_best")
+    of_best = f" and {over:.4f} of {peer}" if over is not None else ""
+    speed = f"geometric mean {mean:.4f} of the library's speed{of_best}{solved}; " if mean is not None else ""
     spent = f"{total['trials']:,.0f} trials, {total['gpu_seconds']:.1f} s of GPU"
     console.print(f"{speed}{spent}, {total['compile_seconds']:.1f} s of compiling", highlight=False, soft_wrap=True)

@@ -154,6 +154,7 @@ def suite_metrics(results: Sequence[StudyResult]) -> dict[str, float]:
         "compile_seconds": sum(result.compile_seconds for result in results),
     }
     over_library, over_default = [], []
+    over_best = [over.value for result in results if (over := result.over_library_best) is not None]
     for result in results:
         best = result.best.measurement.timing if result.best is not None else None
         default = result.default.measurement.timing if result.default is not None else None
@@ -162,7 +163,8 @@ def suite_metrics(results: Sequence[StudyResult]) -> dict[str, float]:
             if default is not None:
                 over_default.append(fields.speedup(best, default))
     metrics["solved_problems"] = float(len(over_library))
-    for name, speeds in (("speedup_over_library", over_library), ("speedup_over_default", over_default)):
+    found = {"library": over_library, "library_best": over_best, "default": over_default}
+    for name, speeds in ((f"speedup_over_{whom}", speeds) for whom, speeds in found.items()):
         if speeds:
             metrics[f"mean_{name}"] = math.exp(float(np.mean(np.log(speeds))))
             metrics[f"least_{name}"] = min(speeds)
@@ -171,10 +173,20 @@ def suite_metrics(results: Sequence[StudyResult]) -> dict[str, float]:
 
 def _describe(results: Sequence[StudyResult]) -> str:
     """A table of the problems, in Markdown."""
-    lines = ["| problem | trials | µs | over the library |", "| --- | --- | --- | --- |"]
+    best = library_best_heading(results)
+    lines = [f"| problem | trials | µs | over the library |{f' over {best} |' if best else ''}"]
+    lines.append("| --- " * (lines[0].count("|") - 1) + "|")
     for result in results:
         timing = result.best.measurement.timing if result.best is not None else None
         none = "every trial failed" if result.trials else "not tried"
         found = f"{timing.time_us:.2f} | {1 / timing.ratio:.3f}" if timing is not None else f"{none} | "
-        lines.append(f"| {result.info.problem} | {len(result.trials)} | {found} |")
+        over = result.over_library_best
+        beside = f" {over.value:.3f} |" if over is not None else " |"
+        lines.append(f"| {result.info.problem} | {len(result.trials)} | {found} |{beside if best else ''}")
     return "\n".join(lines)
+
+
+def library_best_heading(results: Sequence[StudyResult]) -> str:
+    """The name of the library at its best in a table of results, ``cuBLASLt's best``; empty if none knows it."""
+    known = (f"{result.library_best.library}'s best" for result in results if result.library_best is not None)
+    return next(known, "")

@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from tilescout.experiments.commands.printing import print_result
+from tilescout.experiments.commands.tune_suite import _print as print_suite
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.campaigns.campaign import CampaignOptions
 from tilescout.search.campaigns.collection import collect
@@ -26,6 +27,8 @@ from tilescout.search.tables.card import FORMAT
 from tilescout.search.tables.table import Table
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.description import verdict
+from tilescout.search.tracking.suite import _describe as described_suite
+from tilescout.search.tracking.suite import suite_metrics
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces import devices, templates
@@ -88,6 +91,13 @@ def test_the_speed_over_it_is_in_all_that_is_shown_and_stored(searched: tuple[St
     assert record["time_us"] == pytest.approx(result.library_best.ratio.value * result.info.library_us)
     assert fields.result_metrics(result)["best_speedup_over_library_best"] == over.value
     assert "guess=" in fields.result_tags(result)["library_best"]
+
+    suite = StringIO()
+    print_suite([result], "a suite", Console(file=suite, width=200))
+    assert "vs cuBLASLt's best" in suite.getvalue()
+    assert f"library's speed and {over.value:.4f} of cuBLASLt's best over 1 of 1" in suite.getvalue()
+    assert f"| {said} |" in described_suite([result])
+    assert suite_metrics([result])["mean_speedup_over_library_best"] == pytest.approx(over.value)
 
     stored = study_store(studies).read(result.info.name)
     assert stored.library_best == result.library_best
