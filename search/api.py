@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.evaluator import Evaluator, evaluate
 from tilescout.search.engines.selection import check_device, make_engine
 from tilescout.search.measure.protocol import Objective
@@ -70,6 +71,7 @@ def tune(
     gpus: int | None = None,
     table: Path | str | None = None,
     objective: Objective | str | None = None,
+    live: LiveOptions | None = None,
     store: Path | str = STORE,
     storage: Path | str | None = None,
     resume: bool | str = False,
@@ -116,6 +118,8 @@ def tune(
         What runs around a kernel while it is timed: ``chain``, nothing but launches of the same kernel, or
         ``sandwich``, a kernel that writes its input and one that reads its output. None takes `DEFAULT_OBJECTIVE` of
         `tilescout.search.measure.protocol` where something is measured, and the table's where one is replayed.
+    live
+        How kernels are compiled and measured, where something is measured.
     store
         Folder of compiled kernels, studies and the MLflow store; created where it is missing.
     storage
@@ -164,7 +168,7 @@ def tune(
             gpus = 1
         engine = make_engine(
             template, parsed, artifacts(store), device=device, cluster=cluster, gpus=gpus, table=table,
-            objective=objective,
+            options=live, objective=objective,
         )  # fmt: skip
         evaluator = stack.enter_context(Evaluator(stack.enter_context(engine), parsed))
         sampler = sampler if sampler is not None else chosen_sampler(template, evaluator.device, settings or {})

@@ -224,6 +224,11 @@ def template_names() -> list[str]:
     return [*_BUILT_IN, *other_spaces().usable]
 
 
+def comes_with_package(template: KernelTemplate) -> bool:
+    """Whether a template is one of ours: it has the same source in every process of this installation."""
+    return template.name in _BUILT_IN and find_template(template.name) is template
+
+
 Named = Mapping[str, KernelTemplate]
 """Templates that a person named, see `load_templates`: what is read from files may be of their spaces too."""
 

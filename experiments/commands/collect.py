@@ -1,7 +1,7 @@
 """``tilescout collect``: measure many configurations on many problems, into a table."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -31,10 +31,12 @@ from tilescout.experiments.commands.options import (
     shown_at,
     signature_option,
     space_argument,
+    standby_option,
     store_option,
     suite_problems,
 )
 from tilescout.experiments.progress import waiting
+from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.campaigns.campaign import CampaignOptions, Progress
 from tilescout.search.campaigns.collection import collect as run_campaign
 from tilescout.search.campaigns.collection import journal_path
@@ -87,6 +89,7 @@ class CollectRequest:
     cluster: str | None
     table: Path | None
     objective: Objective | None
+    standby: bool
     seed: int
     store: Path
     mlflow_uri: str | None
@@ -143,6 +146,7 @@ class CollectRequest:
 @click.option("--table", type=TABLE, help="Table to replay. [default: the shipped one]")
 @objective_option
 @seed_option
+@standby_option
 @store_option
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="MLflow server. [default: a SQLite file in the store]")
 @click.option(
@@ -173,7 +177,7 @@ def collect(asked: CollectRequest) -> None:
     options = CampaignOptions(prune=asked.prune, compile_first=asked.compile_first, seed=asked.seed, finals=asked.races)
     # By the first pilot alone: a second one would cost as much as it saves where each row is to be known.
     protocol = ProtocolOptions(prune=math.inf, prune_at_once=math.inf if asked.prune is None else asked.prune)
-    live = replace(LiveOptions(), protocol=protocol)
+    live = LiveOptions(CompileOptions(standby=asked.standby), protocol)
     console = Console(stderr=True)
     with make_engine(
         template,

@@ -20,11 +20,13 @@ from tilescout.experiments.commands.options import (
     seed_option,
     set_option,
     space_argument,
+    standby_option,
     store_option,
     write_result,
 )
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, read_shared_object
 from tilescout.search.build.compilers import CompileOptions, CompilePool
+from tilescout.search.build.cores import available_cores
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.templates import load_template
@@ -47,6 +49,7 @@ from tilescout.spaces.terminal import Console
 @problem_option
 @device_option
 @click.option("--processes", type=click.IntRange(min=1), help="Compilers at a time. [default: one a core]")
+@standby_option
 @store_option
 @json_option
 def compile_sample(
@@ -58,6 +61,7 @@ def compile_sample(
     problem: str,
     device: str,
     processes: int | None,
+    standby: bool,
     store: Path,
     json_path: Path | None,
 ) -> int:
@@ -81,7 +85,7 @@ def compile_sample(
             read_shared_object(artifact.path, artifact.sha256)
 
     started = time.perf_counter()
-    options = CompileOptions(processes) if processes else CompileOptions()
+    options = CompileOptions(processes or available_cores(), standby=standby)
     with CompilePool(template, parsed.signature, target.arch, kernels, options) as pool:
         futures = [pool.submit(configuration) for configuration in configurations]
         outcomes = [future.result() for future in track(futures, "compile", console=Console(stderr=True))]

@@ -16,6 +16,7 @@ from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.build.binaries import CUOBJDUMP, find_cuobjdump
 from tilescout.search.build.compilers import find_linker
 from tilescout.search.build.loading import runtime_libraries
+from tilescout.search.build.standby import IDLE_SECONDS, running
 from tilescout.search.engines.gpus import driver_version, visible_gpus
 from tilescout.search.samplers import find_sampler, other_samplers
 from tilescout.search.studies.places import study_store
@@ -79,6 +80,7 @@ def examine(store: Path, storage: str | None = None, tables: Sequence[Path] = ()
     yield _try("cuobjdump", find_cuobjdump, "")  # the package's, or the CUDA toolkit's
     yield _try("runtime libraries", lambda: ", ".join(path.name for path in runtime_libraries()), "")
     yield _try("store", lambda: str(ArtifactStore(store / "artifacts").root), "")
+    yield from _standing_by()
     yield from _spaces()
     yield from _samplers()
     if storage is not None:
@@ -160,6 +162,13 @@ def _spaces() -> Iterator[Finding]:
         yield Finding(name, "ok", found + (f", of {others.usable[name].distribution}" if name in others.usable else ""))
     for name, reason in others.refused.items():
         yield Finding(name, "note", reason)
+
+
+def _standing_by() -> Iterator[Finding]:
+    """The processes that outlived a command, so that the next need not import what they have."""
+    for each in running():
+        detail = f"process {each.pid} has {each.bytes >> 20} MiB, ends {IDLE_SECONDS / 60:g} minutes after its last use"
+        yield Finding(f"standing by to {each.what}", "ok", detail)
 
 
 def _samplers() -> Iterator[Finding]:

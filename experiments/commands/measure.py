@@ -16,10 +16,12 @@ from tilescout.experiments.commands.options import (
     seed_option,
     set_option,
     space_argument,
+    standby_option,
     store_option,
     write_result,
 )
 from tilescout.experiments.commands.printing import print_measurements
+from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.evaluator import Evaluator, evaluate
 from tilescout.search.engines.gpus import visible_gpus
@@ -45,6 +47,7 @@ from tilescout.spaces.workloads import load_workload
 @seed_option
 @click.option("--device", default="cuda", show_default=True, metavar="cuda[:N]", help="The GPU.")
 @objective_option
+@standby_option
 @store_option
 @json_option
 def measure(
@@ -55,6 +58,7 @@ def measure(
     seed: int,
     device: str,
     objective: Objective | None,
+    standby: bool,
     store: Path,
     json_path: Path | None,
 ) -> int:
@@ -70,7 +74,7 @@ def measure(
     template = load_template(space)
     parsed = template.parse(problem)
     template.check(parsed)
-    live = LiveOptions(protocol=ProtocolOptions(objective=objective or DEFAULT_OBJECTIVE))
+    live = LiveOptions(CompileOptions(standby=standby), ProtocolOptions(objective=objective or DEFAULT_OBJECTIVE))
     with (
         LocalEngine(template, artifacts(store), [device], options=live) as engine,
         Evaluator(engine, parsed) as evaluator,

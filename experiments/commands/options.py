@@ -15,6 +15,8 @@ import numpy as np
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.commands.completion import complete_spaces
+from tilescout.search.build.compilers import CompileOptions
+from tilescout.search.build.standby import IDLE_SECONDS
 from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, Objective
 from tilescout.search.studies.folders import STORE, check_store
 from tilescout.search.tracking.server import address
@@ -90,6 +92,12 @@ own_spaces_option = click.option(
     callback=_typed_spaces,
     metavar="MODULE:CLASS",
     help="A space of your own that what is read may be of; its module is imported. Repeatable.",
+)
+standby_option = click.option(
+    "--standby/--no-standby",
+    default=CompileOptions().standby,
+    show_default=True,
+    help=f"Have processes stand by for {IDLE_SECONDS / 60:g} minutes, so that the next command need not start its own.",
 )
 store_option = click.option(
     "--store",

@@ -18,6 +18,7 @@ from tilescout.experiments.commands.options import (
     seed_option,
     signature_option,
     space_argument,
+    standby_option,
     storage_option,
     store_option,
     typed_samplers,
@@ -89,6 +90,7 @@ class _TuneCommand(click.Command):
 @click.option("--whole-budget", is_flag=True, help="Go on even when the sampler finds that it is not worth it.")
 @seed_option
 @click.option("--resume", is_flag=True, help="Go on with the newest study of the same kind, or join it.")
+@standby_option
 @store_option
 @storage_option
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="MLflow server. [default: a SQLite file in the store]")
@@ -122,6 +124,7 @@ def _tune_one(asked: TuneRequest) -> StudyResult:
             gpus=asked.gpus,
             table=asked.table,
             objective=asked.objective,
+            live=asked.live,
             store=asked.store,
             storage=asked.storage,
             resume=asked.resume,

@@ -9,6 +9,8 @@ import click
 
 from tilescout.experiments.commands.options import check_result, console_beside, shown_at, write_result
 from tilescout.search.api import DEFAULT_TRIALS
+from tilescout.search.build.compilers import CompileOptions
+from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.measure.protocol import Objective
 from tilescout.search.tuning.loop import Budget
 from tilescout.spaces.errors import StoreError
@@ -28,6 +30,7 @@ class TuneRequest:
     cluster: str | None
     table: Path | None
     objective: Objective | None
+    standby: bool
     sampler: str | None
     model: Path | None
     first: str | None
@@ -63,6 +66,11 @@ class TuneRequest:
         unlimited = self.trials is None and self.gpu_seconds is None and self.seconds is None
         trials = DEFAULT_TRIALS * problems if unlimited else self.trials
         return Budget(trials, self.gpu_seconds, self.seconds, self.whole_budget)
+
+    @property
+    def live(self) -> LiveOptions:
+        """How kernels are compiled and measured."""
+        return LiveOptions(CompileOptions(standby=self.standby))
 
     @property
     def settings(self) -> Mapping[str, Any]:

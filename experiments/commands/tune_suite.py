@@ -65,6 +65,7 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
                 gpus=asked.gpus,
                 table=asked.table,
                 objective=asked.objective,
+                options=asked.live,
             )
         )
         _LOG.info("%s", engine.provenance.description)

@@ -6,11 +6,14 @@ import shutil
 import subprocess
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from tilescout.search.build.artifacts import (
     DESCRIPTION,
@@ -23,14 +26,16 @@ from tilescout.search.build.artifacts import (
 from tilescout.search.build.binaries import find_cuobjdump, instruction_count, resource_usage
 from tilescout.search.build.closing import Closing
 from tilescout.search.build.cores import available_cores
-from tilescout.search.build.forks import ForkDiedError, ForkPool, ForkTimeoutError, Task
+from tilescout.search.build.forks import ForkDiedError, ForkPool, ForkTimeoutError, Task, serve
 from tilescout.search.build.loading import runtime_libraries
 from tilescout.search.build.resources import Resources
+from tilescout.search.build.standby import Standby, can_stand_by
+from tilescout.search.build.standing import Do
 from tilescout.search.build.waiting import Shared
 from tilescout.spaces.errors import ArtifactError, BuildError, StoreError, TilescoutError, one_line
 from tilescout.spaces.faults import described
 from tilescout.spaces.knobs import Configuration
-from tilescout.spaces.templates import Built, KernelTemplate
+from tilescout.spaces.templates import Built, KernelTemplate, comes_with_package, find_template
 
 
 @dataclass(frozen=True)
@@ -43,10 +48,15 @@ class CompileOptions:
         Compilers that run at the same time; by default one for each core that this process may use.
     timeout
         Seconds after which a compiler is killed. A kernel takes about 0.5 s.
+    standby
+        Fork the compilers, and in a live search the measuring processes, from processes that stand by after this one
+        ended, where there can be such: the next search imports neither the compiler nor torch. The compiler of a
+        template of your own does not stand by, for its source may change.
     """
 
     processes: int = field(default_factory=available_cores)
     timeout: float = 120.0
+    standby: bool = True
 
 
 def find_linker() -> str:
@@ -276,8 +286,16 @@ class CompilePool(Closing):
                 partial(_build_task, self.template, self.arch, self.store.root),
                 self.options.processes,
                 _NICENESS,
+                self._standby(),
             )
         return self._forks
+
+    def _standby(self) -> tuple[Standby, dict[str, str | int]] | None:
+        name = self.template.name
+        if not (self.options.standby and can_stand_by() and comes_with_package(self.template)):
+            return None
+        request: dict[str, str | int] = {"store": str(self.store.root.absolute()), "processes": self.options.processes}
+        return Standby(f"{__name__}:{ready_to_compile.__name__}", (name, self.arch)), request
 
     def _outcome(self, key: ArtifactKey, task: "Future[None]") -> Artifact | CompileFailure:
         try:
@@ -311,6 +329,19 @@ def _warm_up(template: KernelTemplate, arch: str) -> None:
     # CuteDSL reads its target from the environment, and without a GPU has no other way to know it.
     os.environ["CUTE_DSL_ARCH"] = arch
     template.warm_up()
+
+
+def ready_to_compile(name: str, arch: str) -> Do:
+    """Get ready to stand by as the compiler of a template that comes with the package, for a target."""
+    template = find_template(name)
+    _warm_up(template, arch)
+
+    def compile_what_is_asked(asked: Connection, request: Mapping[str, Any]) -> None:
+        os.environ["CUTE_DSL_ARCH"] = arch
+        os.nice(_NICENESS)
+        serve(asked, partial(_build_task, template, arch, Path(request["store"])), request["processes"])
+
+    return compile_what_is_asked
 
 
 def _build_task(template: KernelTemplate, arch: str, root: Path, task: Task) -> None:

@@ -5,7 +5,6 @@ crash or hang alone. `multiprocessing` has a fork server too, but one for the wh
 first sets up, and it limits no time; pebble limits times, but its processes import everything anew.
 """
 
-import ctypes
 import json
 import logging
 import os
@@ -24,6 +23,8 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from tilescout.search.build.closing import Closing
+from tilescout.search.build.standby import Standby, StandbyError, open_session
+from tilescout.search.build.standing import die_with
 from tilescout.spaces.errors import ArtifactError, BuildError, StoreError, one_line
 from tilescout.spaces.processes import spawn_context
 
@@ -38,7 +39,6 @@ _STARTS = 3  # of warm processes that end without having finished anything: the 
 _ERRORS: dict[str, type[Exception]] = {
     each.__name__: each for each in (ArtifactError, BuildError, StoreError, MemoryError)
 }
-_PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 class ForkTimeoutError(Exception):
@@ -88,12 +88,21 @@ class ForkPool(Closing):
         Children that run at the same time.
     niceness
         By how much the processes give way to others, as of ``nice``.
+    standby
+        A process that stands by and has warmed up already, and what to ask of it. Its session has to `serve` the same
+        work. Where it can't be had the warm process is started here.
     """
 
     def __init__(
-        self, warm_up: Callable[[], None], work: Callable[[Task], None], processes: int, niceness: int = 0
+        self,
+        warm_up: Callable[[], None],
+        work: Callable[[Task], None],
+        processes: int,
+        niceness: int = 0,
+        standby: tuple[Standby, Mapping[str, Any]] | None = None,
     ) -> None:
         self._target = warm_up, work, processes, niceness
+        self._standby = standby
         self._lock = threading.Lock()
         self._warm: _Warm | None = None
         self._waiting: dict[int, tuple[Task, float, Future[None]]] = {}
@@ -149,7 +158,7 @@ class ForkPool(Closing):
 
     def _started(self) -> "_Warm":
         if self._warm is None:
-            self._warm = _Warm(self._target, self._answered, self._ended)
+            self._warm = _Warm(self._target, self._standby, self._answered, self._ended)
         return self._warm
 
     def _cancel(self, number: int) -> None:
@@ -179,7 +188,7 @@ class ForkPool(Closing):
         with self._lock:
             if self._closed or self._warm is not warm:
                 return
-            self._warm = None
+            self._warm, self._standby = None, None
             self._fruitless += 1
             message = f"the process that compilers are forked from ended with exit code {exitcode}"
             if self._fruitless == _STARTS:
@@ -202,18 +211,11 @@ class _Warm:
     def __init__(
         self,
         target: _Target,
+        standby: tuple[Standby, Mapping[str, Any]] | None,
         answered: Callable[[Mapping[str, Any]], None],
         ended: Callable[["_Warm", int | None], None],
     ) -> None:
-        # The script that runs here is imported there only if what is to be run is of it: it may be any user's.
-        context = spawn_context(imports_main=b"__main__" in bytes(ForkingPickler.dumps(target)))
-        self._ours, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), name="warm-compiler", daemon=True)
-        self._process.start()
-        theirs.close()
-        # No arguments of the process: they may be of modules that are found only once it runs.
-        with suppress(OSError):
-            self._ours.send(target)
+        self._ours, self._kill, self._wait = _session(standby) or _spawned(target)
         self._hearing = threading.Thread(target=self._hear, args=(answered, ended), name="warm-compiler", daemon=True)
         self._hearing.start()
 
@@ -222,7 +224,7 @@ class _Warm:
             self._ours.send_bytes(json.dumps(message).encode())
 
     def end(self) -> None:
-        self._process.terminate()
+        self._kill()
         if self._hearing is not threading.current_thread():
             self._hearing.join()  # it waits for the process
 
@@ -235,9 +237,44 @@ class _Warm:
             except (OSError, EOFError):
                 break
             answered(answer)
-        self._process.join()
+        exitcode = self._wait()
         self._ours.close()
-        ended(self, self._process.exitcode)
+        ended(self, exitcode)
+
+
+_Process = tuple[Connection, Callable[[], object], Callable[[], int | None]]
+"""A connection to a process, what ends it, and what waits for its end."""
+
+
+def _session(standby: tuple[Standby, Mapping[str, Any]] | None) -> _Process | None:
+    """A process that is warm already; None if there is none."""
+    if standby is None:
+        return None
+    try:
+        session = open_session(*standby)
+    except StandbyError as error:
+        _LOG.warning("%s: starting a compiler of its own", error)
+        return None
+    return session.connection, session.kill, session.wait
+
+
+def _spawned(target: _Target) -> _Process:
+    """A process that warms up now."""
+    # The script that runs here is imported there only if what is to be run is of it: it may be any user's.
+    context = spawn_context(imports_main=b"__main__" in bytes(ForkingPickler.dumps(target)))
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_warm_process, args=(theirs,), name="warm-compiler", daemon=True)
+    process.start()
+    theirs.close()
+    # No arguments of the process: they may be of modules that are found only once it runs.
+    with suppress(OSError):
+        ours.send(target)
+
+    def wait() -> int | None:
+        process.join()
+        return process.exitcode
+
+    return ours, process.terminate, wait
 
 
 @dataclass
@@ -256,13 +293,25 @@ class _Child:
             os.killpg(self.pid, signal.SIGKILL)
 
 
-def _serve(asked: Connection) -> None:
-    """Fork a child for every task that is asked for, until the other end of `asked` is closed or SIGTERM comes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+def _warm_process(asked: Connection) -> None:
     target: _Target = asked.recv()
     warm_up, work, processes, niceness = target
     os.nice(niceness)
     warm_up()
+    serve(asked, work, processes)
+
+
+def serve(asked: Connection, work: Callable[[Task], None], processes: int) -> None:
+    """Fork a child for every task that is asked for, until the other end of `asked` is closed or SIGTERM comes.
+
+    Parameters
+    ----------
+    asked
+        Where a `ForkPool` asks.
+    work, processes
+        See `ForkPool`.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     told = _told_to_end()
     queue: deque[Mapping[str, Any]] = deque()
     children: dict[Connection, _Child] = {}
@@ -329,7 +378,7 @@ def _fork(message: Mapping[str, Any], work: Callable[[Task], None], asked: Conne
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.setpgid(0, 0)
-            _die_with(parent)
+            die_with(parent)
             os.close(reading)
             asked.close()
             _answer(writing, message, work)
@@ -351,13 +400,6 @@ def _answer(writing: int, message: Mapping[str, Any], work: Callable[[Task], Non
         kind = next((name for name, each in _ERRORS.items() if isinstance(error, each)), "")
         text = one_line(error) if kind else f"{type(error).__name__}: {one_line(error)}"
         os.write(writing, json.dumps([kind, text]).encode()[: MESSAGE_BYTES // 2])
-
-
-def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, however it ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before that
-        os._exit(1)
 
 
 def _settle(child: _Child) -> dict[str, Any]:

@@ -74,7 +74,9 @@ class LocalEngine(Engine):
         self._pool = compilers(targets[0])
         if len(targets) == 1:
             self._pool.start()
-        self._processes = [MeasuringProcess(gpu, self.options.timeout) for gpu in gpus]
+        self._processes = [
+            MeasuringProcess(gpu, self.options.timeout, standby=self.options.compile.standby) for gpu in gpus
+        ]
         self._threads = [ThreadPoolExecutor(1, f"measure-{gpu}") for gpu in gpus]
         self._described = [self._on(gpu, MeasuringProcess.describe) for gpu in range(len(gpus))]
         try:

@@ -71,10 +71,10 @@ class ClockSampler:
         except nvml.NVMLError:
             return None
 
-    def other_processes(self) -> int:
-        """How many processes compute on the GPU but this one and its parent, which waits; 0 if NVML does not answer."""
+    def other_processes(self, host: int) -> int:
+        """How many processes compute on the GPU but this one and its host, which waits; 0 if NVML does not answer."""
         try:
             running = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
         except self._nvml.NVMLError:
             return 0
-        return sum(process.pid not in (os.getpid(), os.getppid()) for process in running)
+        return sum(process.pid not in (os.getpid(), host) for process in running)

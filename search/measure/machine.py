@@ -165,8 +165,8 @@ class Machine(ABC):
         """The state of the clocks; None where it can't be read."""
 
     @abstractmethod
-    def other_processes(self) -> int:
-        """How many processes compute on the device but this one and its parent, which waits for it."""
+    def other_processes(self, host: int) -> int:
+        """How many processes compute on the device but this one and that of the number `host`, which waits for it."""
 
 
 _ATTEMPTS = 8
@@ -305,8 +305,8 @@ class CudaMachine(Machine):
     def clocks(self) -> Clocks | None:
         return self._sampler.sample() if self._sampler is not None else None
 
-    def other_processes(self) -> int:
-        return self._sampler.other_processes() if self._sampler is not None else 0
+    def other_processes(self, host: int) -> int:
+        return self._sampler.other_processes(host) if self._sampler is not None else 0
 
 
 class HostMachine(Machine):
@@ -363,7 +363,7 @@ class HostMachine(Machine):
     def clocks(self) -> Clocks | None:
         return None
 
-    def other_processes(self) -> int:
+    def other_processes(self, host: int) -> int:
         return 0
 
 

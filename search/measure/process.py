@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.search.build.closing import Closing
+from tilescout.search.build.standby import Session, Standby, StandbyError, can_stand_by, open_session
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.worker import Job, job_request
@@ -26,6 +27,7 @@ from tilescout.spaces.processes import module_command, module_places, own_folder
 
 _LOG = logging.getLogger(__name__)
 _WORKER = "tilescout.search.measure.worker"
+_STANDBY = Standby(f"{_WORKER}:ready_to_measure")
 _START_SECONDS = 120.0  # imports of torch, 3 s where files are warm, and the CUDA context, 0.1 s
 
 
@@ -40,8 +42,19 @@ class WorkerLostError(Exception):
 class _Child:
     """A worker process, the connection to it, and what it and the kernels in it print."""
 
-    def __init__(self, device: str) -> None:
+    process: subprocess.Popen[bytes] | Session
+    connection: Connection
+
+    def __init__(self, device: str, standby: bool) -> None:
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        if standby:
+            try:
+                self.process = open_session(_STANDBY, {"device": device}, self.log.fileno())
+            except StandbyError as error:
+                _LOG.warning("%s: starting a measuring process anew", error)
+            else:
+                self.connection = self.process.connection
+                return
         ours, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
@@ -83,6 +96,9 @@ class MeasuringProcess(Closing):
         Seconds a kernel may take to be verified and timed before the process is killed.
     spare_after
         Seconds for which the process is asked before a spare one is started.
+    standby
+        Have it forked, where that can be, from a process that has imported all already, and stands by after this one
+        ended. Then none is spare: each takes as short to start.
 
     Raises
     ------
@@ -90,8 +106,9 @@ class MeasuringProcess(Closing):
         When it is first needed and the device can't be used.
     """
 
-    def __init__(self, device: str, timeout: float, spare_after: float = 10.0) -> None:
+    def __init__(self, device: str, timeout: float, spare_after: float = 10.0, standby: bool = False) -> None:
         self.device, self.timeout, self._spare_after = device, timeout, spare_after
+        self._standby = standby and can_stand_by()
         self.starts = 0
         self._interrupted = False
         self._child: _Child | None = None
@@ -194,13 +211,17 @@ class MeasuringProcess(Closing):
         if self._spare is not None and self._spare.process.poll() is not None:
             self._spare.end()
             self._spare = None
-        self._child, self._spare = self._spare or _Child(self.device), None
+        self._child, self._spare = self._spare or _Child(self.device, self._standby), None
         self.starts += 1
         try:
             answer = self._receive(_START_SECONDS)
             if answer["kind"] == "imported":
                 answer = self._ask({"kind": "start"}, _START_SECONDS)
         except WorkerLostError as lost:
+            if self._standby:  # what stood by was killed, or could not get ready
+                self._standby = False
+                _LOG.warning("no measuring process stands by (%s): starting one anew", lost)
+                return self._ensure()
             raise DeviceError(f"the measuring process on {self.device} did not start: {lost}") from lost
         if answer["kind"] == "refused":
             self._reap()
@@ -212,8 +233,8 @@ class MeasuringProcess(Closing):
 
     def _stand_by(self) -> None:
         """Start the spare process when it is due, or at once if one was needed before."""
-        if self._spare is None and (self.starts > 1 or time.monotonic() >= self._spare_due):
-            self._spare = _Child(self.device)
+        if not self._standby and self._spare is None and (self.starts > 1 or time.monotonic() >= self._spare_due):
+            self._spare = _Child(self.device, False)
 
     def _ask(self, request: dict[str, Any], timeout: float | None = None) -> dict[str, Any]:
         child = self._ensure()

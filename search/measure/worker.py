@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescout.search.build.loading import Launch, load_described, load_launch, load_runtime_libraries
+from tilescout.search.build.standing import Do
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.machine import Machine, make_machine
 from tilescout.search.measure.measurement import Measurement, Status
@@ -188,18 +189,27 @@ def leave_with_host(connection: Connection) -> None:
     os._exit(0)
 
 
-def serve(connection: Connection, device: str) -> None:
-    """Answer the host until it hangs up; leave the process when the device is lost."""
+def import_ahead() -> None:
+    """Import what takes seconds. A process that then waits has nothing of the device yet."""
+    import torch  # noqa: F401
+    import tvm_ffi  # noqa: F401
+
+
+def ready_to_measure() -> Do:
+    """Get ready to stand by as a measuring process, for any device."""
+    import_ahead()
+    return lambda connection, request: serve(connection, request["device"], request["host"])
+
+
+def serve(connection: Connection, device: str, host: int) -> None:
+    """Answer the host, the process of this number, until it hangs up; leave when the device is lost."""
     threading.Thread(target=leave_with_host, args=(connection,), daemon=True).start()
 
     def send(message: dict[str, Any]) -> None:
         connection.send_bytes(json.dumps(message).encode())
 
     try:
-        # What takes seconds to import is imported ahead; a spare process then waits, and has nothing of the device yet.
-        import torch  # noqa: F401
-        import tvm_ffi  # noqa: F401
-
+        import_ahead()
         send({"kind": "imported"})
         connection.recv_bytes()
         worker = Worker(device)
@@ -217,7 +227,7 @@ def serve(connection: Connection, device: str) -> None:
         if request["kind"] == "prepare":
             options = ProtocolOptions.from_dict(request["options"])
             bench = worker.bench(request["workload"], request["problem"], options, request["library_us"])
-            others = worker.machine.other_processes()
+            others = worker.machine.other_processes(host)
             send({"kind": "prepared", "library_us": bench.library_us, "other_processes": others})
             continue
         if request["kind"] == "race":
@@ -243,4 +253,4 @@ if __name__ == "__main__":
     sys.path[:] = json.loads(sys.argv[3])
     for folder in sys.argv[4:]:
         find_modules_in(folder)
-    serve(Connection(int(sys.argv[1])), sys.argv[2])
+    serve(Connection(int(sys.argv[1])), sys.argv[2], os.getppid())

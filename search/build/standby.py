@@ -1,0 +1,317 @@
+"""Processes that stand by: what takes seconds to import is imported once, and outlives the command that asked for it.
+
+A process that stands by listens on a socket of its user's. Whoever connects gets a session: a child that is forked from
+it, with all that was imported, in the environment of the one who asked. It never does any work itself, and holds
+nothing of a GPU. It is started when it is first asked for, and ends when nobody asked for a while.
+
+What a session inherits must be what it would have imported itself. So there is a process for each state of the sources,
+of the installed packages, of the places of modules, of the variables that they read, and of the limits that the system
+sets; see `_state`.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import stat
+import struct
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from subprocess import DEVNULL, Popen
+from typing import Any
+
+from tilescout.spaces.errors import TilescoutError
+from tilescout.spaces.processes import module_command, module_places, own_folders, safe_environment
+
+IDLE_SECONDS = 300.0
+"""Seconds without a session after which a process that stands by ends."""
+
+REQUEST_BYTES = 1 << 22
+"""Bytes of a request for a session at most: its environment has 2 MiB at most where Linux has its default limits."""
+
+QUEUED = 64
+"""Connections that wait while it gets ready."""
+
+_SERVER = "tilescout.search.build.standing"
+_PACKAGES = ("spaces", "costmodel", "search")
+# Variables that imports read begin like this.
+_READ = (
+    *("CUDA", "CUTE", "HOME", "KMP", "LANG", "LC_", "LD_", "MALLOC", "MKL", "NV", "OMP", "OPENBLAS", "PATH", "PYTHON"),
+    *("PYTORCH", "TMPDIR", "TORCH", "TRITON", "TVM", "XDG_"),
+)
+_PER_SESSION = ("CUDA_VISIBLE_DEVICES",)  # read by a session when it first uses the GPU, and not by an import
+_PEER = struct.Struct("3i")  # of SO_PEERCRED: process, user, group
+ENDED = struct.Struct("i")
+"""How a session's exit code is told."""
+
+
+class StandbyError(TilescoutError):
+    """A process can't stand by here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Standby:
+    """A process that stands by, by what it is ready for.
+
+    Attributes
+    ----------
+    entry
+        A function, as module:name, that gets ready and returns what a session does. No data names it: it is of this
+        package.
+    arguments
+        The texts that it is called with: what it gets ready for.
+    """
+
+    entry: str
+    arguments: tuple[str, ...] = ()
+
+
+class Session:
+    """A child of a process that stands by, as the one who asked for it sees it.
+
+    Attributes
+    ----------
+    connection
+        To talk to it. It is closed there when the child ends, however it ends.
+    """
+
+    def __init__(self, connection: Connection, control: socket.socket) -> None:
+        self.connection, self._control = connection, control
+        self._exitcode: int | None = None
+
+    def kill(self) -> None:
+        """Have it killed, with all that it has started."""
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
+
+    def wait(self) -> int:
+        """Wait for its end; its exit code, or the negative number of the signal that ended it."""
+        if self._exitcode is None:
+            told = b""
+            while len(told) < ENDED.size and (more := _received(self._control, ENDED.size - len(told))):
+                told += more
+            # Where the process that stood by is gone, it took the child along.
+            self._exitcode = ENDED.unpack(told)[0] if len(told) == ENDED.size else -signal.SIGKILL
+            self._control.close()
+        return self._exitcode
+
+    def poll(self) -> int | None:
+        """Its exit code, or None while it runs."""
+        if self._exitcode is None and select.select([self._control], [], [], 0)[0]:
+            return self.wait()
+        return self._exitcode
+
+
+def can_stand_by() -> bool:
+    """Whether this system has what it takes: Linux has."""
+    return hasattr(os, "pidfd_open") and hasattr(select, "POLLRDHUP")
+
+
+def open_session(standby: Standby, request: Mapping[str, Any], output: int | None = None) -> Session:
+    """Ask for a session, and start what stands by if it does not yet. Nothing is waited for.
+
+    Parameters
+    ----------
+    standby
+        What it is a session of.
+    request
+        A JSON object for it.
+    output
+        File descriptor that it writes what it prints to; by default nobody reads that.
+
+    Raises
+    ------
+    StandbyError
+        If it can't be had.
+    """
+    try:
+        control = _connected(standby)
+        ours, theirs = socket.socketpair()
+        with theirs, open(os.devnull, "wb") as nothing:
+            printed = nothing.fileno() if output is None else output
+            socket.send_fds(control, [b"s"], [theirs.fileno(), printed])
+            sending = Connection(os.dup(control.fileno()))
+            sending.send_bytes(json.dumps({"place": _place_here(), "request": dict(request)}).encode())
+            sending.close()
+    except OSError as error:
+        raise StandbyError(f"no process can stand by for {standby.entry}: {error.strerror or error}") from error
+    return Session(Connection(ours.detach()), control)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A process that stands by.
+
+    Attributes
+    ----------
+    pid
+        Its number.
+    what
+        What it is ready to do, and for what: ``measure``, ``compile gemm_sm90 sm_90a``.
+    bytes
+        Memory that it has to itself, its share of what it shares included.
+    """
+
+    pid: int
+    what: str
+    bytes: int
+
+
+def running() -> list[Running]:
+    """The processes of this user that stand by."""
+    try:
+        places = sorted(_folder().glob("*.socket"))
+    except (StandbyError, OSError):
+        return []
+    found = []
+    for place in places:
+        with suppress(OSError, ValueError, StopIteration), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+            asked.connect(str(place))
+            pid, _ = peer_of(asked)
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+            memory = Path(f"/proc/{pid}/smaps_rollup").read_text().split("\n")
+            kibibytes = next(int(line.split()[1]) for line in memory if line.startswith("Pss:"))
+            entry, *arguments = command[command.index(str(place)) + 2 :]
+            what = entry.rpartition(":")[2].removeprefix("ready_to_")
+            found.append(Running(pid, " ".join([what, *arguments]), kibibytes << 10))
+    return found
+
+
+def _place_here() -> dict[str, Any]:
+    """The circumstances of this process, which a session takes over."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return {
+        "environment": dict(safe_environment()),
+        "folder": os.getcwd(),
+        "cores": sorted(os.sched_getaffinity(0)),
+        "umask": umask,
+        "folders": own_folders(),
+        "pid": os.getpid(),
+    }
+
+
+def _received(control: socket.socket, size: int) -> bytes:
+    try:
+        return control.recv(size)
+    except OSError:
+        return b""
+
+
+def _connected(standby: Standby) -> socket.socket:
+    """A connection to the process that stands by, started if there is none."""
+    place = _folder() / f"{_state(standby)}.socket"
+    asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        try:
+            asking.connect(str(place))
+        except (FileNotFoundError, ConnectionRefusedError):
+            with alone(place):
+                try:
+                    asking.connect(str(place))  # another process may have been faster
+                except (FileNotFoundError, ConnectionRefusedError):
+                    _start(standby, place)
+                    asking.connect(str(place))
+        if peer_of(asking)[1] != os.geteuid():
+            raise StandbyError(f"{place} is another user's")
+    except BaseException:
+        asking.close()
+        raise
+    return asking
+
+
+def _start(standby: Standby, place: Path) -> None:
+    """Have a process stand by. Its socket takes connections at once, and it answers once it is ready."""
+    place.unlink(missing_ok=True)  # of one that was killed
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, open(place.with_suffix(".log"), "wb") as log:
+        listener.bind(str(place))
+        listener.listen(QUEUED)
+        arguments = (str(listener.fileno()), str(place), json.dumps(module_places()))
+        starting = Popen(
+            module_command(_SERVER, *arguments, standby.entry, *standby.arguments),
+            pass_fds=[listener.fileno()],
+            env=safe_environment(),
+            cwd="/",
+            stdin=DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        starting.wait()  # it forks what stands by, and ends
+
+
+@contextmanager
+def alone(place: Path) -> Iterator[None]:
+    """Be the only process that starts or ends what stands by at a place."""
+    with open(place.with_suffix(".lock"), "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def peer_of(connected: socket.socket) -> tuple[int, int]:
+    """The process at the other end of a socket, and its user."""
+    pid, user, _ = _PEER.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return pid, user
+
+
+def _folder() -> Path:
+    """Where the sockets are: a folder that its user alone can open.
+
+    Raises
+    ------
+    StandbyError
+        If another user could.
+    """
+    user = os.geteuid()
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    folder = Path(runtime) / "tilescout" if runtime and os.path.isdir(runtime) else Path(f"/tmp/tilescout-{user}")
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o077:
+        raise StandbyError(f"{folder} is not a folder that its user alone can open: remove it")
+    return folder
+
+
+def _state(standby: Standby) -> str:
+    """A name for all that a session inherits: where any of it differs, another process stands by."""
+    environment = {
+        name: value for name, value in os.environ.items() if name.startswith(_READ) and name not in _PER_SESSION
+    }
+    limits = [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")]
+    state: list[object] = [standby.entry, standby.arguments, sys.executable, sorted(environment.items()), limits]
+    state += [os.getpriority(os.PRIO_PROCESS, 0), Path("/proc/self/cgroup").read_text(), sorted(_sources())]
+    state += [_namespace(kind) for kind in ("mnt", "pid", "net", "user")]
+    state += [(place, _changed(place)) for place in module_places()]
+    return hashlib.sha256(json.dumps(state).encode()).hexdigest()[:32]
+
+
+def _namespace(kind: str) -> str:
+    return os.readlink(f"/proc/self/ns/{kind}")
+
+
+def _sources() -> Iterator[tuple[str, int, int]]:
+    """The files of this package, each with its size and when it was changed."""
+    top = Path(__file__).parents[2]
+    for package in _PACKAGES:
+        for folder, _, names in os.walk(top / package):
+            for name in names:
+                if name.endswith(".py"):
+                    found = os.stat(os.path.join(folder, name))
+                    yield os.path.join(folder, name), found.st_size, found.st_mtime_ns
+
+
+def _changed(place: str) -> int:
+    """When something was installed there, or removed; 0 if there is no such folder."""
+    try:
+        return os.stat(place).st_mtime_ns
+    except OSError:
+        return 0

@@ -1,0 +1,147 @@
+"""The process that stands by: it gets ready once, and forks a session for everyone who connects; see `standby`."""
+
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib import import_module
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from tilescout.search.build.standby import ENDED, IDLE_SECONDS, REQUEST_BYTES, alone, peer_of
+from tilescout.spaces.processes import find_modules_in
+
+Do = Callable[[Connection, Mapping[str, Any]], None]
+"""What a session does: it talks over the connection, about what was requested."""
+
+_PR_SET_PDEATHSIG = 1  # of prctl(2)
+_ASKED_SECONDS = 10.0  # a session that is asked for nothing in this time ends
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends, however it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before that
+        os._exit(1)
+
+
+def stand_by(listener: socket.socket, place: Path, do: Do, idle: float = IDLE_SECONDS) -> None:
+    """Fork a session for every connection, and tell how it ended; return once there was none for `idle` seconds.
+
+    Parameters
+    ----------
+    listener
+        The socket, which listens.
+    place
+        Its file.
+    do
+        What a session does.
+    idle
+        Seconds.
+    """
+    sessions: dict[int, tuple[int, socket.socket]] = {}  # by their process's file descriptor
+    polled = select.poll()
+    polled.register(listener, select.POLLIN)
+    while True:
+        ready = dict(polled.poll(None if sessions else idle * 1000))
+        if not ready and not sessions:
+            with alone(place):
+                place.unlink(missing_ok=True)
+            listener.setblocking(False)
+            idle = 0.0
+            if not select.select([listener], [], [], 0)[0]:  # one may have connected just before
+                return
+            continue
+        for process in [each for each in sessions if each in ready]:
+            pid, control = sessions.pop(process)
+            polled.unregister(process)
+            with suppress(KeyError):  # it was killed
+                polled.unregister(control)
+            _, status = os.waitpid(pid, 0)
+            with suppress(OSError):
+                control.send(ENDED.pack(os.waitstatus_to_exitcode(status)))
+            control.close()
+            os.close(process)
+        for pid, control in sessions.values():
+            if control.fileno() in ready:  # who asked for it is gone, or wants it gone
+                polled.unregister(control)
+                with suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+        if listener.fileno() in ready:
+            with suppress(OSError):
+                control, _ = listener.accept()
+                pid = _fork(control, listener, [each for _, each in sessions.values()], do)
+                process = os.pidfd_open(pid)
+                sessions[process] = pid, control
+                polled.register(process, select.POLLIN)
+                polled.register(control, select.POLLRDHUP)
+
+
+def _fork(control: socket.socket, listener: socket.socket, others: list[socket.socket], do: Do) -> int:
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        with suppress(PermissionError, ProcessLookupError):  # whichever of the two is first
+            os.setpgid(pid, pid)
+        return pid
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        die_with(parent)
+        for inherited in (listener, *others):
+            inherited.close()
+        if peer_of(control)[1] == os.geteuid():
+            _begin(control, do)
+            code = 0
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _begin(control: socket.socket, do: Do) -> None:
+    """Be in the place of the one who asks, and do what was requested."""
+    control.settimeout(_ASKED_SECONDS)
+    asked, given, _, _ = socket.recv_fds(control, 1, 2)
+    if not asked:
+        return  # it was only looked at
+    connection = Connection(given[0])
+    for number in (1, 2):
+        os.dup2(given[1], number)
+    control.setblocking(True)
+    asking = Connection(os.dup(control.fileno()))
+    message = json.loads(asking.recv_bytes(REQUEST_BYTES))
+    asking.close()
+    control.close()  # the one that stands by tells how this ends
+    place = message["place"]
+    os.environ.clear()
+    os.environ.update(place["environment"])
+    os.chdir(place["folder"])
+    os.sched_setaffinity(0, place["cores"])
+    os.umask(place["umask"])
+    for folder in place["folders"]:
+        find_modules_in(folder)
+    do(connection, {**message["request"], "host": place["pid"]})
+
+
+def main(arguments: list[str]) -> None:
+    """Detach from who started this, get ready, and stand by."""
+    if os.fork():
+        os._exit(0)
+    number, place, places, entry, *rest = arguments
+    sys.path[:] = json.loads(places)
+    module, _, name = entry.partition(":")
+    do: Do = getattr(import_module(module), name)(*rest)
+    listener = socket.socket(fileno=int(number))
+    listener.listen()  # whoever connects from now on is told this process's number
+    stand_by(listener, Path(place), do)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,188 @@
+"""Processes that stand by: sessions are forked from them, in the environment of who asks, and end with who asked."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from tilescout.search.build import standby
+from tilescout.search.build.standby import Session, Standby, StandbyError, open_session, running
+from tilescout.spaces.processes import module_command, safe_environment
+
+pytestmark = pytest.mark.skipif(not standby.can_stand_by(), reason="needs Linux")
+
+HERE = str(Path(__file__).parents[__name__.count(".")])  # where this module is found
+ENTRY = Standby(f"{__name__}:ready", ("one", "two"))
+
+
+def ready(*arguments: str) -> Callable[[Connection, Mapping[str, Any]], None]:
+    """Get ready to stand by for sessions that answer with all that they know."""
+
+    def session(connection: Connection, request: Mapping[str, Any]) -> None:
+        print("hello", flush=True)
+        known = {
+            "arguments": arguments,
+            "request": request,
+            "folder": os.getcwd(),
+            "standing": os.getppid(),
+            "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
+            "cores": sorted(os.sched_getaffinity(0)),
+        }
+        connection.send_bytes(json.dumps(known).encode())
+        asked = connection.recv_bytes().decode()
+        if asked == "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        sys.exit(int(asked)) if asked else None
+
+    return session
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of the sockets, for processes of this test alone; the path of a socket has 107 bytes at most."""
+    monkeypatch.syspath_prepend(HERE)
+    with TemporaryDirectory(dir="/tmp") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        yield Path(folder, "tilescout")
+        for each in running():
+            os.kill(each.pid, signal.SIGKILL)
+
+
+def told(session: Session) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(session.connection.recv_bytes())
+    return found
+
+
+def test_a_session_runs_where_and_with_what_its_caller_does(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = tmp_path / "printed"
+    with printed.open("wb") as output:
+        first = open_session(ENTRY, {"x": 1}, output.fileno())
+    known = told(first)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    monkeypatch.chdir(tmp_path)
+    again = told(open_session(ENTRY, {}))
+
+    assert known["arguments"] == ["one", "two"]
+    assert known["request"] == {"x": 1, "host": os.getpid()}
+    assert known["cores"] == sorted(os.sched_getaffinity(0))
+    assert printed.read_text() == "hello\n"
+    assert again["standing"] == known["standing"] == running()[0].pid
+    assert again["gpus"] == "7"
+    assert again["folder"] == str(tmp_path)
+
+
+@pytest.mark.parametrize(("asked", "code"), [("", 0), ("3", 1), ("crash", -signal.SIGSEGV)])
+def test_a_session_tells_how_it_ended(place: Path, asked: str, code: int) -> None:
+    session = open_session(ENTRY, {})
+    told(session)
+
+    assert session.poll() is None
+    session.connection.send_bytes(asked.encode())
+
+    assert session.wait() == session.poll() == code
+
+
+def test_a_session_that_hangs_can_be_killed(place: Path) -> None:
+    session = open_session(ENTRY, {})
+    told(session)
+
+    session.kill()
+
+    assert session.wait() == -signal.SIGKILL
+
+
+def test_a_session_ends_with_the_process_that_asked_for_it(place: Path) -> None:
+    code = f"""
+import os
+from tilescout.search.build.standby import Standby, open_session
+session = open_session(Standby({ENTRY.entry!r}, {ENTRY.arguments!r}), {{}})
+print(session.connection.recv_bytes().decode(), flush=True)
+os.kill(os.getpid(), 9)
+"""
+    environment = {**safe_environment(), "PYTHONPATH": HERE}
+    subprocess.run([*module_command("x")[:2], "-c", code], env=environment, stdout=subprocess.PIPE, check=False)
+    [standing] = [each.pid for each in running()]
+    children = Path(f"/proc/{standing}/task/{standing}/children")
+
+    deadline = time.monotonic() + 10
+    while children.read_text().strip() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+    assert not children.read_text().strip()
+
+
+def test_where_the_process_that_stood_by_was_killed_another_is_started(place: Path) -> None:
+    first = open_session(ENTRY, {})
+    standing = told(first)["standing"]
+    os.kill(standing, signal.SIGKILL)
+
+    assert first.wait() == -signal.SIGKILL
+    assert told(open_session(ENTRY, {}))["standing"] != standing
+
+
+def test_what_is_read_by_imports_and_what_they_import_decides_which_process_stands_by(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = told(open_session(ENTRY, {}))["standing"]
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    second = told(open_session(ENTRY, {}))["standing"]
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    third = told(open_session(ENTRY, {}))["standing"]
+
+    assert len({first, second, third}) == 3
+
+
+def test_a_process_that_stands_by_ends_when_it_is_not_asked_for(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = f"""
+import socket
+from pathlib import Path
+from tilescout.search.build.standing import stand_by
+listener = socket.socket(socket.AF_UNIX)
+listener.bind({str(tmp_path / "a.socket")!r})
+listener.listen()
+stand_by(listener, Path({str(tmp_path / "a.socket")!r}), lambda *_: None, idle=0.1)
+"""
+    subprocess.run([*module_command("x")[:2], "-c", code], env=dict(safe_environment()), timeout=60, check=True)
+
+    assert not (tmp_path / "a.socket").exists()
+
+
+def test_a_folder_that_others_could_open_is_refused(place: Path) -> None:
+    place.mkdir(mode=0o755)
+
+    with pytest.raises(StandbyError, match="its user alone"):
+        open_session(ENTRY, {})
+    assert running() == []
+
+
+def test_a_link_in_the_place_of_the_folder_is_refused(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    place.symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(StandbyError, match="its user alone"):
+        open_session(ENTRY, {})
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_only_its_user_can_open_a_socket(place: Path) -> None:
+    told(open_session(ENTRY, {}))
+
+    assert place.stat().st_mode & 0o777 == 0o700
+    with socket.socket(socket.AF_UNIX) as asked:
+        asked.connect(str(next(place.glob("*.socket"))))
+        assert standby.peer_of(asked)[1] == os.geteuid()
