@@ -13,7 +13,7 @@ some steps. Both are ratios to `default`, with the quartiles over the rounds.
 
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median, quantiles
@@ -240,6 +240,13 @@ def draw_steps(result: Mapping[str, Any], path: Path) -> None:
 
 @study(GPU_OR_RECORD, again=True, draw=draw_steps)
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw the steps into this file, with --again.")
+@click.option(
+    "--and",
+    "others",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Print and draw with --again the steps of this file too, of the same model at other rows; repeatable.",
+)
 @click.option("--client", type=click.Choice(["block", *SIZES]), default="block", show_default=True, help="The model.")
 @click.option("--phase", type=click.Choice(PHASES), default="decode", show_default=True, help="How it is run.")
 @click.option("--layers", type=click.IntRange(1), default=2, show_default=True, help="Layers of the model.")
@@ -258,7 +265,15 @@ def draw_steps(result: Mapping[str, Any], path: Path) -> None:
 @click.option("--limit", type=float, default=300.0, show_default=True, help="Seconds that a process may take.")
 @click.option("--step", "only", hidden=True, help="Do this alone, in this process: first or steps.")
 @click.option("--store", type=click.Path(path_type=Path), hidden=True, help="The evidence store of --step.")
-def main(run: Run, plot: Path | None, limit: float, steps_only: bool, only: str | None, **options: Any) -> None:
+def main(
+    run: Run,
+    plot: Path | None,
+    others: tuple[Path, ...],
+    limit: float,
+    steps_only: bool,
+    only: str | None,
+    **options: Any,
+) -> None:
     """Measure, or print what was measured."""
     asked = Asked(**options)
     if only == "first":
@@ -270,9 +285,27 @@ def main(run: Run, plot: Path | None, limit: float, steps_only: bool, only: str 
             raise click.UsageError("--contender default is what the others are measured against")
         _show(_measure(run, asked, steps_only, limit))
     else:
-        _show(run.record.result)
+        whole = joined([run.record.result, *(Record.read(other).result for other in others)])
+        _show(whole)
         if plot is not None:
-            draw_steps(run.record.result, plot)
+            draw_steps(whole, plot)
+
+
+def joined(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The first result, with the steps of the others.
+
+    Raises
+    ------
+    UsageError
+        If they are of other models.
+    """
+    whole = {**results[0], "steps": dict(results[0]["steps"])}
+    for other in results[1:]:
+        if any(other[name] != whole[name] for name in ("client", "phase", "layers", "dynamic")):
+            raise click.UsageError("--and takes steps of the same model, in the same phase, with as many layers")
+        summaries = {**whole["steps"].get("summaries", {}), **other["steps"].get("summaries", {})}
+        whole["steps"] |= {**other["steps"], "summaries": summaries}
+    return whole
 
 
 def _measure(run: Run, asked: Asked, steps_only: bool, limit: float) -> dict[str, Any]:
