@@ -25,6 +25,16 @@ _LOG = logging.getLogger(__name__)
 ROUNDS = 6
 """Of a race at one m: a heat of the race at the end of a search."""
 
+_SETTLING_US = 65_000.0  # a card that waited needs about that to come back to its power cap: `ProtocolOptions.steady`
+
+
+def settling_rounds(library_us: float, racers: int) -> int:
+    """Rounds of a race that run before those that count; launches that are short never reach the power cap."""
+    if library_us < ProtocolOptions.single_us:
+        return 0
+    return math.ceil(_SETTLING_US / (2 * racers * library_us))
+
+
 SWEEPING = LiveOptions(protocol=replace(ProtocolOptions(), heating_us=40_000.0))
 """As always, but the library heats the device for less before its steady time is taken: it never cools in a sweep."""
 
@@ -98,8 +108,9 @@ class Sweep:
 
     def _raced(self, point: Point, numbers: Sequence[int]) -> dict[int, Ratio]:
         """The ratios of some kernels by a race; none if one of them took the measuring process down."""
+        settling = settling_rounds(point.library_us, len(numbers))
         try:
-            rounds = self._rounds(point, numbers, ROUNDS, point.m)
+            rounds = self._rounds(point, numbers, settling + ROUNDS, point.m)[settling:]
         except CannotMeasureError as error:
             _LOG.warning("%s is not raced: %s", self.kernels.at(point.m), one_line(error))
             return {}

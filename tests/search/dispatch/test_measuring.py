@@ -8,7 +8,7 @@ import pytest
 
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.dispatch.kernels import Kernels
-from tilescout.search.dispatch.measuring import Sweep
+from tilescout.search.dispatch.measuring import Sweep, settling_rounds
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.protocol import Objective, ProtocolOptions
@@ -42,3 +42,10 @@ def test_each_kernel_is_timed_at_each_size_and_failures_say_why(plain_gemm: Modu
         assert 0 < point.ratios[0].low <= point.ratios[0].value <= point.ratios[0].high
     times = np.array([point.ratios[0].value * point.library_us for point in points])
     assert times[1] > times[0]  # eight times the work
+
+
+def test_only_races_of_long_launches_run_a_while_before_they_count() -> None:
+    assert settling_rounds(100.0, 4) == 0
+    assert settling_rounds(500.0, 4) == 17
+    assert settling_rounds(500.0, 1) == 65
+    assert settling_rounds(100_000.0, 4) == 1
