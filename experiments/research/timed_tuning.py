@@ -91,13 +91,15 @@ def kernels(store: Path) -> int:
     return sum(1 for _ in store.glob(f"*/*/{SHARED_OBJECT}")) if store.is_dir() else 0
 
 
-def tune(problem: str, store: Path, launched: float) -> Times:
-    """Tune a problem as ``tilescout tune --sampler guided`` does."""
+def tune(problem: str, store: Path, launched: float, standby: bool) -> Times:
+    """Tune a problem as ``tilescout tune --sampler guided`` does, with ``--standby`` or without."""
 
     def now() -> float:
         return time.time() - launched
 
+    from tilescout.search.build.compilers import CompileOptions
     from tilescout.search.build.cores import available_cores
+    from tilescout.search.engines.engine import LiveOptions
     from tilescout.search.engines.evaluator import Evaluator
     from tilescout.search.engines.selection import make_engine
     from tilescout.search.studies.folders import artifacts, studies
@@ -110,7 +112,8 @@ def tune(problem: str, store: Path, launched: float) -> Times:
     template = find_template("gemm_sm90")
     parsed = template.parse(problem)
     before = kernels(artifacts(store))
-    with make_engine(template, parsed, artifacts(store), device="cuda", gpus=1) as engine:
+    live = LiveOptions(CompileOptions(standby=standby))
+    with make_engine(template, parsed, artifacts(store), device="cuda", gpus=1, options=live) as engine:
         watch(engine, times, now)
         with Evaluator(engine, parsed) as evaluator, ExitStack() as stack:
             uri, root = default_store(store)
@@ -133,7 +136,7 @@ def tune(problem: str, store: Path, launched: float) -> Times:
     return times
 
 
-def compile_some(problem: str, count: int, store: Path, launched: float) -> Times:
+def compile_some(problem: str, count: int, store: Path, launched: float, standby: bool) -> Times:
     """Compile the default and other configurations of a problem, drawn with a fixed seed, without a GPU."""
 
     def now() -> float:
@@ -152,9 +155,8 @@ def compile_some(problem: str, count: int, store: Path, launched: float) -> Time
     before = kernels(artifacts(store))
     template, device = find_template("gemm_sm90"), find_device("h200")
     parsed = template.parse(problem)
-    with CompilePool(
-        template, parsed.signature, device.arch, ArtifactStore(artifacts(store)), CompileOptions()
-    ) as pool:
+    options = CompileOptions(standby=standby)
+    with CompilePool(template, parsed.signature, device.arch, ArtifactStore(artifacts(store)), options) as pool:
         pool.start()
         space = template.space(parsed, device)
         drawn = [space[int(index)] for index in space.sample(count - 1, np.random.default_rng(0))]

@@ -5,7 +5,9 @@
 Tunes each problem with `guided` in a process of its own: from an empty store, from one that has the kernels of that
 tuning, and from one that has the portfolio, as ``tilescout compile --portfolio`` fills it. Without a GPU it compiles
 the default and 15 random configurations of each problem instead. A process is limited to so many cores by its affinity.
-Every second is counted once:
+The first tuning of a problem has nothing stand by (`alone`). The next ones have processes stand by; unless an earlier
+command left some, the first of them waits for these. CPU seconds are those of what the process itself started. Every
+second is counted once:
 
 - `start`: until the search's modules are imported
 - `set up`: until the measuring process, the GPU's context and the problem are ready; the first kernels are compiled
@@ -41,6 +43,10 @@ PROBLEMS = ("1792x5120x2560:bf16", "96x7168x2048:bf16")
 CORES = (2, 8, 16)
 KERNELS = 16
 """Kernels of a problem that are compiled where there is no GPU."""
+
+ALONE, STARTING, STANDING = "alone", "starting", "standing by"
+STATES = (("empty", ALONE), ("empty", STARTING), ("empty", STANDING), ("full", STANDING), ("portfolio", STANDING))
+"""What is in the store, and what stands by."""
 
 PHASES = ("start", "set up", "propose", "compile", "measure", "race", "log", "exit")
 
@@ -147,23 +153,25 @@ def main(run: Run, problems: tuple[str, ...], cores: tuple[int, ...], repeats: i
     gpu = bool(visible_gpus())
     print("seconds of a tuning" if gpu else f"seconds of compiling {KERNELS} kernels")
     columns = ("answer", "all", "CPU", *PHASES)
-    print(f"{'problem':>22} cores store    {''.join(f'{column:>8}' for column in columns)}  trials compiled")
+    head = f"{'problem':>22} cores store     {'processes':12}"
+    print(f"{head}{''.join(f'{column:>8}' for column in columns)}  trials compiled")
     possible = [count for count in cores if count <= available_cores()]
     for _ in range(repeats):
         for count in possible or [available_cores()]:
             for problem in problems:
                 with TemporaryDirectory() as folder:
-                    for kept in ("empty", "full", "portfolio") if gpu else ("empty", "full"):
-                        store = str(Path(folder, "portfolio" if kept == "portfolio" else "tuned"))
+                    for kept, processes in STATES if gpu else STATES[:-1]:
+                        store = str(Path(folder, f"{processes if kept == 'empty' else STANDING}-{kept == 'portfolio'}"))
                         if kept == "portfolio":
                             fill(problem, store)
-                        asked = {"problem": problem, "store": store} | ({} if gpu else {"count": KERNELS})
-                        one = timed(count, asked) | {"store": kept}
+                        asked = {"problem": problem, "store": store, "standby": processes != ALONE}
+                        asked |= {} if gpu else {"count": KERNELS}
+                        one = timed(count, asked) | {"store": kept, "processes": processes}
                         found.append(one)
                         run.keep({"tuned": gpu, "runs": found})
                         shown = [one["answered"], one["seconds"], one["cpu_seconds"], *one["account"].values()]
+                        head = f"{problem:>22} {one['cores']:5} {kept:10}{processes:12}"
                         print(
-                            f"{problem:>22} {one['cores']:5} {kept:9}{''.join(f'{value:8.2f}' for value in shown)}"
-                            f"{one['trials']:8}{one['compiled']:9}",
+                            f"{head}{''.join(f'{value:8.2f}' for value in shown)}{one['trials']:8}{one['compiled']:9}",
                             flush=True,
                         )

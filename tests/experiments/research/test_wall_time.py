@@ -39,7 +39,7 @@ def test_every_second_of_a_tuning_is_counted_once() -> None:
 
 
 def test_compiling_is_timed_without_a_gpu(tmp_path: object) -> None:
-    asked = {"problem": "96x7168x2048:bf16", "store": str(tmp_path), "count": 2}
+    asked = {"problem": "96x7168x2048:bf16", "store": str(tmp_path), "count": 2, "standby": False}
     empty, full = timed(1, asked), timed(1, asked)
 
     assert empty["cores"] == 1
