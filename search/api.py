@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.evaluator import Evaluator, evaluate
 from tilescout.search.engines.selection import check_device, make_engine
+from tilescout.search.measure.library_best import CANDIDATES
 from tilescout.search.measure.protocol import Objective
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.result import TuneResult, load_study
@@ -72,6 +73,7 @@ def tune(
     table: Path | str | None = None,
     objective: Objective | str | None = None,
     live: LiveOptions | None = None,
+    library_kernels: int = CANDIDATES,
     store: Path | str = STORE,
     storage: Path | str | None = None,
     resume: bool | str = False,
@@ -120,6 +122,9 @@ def tune(
         `tilescout.search.measure.protocol` where something is measured, and the table's where one is replayed.
     live
         How kernels are compiled and measured, where something is measured.
+    library_kernels
+        Kernels of the library that are timed before the search, in milliseconds each. The fastest of them races beside
+        the best, and may be what is exported. Beyond those that its heuristic lists, a cost model says which.
     store
         Folder of compiled kernels, studies and the MLflow store; created where it is missing.
     storage
@@ -180,6 +185,7 @@ def tune(
             resume,
             race if race is not None else RaceOptions(),
             settings or {},
+            library_kernels=library_kernels,
         )
         if first is not None:
             options = replace(options, first=first(template, evaluator.space))

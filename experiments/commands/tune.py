@@ -30,6 +30,7 @@ from tilescout.experiments.commands.tune_suite import tune_together
 from tilescout.experiments.compare.rankings import ranked
 from tilescout.search.api import DEFAULT_TRIALS
 from tilescout.search.api import tune as run_tune
+from tilescout.search.measure.library_best import CANDIDATES
 from tilescout.search.samplers import SAMPLERS
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.tuning.study import SearchInterrupted
@@ -69,6 +70,13 @@ class _TuneCommand(click.Command):
 @cluster_option
 @click.option("--table", type=TABLE, help="Table to replay. [default: the shipped one]")
 @objective_option
+@click.option(
+    "--library-kernels",
+    type=click.IntRange(min=1),
+    default=CANDIDATES,
+    show_default=True,
+    help="Kernels of the library to time first; the fastest may be the answer. More than its list need a cost model.",
+)
 @click.option(
     "--sampler",
     callback=typed_samplers,
@@ -125,6 +133,7 @@ def _tune_one(asked: TuneRequest) -> StudyResult:
             table=asked.table,
             objective=asked.objective,
             live=asked.live,
+            library_kernels=asked.library_kernels,
             store=asked.store,
             storage=asked.storage,
             resume=asked.resume,

@@ -31,6 +31,7 @@ class TuneRequest:
     table: Path | None
     objective: Objective | None
     standby: bool
+    library_kernels: int
     sampler: str | None
     model: Path | None
     first: str | None

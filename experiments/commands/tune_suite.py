@@ -77,6 +77,7 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
             studies(asked.store),
             asked.resume,
             settings=asked.settings,
+            library_kernels=asked.library_kernels,
         )
         about = SuiteInfo(
             asked.suite, template.name, engine.device.name, make_sampler(sampler).label, options.seed, len(problems),

@@ -17,7 +17,7 @@ from tilescout.search.build.closing import Closing
 from tilescout.search.engines.engine import Engine, Task
 from tilescout.search.engines.library_candidates import Candidate, fastest_candidate
 from tilescout.search.engines.races import Racetrack
-from tilescout.search.measure.library_best import BESIDE, LibraryBest
+from tilescout.search.measure.library_best import BESIDE, CANDIDATES, LibraryBest
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.provenance import Provenance
 from tilescout.spaces.problems import Problem
@@ -194,9 +194,10 @@ class Evaluator(Closing):
             raise RuntimeError("the evaluator has no GPU yet: move it to one")
         return self._prepared.result()
 
-    def library_best(self) -> LibraryBest | None:
-        """The fastest of the library's own candidates, which then can `race` under the number `BESIDE`.
+    def library_best(self, count: int = CANDIDATES) -> LibraryBest | None:
+        """The fastest of `count` of the library's own kernels, which then can `race` under the number `BESIDE`.
 
+        See `tilescout.search.engines.library_candidates.listed_candidates`; what was recorded is of the usual number.
         None if the library has no list of candidates for what the kernels compute, or they are on it themselves.
 
         Nothing may be in flight.
@@ -210,7 +211,7 @@ class Evaluator(Closing):
         if recorded is not None:
             return recorded
         gpu = next(iter(self._on_gpu))
-        self._candidate = fastest_candidate(self.engine, gpu, self.problem, self.library_us())
+        self._candidate = fastest_candidate(self.engine, gpu, self.problem, self.library_us(), count)
         return self._candidate.best if self._candidate is not None else None
 
     def move(self, gpu: int) -> None:

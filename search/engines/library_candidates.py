@@ -4,11 +4,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from tilescout.costmodel.features import space_features
+from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.search.engines.engine import CannotMeasureError, Engine, Task
 from tilescout.search.measure.library_best import CANDIDATES, LibraryBest
 from tilescout.search.measure.race import Estimate
+from tilescout.spaces.errors import ModelError, one_line
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate, find_template
 from tilescout.spaces.workloads import load_workload
 
@@ -46,12 +52,13 @@ def listed_candidates(
 ) -> Listed | None:
     """The kernels among which the library would choose; one that is clearly slower than those before it is not timed.
 
-    None if the problem's library has no list of candidates, or the engine's own kernels are on it.
+    Where more than `CANDIDATES` are wanted, those of all its kernels follow that the shipped cost model expects to be
+    fastest. None if the problem's library has no list of candidates, or the engine's own kernels are on it.
 
     Raises
     ------
     CannotMeasureError, SpaceError, DeviceError
-        If the library can't be asked.
+        If the library can't be asked, or more are wanted and there is no cost model of its kernels.
     """
     name = load_workload(engine.template.workload).candidates
     if not name or engine.template.loader:
@@ -59,9 +66,13 @@ def listed_candidates(
     if not engine.measures_anew:
         raise CannotMeasureError("the table that is replayed was recorded without it")
     template = find_template(name)
-    listed = engine.listing(gpu, template, problem, count).result()
-    names = [knob.name for knob in template.knobs]
-    configurations = [Configuration(tuple(zip(names, row, strict=True))) for row in listed.rows]
+    listed = engine.listing(gpu, template, problem, count if count <= CANDIDATES else None).result()
+    if count <= CANDIDATES:
+        names = [knob.name for knob in template.knobs]
+        configurations = [Configuration(tuple(zip(names, row, strict=True))) for row in listed.rows]
+    else:
+        codes = SearchSpace.codes_of(template.knobs, listed.rows)
+        configurations = _promising(template, template.space_of(codes, problem, engine.device), count)
     tasks = [
         Task(each, engine.describe(template, each, problem.signature), problem, library_us, math.inf, template)
         for each in configurations
@@ -69,8 +80,28 @@ def listed_candidates(
     return Listed(listed.library, listed.version, template, tasks)
 
 
-def fastest_candidate(engine: Engine, gpu: int, problem: Problem, library_us: float) -> Candidate | None:
-    """The fastest of the library's own candidates; None as `listed_candidates` says.
+def _promising(template: KernelTemplate, space: SearchSpace | None, count: int) -> list[Configuration]:
+    """The kernels that the library would choose among, and of the others those that are expected to be fastest."""
+    if space is None:
+        return []
+    if (path := shipped_model(template.name, space.device.name)) is None:
+        raise CannotMeasureError(
+            f"no cost model of {template.name} on {space.device.name} is shipped, which would say what to time beyond "
+            f"the library's own list: ask for at most {CANDIDATES}"
+        )
+    try:
+        expected = load_model(path)[0].predict(space_features(space, template)).mean
+    except ModelError as error:
+        raise CannotMeasureError(one_line(error)) from error
+    first = [space.index(template.default_in(space)), *template.first_in(space)]
+    order = dict.fromkeys([*first, *map(int, np.argsort(expected, kind="stable"))])
+    return [space[index] for index in list(order)[:count]]
+
+
+def fastest_candidate(
+    engine: Engine, gpu: int, problem: Problem, library_us: float, count: int = CANDIDATES
+) -> Candidate | None:
+    """The fastest of the library's own candidates; parameters and None as `listed_candidates` says.
 
     Raises
     ------
@@ -79,7 +110,7 @@ def fastest_candidate(engine: Engine, gpu: int, problem: Problem, library_us: fl
     SpaceError, DeviceError
         If the library can't be asked.
     """
-    listed = listed_candidates(engine, gpu, problem, library_us)
+    listed = listed_candidates(engine, gpu, problem, library_us, count)
     if listed is None:
         return None
     tasks = listed.tasks

@@ -9,7 +9,7 @@ from tilescout.search.measure.race import Estimate
 from tilescout.spaces.knobs import Configuration
 
 CANDIDATES = 8
-"""Kernels of the library that are timed at most: as many as the heuristic of cuBLASLt is usually asked for."""
+"""Kernels of the library that are timed unless more are asked for: as many as the heuristic of cuBLASLt lists."""
 
 BESIDE = -1
 """The number in a race of what runs beside the configurations and can't win: no configuration has it."""

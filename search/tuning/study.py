@@ -12,7 +12,7 @@ import optuna
 from tilescout.costmodel.persistence import model_digest
 from tilescout.search.engines.engine import CannotMeasureError
 from tilescout.search.engines.evaluator import Evaluator
-from tilescout.search.measure.library_best import BESIDE, LibraryBest
+from tilescout.search.measure.library_best import BESIDE, CANDIDATES, LibraryBest
 from tilescout.search.measure.protocol import UNNAMED
 from tilescout.search.measure.race import RaceOptions, race_fastest
 from tilescout.search.samplers import AnySampler, make_sampler
@@ -56,6 +56,8 @@ class TuneOptions:
         Indices of configurations that a new study tries right after the default, in this order: what others would try.
     sharing
         How tuners of one study keep track of each other.
+    library_kernels
+        Kernels of the library that are timed before the search; the fastest of them races beside its best.
     """
 
     sampler: AnySampler
@@ -67,6 +69,7 @@ class TuneOptions:
     settings: Mapping[str, Any] = field(default_factory=dict)
     first: Sequence[int] = ()
     sharing: SharingOptions = field(default_factory=SharingOptions)
+    library_kernels: int = CANDIDATES
 
 
 class SearchInterrupted(KeyboardInterrupt):
@@ -183,7 +186,7 @@ def run_study(
         default = space.index(info.default) if info.default in space else None
         in_full = () if default is None else (default,)
         clock.end("propose")
-        library_best, unknown = _library_best(evaluator)
+        library_best, unknown = _library_best(evaluator, options.library_kernels)
         clock.end("candidates")
         try:
             stopped = search(study, evaluator, options.budget, info.library_us, show, in_full, tuner)
@@ -270,10 +273,10 @@ def _race(evaluator: Evaluator, result: StudyResult, default: int | None, option
     return result
 
 
-def _library_best(evaluator: Evaluator) -> tuple[LibraryBest | None, str]:
+def _library_best(evaluator: Evaluator, count: int) -> tuple[LibraryBest | None, str]:
     """The library's best candidate, timed now or as it was recorded; or None, and why it is not known."""
     try:
-        return evaluator.library_best(), ""
+        return evaluator.library_best(count), ""
     except (CannotMeasureError, SpaceError, DeviceError) as error:
         return None, one_line(error)
 

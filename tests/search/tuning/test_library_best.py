@@ -6,15 +6,21 @@ from io import StringIO
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
+from tilescout.costmodel.estimator import Sample
+from tilescout.costmodel.features import space_features
+from tilescout.costmodel.forest import ForestModel, ForestOptions
+from tilescout.costmodel.persistence import ModelCard, save_model
 from tilescout.experiments.commands.printing import print_result
 from tilescout.experiments.commands.tune_suite import _print as print_suite
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.campaigns.campaign import CampaignOptions
 from tilescout.search.campaigns.collection import collect
 from tilescout.search.campaigns.plan import make_plan
-from tilescout.search.engines.engine import LiveOptions
+from tilescout.search.engines import library_candidates
+from tilescout.search.engines.engine import CannotMeasureError, LiveOptions
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.engines.replay import ReplayEngine
@@ -34,6 +40,7 @@ from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces import devices, templates
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.subspace import parse_restrictions
 from tilescout.spaces.terminal import Console
 
@@ -158,3 +165,31 @@ def test_a_record_is_read_back_as_it_was_and_a_damaged_one_is_refused() -> None:
         LibraryBest.from_dict(best.to_dict() | {"ratio": {"value": 0, "low": 0, "high": 1}})
     with pytest.raises((LookupError, TypeError)):
         LibraryBest.from_dict({"ratio": {"value": 1, "low": 1, "high": 1}})
+
+
+def test_more_than_the_librarys_list_are_those_that_a_cost_model_expects_to_be_fastest(
+    fake_cublaslt: ModuleType, tmp_path: Path
+) -> None:
+    problem, template = GemmProblem(48, 64, 40), fake_cublaslt.TEMPLATE
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(templates._BUILT_IN, "host_cublaslt", "fake_cublaslt:TEMPLATE")
+        patch.setitem(devices.DEVICES, "host", fake_cublaslt.HOST)
+        with LocalEngine(fake_cublaslt.COMPARED, tmp_path / "store", ["cpu"], fake_cublaslt.HOST, OPTIONS) as engine:
+            with pytest.raises(CannotMeasureError, match="no cost model of host_cublaslt on host"):
+                library_candidates.listed_candidates(engine, 0, problem, 1.0, 12)
+            listing = engine.listing(0, template, problem, None).result()
+            space = template.space_of(SearchSpace.codes_of(template.knobs, listing.rows), problem, engine.device)
+            features = space_features(space, template)
+            rows = features.values[:, features.names.index("rows")]  # as if the largest tiles were the fastest
+            model = ForestModel(ForestOptions(trees=4, validation_trees=2, leaf=1))
+            none = np.zeros(len(space), dtype=np.bool_)
+            model.fit([Sample(name, features, -rows, none, "small") for name in ("a", "b", "c")])
+            save_model(tmp_path / "m.npz", model, ModelCard("host_cublaslt", "host", (), (), len(space)))
+            patch.setattr(library_candidates, "shipped_model", lambda space, device: tmp_path / "m.npz")
+            listed = library_candidates.listed_candidates(engine, 0, problem, 1.0, 12)
+
+    assert listed is not None
+    chosen = [space.index(task.configuration) for task in listed.tasks]
+    assert [space.columns["guess"][index] for index in chosen[:3]] == [1, 2, 3]
+    assert len(set(chosen)) == len(chosen) == 12
+    assert rows[chosen[3:]].min() >= np.delete(rows, chosen).max()
