@@ -62,6 +62,7 @@ class KernelTemplate(ABC, Generic[P]):
     archs: tuple[str, ...]  #: compiler targets it can build for
     knobs: tuple[Knob, ...]
     constraints: tuple[Constraint[P], ...] = ()
+    careful: bool = False  #: whether inputs of any values do no harm, where values say which memory is read or written
 
     def check(self, problem: P) -> None:
         """Refuse a problem that no configuration can compute; nothing is refused unless a subclass does.

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from rich.table import Table
+from rich.table import Table as Grid
 
+from tilescout.experiments.commands.completion import TABLE
+from tilescout.experiments.commands.grouped_tables import grouped_of_table
 from tilescout.experiments.commands.options import (
     check_result,
     console_beside,
@@ -21,9 +23,11 @@ from tilescout.search.dispatch.bundling import dispatched
 from tilescout.search.dispatch.dispatcher import read_dispatcher
 from tilescout.search.export.decisions import Choice, Outcome
 from tilescout.search.export.from_studies import Decided, describe_left_out, make_bundle, read_outcomes
+from tilescout.search.export.grouped.dispatch import GroupedDispatch, grouped_family
 from tilescout.search.export.inductor_lookup_table import lookup_table, write_lookup_table
 from tilescout.search.export.ranges import Dispatch, family
 from tilescout.search.studies.folders import artifacts, studies
+from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ExportError
 from tilescout.spaces.gemm import GemmProblem
@@ -39,6 +43,7 @@ RUNS = {Choice.OURS: "our kernel", Choice.ALGORITHM: "the library's algorithm", 
         "tilescout export --out bundle",
         "tilescout export --study gemm_sm90-4096x4096x4096-bf16-h200-live-sandwich-guided-s0 --out bundle",
         "tilescout export --dispatcher .tilescout/dispatchers/gemm_sm90-h200-6144x4096-bf16.json --out bundle",
+        "tilescout export --table experts.parquet --out bundle",
         "tilescout export --format inductor-lookup-table --out table.json",
     )
 )
@@ -56,6 +61,13 @@ RUNS = {Choice.OURS: "our kernel", Choice.ALGORITHM: "the library's algorithm", 
     type=click.Path(path_type=Path, dir_okay=False),
     multiple=True,
     help="A dispatcher of a product: its ranges of m go into the bundle. Repeatable.",
+)
+@click.option(
+    "--table",
+    "tables",
+    type=TABLE,
+    multiple=True,
+    help="A table of grouped products: its ranges of tokens go into the bundle. Repeatable.",
 )
 @click.option(
     "--suite",
@@ -83,6 +95,7 @@ def export(
     out: Path,
     form: str,
     dispatchers: tuple[Path, ...],
+    tables: tuple[Path, ...],
     own_spaces: tuple[str, ...],
     store: Path,
     storage: str | None,
@@ -93,15 +106,15 @@ def export(
     A kernel is chosen for a problem only if the race at the end of its search proved it as fast as what the library
     runs: ours, or one of the library's own algorithms where that was faster. All other problems stay with the library.
     Studies that can't be exported are named with the reason. A dispatcher gives a product ranges of m, each with the
-    kernel that serves it.
+    kernel that serves it. A table of grouped products gives each of them ranges of tokens.
     """
     check_result(json_path)
     named = load_templates(own_spaces)
     wanted = {problem for name in suites for problem in find_suite(name).parsed(GemmProblem.parse)}
-    if dispatchers and form != BUNDLE:
-        raise ExportError("a dispatcher goes into a bundle: a table pins single problems")
+    if (dispatchers or tables) and form != BUNDLE:
+        raise ExportError("ranges of sizes go into a bundle: a table of TorchInductor's pins single problems")
     read, console = [read_dispatcher(path) for path in dispatchers], console_beside(json_path)
-    only = bool(read) and not names and not suites
+    only = bool(read or tables) and not names and not suites
     decided = Decided([], {}) if only else read_outcomes(names, studies(store, storage), named)
     outcomes = decided.outcomes
     if suites:
@@ -114,7 +127,8 @@ def export(
         console.print(left_out, highlight=False, markup=False, soft_wrap=True)
     if form == BUNDLE:
         kernels = ArtifactStore(artifacts(store))
-        bundle = make_bundle(outcomes, kernels, out, named, dispatched(read, kernels, named))
+        grouped = [each for path in tables for each in grouped_of_table(Table.read(path, named), kernels, named)]
+        bundle = make_bundle(outcomes, kernels, out, named, dispatched(read, kernels, named), grouped)
         algorithms = len(bundle.chosen) - len(bundle.ours)
         others = f"{algorithms} to named algorithms of the library, " if algorithms else ""
         if outcomes:
@@ -122,6 +136,8 @@ def export(
         write_result(json_path, _records(outcomes))
         for each in bundle.dispatches:
             console.print(_ranges(each), highlight=False, soft_wrap=True)
+        for product in bundle.grouped:
+            console.print(_ranges_of_tokens(product), highlight=False, soft_wrap=True)
         console.print(
             f"{out}: {len(bundle.ours)} of {len(bundle.decisions)} problems to our kernels, {others}"
             f"{len(bundle.kernels)} kernels for {bundle.arch}, bundle {bundle.digest[:12]}",
@@ -149,8 +165,18 @@ def _ranges(dispatch: Dispatch) -> str:
     )
 
 
-def _shown(outcomes: Sequence[Outcome]) -> Table:
-    table = Table()
+def _ranges_of_tokens(dispatch: GroupedDispatch) -> str:
+    """The ranges of a grouped product, in a line."""
+    ours = sum(bool(each.kernel) for each in dispatch.ranges)
+    return (
+        f"{grouped_family(dispatch.problem)}: {len(dispatch.ranges)} ranges of tokens, {ours} of them to our kernels, "
+        f"each proven at all measured numbers of tokens and routings in it: {dispatch.over_library:.3f} of the "
+        "library's time or less"
+    )
+
+
+def _shown(outcomes: Sequence[Outcome]) -> Grid:
+    table = Grid()
     for heading in ("problem", "runs"):
         table.add_column(heading, no_wrap=True)
     for heading in ("why", "configuration"):

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from tilescout.search.export.bundle import Bundle, Kernel, read_bundle, write_bundle
     from tilescout.search.export.decisions import Choice, Decision, Evidence, Outcome, best_of, judge
     from tilescout.search.export.from_studies import Decided, make_bundle, read_outcomes
-    from tilescout.search.export.graph_rewrite import Report, replace_products
+    from tilescout.search.export.graph_nodes import Report
+    from tilescout.search.export.graph_rewrite import replace_products
     from tilescout.search.export.inductor import GraphPass, graph_pass, load, use
     from tilescout.search.export.inductor_lookup_table import lookup_table, write_lookup_table
     from tilescout.search.export.nvgemm_model import learned_ranker
@@ -54,7 +55,8 @@ _NAMES = {
     "bundle": "Bundle Kernel read_bundle write_bundle",
     "decisions": "Choice Decision Evidence Outcome best_of judge",
     "from_studies": "Decided make_bundle read_outcomes",
-    "graph_rewrite": "Report replace_products",
+    "graph_nodes": "Report",
+    "graph_rewrite": "replace_products",
     "inductor": "GraphPass graph_pass load use",
     "inductor_lookup_table": "lookup_table write_lookup_table",
     "nvgemm_model": "learned_ranker",

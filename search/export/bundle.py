@@ -18,6 +18,7 @@ from typing import Any
 from tilescout.search.build.artifacts import read_shared_object
 from tilescout.search.build.trust import check_folder, read_record
 from tilescout.search.export.decisions import Choice, Decision
+from tilescout.search.export.grouped.dispatch import GroupedDispatch, grouped_family
 from tilescout.search.export.ranges import Dispatch, Range, family, ranges_of
 from tilescout.spaces.checksums import digest_of
 from tilescout.spaces.errors import MALFORMED, ArtifactError, BundleError, StoreError, TilescoutError, one_line
@@ -28,9 +29,10 @@ from tilescout.spaces.templates import NONE_NAMED, Named, find_template
 from tilescout.spaces.workloads import BUILT_IN
 
 KIND = "tilescout bundle"
-FORMAT = 4
-# Those of format 1 don't have the library's time, those of 1 and 2 no ranges of m, and only those of 4 algorithms.
-_READ = (1, 2, 3, FORMAT)
+FORMAT = 5
+# Those of format 1 don't have the library's time, those of 1 and 2 no ranges of m, those of 1 to 3 no algorithms, and
+# only those of 5 grouped products.
+_READ = (1, 2, 3, 4, FORMAT)
 INDEX = "bundle.json"
 KERNELS = "kernels"
 _LARGEST_INDEX = 1 << 26  # bytes; a decision and its kernel have 2 kB
@@ -89,6 +91,8 @@ class Bundle:
         SHA-256 over all of that: it names the bundle.
     dispatches
         Products whose kernel is chosen by ranges of m.
+    grouped
+        Grouped products, whose kernel is chosen by ranges of tokens.
     """
 
     path: Path
@@ -99,6 +103,7 @@ class Bundle:
     kernels: Mapping[str, Kernel]
     digest: str
     dispatches: Sequence[Dispatch] = ()
+    grouped: Sequence[GroupedDispatch] = ()
 
     @cached_property
     def by_problem(self) -> Mapping[GemmProblem, Decision]:
@@ -132,7 +137,8 @@ class Bundle:
     @property
     def used(self) -> Sequence[str]:
         """The kernels that decisions and ranges name, by digest."""
-        of_ranges = [each.kernel for dispatch in self.dispatches for each in dispatch.ranges if each.kernel]
+        held = [*(each.ranges for each in self.dispatches), *(each.ranges for each in self.grouped)]
+        of_ranges = [each.kernel for ranges in held for each in ranges if each.kernel]
         return list(dict.fromkeys([*(decision.kernel for decision in self.chosen), *of_ranges]))
 
     @property
@@ -155,6 +161,7 @@ def write_bundle(
     kernels: Mapping[str, tuple[Kernel, Path]],
     named: Named = NONE_NAMED,
     dispatches: Sequence[Dispatch] = (),
+    grouped: Sequence[GroupedDispatch] = (),
 ) -> Bundle:
     """Write a bundle and read it back; it appears by a rename, complete.
 
@@ -168,7 +175,7 @@ def write_bundle(
         By digest: what is recorded of a kernel, and where its shared object lies now.
     named
         See `read_bundle`.
-    dispatches
+    dispatches, grouped
         As in `Bundle`.
 
     Raises
@@ -188,6 +195,7 @@ def write_bundle(
         "versions": dict(versions),
         "decisions": [decision.to_dict() for decision in decisions],
         "dispatches": [dispatch.to_dict() for dispatch in dispatches],
+        "grouped": [dispatch.to_dict() for dispatch in grouped],
         "kernels": {digest: asdict(kernel) for digest, (kernel, _) in kernels.items()},
     }
     try:
@@ -285,6 +293,10 @@ def _parse(path: Path, record: Mapping[str, Any], digest: str) -> Bundle:
     for name, count in Counter(family(dispatch.problem) for dispatch in dispatches).items():
         if count > 1:
             raise ValueError(f"it has {count} lists of ranges of {name}")
+    grouped = tuple(GroupedDispatch.from_dict(dispatch) for dispatch in record.get("grouped", ()))
+    for name, count in Counter(grouped_family(dispatch.problem) for dispatch in grouped).items():
+        if count > 1:
+            raise ValueError(f"it has {count} lists of ranges of {name}")
     return Bundle(
         path=path.resolve(),
         arch=str(record["arch"]),
@@ -294,6 +306,7 @@ def _parse(path: Path, record: Mapping[str, Any], digest: str) -> Bundle:
         kernels={name: _kernel(kernel) for name, kernel in record["kernels"].items()},
         digest=digest,
         dispatches=dispatches,
+        grouped=grouped,
     )
 
 

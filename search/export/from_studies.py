@@ -12,12 +12,16 @@ from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStor
 from tilescout.search.build.compilers import CompileOptions, CompilePool, describe
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
 from tilescout.search.export.decisions import Decision, Outcome, best_of, judge
+from tilescout.search.export.grouped.dispatch import GroupedDispatch, grouped_family
 from tilescout.search.export.ranges import Dispatch, family
 from tilescout.search.studies.places import result_of, study_store
 from tilescout.spaces.checksums import check_sealed
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import MALFORMED, ExportError, ProblemError, SpaceError, StoreError, one_line
+from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.inputs import parse_json, read_regular
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import NONE_NAMED, KernelTemplate, Named, find_template, template_names
 from tilescout.spaces.workloads import load_workload
 
@@ -145,6 +149,10 @@ def exportable(space: str, named: Named) -> KernelTemplate:
     if space not in named and space not in template_names():
         raise ExportError(f"the space {one_line(repr(space), 80)} is not known here: name it if it is your own")
     template = find_template(space, named)
+    if load_workload(template.workload).problem is GroupedProblem:
+        raise ExportError(
+            "a study of a grouped product knows one number of tokens: record a table of several, and export that"
+        )
     if not load_workload(template.workload).inductor:
         raise ExportError(f"{space} computes no matrix product, and TorchInductor is handed nothing else")
     return template
@@ -154,14 +162,18 @@ def why_not(outcome: Outcome, template: KernelTemplate) -> str:
     """Why no bundle can hold the kernel of an outcome; empty if one can, or the library's was chosen."""
     if outcome.configuration is None:
         return ""
+    return _obstacle(template, outcome.space_hash, outcome.configuration, outcome.problem)
+
+
+def _obstacle(template: KernelTemplate, space_hash: str, configuration: Configuration, problem: Problem) -> str:
     if template.loader:
         return ""  # an algorithm is the library's, whatever else changes here
-    if template.source_hash != outcome.space_hash:
+    if template.source_hash != space_hash:
         return (
             f"measured kernels of another version of {template.name}: they can't be built any more; search again, or "
             "export with the tilescout that searched"
         )
-    if template.scratch_bytes(outcome.configuration, outcome.problem):
+    if template.scratch_bytes(configuration, problem):
         return f"chose a kernel of {template.name} that needs memory beside its operands, which a bundle can't give it"
     return ""
 
@@ -185,12 +197,22 @@ class Dispatched:
     kernels: Mapping[str, tuple[Kernel, Path]]
 
 
+@dataclass(frozen=True)
+class GroupedDispatched:
+    """The ranges of tokens of a grouped product, with their kernels; as `Dispatched` has those of m."""
+
+    device: str
+    dispatch: GroupedDispatch
+    kernels: Mapping[str, tuple[Kernel, Path]]
+
+
 def make_bundle(
     outcomes: Sequence[Outcome],
     store: ArtifactStore,
     out: Path,
     named: Named = NONE_NAMED,
     dispatched: Sequence[Dispatched] = (),
+    grouped: Sequence[GroupedDispatched] = (),
 ) -> Bundle:
     """Write a bundle of what was decided; a kernel that the store lacks is compiled again.
 
@@ -206,16 +228,19 @@ def make_bundle(
         Templates that studies may be of, beside those that tilescout and installed packages bring.
     dispatched
         Products whose kernel is chosen by ranges of m, one each.
+    grouped
+        Grouped products, one each.
 
     Raises
     ------
     ExportError
-        If the outcomes are of several devices, two dispatchers are of one product, or a kernel can't be had as it was
-        measured.
+        If the outcomes are of several devices, two lists of ranges are of one product, or a kernel can't be had as it
+        was measured.
     StoreError, ArtifactError
         If the bundle can't be written, or an artifact is damaged.
     """
-    devices = sorted({*(outcome.device for outcome in outcomes), *(each.device for each in dispatched)})
+    ranged: list[Dispatched | GroupedDispatched] = [*dispatched, *grouped]
+    devices = sorted({*(outcome.device for outcome in outcomes), *(each.device for each in ranged)})
     if len(devices) != 1:
         raise ExportError(
             f"the studies are of several devices ({', '.join(devices)}) and a bundle is for one: "
@@ -223,11 +248,14 @@ def make_bundle(
         )
     device = devices[0]
     arch = find_device(device).arch
-    products = Counter(family(each.dispatch.problem) for each in dispatched)
-    if dispatched and max(products.values()) > 1:
-        raise ExportError(f"two dispatchers are of {max(products, key=lambda name: products[name])}: name one of them")
+    many = Counter(family(each.dispatch.problem) for each in dispatched)
+    if dispatched and max(many.values()) > 1:
+        raise ExportError(f"two dispatchers are of {max(many, key=lambda name: many[name])}: name one of them")
+    tables = Counter(grouped_family(each.dispatch.problem) for each in grouped)
+    if grouped and max(tables.values()) > 1:
+        raise ExportError(f"two tables are of {max(tables, key=lambda name: tables[name])}: name one of them")
     decisions = []
-    kernels = {digest: kernel for each in dispatched for digest, kernel in each.kernels.items()}
+    kernels = {digest: kernel for each in ranged for digest, kernel in each.kernels.items()}
     for outcome in outcomes:
         digest = ""
         if outcome.configuration is not None:
@@ -235,7 +263,8 @@ def make_bundle(
             kernels[digest] = (kernel, shared_object)
         decisions.append(Decision(outcome.problem, outcome.choice, outcome.evidence, digest))
     dispatches = [each.dispatch for each in dispatched]
-    return write_bundle(out, arch, device, installed_versions(), decisions, kernels, named, dispatches)
+    products = [each.dispatch for each in grouped]
+    return write_bundle(out, arch, device, installed_versions(), decisions, kernels, named, dispatches, products)
 
 
 def kernel_of(outcome: Outcome, arch: str, store: ArtifactStore, named: Named = NONE_NAMED) -> tuple[str, Kernel, Path]:
@@ -246,43 +275,92 @@ def kernel_of(outcome: Outcome, arch: str, store: ArtifactStore, named: Named = 
     ExportError
         If it can't be had as it was measured.
     """
-    template = find_template(outcome.space, named)
-    if reason := why_not(outcome, template):
-        raise ExportError(f"study {outcome.evidence.study} {reason}")
     assert outcome.configuration is not None
-    compiler = "" if template.loader else outcome.evidence.versions.get(COMPILER, "")
+    wanted = Wanted(
+        outcome.space,
+        outcome.space_hash,
+        outcome.configuration,
+        outcome.problem,
+        outcome.evidence.versions,
+        f"study {outcome.evidence.study}",
+        outcome.library,
+    )
+    return built_kernel(wanted, arch, store, named)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The makings of a kernel.
+
+    Attributes
+    ----------
+    space, space_hash, configuration
+        The template of the kernel, the hash of its source when it was measured, and its configuration.
+    problem
+        A problem of its types.
+    versions
+        Versions of driver, torch, compiler and protocol of that day.
+    source
+        The study or table that it was measured in, as in a message.
+    library
+        The version of the library whose algorithm it is; empty if it is none.
+    """
+
+    space: str
+    space_hash: str
+    configuration: Configuration
+    problem: Problem
+    versions: Mapping[str, str]
+    source: str
+    library: str = ""
+
+
+def built_kernel(
+    wanted: Wanted, arch: str, store: ArtifactStore, named: Named = NONE_NAMED
+) -> tuple[str, Kernel, Path]:
+    """The digest of a kernel, its record in a bundle, and where it lies; one that the store lacks is compiled again.
+
+    Raises
+    ------
+    ExportError
+        If it can't be had as it was measured.
+    """
+    template = find_template(wanted.space, named)
+    if reason := _obstacle(template, wanted.space_hash, wanted.configuration, wanted.problem):
+        raise ExportError(f"{wanted.source} {reason}")
+    compiler = "" if template.loader else wanted.versions.get(COMPILER, "")
     key = ArtifactKey(
-        template.name, template.source_hash, outcome.configuration, outcome.problem.signature, arch, compiler
+        template.name, template.source_hash, wanted.configuration, wanted.problem.signature, arch, compiler
     )
     artifact = store.find(key)
     if artifact is None and template.loader:
         artifact = describe(template, key, store)
     elif artifact is None:
-        artifact = _compile(template, key, store, outcome)
+        artifact = _compile(template, key, store, wanted.problem)
     if not artifact.ok:
-        raise ExportError(f"the kernel of {outcome.problem} does not compile any more: {artifact.error}")
+        raise ExportError(f"the kernel of {wanted.problem} does not compile any more: {artifact.error}")
     kernel = Kernel(
         file=f"{KERNELS}/{key.digest}.{'json' if template.loader else 'so'}",
         sha256=artifact.sha256,
         function=artifact.function,
         workload=template.workload,
-        blocks_per_cluster=template.blocks_per_cluster(outcome.configuration),
+        blocks_per_cluster=template.blocks_per_cluster(wanted.configuration),
         key=key.to_dict(),
-        library=outcome.library,
+        library=wanted.library,
     )
     return key.digest, kernel, artifact.path
 
 
-def _compile(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore, outcome: Outcome) -> Artifact:
+def _compile(template: KernelTemplate, key: ArtifactKey, store: ArtifactStore, problem: Problem) -> Artifact:
     if key.compiler != version(COMPILER):
         raise ExportError(
-            f"the kernel of {outcome.problem} is not in the store {store.root}, and the compiler that made it "
+            f"the kernel of {problem} is not in the store {store.root}, and the compiler that made it "
             f"({COMPILER} {key.compiler or 'unknown'}) is not the one installed ({version(COMPILER)})"
         )
     with CompilePool(template, key.signature, key.arch, store, CompileOptions(processes=1)) as pool:
         made = pool.submit(key.configuration).result()
     if not isinstance(made, Artifact):
-        raise ExportError(f"the kernel of {outcome.problem} does not compile any more: {made.error}")
+        raise ExportError(f"the kernel of {problem} does not compile any more: {made.error}")
     return made
 
 

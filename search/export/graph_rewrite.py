@@ -4,9 +4,8 @@ Works on the graphs that TorchInductor lowers: functional, with a fake tensor in
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,8 @@ from tilescout.search.export import torch_hooks
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Choice
 from tilescout.search.export.epilogues import Product, aten, forms, is_factor, is_row
+from tilescout.search.export.graph_nodes import Report, call, transposed, values
+from tilescout.search.export.grouped.rewrite import replace_grouped
 from tilescout.search.export.inductor_lowering import register as register_lowering
 from tilescout.search.export.loaded_kernels import device_type, name_of, strides_of
 from tilescout.search.export.ranges import family
@@ -25,25 +26,6 @@ from tilescout.spaces.problems import DTYPES
 if TYPE_CHECKING:
     import torch
     from torch.fx import Graph, Node
-
-
-@dataclass
-class Report:
-    """Counts of the matrix products that were looked at, by problem; ``*`` stands for an unknown m.
-
-    Attributes
-    ----------
-    replaced
-        Products that now run the kernels that were decided, ours or the library's named ones.
-    left
-        Products whose decision is the library's own choice.
-    unknown
-        Products without a decision.
-    """
-
-    replaced: Counter[str] = field(default_factory=Counter)
-    left: Counter[str] = field(default_factory=Counter)
-    unknown: Counter[str] = field(default_factory=Counter)
 
 
 def replace_products(graph: "Graph", bundle: Bundle, report: Report) -> None:
@@ -72,6 +54,7 @@ def replace_products(graph: "Graph", bundle: Bundle, report: Report) -> None:
             problem, form = found
             report.replaced[shown(problem)] += 1
             _replace(graph, form, name_of(bundle, problem))
+    replace_grouped(graph, bundle, report)
 
 
 @dataclass(frozen=True)
@@ -206,22 +189,22 @@ def _replace(graph: "Graph", product: Product, decision: str) -> None:
     _, compiled = define()
     last, flat = product.nodes[-1], product.a.meta["val"].dim() == 2
     with graph.inserting_before(last):
-        a, b = product.a, _transposed(graph, product.b)
+        a, b = product.a, transposed(graph, product.b)
         if flat:
-            a, b = (_call(graph, aten().unsqueeze.default, operand, 0) for operand in (a, b))
+            a, b = (call(graph, aten().unsqueeze.default, operand, 0) for operand in (a, b))
         operands = a, b, _alpha(graph, product), product.bias, decision
-        made = [_call(graph, compiled, *operands)]
+        made = [call(graph, compiled, *operands)]
         if flat:
-            made.append(_call(graph, aten().squeeze.dim, made[-1], 0))
+            made.append(call(graph, aten().squeeze.dim, made[-1], 0))
         if product.view is not None:
-            made.append(_call(graph, aten().reshape.default, made[-1], product.view.args[1]))
+            made.append(call(graph, aten().reshape.default, made[-1], product.view.args[1]))
     for node in made:
         node.meta = {**product.nodes[0].meta, "val": node.meta["val"]}
         for about_the_product in ("tensor_meta", "eager_input_vals"):
             node.meta.pop(about_the_product, None)
     if not register_lowering():
         # The strides that the operator's tag speaks of; without them Inductor is free to give any.
-        made[0].meta["eager_input_vals"] = _values(operands), {}
+        made[0].meta["eager_input_vals"] = values(operands), {}
     last.replace_all_uses_with(made[-1])
     for node in reversed(product.nodes):
         graph.erase_node(node)
@@ -237,38 +220,8 @@ def _alpha(graph: "Graph", product: Product) -> "Node | None":
     tensors = [factor for factor in product.factors if isinstance(factor, torch.fx.Node)]
     if not tensors:
         device = product.a.meta["val"].device
-        return _call(graph, aten().full.default, [1], float(number), dtype=torch.float32, device=device)
-    first, *others = (_call(graph, aten().reshape.default, tensor, [1]) for tensor in tensors)
+        return call(graph, aten().full.default, [1], float(number), dtype=torch.float32, device=device)
+    first, *others = (call(graph, aten().reshape.default, tensor, [1]) for tensor in tensors)
     for factor in (*others, *((number,) if number != 1 else ())):
-        first = _call(graph, aten().mul.Tensor, first, factor)
+        first = call(graph, aten().mul.Tensor, first, factor)
     return first
-
-
-def _transposed(graph: "Graph", b: "Node") -> "Node":
-    """B with its last two dimensions swapped; if B is a transposed view itself, the tensor that it views."""
-    order = [1, 0] if b.meta["val"].dim() == 2 else [0, 2, 1]
-    if b.target is aten().permute.default and list(b.args[1]) == order:  # type: ignore[arg-type]
-        return b.args[0]  # type: ignore[return-value]
-    return _call(graph, aten().permute.default, b, order)
-
-
-def _call(graph: "Graph", target: Any, *args: Any, **kwargs: Any) -> "Node":
-    """A new node, with the fake tensor that its operator makes of those of its arguments."""
-    made = graph.call_function(target, args, kwargs)
-    mode = _fake_mode(graph)
-    with mode:
-        made.meta["val"] = target(*_values(args), **kwargs)
-    return made
-
-
-def _values(args: tuple[Any, ...]) -> Any:
-    """Arguments with the fake tensors of nodes in their place."""
-    from torch.fx.node import map_arg
-
-    return map_arg(args, lambda node: node.meta["val"])  # type: ignore[no-untyped-call, unused-ignore]
-
-
-def _fake_mode(graph: "Graph") -> Any:
-    mode = torch_hooks.DETECT_FAKE_MODE.find()([node.meta.get("val") for node in graph.find_nodes(op="placeholder")])
-    assert mode is not None
-    return mode

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from tilescout.search.export.bundle import Bundle, read_bundle
-from tilescout.search.export.graph_rewrite import Report, replace_products
+from tilescout.search.export.graph_nodes import Report
+from tilescout.search.export.graph_rewrite import replace_products
 from tilescout.search.export.loaded_kernels import register
 from tilescout.search.export.torch_hooks import (
     CONFIG,
@@ -34,7 +35,7 @@ from tilescout.search.export.torch_hooks import (
     check_version,
     newest_pass_class,
 )
-from tilescout.search.export.torch_operator import define
+from tilescout.search.export.torch_operator import define, define_grouped
 from tilescout.spaces.templates import load_templates
 
 if TYPE_CHECKING:
@@ -47,7 +48,11 @@ _SOURCES = (
     "decisions.py",
     "epilogues.py",
     "generated_calls.py",
+    "graph_nodes.py",
     "graph_rewrite.py",
+    "grouped/dispatch.py",
+    "grouped/kernels.py",
+    "grouped/rewrite.py",
     "inductor.py",
     "inductor_lowering.py",
     "loaded_kernels.py",
@@ -79,6 +84,7 @@ def load(path: str | Path, spaces: Sequence[str] = ()) -> Bundle:
     named = load_templates(spaces)
     bundle = read_bundle(Path(path), named)
     define()
+    define_grouped()
     register(bundle, named)
     return bundle
 

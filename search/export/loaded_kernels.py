@@ -136,7 +136,7 @@ class Family:
         except KeyError:
             ours = device.type == device_type(self._bundle.arch)
             loaded = {
-                each.kernel: _load(self._bundle.digest, each.kernel, device)
+                each.kernel: load_kernel(self._bundle.digest, each.kernel, device)
                 for each in self._ranges
                 if each.kernel and ours
             }
@@ -214,13 +214,26 @@ def find_family(name: str) -> Family:
     BundleError
         If the bundle that they are in was not loaded in this process, and is in none of the places of `look_in`.
     """
+    if name not in _families:
+        bundle_of(name)
+    return _families[name]
+
+
+def bundle_of(name: str) -> Bundle:
+    """The bundle in which the decisions of a name are.
+
+    Raises
+    ------
+    BundleError
+        If it was not loaded in this process, and is in none of the places of `look_in`.
+    """
     digest = name.partition("/")[0]
-    if name not in _families and digest not in _bundles:
+    if digest not in _bundles:
         for place in _places:
             if (place / digest).is_dir():
                 register(read_bundle(place / digest))
     try:
-        return _families[name]
+        return _bundles[digest]
     except KeyError:
         raise BundleError(
             f"this program was compiled with the bundle {digest[:12]}…, which is not loaded: call "
@@ -260,7 +273,7 @@ def register(bundle: Bundle, named: Named = NONE_NAMED) -> None:
     try:
         if device.type == device_type(bundle.arch):
             for kernel in bundle.used:
-                _load(bundle.digest, kernel, device)
+                load_kernel(bundle.digest, kernel, device)
     except BaseException:
         del _bundles[bundle.digest], _named[bundle.digest]
         raise
@@ -282,7 +295,7 @@ def _warn_of_other_product(bundle: Bundle, product: str) -> None:
 
 
 @cache
-def _load(digest: str, kernel: str, device: "torch.device") -> Loaded | None:
+def load_kernel(digest: str, kernel: str, device: "torch.device") -> Loaded | None:
     """A kernel of a bundle; None if it is an algorithm of another version of the library."""
     import torch
 

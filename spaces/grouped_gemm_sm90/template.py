@@ -142,6 +142,7 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
     archs = ("sm_90a",)
     knobs = KNOBS
     constraints = CONSTRAINTS
+    careful = True
 
     def check(self, problem: GroupedProblem) -> None:
         step = ALIGNMENT // problem.element.bytes

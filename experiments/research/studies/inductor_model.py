@@ -33,7 +33,7 @@ from tilescout.experiments.commands.options import collected
 from tilescout.experiments.research.llama_block import BlockSizes, make_block
 from tilescout.experiments.research.runner import GPU, Run, study
 from tilescout.search.export.bundle import read_bundle
-from tilescout.search.export.graph_rewrite import Report
+from tilescout.search.export.graph_nodes import Report
 from tilescout.search.export.inductor import GraphPass, use
 from tilescout.search.measure.interval import mean_interval
 from tilescout.spaces.errors import DeviceError, one_line

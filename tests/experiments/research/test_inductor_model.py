@@ -6,7 +6,7 @@ import torch
 
 from tilescout.experiments.research.llama_block import BlockSizes, make_block
 from tilescout.experiments.research.studies.inductor_model import Way, _counts, compile_way
-from tilescout.search.export.graph_rewrite import Report
+from tilescout.search.export.graph_nodes import Report
 
 SIZES = BlockSizes(hidden=64, intermediate=96, heads=4, kv_heads=2)
 

@@ -31,7 +31,7 @@ def host(fake_cublaslt: ModuleType) -> Iterator[None]:
         patch.setitem(templates._BUILT_IN, "host_cublaslt", "fake_cublaslt:TEMPLATE")
         patch.setitem(devices.DEVICES, "host", fake_cublaslt.HOST)
         patch.setattr(loaded_kernels, "ALGORITHM_ALIGNMENT", 16)  # all that torch promises on the host
-        loaded_kernels._load.cache_clear()
+        loaded_kernels.load_kernel.cache_clear()
         yield
 
 

@@ -8,7 +8,8 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tilescout.search.export.bundle import Bundle
-from tilescout.search.export.graph_rewrite import Report, replace_products
+from tilescout.search.export.graph_nodes import Report
+from tilescout.search.export.graph_rewrite import replace_products
 from tilescout.search.export.inductor import load, use
 from tilescout.search.export.loaded_kernels import name_of
 from tilescout.spaces.gemm import LAYOUTS, GemmProblem

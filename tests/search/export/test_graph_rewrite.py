@@ -14,7 +14,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from tilescout.search.export.bundle import Bundle
-from tilescout.search.export.graph_rewrite import Report, replace_products
+from tilescout.search.export.graph_nodes import Report
+from tilescout.search.export.graph_rewrite import replace_products
 from tilescout.search.export.inductor import load
 from tilescout.spaces.gemm import Gemm, GemmProblem
 

@@ -206,7 +206,7 @@ def test_nothing_is_loaded_once_a_call_is_bound(dispatched: Bundle, monkeypatch:
     def refuse(*arguments: object) -> None:
         raise AssertionError("a CUDA graph may be being captured")
 
-    monkeypatch.setattr("tilescout.search.export.loaded_kernels._load", refuse)
+    monkeypatch.setattr("tilescout.search.export.loaded_kernels.load_kernel", refuse)
     b = torch.randn(1, 64, 32, dtype=torch.bfloat16)
     for m in (7, 33, 60):
         a, out = torch.randn(1, m, 32, dtype=torch.bfloat16), torch.empty(1, m, 64, dtype=torch.bfloat16)

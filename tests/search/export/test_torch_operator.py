@@ -133,7 +133,7 @@ def test_a_kernel_is_loaded_only_where_it_can_run(make_bundle: Callable[..., Bun
     load(foreign.path)  # no such GPU is here, so nothing is loaded
     check(run(foreign, *operands(16)), *operands(16))
     with pytest.raises(DeviceError, match="is for sm_100a"):
-        loaded_kernels._load(foreign.digest, foreign.ours[0].kernel, torch.device("cpu"))
+        loaded_kernels.load_kernel(foreign.digest, foreign.ours[0].kernel, torch.device("cpu"))
 
 
 def test_a_bundle_whose_kernel_does_not_load_leaves_nothing_behind(make_bundle: Callable[..., Bundle]) -> None:

@@ -1,0 +1,112 @@
+"""The kernels of grouped products of loaded bundles, and the choice of the one that runs on given tensors."""
+
+from typing import TYPE_CHECKING
+
+from tilescout.search.export.bundle import Bundle
+from tilescout.search.export.grouped.dispatch import GroupedDispatch, grouped_family
+from tilescout.search.export.loaded_kernels import ALIGNMENT, Loaded, bundle_of, device_type, load_kernel
+from tilescout.search.export.ranges import Lookup
+from tilescout.spaces.errors import BundleError
+
+if TYPE_CHECKING:
+    import torch
+
+
+class GroupedFamily:
+    """The ranges of tokens of a grouped product. A call with tensors runs the kernel that was decided.
+
+    What is in no range of our kernels, and tensors that they can't take, go to ``torch._grouped_mm``. The values of the
+    offsets stay on the device: where they decrease or lie beyond the rows, our kernels find empty groups.
+    """
+
+    def __init__(self, bundle: Bundle, dispatch: GroupedDispatch) -> None:
+        import torch
+
+        problem = dispatch.problem
+        self._bundle, self._dispatch = bundle, dispatch
+        self.n, self.out = problem.n, getattr(torch, problem.result.torch_name)
+        self._dtype = getattr(torch, problem.element.torch_name)
+        self._b_shape = (problem.experts, problem.n, problem.k)
+        self._lookups: dict[int | None, Lookup[Loaded]] = {}
+        self._one_device = device_type(bundle.arch) == "cpu" or torch.cuda.device_count() < 2
+
+    def __call__(self, a: "torch.Tensor", b: "torch.Tensor", ends: "torch.Tensor") -> "torch.Tensor":
+        """Compute the product of A [tokens, k], B [experts, n, k] and the ends of the groups [experts]."""
+        import torch
+
+        tokens = a.shape[0]
+        launch = self.lookup(a.device).find(tokens) if tokens else None
+        if launch is None or not self._takes(a, b, ends):
+            return run_library(a, b, ends)
+        output = a.new_empty((tokens, self.n), dtype=self.out)
+        if self._one_device:
+            launch((a, b, ends), output)
+        else:
+            with torch.cuda.device(a.device):
+                launch((a, b, ends), output)
+        return output
+
+    def lookup(self, device: "torch.device") -> Lookup[Loaded]:
+        """The kernels of all ranges, loaded on a device."""
+        try:
+            return self._lookups[device.index]
+        except KeyError:
+            ours = device.type == device_type(self._bundle.arch)
+            loaded = {
+                each.kernel: load_kernel(self._bundle.digest, each.kernel, device)
+                for each in self._dispatch.ranges
+                if each.kernel and ours
+            }
+            ranges = [(each.low, each.high, loaded.get(each.kernel)) for each in self._dispatch.ranges]
+            self._lookups[device.index] = Lookup(ranges)
+            return self._lookups[device.index]
+
+    def _takes(self, a: "torch.Tensor", b: "torch.Tensor", ends: "torch.Tensor") -> bool:
+        # A kernel reads what it was promised, whatever it is given: a wrong shape would be read out of bounds.
+        import torch
+
+        return (
+            b.shape == self._b_shape
+            and a.dim() == 2
+            and a.shape[1] == self._b_shape[2]
+            and ends.shape == self._b_shape[:1]
+            and a.dtype is b.dtype is self._dtype
+            and ends.dtype is torch.int32
+            and a.is_contiguous()
+            and b.is_contiguous()
+            and ends.is_contiguous()
+            and not (a.data_ptr() | b.data_ptr()) % ALIGNMENT
+            and a.device == b.device == ends.device
+        )
+
+
+def run_library(a: "torch.Tensor", b: "torch.Tensor", ends: "torch.Tensor") -> "torch.Tensor":
+    """The same by torch itself, which refuses what is wrong."""
+    import torch
+
+    return torch._grouped_mm(a, b.transpose(1, 2), offs=ends)
+
+
+_families: dict[str, GroupedFamily] = {}
+
+
+def name_of_grouped(bundle: Bundle, dispatch: GroupedDispatch) -> str:
+    """How compiled code names the ranges of a product: it holds in every process that loaded the bundle."""
+    return f"{bundle.digest}/{grouped_family(dispatch.problem)}"
+
+
+def find_grouped(name: str) -> GroupedFamily:
+    """The ranges of this name.
+
+    Raises
+    ------
+    BundleError
+        If the bundle that they are in was not loaded in this process, and is in none of the places of `look_in`.
+    """
+    if name not in _families:
+        bundle = bundle_of(name)
+        for each in bundle.grouped:
+            _families.setdefault(name_of_grouped(bundle, each), GroupedFamily(bundle, each))
+        if name not in _families:
+            raise BundleError(f"bundle {bundle.path} decides nothing for {name.partition('/')[2]}")
+    return _families[name]

@@ -1,0 +1,124 @@
+"""Put our operator in the place of ``aten._grouped_mm``, where a bundle decides its product.
+
+That is the form that the experts of transformers and torchtitan use: A [tokens, k] times the experts' B, with offsets
+on the device that tell whose rows of A are whose. Other forms, of which gradients have some, stay as they are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tilescout.search.export import torch_hooks
+from tilescout.search.export.bundle import Bundle
+from tilescout.search.export.decisions import Choice
+from tilescout.search.export.epilogues import aten
+from tilescout.search.export.graph_nodes import Report, call, transposed, values
+from tilescout.search.export.grouped.dispatch import any_tokens, grouped_family
+from tilescout.search.export.grouped.kernels import name_of_grouped
+from tilescout.search.export.loaded_kernels import device_type
+from tilescout.search.export.torch_operator import define_grouped
+from tilescout.spaces.errors import ProblemError
+from tilescout.spaces.grouped import TYPES, GroupedProblem
+from tilescout.spaces.problems import DTYPES
+
+if TYPE_CHECKING:
+    from torch.fx import Graph, Node
+
+
+@dataclass(frozen=True)
+class GroupedProduct:
+    """A grouped product of a graph that a kernel could compute.
+
+    Attributes
+    ----------
+    node
+        The node that computes it.
+    operands
+        A [tokens, k], B [experts, k, n] and the ends of the groups [experts], as the graph has them.
+    problem
+        The product; its tokens stand for any.
+    tokens
+        How many; None where that is known only when the graph runs.
+    """
+
+    node: "Node"
+    operands: "Sequence[Node]"
+    problem: GroupedProblem
+    tokens: int | None
+
+
+def replace_grouped(graph: "Graph", bundle: Bundle, report: Report) -> None:
+    """Put our operator in the place of every grouped product that the bundle decided for a kernel."""
+    decided = {grouped_family(each.problem): each for each in bundle.grouped}
+    for node in _nodes(graph):
+        product = match(node, bundle.arch)
+        if product is None:
+            report.unknown["_grouped_mm"] += 1
+            continue
+        name = grouped_family(product.problem)
+        shown = name if product.tokens is None else name.replace("*", str(product.tokens), 1)
+        dispatch = decided.get(name)
+        if dispatch is None:
+            report.unknown[shown] += 1
+        elif product.tokens is not None and dispatch.choice(product.tokens) is Choice.LIBRARY:
+            report.left[shown] += 1
+        else:
+            report.replaced[shown] += 1
+            _replace(graph, product, name_of_grouped(bundle, dispatch))
+
+
+def find_grouped_products(graph: "Graph", arch: str) -> list[GroupedProduct]:
+    """The grouped products of a graph that kernels for a target could compute; the graph stays as it is."""
+    return [product for node in _nodes(graph) if (product := match(node, arch)) is not None]
+
+
+def _nodes(graph: "Graph") -> "list[Node]":
+    packet = getattr(aten(), "_grouped_mm", None)  # what has no such operator has no such node
+    return [] if packet is None else list(graph.find_nodes(op="call_function", target=packet.default))
+
+
+def match(node: "Node", arch: str) -> GroupedProduct | None:
+    """The grouped product that a node computes; None if no kernel of ours can."""
+    import torch
+
+    given: dict[str, Any] = dict(zip(torch_hooks.argument_names(node.target), node.args, strict=False))
+    given |= node.kwargs
+    operands = [each for each in (given["self"], given["mat2"], given.get("offs")) if isinstance(each, torch.fx.Node)]
+    if len(operands) < 3 or given.get("bias") is not None:
+        return None
+    a, b, ends = (each.meta["val"] for each in operands)
+    if (a.dim(), b.dim(), ends.dim()) != (2, 3, 1) or ends.dtype is not torch.int32:
+        return None
+    if not a.device == b.device == ends.device or a.device.type != device_type(arch):
+        return None
+    dtype = next((name for name in TYPES if getattr(torch, DTYPES[name].torch_name) is a.dtype), None)
+    result = node.meta["val"]
+    if dtype is None or b.dtype is not a.dtype or result.dtype is not a.dtype:
+        return None
+    experts, k, n = b.shape
+    known = torch_hooks.KNOWN_TRUE.find()
+    if not all(isinstance(size, int) for size in (experts, k, n)) or not known(ends.shape[0] == experts):
+        return None
+    strides = (*zip(a.stride(), (k, 1), strict=True), *zip(b.stride(), (n * k, 1, k), strict=True))
+    if not all(known(has == wants) for has, wants in (*strides, (ends.stride(0), 1))):
+        return None
+    try:
+        problem = any_tokens(GroupedProblem(experts, 1, n, k, dtype))
+    except ProblemError:  # an empty product
+        return None
+    tokens = a.shape[0] if isinstance(a.shape[0], int) else None
+    return GroupedProduct(node, operands, problem, tokens)
+
+
+def _replace(graph: "Graph", product: GroupedProduct, decision: str) -> None:
+    """Replace one product; the operator takes A [tokens, k], B [experts, n, k] and the ends of the groups."""
+    with graph.inserting_before(product.node):
+        a, b, ends = product.operands
+        operands = a, transposed(graph, b), ends, decision
+        made = call(graph, define_grouped(), *operands)
+    made.meta = {**product.node.meta, "val": made.meta["val"]}
+    made.meta.pop("tensor_meta", None)
+    # The strides that the operator's tag speaks of; without them Inductor is free to give any.
+    made.meta["eager_input_vals"] = values(operands), {}
+    product.node.replace_all_uses_with(made)
+    graph.erase_node(product.node)

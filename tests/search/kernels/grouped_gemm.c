@@ -1,0 +1,44 @@
+/* D[rows of e] = A[rows of e] @ B[e].T in bf16 on the host, of A [tokens, k], B [experts, n, k] and the ends of the groups
+   [experts]. The entry point takes a, b, ends, d, max_clusters and speaks TVM FFI's calling convention. Offsets that
+   decrease or lie beyond the rows make groups empty, or end with the rows. */
+
+#include <stdint.h>
+#include <tvm/ffi/extra/c_env_api.h>
+
+static float widen(uint16_t bits) {
+    union { uint32_t bits; float value; } number;
+    number.bits = (uint32_t)bits << 16;
+    return number.value;
+}
+
+static uint16_t narrow(float value) {
+    union { float value; uint32_t bits; } number;
+    number.value = value;
+    return (uint16_t)((number.bits + 0x7fff + (number.bits >> 16 & 1)) >> 16);
+}
+
+static const DLTensor *tensor(TVMFFIAny argument) {
+    return argument.type_index == kTVMFFIDLTensorPtr ? argument.v_ptr : (const DLTensor *)(argument.v_obj + 1);
+}
+
+static int64_t bounded(int64_t end, int64_t tokens) { return end < 0 ? 0 : end > tokens ? tokens : end; }
+
+TVM_FFI_DLL_EXPORT int __tvm_ffi_grouped_gemm(void *self, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
+    if (count != 5 || arguments[4].type_index != kTVMFFIInt) {
+        TVMFFIErrorSetRaisedFromCStr("RuntimeError", "grouped_gemm takes a, b, ends, d, max_clusters");
+        return -1;
+    }
+    const DLTensor *a = tensor(arguments[0]), *b = tensor(arguments[1]), *d = tensor(arguments[3]);
+    const int32_t *ends = tensor(arguments[2])->data;
+    const uint16_t *left = a->data, *right = b->data;
+    int64_t tokens = a->shape[0], k = a->shape[1], experts = b->shape[0], n = b->shape[1];
+    for (int64_t expert = 0; expert < experts; ++expert)
+        for (int64_t row = expert ? bounded(ends[expert - 1], tokens) : 0; row < bounded(ends[expert], tokens); ++row)
+            for (int64_t column = 0; column < n; ++column) {
+                float sum = 0;
+                for (int64_t at = 0; at < k; ++at)
+                    sum += widen(left[row * k + at]) * widen(right[(expert * n + column) * k + at]);
+                ((uint16_t *)d->data)[row * n + column] = narrow(sum);
+            }
+    return 0;
+}
