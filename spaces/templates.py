@@ -160,9 +160,15 @@ class KernelTemplate(ABC, Generic[P]):
     def tiling(self, columns: Columns, problem: P) -> "Tiling | None":
         """How configurations, given as columns of knob values, divide a matrix product; None if they compute none.
 
-        Cost models derive features from it. Without it their only features are the knobs.
+        Cost models derive features from it. Without it their only features are the knobs, and a search of a new kernel
+        learns nothing from the models of other ones.
         """
         return None
+
+    @property
+    def is_tiled(self) -> bool:
+        """Whether it describes how its configurations divide a matrix product."""
+        return type(self).tiling is not KernelTemplate.tiling
 
     def space(self, problem: P, device: Device) -> SearchSpace[P]:
         """The legal configurations for a problem on a device.

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from tilescout.costmodel.persistence import shipped_model
+from tilescout.costmodel.relatives import relative_model
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ def choose_sampler(space: str, device: str, *, with_model: bool = False) -> Choi
     """The sampler that needs the fewest measurements: `guided` where there is a cost model, else `guided-cold`.
 
     Both lead the comparisons of their kind: on recorded tables of the GEMM, and on spaces of other people's kernels
-    that no model knows (`experiments/results/strategies-on-gemm.md`, `strategies-on-other-kernels.md`).
+    that no model knows (`experiments/results/strategies-on-gemm.md`, `strategies-on-other-kernels.md`). A model of a
+    relative is one, too (`tilescout.costmodel.relatives`).
 
     Parameters
     ----------
@@ -38,4 +40,9 @@ def choose_sampler(space: str, device: str, *, with_model: bool = False) -> Choi
         return Choice("guided", "a cost model was named")
     if shipped_model(space, device) is not None:
         return Choice("guided", f"a cost model of {space} on {device} is shipped")
+    relative = relative_model(space, device)
+    if relative is not None:
+        return Choice(
+            "guided", f"no cost model of {space} on {device} is shipped, but one of a relative: {relative.stem}"
+        )
     return Choice("guided-cold", f"no cost model of {space} on {device} is shipped")

@@ -7,16 +7,18 @@ from pathlib import Path
 import numpy as np
 
 from tilescout.costmodel.estimator import CostModel, Prediction
+from tilescout.costmodel.features import Features
 from tilescout.costmodel.forest import ForestModel, ForestOptions
 from tilescout.costmodel.persistence import ModelCard, load_model, shipped_model
 from tilescout.costmodel.posterior import Observed
+from tilescout.costmodel.relatives import doubted, relative_model
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.search.samplers.others import OtherTrials, features_of, nearest
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import find_template
 
 SHIPPED = "shipped"
-"""Take the model that comes with the package for the space and device, if there is one."""
+"""Take the model that comes with the package for the space and device or, if there is none, for a relative of it."""
 
 
 class Prior:
@@ -56,13 +58,19 @@ class Prior:
         if self._given is None or isinstance(self._given, CostModel):
             return None
         if self._given == SHIPPED:
-            return shipped_model(self.space.name, self.space.device.name)
+            named = self.space.name, self.space.device.name
+            return shipped_model(*named) or relative_model(*named)
         return Path(self._given)
 
     @property
     def hindsight(self) -> bool:
         """Whether the model was trained on the problem of the space."""
-        return self._loaded is not None and str(self.space.problem) in self._loaded[1].problems
+        return self._loaded is not None and not self.of_relative and str(self.space.problem) in self._loaded[1].problems
+
+    @property
+    def of_relative(self) -> bool:
+        """Whether the model is one of another kernel; see `tilescout.costmodel.relatives`."""
+        return self._loaded is not None and self._loaded[1].space != self.space.name
 
     @cached_property
     def model(self) -> CostModel | None:
@@ -92,7 +100,7 @@ class Prior:
         ModelError
             If the model is not one of the space's template.
         """
-        return None if self.model is None else self.model.predict(features_of(self.space))
+        return None if self.model is None else self._predict(self.model, features_of(self.space))
 
     def now(self) -> Prediction | None:
         """The expectation of the model or of one that is learned from other problems; None if there is neither."""
@@ -115,12 +123,16 @@ class Prior:
         parts = []
         for number, other in enumerate(nearest(others, self.space.problem), start=1):
             if id(other) not in self._predicted:
-                self._predicted[id(other)] = other, self.model.predict(other.features)
+                self._predicted[id(other)] = other, self._predict(self.model, other.features)
             expected = self._predicted[id(other)][1]
             noise = np.where(other.pruned, self._options.pilot_noise, self._options.noise)
             problem = np.full(len(other), number)
             parts.append(Observed(other.points, other.log_time - expected.mean, expected.spread, noise, problem))
         return reduce(Observed.and_, parts)
+
+    def _predict(self, model: CostModel, features: Features) -> Prediction:
+        predicted = model.predict(features)
+        return doubted(predicted) if self.of_relative else predicted
 
     @cached_property
     def _loaded(self) -> tuple[CostModel, ModelCard] | None:

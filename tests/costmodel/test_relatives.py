@@ -1,0 +1,41 @@
+"""Models of relatives: which kernels have one, and how much it is believed."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilescout.costmodel import Prediction, space_features
+from tilescout.costmodel.persistence import load_model, shipped_model
+from tilescout.costmodel.relatives import ERROR, doubted, relative_model
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.templates import find_template
+
+
+@pytest.mark.parametrize(
+    ("space", "has_one"),
+    [("quack_sm90", True), ("cublaslt", True), ("softmax_sm90", False), ("gemm_sm90", False), ("unheard-of", False)],
+)
+def test_a_tiled_product_without_a_model_has_that_of_the_gemm(space: str, has_one: bool) -> None:
+    assert relative_model(space, "h200") == (shipped_model("gemm_sm90", "h200") if has_one else None)
+    assert relative_model(space, "b200") is None  # nothing of that device is shipped
+
+
+def test_the_model_of_a_relative_takes_the_features_of_the_space() -> None:
+    template = find_template("quack_sm90")
+    space = template.space(template.parse("512x512x4096:bf16"), find_device("h200"))
+    path = relative_model(space.name, "h200")
+    assert path is not None
+    few = space_features(space.subset(np.arange(0, len(space), 997)), template)
+    model, card = load_model(path)
+    assert card.space == "gemm_sm90"
+    assert np.ptp(model.predict(few).mean) > 0.5  # it tells configurations apart
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=5), st.floats(0, 10))
+def test_what_a_relative_says_is_believed_less_and_says_the_same(spreads: list[float], shift: float) -> None:
+    told = Prediction(np.arange(len(spreads), dtype=np.float64), np.array(spreads), shift)
+    less = doubted(told)
+    assert (less.mean == told.mean).all()
+    assert (less.spread >= np.maximum(told.spread, ERROR)).all()
+    assert less.shift >= max(shift, ERROR)
