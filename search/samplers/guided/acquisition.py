@@ -57,6 +57,31 @@ def candidates_among(
     return np.flatnonzero(chosen)
 
 
+def furthest(points: Floats, known: Indices, free: Indices, drawn: int, rng: np.random.Generator) -> int:
+    """Of some free configurations, drawn at random, the one that lies furthest from all that are known.
+
+    J. Kennard, L. Stone: Computer aided design of experiments. Technometrics 11, 1969.
+
+    Parameters
+    ----------
+    points
+        Where the configurations lie, of shape [configurations, coordinates].
+    known
+        Those that were tried, or are in flight.
+    free
+        Those to choose from; at least one.
+    drawn
+        How many are drawn.
+    rng
+        Draws them.
+    """
+    some = rng.choice(free, min(drawn, len(free)), replace=False)
+    if not len(known):
+        return int(some[0])
+    squares = np.square(points[some][:, None] - points[known]).sum(axis=2)
+    return int(some[squares.min(axis=1).argmax()])
+
+
 def incumbent(history: History, prior: Prediction | None) -> float | None:
     """The value to improve on: the best so far or, before any is known, the best that is expected of those in flight.
 

@@ -15,7 +15,13 @@ from tilescout.costmodel.estimator import CostModel, Expected, Prediction
 from tilescout.costmodel.posterior import Kernel, expected_improvement
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.coordinates import coordinates
-from tilescout.search.samplers.guided.acquisition import Neighbours, candidates_among, incumbent, most_promising
+from tilescout.search.samplers.guided.acquisition import (
+    Neighbours,
+    candidates_among,
+    furthest,
+    incumbent,
+    most_promising,
+)
 from tilescout.search.samplers.guided.history import History, history_of
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.search.samplers.guided.posterior import Corrected, Posterior, Uninformed, fitted_to, kernel_of
@@ -122,8 +128,10 @@ class GuidedSampler(SpaceSampler):
     def propose(self, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
         rng = np.random.default_rng(self.seed_of(trial))
         known = self._known(study, but=trial.number)
-        if known.prior is None and len(known.history.settled) < self.tuning.startup:
-            return int(rng.choice(free))
+        history = known.history
+        if known.prior is None and len(history.settled) < self.tuning.startup:
+            tried = np.concatenate([history.settled, history.failed, history.running])
+            return furthest(self.about.points, tried, free, self.tuning.drawn, rng)
         return self._proposal(known, free, rng)
 
     def first(self, given: Sequence[int], count: int) -> Iterator[int]:

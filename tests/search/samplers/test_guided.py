@@ -305,3 +305,35 @@ def test_coordinates_tell_powers_of_two_and_lie_between_0_and_1() -> None:
     assert halvings[threads == 48][0] == 0  # 2**4 * 3
     assert halvings[threads == 160][0] == halvings[threads == 32][0] == 0.2  # 2**5
     assert coordinates(SearchSpace("one", [Knob("a", (5,), "for tests")], [], PROBLEM, H200)).shape == (1, 1)
+
+
+def test_a_search_without_a_model_begins_with_configurations_that_lie_far_apart() -> None:
+    sampler = make_sampler("guided-cold:drawn=100000", UNKNOWN, 0)
+    study = optuna.create_study(sampler=sampler)
+    study.enqueue_trial({knob.name: 0 for knob in UNKNOWN.knobs})
+    points = coordinates(UNKNOWN)
+    tried = [UNKNOWN.find(np.zeros((1, 4), dtype=np.int64))[0]]
+    study.tell(study.ask(sampler.knobs), 1.0)
+    for number in range(4):
+        away = np.sqrt(np.square(points[:, None] - points[tried]).sum(axis=2)).min(axis=1)
+        trial = study.ask(sampler.knobs)
+        tried.append(UNKNOWN.find(np.array([[trial.params[knob.name] for knob in UNKNOWN.knobs]]))[0])
+        assert away[tried[-1]] == away.max()  # of all, where all are drawn
+        if number != 2:  # one stays in flight
+            study.tell(trial, 1.0 + number)
+
+
+def test_the_model_of_a_relative_guides_a_search_of_a_kernel_that_has_none_and_is_doubted() -> None:
+    template = find_template("quack_sm90")
+    whole = template.space(PROBLEM, H200)
+    space = whole.subset(np.arange(0, len(whole), 50))
+    guided = GuidedSampler(space)
+    assert guided.model_file is not None
+    assert guided.model_file.stem == "gemm_sm90-h200"
+    assert not guided.hindsight  # the model knows the problem, but no kernel of the space
+    assert guided.prior is not None
+    assert guided.prior.spread.min() >= 0.2
+    own = GuidedSampler(SPACE)
+    assert own.hindsight
+    assert own.prior is not None
+    assert own.prior.spread.min() < 0.2

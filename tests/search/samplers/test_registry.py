@@ -103,7 +103,7 @@ def test_a_class_is_called_as_it_is_written_unless_it_says_otherwise() -> None:
 def test_a_label_has_the_options_that_are_not_the_default_and_makes_the_same_sampler() -> None:
     made = make_sampler(LastSampler, SPACE, 0, {"weight": "0.25", "before": 0})
     assert made.label == "LastSampler:weight=0.25"
-    assert make_sampler("guided-cold:gain=0.05:startup=10").label == "guided-cold:gain=0.05"
+    assert make_sampler("guided-cold:gain=0.05:startup=5").label == "guided-cold:gain=0.05"
 
 
 def test_an_installed_sampler_is_found_by_its_name(install: Install) -> None:
