@@ -1,0 +1,311 @@
+r"""Searches on kernels of which no table and no model exist: how few trials are enough.
+
+    python -m tilescout.experiments.research few-shot \
+        experiments/results/few-shot-2026-11-22/quack_sm90-h200.parquet --seeds 5 --out few-shot.json
+
+Each table is of one kernel family, and of each problem it has all of a stated sub-space. Searches are replayed on it.
+`guided` may use what `tilescout tune` would give it: the model of a relative, where one is shipped
+(`tilescout.costmodel.relatives`). A table of a kernel that has a shipped model of its own is refused, as is one with a
+problem that the relative's model has seen: then nothing would be left out.
+
+The first trial of every search is the table's default, as it is in `tilescout tune`. Samplers learn from it. Strategies
+of other projects are played as they are, behind it. The option ``whole`` is on: no search stops by itself, but for each
+it is noted where it would have.
+
+The regret after some trials is how much slower the fastest of these is than the fastest of the table. Of a problem it
+is the mean over the seeds; trials to within 2 % are the median over them. A figure of a family is the median over its
+problems, with a bootstrap interval over them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Self
+from zlib import crc32
+
+import click
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from tilescout.costmodel.persistence import load_model, shipped_model
+from tilescout.costmodel.relatives import relative_model
+from tilescout.experiments.commands.options import collected, processes_option
+from tilescout.experiments.compare.contenders import parse_contender
+from tilescout.experiments.compare.processes import each
+from tilescout.experiments.compare.sampler import SamplerContender
+from tilescout.experiments.compare.truth import Truth
+from tilescout.experiments.research.runner import TABLES, Run, study
+from tilescout.search.build.cores import available_cores
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.replay import ReplayEngine
+from tilescout.search.samplers import make_sampler
+from tilescout.search.studies.ledger import distributions
+from tilescout.search.tables.shipped import template_of
+from tilescout.search.tables.table import Table
+from tilescout.search.tuning import loop
+from tilescout.spaces.errors import ModelError
+
+SAMPLERS = ("guided", "guided-cold", "guided-cold:startup=10:drawn=1", "lfbo", "lfbo:initial=10", "tpe", "random")
+AFTER = (1, 5, 10, 20, 50)
+TOLERANCE = 0.02
+RESAMPLES = 10_000
+
+
+@dataclass(frozen=True)
+class Search:
+    """One search of a problem.
+
+    Attributes
+    ----------
+    family, problem, strategy, seed
+        The kernel's space, the problem, the strategy with its options, and the number of the search.
+    regret
+        How much slower the fastest is than the fastest of the table, after each of `AFTER` trials.
+    within
+        Trials to within `TOLERANCE`; None if it was not reached.
+    stopped
+        Trials after which the sampler would have stopped by itself; None if it would not have.
+    left
+        The regret there; None likewise.
+    """
+
+    family: str
+    problem: str
+    strategy: str
+    seed: int
+    regret: tuple[float, ...]
+    within: int | None
+    stopped: int | None
+    left: float | None
+
+    @property
+    def trials(self) -> float:
+        """Trials to within `TOLERANCE`; infinite if it was not reached."""
+        return np.inf if self.within is None else float(self.within)
+
+
+def search(path: Path, name: str, strategy: str, seed: int, trials: int) -> Search:
+    """One search of the problem of this name on a table, the default first."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    table = _read(path)
+    problem = table.problem(name)
+    engine = ReplayEngine(table, template_of(table))
+    recording = engine.recording(problem)
+    entropy = int(np.random.SeedSequence([seed, crc32(f"{table.card.sha256} {name}".encode())]).generate_state(1)[0])
+    default = recording.space.index(recording.default)
+    stopped = None
+    if isinstance(parse_contender(strategy), SamplerContender):
+        tried, stopped = _sampled(engine, name, strategy, entropy, trials, default)
+    else:
+        played = parse_contender(strategy).play(engine, problem, trials, entropy)
+        tried = [default, *(int(index) for index in played if index != default)][:trials]
+    truth = Truth.of(recording)
+    regret = np.minimum.accumulate(truth.times_us[tried]) / truth.best_us - 1
+    within = np.flatnonzero(regret <= TOLERANCE)
+    return Search(
+        family=table.card.space,
+        problem=name,
+        strategy=strategy,
+        seed=seed,
+        regret=tuple(float(regret[min(count, len(regret)) - 1]) for count in AFTER if count <= trials),
+        within=int(within[0]) + 1 if len(within) else None,
+        stopped=stopped,
+        left=None if stopped is None else float(regret[stopped - 1]),
+    )
+
+
+def _sampled(
+    engine: ReplayEngine, name: str, strategy: str, seed: int, trials: int, default: int
+) -> tuple[list[int], int | None]:
+    """The configurations that a sampler tries, and after how many it would have stopped."""
+    problem = engine.table.problem(name)
+    space = engine.recording(problem).space
+    sampler = make_sampler(strategy, space, seed)
+    about = optuna.create_study(sampler=sampler, direction="minimize")
+    about.enqueue_trial(dict(zip(distributions(space), map(int, space.codes[default]), strict=True)))
+    tried: list[int] = []
+    stops: list[int] = []
+    with Evaluator(engine, problem) as evaluator:
+
+        def note(index: int) -> None:
+            tried.append(index)
+            if not stops and sampler.done(about) is not None:
+                stops.append(len(tried))
+
+        budget = loop.Budget(trials, whole=True)
+        loop.run(about, evaluator, budget, evaluator.library_us(), lambda trial: note(trial.index))
+    return tried, stops[0] if stops else None
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path) -> Table:
+    return Table.read(path)
+
+
+def check_left_out(table: Table) -> str:
+    """The name of the model that `guided` uses on a table of a kernel that none was trained on; empty without one.
+
+    Raises
+    ------
+    ModelError
+        If a model of the kernel is shipped, or the relative's model has seen a problem of the table.
+    """
+    space, device = table.card.space, table.card.device
+    if shipped_model(space, device) is not None:
+        raise ModelError(f"{table.path}: a model of {space} on {device} is shipped, so that the kernel is not left out")
+    relative = relative_model(space, device)
+    if relative is None:
+        return ""
+    known = set(load_model(relative)[1].problems) & set(map(str, table.problems))
+    if known:
+        raise ModelError(f"{table.path}: the model {relative.name} was trained on {min(known)}, so that it is known")
+    return relative.name
+
+
+Middle = tuple[float, float, float]
+"""A median, and the ends of its 95 % interval."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """How good a strategy is on a family.
+
+    Attributes
+    ----------
+    problems, searches
+        How many.
+    regret
+        After each of `AFTER` trials.
+    within
+        Trials to within `TOLERANCE`.
+    found
+        Share of the searches that came so far.
+    stopped, off
+        Searches that would have stopped by themselves, and those of them with more than 1 % left to find.
+    """
+
+    problems: int
+    searches: int
+    regret: tuple[Middle, ...]
+    within: Middle
+    found: float
+    stopped: int
+    off: int
+
+    @classmethod
+    def of(cls, found: Sequence[Search]) -> Self:
+        """The figures of searches by one strategy on one family."""
+        problems: dict[str, list[Search]] = {}
+        for one in found:
+            problems.setdefault(one.problem, []).append(one)
+        regrets = np.array([np.mean([one.regret for one in group], axis=0) for group in problems.values()])
+        counts = [_median([one.trials for one in group]) for group in problems.values()]
+        left = [one.left for one in found if one.left is not None]
+        return cls(
+            problems=len(problems),
+            searches=len(found),
+            regret=tuple(median_over_problems(column) for column in regrets.T),
+            within=median_over_problems(counts),
+            found=float(np.mean([one.within is not None for one in found])),
+            stopped=len(left),
+            off=sum(regret > 0.01 for regret in left),
+        )
+
+
+def median_over_problems(values: Sequence[float] | NDArray[np.float64]) -> Middle:
+    """The median, with the ends of its 95 % interval by a bootstrap over the problems; values may be infinite."""
+    given = np.asarray(values, dtype=np.float64)
+    drawn = np.random.default_rng(0).choice(given, (RESAMPLES, len(given)))
+    low, high = np.quantile(np.quantile(drawn, 0.5, axis=1, method="higher"), [0.025, 0.975], method="higher")
+    return _median(given), float(low), float(high)
+
+
+def _median(values: Sequence[float] | NDArray[np.float64]) -> float:
+    """One of the values, as a mean of two is none where one of them is infinite."""
+    return float(np.quantile(np.asarray(values, dtype=np.float64), 0.5, method="higher"))
+
+
+def figures_of(found: Iterable[Search]) -> dict[str, dict[str, Figures]]:
+    """The figures of each strategy on each family."""
+    grouped: dict[str, dict[str, list[Search]]] = {}
+    for one in found:
+        grouped.setdefault(one.family, {}).setdefault(one.strategy, []).append(one)
+    return {
+        family: {strategy: Figures.of(searches) for strategy, searches in held.items()}
+        for family, held in grouped.items()
+    }
+
+
+def print_all(console: Console, models: Mapping[str, str], found: Iterable[Search]) -> None:
+    """Print the figures of all families, with the model that `guided` had on each."""
+    for family, figures in figures_of(found).items():
+        print_figures(console, family, models[family], figures)
+
+
+def print_figures(console: Console, family: str, model: str, figures: Mapping[str, Figures]) -> None:
+    """Print the figures of a family, a row a strategy."""
+    first = next(iter(figures.values()))
+    source = f"guided has the model {model}" if model else "no relative has a model"
+    grid = Grid(title=f"{family}, {first.problems} problems, {source}: medians [95 % over problems]")
+    grid.add_column("strategy")
+    for after, _ in zip(AFTER, first.regret, strict=False):
+        grid.add_column(f"left after {after}")
+    for heading in ("trials to 2 %", "found", "stopped, more than 1 % off"):
+        grid.add_column(heading)
+    for strategy, row in figures.items():
+        left = [f"{middle:.1%} [{low:.1%}, {high:.1%}]" for middle, low, high in row.regret]
+        trials = escape("{:g} [{:g}, {:g}]".format(*row.within))
+        stops = f"{row.stopped} of {row.searches}, {row.off}"
+        grid.add_row(strategy, *left, trials, f"{row.found:.0%}", stops)
+    console.print(grid)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The parameters of the command; its help text says what each means."""
+
+    tables: tuple[Path, ...]
+    strategies: tuple[str, ...]
+    seeds: int
+    trials: int
+    processes: int | None
+
+
+@study(TABLES, again=True)
+@click.argument("tables", nargs=-1, type=click.Path(path_type=Path))
+@click.option(
+    "--strategy", "strategies", multiple=True, default=SAMPLERS, metavar="NAME", help="A contender; repeatable."
+)
+@click.option("--seeds", default=5, show_default=True, help="Searches of a problem by each.")
+@click.option("--trials", default=AFTER[-1], show_default=True, help="Trials of a search.")
+@processes_option
+@collected(Asked)
+def main(run: Run, asked: Asked) -> None:
+    """Search the tables by each strategy, and print how soon each was good."""
+    console = Console(width=200)
+    if run.record is not None:
+        held = run.record.result
+        print_all(
+            console, held["models"], [Search(**{**one, "regret": tuple(one["regret"])}) for one in held["searches"]]
+        )
+        return
+    if not asked.tables:
+        raise click.UsageError("name the tables of some families, or a file with --again")
+    read = {path.absolute(): Table.read(path) for path in asked.tables}
+    models = {table.card.space: check_left_out(table) for table in read.values()}
+    jobs = [
+        (path, str(problem), strategy, seed, asked.trials)
+        for path, table in read.items()
+        for problem in table.problems
+        for strategy in asked.strategies
+        for seed in range(asked.seeds)
+    ]
+    found = list(each(search, jobs, asked.processes or available_cores(), "search"))
+    found.sort(key=lambda one: (one.family, one.problem, asked.strategies.index(one.strategy), one.seed))
+    run.keep({"models": models, "searches": [asdict(one) for one in found]})
+    print_all(console, models, found)

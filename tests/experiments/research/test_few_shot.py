@@ -1,0 +1,80 @@
+"""Searches on kernels of which no table and no model exist."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilescout.experiments.research.records import Record
+from tilescout.experiments.research.studies.few_shot import (
+    Figures,
+    Search,
+    check_left_out,
+    median_over_problems,
+    search,
+)
+from tilescout.search.tables.results import read_results
+from tilescout.search.tables.shipped import largest_table
+from tilescout.search.tables.table import Table, write_table
+from tilescout.spaces.errors import ModelError
+from tilescout.spaces.templates import find_template
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """Of another project's kernel: the time is least in the middle of two knobs."""
+    folder = tmp_path_factory.mktemp("few")
+    values = [2**power for power in range(8)]
+    times = {(x, y): 1 + abs(np.log2(x) - 4) + abs(np.log2(y) - 3) for x in values for y in values}
+    cache = {
+        "device_name": "a", "kernel_name": "k", "problem_size": [64], "tune_params_keys": ["x", "y"],
+        "tune_params": {"x": values, "y": values}, "objective": "time",
+        "cache": {f"{x},{y}": {"x": x, "y": y, "time": time} for (x, y), time in times.items()},
+    }  # fmt: skip
+    (folder / "results.json").write_text(json.dumps(cache))
+    return write_table(folder / "k.parquet", *read_results(folder / "results.json"))
+
+
+@pytest.mark.parametrize("strategy", ["guided", "random", "kernel_tuner.genetic_algorithm"])
+def test_a_search_tries_the_default_first_and_notes_what_is_left_to_find(table: Table, strategy: str) -> None:
+    found = search(table.path, "64", strategy, 0, 20)
+    default = table.row(table.card.baselines[table.problems[0]].default, table.problems[0])
+    assert default is not None
+    assert found.regret[0] == pytest.approx(table.times_us[default] / table.times_us.min() - 1)
+    assert list(found.regret) == sorted(found.regret, reverse=True)
+    assert len(found.regret) == 4  # after 1, 5, 10 and 20 trials
+    assert (found.within is not None) == (found.regret[-1] <= 0.02)
+
+
+def test_a_kernel_that_has_a_model_is_not_left_out(table: Table) -> None:
+    assert check_left_out(table) == ""
+    with pytest.raises(ModelError, match="a model of gemm_sm90 on h200 is shipped"):
+        check_left_out(largest_table(find_template("gemm_sm90")))
+
+
+def test_half_of_the_searches_that_find_nothing_make_an_infinite_median() -> None:
+    def one(problem: str, within: int | None) -> Search:
+        return Search("f", problem, "s", 0, (0.5, 0.1), within, 7 if within else None, 0.02 if within else None)
+
+    figures = Figures.of([one("a", 3), one("b", 5), one("c", None), one("d", None)])
+    assert (figures.within[0], figures.found, figures.stopped, figures.off) == (np.inf, 0.5, 2, 2)
+    assert Figures.of([one("a", 3), one("b", 5), one("c", None)]).within[0] == 5
+    middle, low, high = median_over_problems([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert low < middle == 3 < high
+
+
+def test_the_study_prints_and_writes_every_search(
+    table: Table, tmp_path: Path, study: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "found.json"
+    asked = ["--strategy", "guided", "--strategy", "random", "--seeds", "2", "--trials", "10", "--processes", "1"]
+    study("few-shot", str(table.path), *asked, "--out", str(out))
+    printed = capsys.readouterr().out
+    held = Record.read(out).result
+    assert [(one["strategy"], one["seed"]) for one in held["searches"]] == [
+        ("guided", 0), ("guided", 1), ("random", 0), ("random", 1),
+    ]  # fmt: skip
+    study("few-shot", "--again", str(out))
+    assert capsys.readouterr().out.splitlines()[-5:] == printed.splitlines()[-5:]
