@@ -281,35 +281,53 @@ def raced(
     return {"library_us": bench.library_us, "rounds": race.rounds, "rows": rows}
 
 
-def print_speeds(console: Console, found: Mapping[str, Mapping[str, Any]], seed: int) -> dict[str, list[float]]:
-    """Print the speeds and the costs of all problems, and return the geometric means over those where each works."""
+def summarised(found: Mapping[str, Mapping[str, Any]], seed: int) -> dict[str, dict[str, Any]]:
+    """The figures of each row over the problems where it works: speeds, those of ours over it, seconds of finding."""
+    told = {}
+    for who in dict.fromkeys(who for one in found.values() for who in one["rows"]):
+        here = [one["rows"] for one in found.values() if "speed" in one["rows"].get(who, {})]
+        if not here:
+            continue
+        speeds = [rows[who]["speed"]["value"] for rows in here]
+        ours = [rows[OURS]["speed"]["value"] / rows[who]["speed"]["value"] for rows in here if "speed" in rows[OURS]]
+        told[who] = {
+            "problems": len(here),
+            "speed": list(geometric_mean(speeds, seed)),
+            "least": min(speeds),
+            "clearly below 1": sum(rows[who]["speed"]["high"] < 1 for rows in here),
+            "ours over it": list(geometric_mean(ours, seed)) if ours else None,
+            "least of ours over it": min(ours, default=None),
+            "median seconds": float(np.median([rows[who]["seconds"] for rows in here])),
+        }
+    return told
+
+
+def print_speeds(
+    console: Console, found: Mapping[str, Mapping[str, Any]], means: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Print the speeds and the costs of all problems, and the means over those where each works."""
     names = list(dict.fromkeys(who for one in found.values() for who in one["rows"]))
     grid = Grid(
         title="speed over torch.mm by the race; seconds from asking to knowing (of one core compiling, of benchmarking)"
     )
     for heading in ("", *found, "mean"):
         grid.add_column(heading, overflow="fold")
-    means = {}
     for who in names:
-        cells, speeds = [], []
-        for one in found.values():
-            row = one["rows"].get(who, {})
+        cells = []
+        for row in (one["rows"].get(who, {}) for one in found.values()):
             if "speed" not in row:
                 cells.append("-")
                 continue
-            speeds.append(row["speed"]["value"])
             compiling = row.get("compiling", row.get("precompiling"))
             parts = ", ".join("?" if part is None else f"{part:.1f}" for part in (compiling, row.get("benchmarking")))
-            cells.append(f"{speeds[-1]:.3f}\n{row['seconds']:.1f} s ({parts})")
-        if speeds:
-            means[who] = list(geometric_mean(speeds, seed))
-        grid.add_row(who, *cells, f"{means[who][0]:.3f} of {len(speeds)}" if speeds else "-")
+            cells.append(f"{row['speed']['value']:.3f}\n{row['seconds']:.1f} s ({parts})")
+        mean = means.get(who)
+        grid.add_row(who, *cells, f"{mean['speed'][0]:.3f} of {mean['problems']}" if mean is not None else "-")
     console.print(grid)
     for text, one in found.items():
         for who, row in one["rows"].items():
             if "error" in row:
                 console.print(f"{text}: {who}: {row['error']}", highlight=False, soft_wrap=True, markup=False)
-    return means
 
 
 @dataclass(frozen=True)
@@ -344,7 +362,7 @@ class Asked:
 @collected(Asked)
 def main(run: Run, asked: Asked) -> None:
     """Find the best kernel of every backend for each problem, and race them all."""
-    console, started = Console(width=200), time.monotonic()
+    console, started = Console(width=240), time.monotonic()
 
     def say(line: str) -> None:
         console.print(f"{time.monotonic() - started:4.0f} s {line}", highlight=False, soft_wrap=True, markup=False)
@@ -373,6 +391,9 @@ def main(run: Run, asked: Asked) -> None:
             run.keep(report)
             rows = found[str(problem)]["rows"].items()
             say(f"{problem}: " + ", ".join(f"{who} {row['speed']['value']:.3f}" for who, row in rows if "speed" in row))
-    report["means"] = print_speeds(console, found, asked.seed)
+    for dtype in ("all", *dict.fromkeys(problem.dtype for problem in asked.parsed())):
+        of = {text: one for text, one in found.items() if dtype in ("all", GemmProblem.parse(text).dtype)}
+        report.setdefault("means", {})[dtype] = summarised(of, asked.seed)
+    print_speeds(console, found, report["means"]["all"])
     report["seconds"] = time.monotonic() - started
     run.keep(report)

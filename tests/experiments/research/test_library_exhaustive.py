@@ -145,6 +145,9 @@ def test_what_backends_found_races_and_what_is_absent_is_said(
     assert rows[backends.EXPORTED]["speed"]["value"] >= 0.99
     assert (rows["Quack"]["error"], rows["Other"]["error"]) == ("not installed", "not in this torch")
     console = Console(width=200, record=True)
-    means = backends.print_speeds(console, {str(PROBLEM): found}, 0)
+    means = backends.summarised({str(PROBLEM): found}, 0)
+    backends.print_speeds(console, {str(PROBLEM): found}, means)
+    assert means[backends.OURS]["ours over it"][0] == 1
+    assert means["ATen"]["least"] == rows["ATen"]["speed"]["value"]
     assert {backends.OURS, backends.LIBRARY, backends.EXPORTED, "ATen"} <= set(means)
     assert "not installed" in console.export_text()
