@@ -1,0 +1,140 @@
+"""Grouped products in compiled models on a GPU: real kernels, by ranges that are made up, streams and CUDA graphs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tilescout.search.build.artifacts import Artifact, ArtifactStore
+from tilescout.search.build.compilers import CompileOptions, CompilePool
+from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
+from tilescout.search.export.grouped.dispatch import GroupedDispatch
+from tilescout.search.export.grouped.kernels import find_grouped, name_of_grouped
+from tilescout.search.export.inductor import load, use
+from tilescout.search.export.ranges import Range
+from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.grouped import Grouped, GroupedProblem
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.templates import find_template
+
+pytestmark = pytest.mark.gpu
+
+PRODUCT = GroupedProblem(16, 1, 1544, 776)  # that no tile divides
+TEMPLATE = find_template("grouped_gemm_sm90")
+MOST = 5000
+WORKLOAD = Grouped()
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bundle]:
+    """Two kernels, for few tokens and for many; one of these is trimmed."""
+    many = TEMPLATE.default(GroupedProblem.parse("16x4096x1544x776:bf16:balanced"), DEVICES["h200"])
+    wanted = [
+        TEMPLATE.default(GroupedProblem.parse("16x64x1544x776:bf16:balanced"), DEVICES["h200"]),
+        Configuration.of({**many, "trim": 1}),
+    ]
+    store = ArtifactStore(tmp_path_factory.mktemp("store"))
+    kernels, digests = {}, list[str]()
+    with CompilePool(TEMPLATE, "bf16", "sm_90a", store, CompileOptions()) as pool:
+        for each, built in [(each, pool.submit(each)) for each in wanted]:
+            artifact = built.result()
+            assert isinstance(artifact, Artifact), artifact
+            digests.append(f"{len(digests)}" * 64)
+            blocks = TEMPLATE.blocks_per_cluster(each)
+            file = f"{KERNELS}/{digests[-1]}.so"
+            kernel = Kernel(file, artifact.sha256, artifact.function, TEMPLATE.workload, blocks, {})
+            kernels[digests[-1]] = (kernel, artifact.path)
+        ranges = (Range(1, 300, digests[0], True), Range(301, MOST, digests[1], True))
+        dispatch = GroupedDispatch(PRODUCT, ranges, "made up", "nothing")
+        path: Path = tmp_path_factory.mktemp("bundle") / "bundle"
+        yield write_bundle(path, "sm_90a", "h200", {}, [], kernels, grouped=[dispatch])
+
+
+def operands(tokens: int, routing: str = "zipf-1", seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """A, B and the ends of the groups on the GPU."""
+    problem = GroupedProblem.parse(f"16x{tokens}x1544x776:bf16:{routing}:draws-{seed}-{seed}")
+    return WORKLOAD.inputs(problem, torch.Generator("cuda").manual_seed(seed))  # type: ignore[return-value]
+
+
+def check(result: Tensor, given: tuple[Tensor, ...]) -> None:
+    """Compare with fp32."""
+    problem = GroupedProblem(16, len(given[0]), 1544, 776)
+    expected = WORKLOAD.reference(problem, given)
+    assert ((result.float() - expected).norm() / expected.norm()).item() < problem.tolerance
+
+
+def experts(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
+    return torch.nn.functional.grouped_mm(a, b.transpose(-2, -1), offs=ends)
+
+
+def test_one_graph_runs_our_kernels_for_any_number_of_tokens(bundle: Bundle) -> None:
+    torch._dynamo.reset()
+    with use(bundle.path) as tuned:
+        compiled = torch.compile(experts)
+    first = operands(64)
+    torch._dynamo.mark_dynamic(first[0], 0)
+    check(compiled(*first), first)
+    assert tuned.report.replaced == {"16x*x1544x776:bf16": 1}
+    for tokens in (1, 17, 300, 301, 1000, MOST, MOST + 1):
+        for routing in ("balanced", "zipf-1", "one"):
+            given = operands(tokens, routing)
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+                result = compiled(*given)
+                torch.cuda.synchronize()
+            check(result, given)
+            ours = any("GroupedGemmSm90" in event.key for event in profile.key_averages())
+            assert ours == (tokens <= MOST)
+
+
+def test_the_first_call_may_be_captured_and_replays_read_new_offsets(bundle: Bundle) -> None:
+    load(bundle.path)
+    held = operands(1000)
+    name = name_of_grouped(bundle, bundle.grouped[0])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = torch.ops.tilescout.grouped_mm(*held, name)
+    for seed, routing in enumerate(("balanced", "zipf-1", "one")):
+        for old, fresh in zip(held, operands(1000, routing, seed), strict=True):
+            old.copy_(fresh)
+        graph.replay()
+        check(result, held)
+
+
+def test_a_model_may_be_captured_by_inductor(bundle: Bundle) -> None:
+    torch._dynamo.reset()
+    with use(bundle.path) as tuned:
+        compiled = torch.compile(experts, mode="reduce-overhead", dynamic=False)
+    given = operands(200)
+    for _ in range(4):
+        check(compiled(*given), given)
+    assert tuned.report.replaced
+
+
+def test_offsets_that_are_none_do_no_harm(bundle: Bundle) -> None:
+    load(bundle.path)
+    a, b, _ = operands(1000)
+    run = find_grouped(name_of_grouped(bundle, bundle.grouped[0]))
+    for wrong in ((900, 3, 2**31 - 1, -7, 500, 500), (-(2**31), 5000, 10), (7,)):
+        ends = torch.tensor((wrong * 16)[:16], dtype=torch.int32, device="cuda")
+        run(a, b, ends)
+        torch.cuda.synchronize()  # a fault would show here, and in all that follows
+    given = operands(1000)
+    check(run(*given), given)
+
+
+def test_gradients_are_right(bundle: Bundle) -> None:
+    torch._dynamo.reset()
+    a, b, ends = operands(256)
+    wanted = a.clone().requires_grad_(), b.clone().requires_grad_()
+    experts(*wanted, ends).float().square().mean().backward()
+    ours = a.clone().requires_grad_(), b.clone().requires_grad_()
+    with use(bundle.path) as tuned:
+        compiled = torch.compile(experts, dynamic=False)
+    compiled(*ours, ends).float().square().mean().backward()
+    assert tuned.report.replaced
+    for one, other in zip(ours, wanted, strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert ((one.grad - other.grad).float().norm() / other.grad.float().norm()).item() < 2**-6
