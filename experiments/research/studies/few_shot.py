@@ -62,8 +62,8 @@ class Search:
 
     Attributes
     ----------
-    family, problem, strategy, seed
-        The kernel's space, the problem, the strategy with its options, and the number of the search.
+    family, table, problem, strategy, seed
+        The kernel's space, the table's name, the problem, the strategy with its options, and the number of the search.
     regret
         How much slower the fastest is than the fastest of the table, after each of `AFTER` trials.
     within
@@ -75,6 +75,7 @@ class Search:
     """
 
     family: str
+    table: str
     problem: str
     strategy: str
     seed: int
@@ -109,6 +110,7 @@ def search(path: Path, name: str, strategy: str, seed: int, trials: int) -> Sear
     within = np.flatnonzero(regret <= TOLERANCE)
     return Search(
         family=table.card.space,
+        table=path.stem,
         problem=name,
         strategy=strategy,
         seed=seed,
@@ -200,9 +202,9 @@ class Figures:
     @classmethod
     def of(cls, found: Sequence[Search]) -> Self:
         """The figures of searches by one strategy on one family."""
-        problems: dict[str, list[Search]] = {}
+        problems: dict[tuple[str, str], list[Search]] = {}
         for one in found:
-            problems.setdefault(one.problem, []).append(one)
+            problems.setdefault((one.table, one.problem), []).append(one)
         regrets = np.array([np.mean([one.regret for one in group], axis=0) for group in problems.values()])
         counts = [_median([one.trials for one in group]) for group in problems.values()]
         left = [one.left for one in found if one.left is not None]
@@ -306,6 +308,6 @@ def main(run: Run, asked: Asked) -> None:
         for seed in range(asked.seeds)
     ]
     found = list(each(search, jobs, asked.processes or available_cores(), "search"))
-    found.sort(key=lambda one: (one.family, one.problem, asked.strategies.index(one.strategy), one.seed))
+    found.sort(key=lambda one: (one.family, one.table, one.problem, asked.strategies.index(one.strategy), one.seed))
     run.keep({"models": models, "searches": [asdict(one) for one in found]})
     print_all(console, models, found)

@@ -56,7 +56,7 @@ def test_a_kernel_that_has_a_model_is_not_left_out(table: Table) -> None:
 
 def test_half_of_the_searches_that_find_nothing_make_an_infinite_median() -> None:
     def one(problem: str, within: int | None) -> Search:
-        return Search("f", problem, "s", 0, (0.5, 0.1), within, 7 if within else None, 0.02 if within else None)
+        return Search("f", "t", problem, "s", 0, (0.5, 0.1), within, 7 if within else None, 0.02 if within else None)
 
     figures = Figures.of([one("a", 3), one("b", 5), one("c", None), one("d", None)])
     assert (figures.within[0], figures.found, figures.stopped, figures.off) == (np.inf, 0.5, 2, 2)
