@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilescout.costmodel import Prediction, space_features
+from tilescout.costmodel import Features, Prediction, space_features
 from tilescout.costmodel.persistence import load_model, shipped_model
-from tilescout.costmodel.relatives import ERROR, doubted, relative_model
+from tilescout.costmodel.relatives import ERROR, Likeness, doubted, relative_model
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.templates import find_template
 
@@ -30,6 +30,14 @@ def test_the_model_of_a_relative_takes_the_features_of_the_space() -> None:
     model, card = load_model(path)
     assert card.space == "gemm_sm90"
     assert np.ptp(model.predict(few).mean) > 0.5  # it tells configurations apart
+
+
+def test_configurations_of_alike_features_lie_near_one_another() -> None:
+    features = Features(("same", "work"), np.array([[1.0, 2.0], [1.0, 4.0], [1.0, 3.0]]))
+    likeness = Likeness.of(features)
+    assert likeness.points(features).tolist() == [[0.0], [1.0], [0.5]]  # what does not differ is left out
+    other = Features(("same", "work"), np.array([[7.0, 6.0]]))
+    assert likeness.points(other).tolist() == [[2.0]]
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=5), st.floats(0, 10))

@@ -218,6 +218,10 @@ class Figures:
             off=sum(regret > 0.01 for regret in left),
         )
 
+    def plain(self) -> dict[str, object]:
+        """The figures as JSON can hold them: what is infinite is null."""
+        return asdict(self) | {"within": [None if np.isinf(value) else value for value in self.within]}
+
 
 def median_over_problems(values: Sequence[float] | NDArray[np.float64]) -> Middle:
     """The median, with the ends of its 95 % interval by a bootstrap over the problems; values may be infinite."""
@@ -309,5 +313,8 @@ def main(run: Run, asked: Asked) -> None:
     ]
     found = list(each(search, jobs, asked.processes or available_cores(), "search"))
     found.sort(key=lambda one: (one.family, one.table, one.problem, asked.strategies.index(one.strategy), one.seed))
-    run.keep({"models": models, "searches": [asdict(one) for one in found]})
+    figures = {
+        family: {strategy: one.plain() for strategy, one in held.items()} for family, held in figures_of(found).items()
+    }
+    run.keep({"models": models, "figures": figures, "searches": [asdict(one) for one in found]})
     print_all(console, models, found)

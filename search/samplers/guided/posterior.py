@@ -36,7 +36,7 @@ class Corrected:
     ----------
     points
         Where the configurations lie among those of all problems, of shape [configurations, coordinates]; see
-        `tilescout.search.samplers.others.points_of`.
+        `tilescout.search.samplers.guided.prior.Prior.points`.
     history
         The trials of this problem; their values are log times.
     prior

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
+from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import CostModel, Prediction
 from tilescout.costmodel.features import Features
 from tilescout.costmodel.forest import ForestModel, ForestOptions
 from tilescout.costmodel.persistence import ModelCard, load_model, shipped_model
 from tilescout.costmodel.posterior import Observed
-from tilescout.costmodel.relatives import doubted, relative_model
+from tilescout.costmodel.relatives import Likeness, doubted, relative_model
 from tilescout.search.samplers.guided.options import GuidedOptions
-from tilescout.search.samplers.others import OtherTrials, features_of, nearest
+from tilescout.search.samplers.others import OtherTrials, features_of, nearest, points_of
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import find_template
 
@@ -100,7 +101,15 @@ class Prior:
         ModelError
             If the model is not one of the space's template.
         """
-        return None if self.model is None else self._predict(self.model, features_of(self.space))
+        return None if self.model is None else self._predict(self.model, self._features)
+
+    @cached_property
+    def points(self) -> Floats:
+        """Where the configurations lie among those of all problems, of shape [configurations, coordinates].
+
+        The prior errs alike on those that lie near one another.
+        """
+        return points_of(self.space) if self._likeness is None else self._likeness.points(self._features)
 
     def now(self) -> Prediction | None:
         """The expectation of the model or of one that is learned from other problems; None if there is neither."""
@@ -127,8 +136,17 @@ class Prior:
             expected = self._predicted[id(other)][1]
             noise = np.where(other.pruned, self._options.pilot_noise, self._options.noise)
             problem = np.full(len(other), number)
-            parts.append(Observed(other.points, other.log_time - expected.mean, expected.spread, noise, problem))
+            points = other.points if self._likeness is None else self._likeness.points(other.features)
+            parts.append(Observed(points, other.log_time - expected.mean, expected.spread, noise, problem))
         return reduce(Observed.and_, parts)
+
+    @cached_property
+    def _features(self) -> Features:
+        return features_of(self.space)
+
+    @cached_property
+    def _likeness(self) -> Likeness | None:
+        return Likeness.of(self._features) if self.of_relative else None
 
     def _predict(self, model: CostModel, features: Features) -> Prediction:
         predicted = model.predict(features)

@@ -28,7 +28,7 @@ from tilescout.search.samplers.guided.posterior import Corrected, Posterior, Uni
 from tilescout.search.samplers.guided.prior import SHIPPED, Prior
 from tilescout.search.samplers.guided.stopping import may_stop, reason_to_stop, widest_stop
 from tilescout.search.samplers.options import OptionValue, options_of
-from tilescout.search.samplers.others import OtherTrials, points_of
+from tilescout.search.samplers.others import OtherTrials
 from tilescout.spaces.space import Indices, SearchSpace
 
 _REMEMBERED = 2  # of a search with and without what is in flight
@@ -249,7 +249,7 @@ class GuidedSampler(SpaceSampler):
     def _posterior(self, known: "_Known") -> Posterior:
         about, history = self.about, known.history
         if known.prior is not None:
-            return Corrected(about.points_among_all, history, known.prior, about.prior.elsewhere(), self.tuning)
+            return Corrected(about.prior.points, history, known.prior, about.prior.elsewhere(), self.tuning)
         return Uninformed(about.points, history, self._kernel(history), self.tuning)
 
     def _kernel(self, history: History) -> Kernel:
@@ -314,8 +314,3 @@ class _About:
     def points(self) -> Floats:
         """Where the configurations lie, of shape [configurations, coordinates]."""
         return coordinates(self.space)
-
-    @cached_property
-    def points_among_all(self) -> Floats:
-        """Where they lie among those of other problems, of shape [configurations, coordinates]."""
-        return points_of(self.space)
