@@ -36,6 +36,8 @@ class Listing:
         Whether it was asked about all.
     seconds
         How long that took.
+    census
+        The number of the way in which kernels are listed: of a listing that was kept by another nothing follows.
     """
 
     rows: Sequence[Sequence[int | str]]
@@ -44,6 +46,7 @@ class Listing:
     asked: int
     complete: bool
     seconds: float
+    census: int = 1
 
 
 class Loader(ABC):

@@ -15,6 +15,7 @@ from tilescout.search.build.compilers import CompilePool, described_artifact
 from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task
 from tilescout.search.engines.gpus import products_of
 from tilescout.search.engines.jobs import at_work, complete, describe_gpus, device_of, job_of, measure_batch
+from tilescout.search.engines.listings import ListingKey, ListingStore
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.process import MeasuringProcess, WorkerLostError
 from tilescout.search.measure.protocol import Objective, protocol_of
@@ -64,7 +65,7 @@ class LocalEngine(Engine):
         options: LiveOptions | None = None,
     ) -> None:
         self.template, self.options = template, options or LiveOptions()
-        artifacts = ArtifactStore(store)
+        artifacts, self._listings = ArtifactStore(store), ListingStore(store)
 
         def compilers(arch: str) -> CompilePool:
             return CompilePool(template, "", arch, artifacts, self.options.compile)
@@ -121,7 +122,20 @@ class LocalEngine(Engine):
         return load_workload(self.template.workload).library(problem)
 
     def listing(self, gpu: int, template: KernelTemplate, problem: Problem, guesses: int | None) -> "Future[Listing]":
-        return self._on(gpu, lambda process: process.listing(template.loader, str(problem), guesses))
+        def ask(process: MeasuringProcess) -> Listing:
+            if guesses is not None:
+                return process.listing(template.loader, str(problem), guesses)
+            first = process.listing(template.loader, str(problem), 1)
+            key = ListingKey(
+                template.name, str(problem), first.library, first.version, first.census, self.product, self.versions
+            )
+            if (known := self._listings.find(key)) is not None:
+                return known
+            found = process.listing(template.loader, str(problem), None)
+            self._listings.keep(key, found)
+            return found
+
+        return self._on(gpu, ask)
 
     def describe(self, template: KernelTemplate, configuration: Configuration, signature: str) -> Artifact:
         return described_artifact(template, configuration, signature, self.device.arch, self._pool.store)

@@ -51,6 +51,24 @@ def test_the_space_is_what_the_library_says_is_legal_and_its_first_guess_is_the_
     assert len({space[index] for index in range(len(space))}) == len(space)
 
 
+def test_a_listing_is_kept_in_the_store_and_one_that_can_not_be_read_is_asked_for_again(
+    engine: LocalEngine, fake_cublaslt: ModuleType
+) -> None:
+    folder, problem = engine._listings._folder, GemmProblem(56, 64, 40)
+    before = {*folder.glob("*")}
+    listed, again = (engine.listing(0, fake_cublaslt.TEMPLATE, problem, None).result() for _ in range(2))
+
+    assert (again.seconds, again.version) == (listed.seconds, listed.version)
+    assert [tuple(row) for row in again.rows] == [tuple(row) for row in listed.rows]
+    [kept] = {*folder.glob("*")} - before
+    whole = kept.read_bytes()
+    for damaged in (whole[:100], b""):
+        kept.write_bytes(damaged)
+        anew = engine.listing(0, fake_cublaslt.TEMPLATE, problem, None).result()
+        assert anew.seconds != listed.seconds
+        assert [tuple(row) for row in anew.rows] == [tuple(row) for row in listed.rows]
+
+
 def test_a_product_that_the_library_has_nothing_for_is_refused(engine: LocalEngine) -> None:
     with pytest.raises(SpaceError, match="not supported"):
         engine.space(GemmProblem(16, 16, 16, dtype="fp16"))
