@@ -21,7 +21,7 @@ from tempfile import NamedTemporaryFile, mkdtemp
 
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.build.trust import check_folder, read_record
-from tilescout.search.export.bundle import Bundle, read_bundle, write_bundle
+from tilescout.search.export.bundle import Bundle, hold, read_bundle, write_bundle
 from tilescout.search.export.decisions import Decision, Outcome
 from tilescout.search.export.from_studies import installed_versions, kernel_of
 from tilescout.spaces.errors import MALFORMED, StoreError, one_line
@@ -145,7 +145,7 @@ class EvidenceStore:
             digest = ""
             if outcome.configuration is not None:
                 digest, kernel, shared_object = kernel_of(outcome, arch, artifacts, named)
-                kernels[digest] = kernel, shared_object
+                hold(kernels, digest, kernel, shared_object)
             decisions.append(Decision(outcome.problem, outcome.choice, outcome.evidence, digest))
         scratch = self._scratch()
         try:

@@ -45,14 +45,16 @@ class LoadedKernel:
 
     def __call__(self, inputs: Tensors, output: "torch.Tensor") -> None:
         """Start it on the current stream."""
+        self.entry(*self.arguments(inputs, output, self.max_clusters), *self.scratch(output))
+
+    def scratch(self, output: "torch.Tensor") -> tuple["torch.Tensor", ...]:
+        """The memory that a launch needs for itself, beside its output; empty if it needs none."""
         if not self.scratch_bytes:
-            self.entry(*self.arguments(inputs, output, self.max_clusters))
-            return
+            return ()
         import torch
 
         # Of torch's pool, which hands it to what is launched next on the same stream, or keeps it for a CUDA graph.
-        scratch = output.new_empty(self.scratch_bytes, dtype=torch.uint8)
-        self.entry(*self.arguments(inputs, output, self.max_clusters), scratch)
+        return (output.new_empty(self.scratch_bytes, dtype=torch.uint8),)
 
 
 def runtime_libraries() -> list[Path]:

@@ -1,6 +1,7 @@
 """From dispatchers to a bundle: their kernels, and the ranges of m by which a model chooses among them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.dispatch.dispatcher import SLOWER, Dispatcher
@@ -45,7 +46,10 @@ def _dispatched(dispatcher: Dispatcher, store: ArtifactStore, named: Named) -> D
         )
     template = exportable(dispatcher.space, named)
     _check_legal(dispatcher, template)
-    kernels = [kernel_of(_outcome(dispatcher, each), _arch(dispatcher), store, named) for each in dispatcher.kernels]
+    kernels = [
+        kernel_of(_outcome(dispatcher, each, _most_rows(dispatcher, at)), _arch(dispatcher), store, named)
+        for at, each in enumerate(dispatcher.kernels)
+    ]
     digests: dict[int | None, str] = {None: "", **{number: digest for number, (digest, _, _) in enumerate(kernels)}}
     ranges = tuple(
         Range(each.low, each.high, digests[each.kernel], dispatcher.is_proven(each)) for each in dispatcher.stretches
@@ -81,12 +85,17 @@ def _check_legal(dispatcher: Dispatcher, template: KernelTemplate) -> None:
             )
 
 
-def _outcome(dispatcher: Dispatcher, configuration: Configuration) -> Outcome:
+def _most_rows(dispatcher: Dispatcher, number: int) -> int:
+    """The most rows that a kernel serves, with which it needs the most memory."""
+    return max((each.high for each in dispatcher.stretches if each.kernel == number), default=1)
+
+
+def _outcome(dispatcher: Dispatcher, configuration: Configuration, rows: int) -> Outcome:
     """A kernel of a dispatcher as the outcome of a search has it."""
     reason = f"at most {SLOWER:.0%} slower than the library at each measured m that it serves"
     evidence = Evidence(dispatcher.name, reason, measured_by=dispatcher.measured_by, versions=dispatcher.versions)
     return Outcome(
-        dispatcher.problem,
+        replace(dispatcher.problem, m=rows),
         dispatcher.space,
         dispatcher.space_hash,
         dispatcher.device,

@@ -10,7 +10,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,14 @@ from tilescout.spaces.templates import NONE_NAMED, Named, find_template
 from tilescout.spaces.workloads import BUILT_IN
 
 KIND = "tilescout bundle"
-FORMAT = 5
-# Those of format 1 don't have the library's time, those of 1 and 2 no ranges of m, those of 1 to 3 no algorithms, and
-# only those of 5 grouped products.
-_READ = (1, 2, 3, 4, FORMAT)
+FORMAT = 6
+# Those of format 1 don't have the library's time, those of 1 and 2 no ranges of m, those of 1 to 3 no algorithms, those
+# of 1 to 4 no grouped products, and only those of 6 kernels that need memory of their own.
+_READ = (1, 2, 3, 4, 5, FORMAT)
 INDEX = "bundle.json"
 KERNELS = "kernels"
 _LARGEST_INDEX = 1 << 26  # bytes; a decision and its kernel have 2 kB
+_MOST_MEMORY = 1 << 36  # bytes for a launch
 
 _FILE = re.compile(rf"{KERNELS}/[0-9a-f]{{64}}\.(so|json)")
 
@@ -60,6 +61,9 @@ class Kernel:
         What it was built from: template, hash of its source, configuration, types, target, compiler.
     library
         The version of the library whose algorithm it is, which holds for no other; empty if it is a kernel.
+    scratch_bytes
+        Bytes of device memory that a launch needs for itself, at most, on the problems that it was chosen for and on
+        those of fewer rows.
     """
 
     file: str
@@ -69,6 +73,13 @@ class Kernel:
     blocks_per_cluster: int
     key: Mapping[str, Any]
     library: str = ""
+    scratch_bytes: int = 0
+
+
+def hold(kernels: dict[str, tuple[Kernel, Path]], digest: str, kernel: Kernel, path: Path) -> None:
+    """Put a kernel among those of a bundle; one that is there already may need more memory from now on."""
+    known = kernels[digest][0].scratch_bytes if digest in kernels else 0
+    kernels[digest] = replace(kernel, scratch_bytes=max(known, kernel.scratch_bytes)), path
 
 
 @dataclass(frozen=True)
@@ -313,8 +324,11 @@ def _parse(path: Path, record: Mapping[str, Any], digest: str) -> Bundle:
 def _kernel(record: Mapping[str, Any]) -> Kernel:
     kernel = Kernel(**record)
     texts = (kernel.file, kernel.sha256, kernel.function, kernel.workload, kernel.library)
-    if not all(isinstance(text, str) for text in texts) or type(kernel.blocks_per_cluster) is not int:
+    numbers = (kernel.blocks_per_cluster, kernel.scratch_bytes)
+    if not all(isinstance(text, str) for text in texts) or any(type(number) is not int for number in numbers):
         raise TypeError(f"a kernel is {record}")
+    if not 0 <= kernel.scratch_bytes <= _MOST_MEMORY:
+        raise ValueError(f"a kernel needs {kernel.scratch_bytes} bytes of memory")
     return kernel
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool, describe
-from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
+from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, hold, write_bundle
 from tilescout.search.export.decisions import Decision, Outcome, best_of, judge
 from tilescout.search.export.grouped.dispatch import GroupedDispatch, grouped_family
 from tilescout.search.export.ranges import Dispatch, family
@@ -173,8 +173,11 @@ def _obstacle(template: KernelTemplate, space_hash: str, configuration: Configur
             f"measured kernels of another version of {template.name}: they can't be built any more; search again, or "
             "export with the tilescout that searched"
         )
-    if template.scratch_bytes(configuration, problem):
-        return f"chose a kernel of {template.name} that needs memory beside its operands, which a bundle can't give it"
+    if isinstance(problem, GroupedProblem) and template.scratch_bytes(configuration, problem):
+        return (
+            f"chose a kernel of {template.name} that needs memory beside its operands, which a bundle gives those "
+            "of matrix products alone"
+        )
     return ""
 
 
@@ -260,7 +263,7 @@ def make_bundle(
         digest = ""
         if outcome.configuration is not None:
             digest, kernel, shared_object = kernel_of(outcome, arch, store, named)
-            kernels[digest] = (kernel, shared_object)
+            hold(kernels, digest, kernel, shared_object)
         decisions.append(Decision(outcome.problem, outcome.choice, outcome.evidence, digest))
     dispatches = [each.dispatch for each in dispatched]
     products = [each.dispatch for each in grouped]
@@ -347,6 +350,7 @@ def built_kernel(
         blocks_per_cluster=template.blocks_per_cluster(wanted.configuration),
         key=key.to_dict(),
         library=wanted.library,
+        scratch_bytes=0 if template.loader else template.scratch_bytes(wanted.configuration, wanted.problem),
     )
     return key.digest, kernel, artifact.path
 

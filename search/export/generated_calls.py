@@ -73,7 +73,8 @@ def bind(name: str, rows: int | None, index: int | None) -> Callable[..., None]:
         if address != at:
             view = _borrow(family, b, borrow_storage)
             kept = at, view
-        kernel.entry(a, view, *epilogue, out, kernel.max_clusters)  # in the order of Workload.arguments
+        # In the order of Workload.arguments.
+        kernel.entry(a, view, *epilogue, out, kernel.max_clusters, *kernel.scratch(out))
 
     return run
 

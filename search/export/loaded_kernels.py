@@ -314,7 +314,9 @@ def load_kernel(digest: str, kernel: str, device: "torch.device") -> Loaded | No
             torch.empty(1, device=device)  # makes the context that the driver is asked in
             clusters = max_active_clusters(held.blocks_per_cluster, device.index)
     try:
-        return load_launch(bundle.path / held.file, held.sha256, held.function, held.workload, clusters)
+        return load_launch(
+            bundle.path / held.file, held.sha256, held.function, held.workload, clusters, held.scratch_bytes
+        )
     except (OSError, AttributeError, RuntimeError) as error:
         raise BundleError(f"kernel {held.file} of bundle {bundle.path} does not load: {error}") from error
 

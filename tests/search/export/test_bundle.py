@@ -4,18 +4,23 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tilescout.search.build.artifacts import ArtifactStore
+from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
+from tilescout.search.build.compilers import build
+from tilescout.search.build.resources import Resources
 from tilescout.search.export import from_studies
-from tilescout.search.export.bundle import INDEX, KERNELS, Bundle, read_bundle
-from tilescout.search.export.decisions import Choice, Evidence, Outcome
+from tilescout.search.export.bundle import INDEX, KERNELS, Bundle, Kernel, read_bundle, write_bundle
+from tilescout.search.export.decisions import Choice, Decision, Evidence, Outcome
+from tilescout.search.export.generated_calls import bind
+from tilescout.search.export.loaded_kernels import find_family, name_of, register
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import ArtifactError, BundleError, ExportError, StoreError
+from tilescout.spaces.errors import ArtifactError, BundleError, StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import find_template
@@ -97,7 +102,7 @@ def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
     assert "no JSON" in refusal(tmp_path)
 
 
-@pytest.mark.parametrize("version", [6, 0, "1", None])
+@pytest.mark.parametrize("version", [7, 0, "1", None])
 def test_another_format_is_refused_with_what_to_do(bundle: Bundle, version: object) -> None:
     rewrite(bundle, lambda record: record.update(format=version))
     assert "this tilescout reads 1, 2, 3, 4" in refusal(bundle.path)
@@ -147,8 +152,6 @@ def test_a_decision_without_its_kernel_is_damage(bundle: Bundle) -> None:
 
 
 def test_nothing_is_written_over(bundle: Bundle, make_bundle: Callable[..., Bundle], tmp_path: Path) -> None:
-    from tilescout.search.export.bundle import write_bundle
-
     with pytest.raises(StoreError, match="is there already"):
         write_bundle(bundle.path, "host", "host", {}, [], {})
     file = tmp_path / "file"
@@ -159,8 +162,6 @@ def test_nothing_is_written_over(bundle: Bundle, make_bundle: Callable[..., Bund
 
 
 def test_a_kernel_that_changed_since_it_was_measured_is_not_exported(bundle: Bundle, tmp_path: Path) -> None:
-    from tilescout.search.export.bundle import write_bundle
-
     ((digest, kernel),) = bundle.kernels.items()
     (tmp_path / "other.so").write_bytes(b"other")
     out = tmp_path / "out"
@@ -169,11 +170,57 @@ def test_a_kernel_that_changed_since_it_was_measured_is_not_exported(bundle: Bun
     assert [path.name for path in tmp_path.iterdir()] == ["other.so"]  # no trace
 
 
-def test_a_kernel_that_needs_memory_of_its_own_is_not_exported(tmp_path: Path) -> None:
-    template, problem = find_template("quack_sm90"), GemmProblem(64, 8192, 8192)
-    split = Configuration.of({**template.default(problem, find_device("h200")), "split_k": 2})
-    evidence = Evidence("study-7", "faster than the library")
-    outcome = Outcome(problem, template.name, template.source_hash, "h200", Choice.OURS, evidence, split)
-    with pytest.raises(ExportError, match="study-7 chose a kernel of quack_sm90 that needs memory beside its operands"):
-        from_studies.make_bundle([outcome], ArtifactStore(tmp_path / "store"), tmp_path / "bundle")
-    assert not (tmp_path / "bundle").exists()
+def test_a_kernel_that_needs_memory_gets_what_the_largest_of_its_problems_needs(tmp_path: Path) -> None:
+    template, store = find_template("gemm_streamk_sm90"), ArtifactStore(tmp_path / "store")
+    problems = [GemmProblem(m, 320, 24896) for m in (640, 282)]
+    default = dict(template.default(problems[1], find_device("h200")))
+    split = Configuration.of({**default, "split": 4, "stream_k": 0})
+    key = ArtifactKey(template.name, template.source_hash, split, "bf16", "sm_90a", "4.8.1")
+    content = b"library"
+    with store.scratch() as scratch:
+        (scratch / "kernel.so").write_bytes(content)
+        sha256 = hashlib.sha256(content).hexdigest()
+        store.publish(key, Artifact(Path("kernel.so"), sha256, "entry", Resources(168, 0, 4096), 1.0), scratch)
+    evidence = Evidence("study-7", "faster", 0.97, 0.96, 0.98, 12, "a test", {"nvidia-cutlass-dsl": "4.8.1"})
+    outcomes = [
+        Outcome(each, template.name, template.source_hash, "h200", Choice.OURS, evidence, split) for each in problems
+    ]
+
+    made = from_studies.make_bundle(outcomes, store, tmp_path / "bundle")
+
+    (kernel,) = made.kernels.values()
+    needed = [template.scratch_bytes(split, each) for each in problems]
+    assert kernel.scratch_bytes == max(needed) > min(needed) > 0
+
+
+@pytest.mark.parametrize("claimed", [-1, 1 << 40, 1.5, "64"])
+def test_memory_that_no_kernel_needs_is_damage(bundle: Bundle, claimed: object) -> None:
+    (digest,) = bundle.kernels
+    rewrite(bundle, lambda record: record["kernels"][digest].update(scratch_bytes=claimed))
+    assert "damaged" in refusal(bundle.path)
+
+
+def test_a_kernel_is_given_its_memory_by_compiled_code_and_by_the_operator(
+    plain_gemm: ModuleType, tmp_path: Path
+) -> None:
+    import torch
+
+    template, problem = plain_gemm.SCRATCH, GemmProblem(16, 64, 32)
+    configuration = template.default(problem, find_device("h200"))
+    built = build(template, ArtifactKey.of(template, configuration, "bf16", "host"), ArtifactStore(tmp_path / "store"))
+    memory = template.scratch_bytes(configuration, problem)
+    a, b = torch.randn(1, 16, 32, dtype=torch.bfloat16), torch.randn(1, 64, 32, dtype=torch.bfloat16)
+    for size in (memory, memory - 1):
+        file = f"{KERNELS}/{size:064x}.so"
+        kernel = Kernel(file, built.sha256, built.function, template.workload, 1, {}, scratch_bytes=size)
+        decision = Decision(problem, Choice.OURS, Evidence("study-7", "faster", 0.97, 0.96, 0.98, 12), "kernel")
+        made = write_bundle(tmp_path / str(size), "host", "host", {}, [decision], {"kernel": (kernel, built.path)})
+        register(made)
+        name, out = name_of(made, problem), torch.empty(1, 16, 64, dtype=torch.bfloat16)
+        if size < memory:
+            with pytest.raises(RuntimeError, match="too little scratch memory"):
+                bind(name, 16, None)(a, b, out=out)
+            continue
+        bind(name, 16, None)(a, b, out=out)
+        torch.testing.assert_close(out, a @ b.transpose(1, 2), rtol=2e-2, atol=2e-2)
+        assert torch.equal(find_family(name)(a, b, None, None), out)
