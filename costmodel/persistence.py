@@ -6,7 +6,6 @@ a JSON text. Arrays are checked before they are used.
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, fields
 from importlib.resources import files
@@ -33,6 +32,7 @@ from tilescout.spaces.texts import file_name
 FORMAT = 3
 _ONE_TABLE = 2  # the last format whose card names one table, and not how its kernels were timed
 _LARGEST, _UNPACKED = 1 << 26, 1 << 28  # bytes; the shipped model has 3.7 MB, 13 MB when it is unpacked
+_LARGEST_NUMBER = 2**53  # of constants and errors, which are about 1
 _MOST = 1000  # trees, networks, and units of a layer: predictions take memory for each
 SavedModel = ForestModel | RankingModel | BlendModel
 """The models that can be saved."""
@@ -211,7 +211,7 @@ def _names(found: Sequence[Any]) -> tuple[str, ...]:
 
 def _numbers(kind: type[Numbers], record: Mapping[str, Any]) -> Numbers:
     for name, value in record.items():
-        if type(value) not in (int, float) or not abs(value) < math.inf:
+        if type(value) not in (int, float) or not abs(value) <= _LARGEST_NUMBER:
             raise TypeError(f"its {name} is no number")
     return kind(**record)
 

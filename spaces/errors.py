@@ -8,15 +8,17 @@ from collections.abc import Collection, Mapping
 
 from tilescout.spaces.texts import plain, without_secrets
 
+_LONGEST = 4000  # characters of a message, which may quote a file of megabytes
+
 
 class TilescoutError(Exception):
     """Base of all errors of this package.
 
-    Its message is plain text on one line, without passwords of addresses, whatever was quoted in it.
+    Its message is one line of plain text, 4000 characters at most, without passwords of addresses, whatever it quotes.
     """
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(without_secrets(plain(message)))
+        super().__init__(cut(without_secrets(plain(message)), _LONGEST))
 
 
 class ProblemError(TilescoutError):
@@ -93,5 +95,9 @@ def check_keys(record: Mapping[str, object], known: Collection[str]) -> None:
 
 def one_line(error: BaseException | str, limit: int = 500) -> str:
     """An error's message as plain text on one line, cut at `limit` characters."""
-    text = plain(error) or type(error).__name__
+    return cut(plain(error) or type(error).__name__, limit)
+
+
+def cut(text: str, limit: int) -> str:
+    """Text of so many characters at most; dots stand for what is left out."""
     return text if len(text) <= limit else text[: limit - 1] + "…"

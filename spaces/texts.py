@@ -6,12 +6,15 @@ sequences, and a file system on slashes.
 
 import hashlib
 import re
+from collections.abc import Callable, Sequence
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_PASSWORD = re.compile(r"(://[^\s/:@]*:)(?P<secret>\S*)@")
-_SECRET_VALUE = re.compile(
-    r"([?&;][^\s=&]*(?:pass|pwd|secret|token|key|credential|auth|sig)[^\s=&]*=)(?P<secret>[^\s&#'\"]+)", re.IGNORECASE
-)
+# Each of these takes linear time, whatever the text is: a message may quote what somebody else wrote.
+_WORD = re.compile(r"\S+", re.ASCII)
+_USER = re.compile(r"://[^/:@]*:")
+_NAME = re.compile(r"[?&;]([^\s=&?;]*)=", re.ASCII)
+_SECRET = re.compile("pass|pwd|secret|token|key|credential|auth|sig", re.IGNORECASE)
+_VALUE = re.compile(r"[^\s&#'\"]*", re.ASCII)
 _LONGEST_NAME = 200  # bytes of a file's name, which suffixes are added to; file systems take 255
 
 
@@ -26,16 +29,51 @@ def plain(text: object) -> str:
 
 def without_secrets(text: str) -> str:
     """Text whose addresses have no passwords: neither before the host, nor in values that are named like one."""
-    return _SECRET_VALUE.sub(r"\1***", _PASSWORD.sub(r"\1***@", text))
+    return _replaced(text, lambda length: "***")
 
 
 def starred(argument: bytes) -> bytes:
     """An argument of a command, as long as it was, with a star for every byte of the passwords of addresses in it."""
-    for pattern in (_PASSWORD, _SECRET_VALUE):
-        found = re.finditer(pattern.pattern.encode(), argument, pattern.flags & re.IGNORECASE)
-        for start, end in [match.span("secret") for match in found]:
-            argument = argument[:start] + b"*" * (end - start) + argument[end:]
-    return argument
+    return _replaced(argument.decode("latin-1"), lambda length: "*" * length).encode("latin-1")
+
+
+def _replaced(text: str, stars: Callable[[int], str]) -> str:
+    """Text with stars for passwords, by the length of each."""
+    made, reached = list[str](), 0
+    for start, end in _secrets(text):
+        made += [text[reached:start], stars(end - start)]
+        reached = end
+    return "".join([*made, text[reached:]])
+
+
+def _secrets(text: str) -> list[tuple[int, int]]:
+    """Where passwords of addresses begin and end, in order."""
+    found: list[tuple[int, int]] = []
+    for word in _WORD.finditer(text):
+        at = text.rfind("@", *word.span())
+        user = _USER.search(text, word.start(), at) if at >= 0 else None
+        if user is not None:
+            found.append((user.end(), at))
+    reached = 0
+    for name in _NAME.finditer(text):
+        if name.start() < reached or not _SECRET.search(name[1]):
+            continue
+        value = _VALUE.match(text, name.end())
+        if value is not None and value[0]:
+            reached = value.end()
+            found.append(value.span())
+    return _joined(sorted(found))
+
+
+def _joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans in order, those that overlap made one."""
+    made: list[tuple[int, int]] = []
+    for start, end in spans:
+        if made and start <= made[-1][1]:
+            made[-1] = made[-1][0], max(end, made[-1][1])
+        else:
+            made.append((start, end))
+    return made
 
 
 def printable(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import io
 import json
 import tempfile
 from collections.abc import Callable
@@ -9,14 +10,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.samplers import RandomSampler
 
+from tilescout.experiments.commands.dispatcher import print_dispatcher
 from tilescout.experiments.commands.options import changed_default
+from tilescout.experiments.compare.rankings import ranked
 from tilescout.search.autotuning.store import EvidenceStore
+from tilescout.search.dispatch.dispatcher import read_dispatcher
 from tilescout.search.export.bundle import read_bundle
 from tilescout.search.export.from_studies import read_outcomes
 from tilescout.search.measure.measurement import Measurement, Status, Timing
@@ -34,9 +39,11 @@ from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.named import NamedProblem
 from tilescout.spaces.suite import parse_suite
 from tilescout.spaces.templates import find_template
+from tilescout.spaces.terminal import Console
 
 TEMPLATE = find_template("gemm_sm90")
 SPACE = TEMPLATE.space(GemmProblem(1024, 1024, 1024), find_device("h200"))
+SMALL_SPACE = SPACE.subset(np.arange(1000))
 
 JUNK = st.recursive(
     st.none()
@@ -147,6 +154,7 @@ def test_cards(record: Any) -> None:
     read_or_refuse(lambda: TableCard.from_json(json.dumps(record)))
 
 
+RATIO = {"value": 0.9, "low": 0.8, "high": 1.0}
 LIBRARY = b"a library"
 DIGEST, SHA256 = "ab" * 32, hashlib.sha256(LIBRARY).hexdigest()
 EVIDENCE = {
@@ -155,7 +163,7 @@ EVIDENCE = {
 }  # fmt: skip
 BUNDLE = {
     "kind": "tilescout bundle",
-    "format": 1,
+    "format": 4,
     "arch": "sm_90a",
     "device": "h200",
     "versions": {},
@@ -168,9 +176,20 @@ BUNDLE = {
             "workload": "tilescout.spaces.gemm:Gemm",
             "blocks_per_cluster": 1,
             "key": {},
+            "library": "",
         }
     },
-}
+    "dispatches": [
+        {
+            "problem": "1x16x8:bf16",
+            "ranges": [
+                {"low": 1, "high": 64, "kernel": DIGEST, "proven": True},
+                {"low": 65, "high": 99, "kernel": "", "proven": False},
+            ],
+            "dispatcher": "d", "measured_by": "H200", "versions": {}, "sizes": [1, 64], "over_library": 0.99,
+        }
+    ],
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -195,10 +214,40 @@ def test_the_bundle_that_is_edited_is_one(folder: Path) -> None:
 
 
 @given(record=edited(BUNDLE))
-@settings(max_examples=300)
+@settings(max_examples=200)
 def test_bundles(folder: Path, record: Any) -> None:
     write_index(folder, record)
-    read_or_refuse(lambda: read_bundle(folder))
+    read_or_refuse(lambda: [str(each) for each in read_bundle(folder).ranges.values()])
+
+
+DISPATCHER = {
+    "kind": "tilescout dispatcher", "format": 1, "problem": "1x4096x4096:bf16", "space": "gemm_sm90", "space_hash": "h",
+    "device": "h200", "measured_by": "H200", "most_rows": 128, "kernels": [dict(SPACE[0])],
+    "versions": {"torch": "2.11"}, "bound": None, "counts": [{"kernels": 1, "mean": 0.1, "worst": 0.2}],
+    "ranges": [{"low": 1, "high": 64, "kernel": 0, "proven": True}, {"low": 65, "high": 128, "kernel": None}],
+    "points": [
+        {"m": 64, "library_us": 20.0, "ratios": {"0": RATIO}, "slower": {}, "failed": {"1": "x"}, "seconds": 1.0},
+        {"m": 128, "library_us": 21.0, "ratios": {}, "slower": {"0": 1.5}, "failed": {}, "seconds": 1.0},
+    ],
+    "regret": {"mean": 0.1, "worst": 0.2, "at": 3},
+}  # fmt: skip
+
+
+@given(record=edited(DISPATCHER))
+def test_dispatchers(folder: Path, record: Any) -> None:
+    (folder / "dispatcher.json").write_text(json.dumps(record))
+    read_or_refuse(lambda: print_dispatcher(read_dispatcher(folder / "dispatcher.json"), Console(file=io.StringIO())))
+
+
+def test_the_dispatcher_that_is_edited_is_one(folder: Path) -> None:
+    (folder / "dispatcher.json").write_text(json.dumps(DISPATCHER))
+    assert read_dispatcher(folder / "dispatcher.json").find(64) == 0
+
+
+@given(record=edited([{"tile_m": 128, "raster": "m"}, {"stages": 4}]))
+def test_rankings(folder: Path, record: Any) -> None:
+    (folder / "ranking.json").write_text(json.dumps(record))
+    read_or_refuse(lambda: ranked(TEMPLATE, SMALL_SPACE, str(folder / "ranking.json")))
 
 
 STATE = {
@@ -352,7 +401,6 @@ def test_records_of_a_study(folder: Path, journal: list[Any], data: st.DataObjec
     read_or_refuse(lambda: read_study(path))
 
 
-RATIO = {"value": 0.9, "low": 0.8, "high": 1.0}
 RACE = {
     "winner": 1,
     "answer": 0,

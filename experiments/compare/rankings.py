@@ -84,13 +84,15 @@ def places(space: SearchSpace, default: Configuration, wishes: Sequence[Wish]) -
 
 def _position(knob: Knob, value: Value) -> float:
     """Where a value lies among a knob's codes; between two for a number between two values."""
-    if value in knob.values or isinstance(value, str):
+    if value in knob.values or isinstance(value, str) or isinstance(knob.values[0], str):
         return float(knob.code(value))
     order = np.argsort(np.array(knob.values))
     return float(np.interp(value, np.array(knob.values)[order], order))
 
 
-_LARGEST = 1 << 24  # bytes; a configuration has 150
+_LARGEST = 1 << 20  # bytes; a configuration has 150
+_MOST = 1000  # configurations: each is compared with the whole space, which takes 10 ms
+_MOST_FAR = 2**31  # of a number
 
 
 def _read(path: Path) -> Sequence[Wish]:
@@ -99,6 +101,10 @@ def _read(path: Path) -> Sequence[Wish]:
     except (OSError, ValueError) as error:
         raise SamplerError(f"can't read the ranking {path}: {error}") from error
     shaped = isinstance(wishes, list) and all(isinstance(wish, dict) for wish in wishes)
-    if not shaped or not all(isinstance(value, int | str) for wish in wishes for value in wish.values()):
+    if not shaped or not all(type(value) in (int, str) for wish in wishes for value in wish.values()):
         raise SamplerError(f"the ranking {path} is not a list of configurations, objects of integers and strings")
+    if len(wishes) > _MOST or any(
+        isinstance(value, int) and abs(value) > _MOST_FAR for w in wishes for value in w.values()
+    ):
+        raise SamplerError(f"the ranking {path} has more than {_MOST} configurations, or a number beyond {_MOST_FAR}")
     return list(wishes)

@@ -11,7 +11,7 @@ from tilescout.search.export.decisions import Choice, Evidence, Outcome
 from tilescout.search.export.from_studies import Dispatched, exportable, kernel_of
 from tilescout.search.export.ranges import Dispatch, Range
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import MALFORMED, ExportError, SpaceError, one_line
+from tilescout.spaces.errors import MALFORMED, ExportError, SpaceError, check_keys, one_line
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import NONE_NAMED, KernelTemplate, Named
 
@@ -73,6 +73,10 @@ def _dispatched(dispatcher: Dispatcher, store: ArtifactStore, named: Named) -> D
 def _check_legal(dispatcher: Dispatcher, template: KernelTemplate) -> None:
     """Refuse a kernel that serves an m for which its template does not allow it: it may read outside its operands."""
     try:
+        for kernel in dispatcher.kernels:
+            check_keys(kernel, [knob.name for knob in template.knobs])
+            for knob in template.knobs:
+                knob.code(kernel[knob.name])
         device = find_device(dispatcher.device)
         legal = Grid.of(Kernels(template, device, dispatcher.problem, dispatcher.kernels), dispatcher.most_rows).legal
     except (*MALFORMED, SpaceError) as error:

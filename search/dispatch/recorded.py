@@ -8,6 +8,7 @@ from typing import Any
 
 from tilescout.search.dispatch.kernels import MOST_CANDIDATES, Kernels
 from tilescout.search.dispatch.points import Point, check_points
+from tilescout.search.measure.checking import check_types
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
@@ -78,6 +79,8 @@ def read_sweep(path: Path, problem: GemmProblem, template: KernelTemplate) -> tu
         kernels = Kernels(
             template, find_device(device), problem, tuple(Configuration.of(each) for each in found["kernels"])
         )
+        for point in points:
+            check_types(point)
         check_points(sorted(points, key=lambda point: point.m), problem, kernels.device)
         kernels.legal(problem.m)  # of knobs that the template does not have, nothing is known
     except OSError as error:

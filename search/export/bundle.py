@@ -20,6 +20,7 @@ from tilescout.search.build.trust import check_folder, read_record
 from tilescout.search.export.decisions import Choice, Decision
 from tilescout.search.export.grouped.dispatch import GroupedDispatch, grouped_family
 from tilescout.search.export.ranges import Dispatch, Range, family, ranges_of
+from tilescout.search.measure.checking import check_types
 from tilescout.spaces.checksums import digest_of
 from tilescout.spaces.errors import MALFORMED, ArtifactError, BundleError, StoreError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
@@ -300,7 +301,10 @@ def _parse(path: Path, record: Mapping[str, Any], digest: str) -> Bundle:
             raise ValueError(f"it decides {count} times for {problem}")
     for decision in decisions:
         decision.evidence.check(decision.problem, record["device"])
+        check_types(decision)
     dispatches = tuple(Dispatch.from_dict(dispatch) for dispatch in record.get("dispatches", ()))
+    for dispatch in dispatches:
+        check_types(dispatch)
     for name, count in Counter(family(dispatch.problem) for dispatch in dispatches).items():
         if count > 1:
             raise ValueError(f"it has {count} lists of ranges of {name}")
@@ -312,7 +316,7 @@ def _parse(path: Path, record: Mapping[str, Any], digest: str) -> Bundle:
         path=path.resolve(),
         arch=str(record["arch"]),
         device=str(record["device"]),
-        versions=dict(record["versions"]),
+        versions={str(name): str(version) for name, version in record["versions"].items()},
         decisions=decisions,
         kernels={name: _kernel(kernel) for name, kernel in record["kernels"].items()},
         digest=digest,

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from tilescout.costmodel.roofline import Roofline
+from tilescout.search.measure.checking import check_types
 from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.measurement import check_interval
 from tilescout.search.measure.protocol import UNNAMED, Objective
@@ -241,7 +242,7 @@ def judge(result: Mapping[str, Any], named: Named = NONE_NAMED) -> Outcome:
     evidence.check(problem, result["device"])
     objective = Objective(result.get("objective", UNNAMED))
     chosen = evidence.choice is not Choice.LIBRARY
-    return Outcome(
+    outcome = Outcome(
         problem=problem,
         space=made.space,
         space_hash=made.space_hash,
@@ -252,6 +253,8 @@ def judge(result: Mapping[str, Any], named: Named = NONE_NAMED) -> Outcome:
         objective=objective,
         library=made.library if chosen else "",
     )
+    check_types(outcome)
+    return outcome
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Which kernel serves which numbers of rows: ranges of m, and how they are looked up while a model runs."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
@@ -158,19 +158,18 @@ def ranges_between(decisions: Iterable[Decision]) -> list[Range]:
 
 def overlaid(ranges: Sequence[Range], points: Iterable[Range]) -> list[Range]:
     """Ranges in which some single sizes are served by what was decided for exactly these."""
-    left = list(ranges)
-    for point in points:
-        cut: list[Range] = []
-        for each in left:
-            if each.low <= point.low <= each.high:
-                if each.low < point.low:
-                    cut.append(Range(each.low, point.low - 1, each.kernel, each.proven))
-                if point.low < each.high:
-                    cut.append(Range(point.low + 1, each.high, each.kernel, each.proven))
-            else:
-                cut.append(each)
-        left = [*cut, point]
-    return sorted(left, key=lambda each: each.low)
+    single = sorted(points, key=lambda each: each.low)
+    sizes = [each.low for each in single]
+    left: list[Range] = []
+    for each in ranges:
+        low = each.low
+        for m in sizes[bisect_left(sizes, each.low) : bisect_right(sizes, each.high)]:
+            if low < m:
+                left.append(Range(low, m - 1, each.kernel, each.proven))
+            low = m + 1
+        if low <= each.high:
+            left.append(Range(low, each.high, each.kernel, each.proven))
+    return sorted([*left, *single], key=lambda each: each.low)
 
 
 def ranges_of(decisions: Sequence[Decision], dispatch: Dispatch | None) -> list[Range]:

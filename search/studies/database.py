@@ -18,7 +18,7 @@ from tilescout.search.studies.reconnecting import Reconnection, reconnecting
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.studies.sharing import SharingOptions, SharingTuner, Tuner
 from tilescout.search.studies.study_store import StudyStore, resumed, unused
-from tilescout.spaces.errors import ResumableError, StoreError, one_line
+from tilescout.spaces.errors import MALFORMED, ResumableError, StoreError, one_line
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import NONE_NAMED, Named
 from tilescout.spaces.texts import without_secrets
@@ -174,6 +174,10 @@ class Database(StudyStore):
             if searching:
                 raise ResumableError(f"{message}; what is finished is kept there, go on") from error
             raise StoreError(message) from error
+        except MALFORMED as error:
+            if searching:  # of whatever is done between opening and closing a study
+                raise
+            raise StoreError(f"the database {self.name} is damaged ({one_line(error, 200)})") from error
 
     @contextmanager
     def _usable(self) -> Iterator[None]:

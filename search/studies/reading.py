@@ -6,10 +6,10 @@ from typing import Any
 import optuna
 from optuna.exceptions import OptunaError
 
+from tilescout.search.measure.checking import check_types
 from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.measurement import check_interval
 from tilescout.search.measure.race import Estimate, Race
-from tilescout.search.studies.checking import check_types
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.trials import INFO, RESULT, as_record, outcome
 from tilescout.spaces.checksums import check_sealed

@@ -11,6 +11,7 @@ import pytest
 
 from tests.search.dispatch.invented_gpu import MOST, InventedGpu
 from tilescout.costmodel.analytic import AnalyticModel, shipped_calibration
+from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.dispatch.building import (
     DispatchOptions,
     candidates,
@@ -18,12 +19,14 @@ from tilescout.search.dispatch.building import (
     predict_dispatcher,
     regret_over_m,
 )
+from tilescout.search.dispatch.bundling import dispatched
 from tilescout.search.dispatch.dispatcher import SLOWER, Dispatcher, read_dispatcher
 from tilescout.search.dispatch.measuring import Sweep
 from tilescout.search.dispatch.points import Point
 from tilescout.search.dispatch.recorded import Recorded
 from tilescout.search.dispatch.vendored import python_text
-from tilescout.spaces.errors import StoreError
+from tilescout.spaces.errors import ExportError, StoreError
+from tilescout.spaces.knobs import Configuration
 
 OPTIONS = DispatchOptions(kernels=6, most_rows=MOST, candidates=32, explored=16)
 
@@ -104,6 +107,8 @@ def test_its_regret_at_every_m_is_computed_again_from_its_points(invented_gpu: I
         ({"ranges": []}, "do not go from 1"),
         ({"kernels": []}, "a kernel that it lacks"),
         ({"points": [{}]}, "KeyError|ratios"),
+        ({"counts": [{"kernels": 1, "mean": "x", "worst": 0.1}]}, "mean is not float"),
+        ({"regret": {"mean": 10**400, "worst": 0.1, "at": 1}}, "mean is not float"),
         ({"problem": "nothing"}, "malformed problem"),
     ],
 )
@@ -124,6 +129,28 @@ def test_ranges_that_contradict_what_was_measured_are_refused(built: Dispatcher,
     (tmp_path / "d.json").write_text(json.dumps(record))
     with pytest.raises(StoreError, match="more than 1% slower than the library"):
         read_dispatcher(tmp_path / "d.json")
+
+
+@pytest.mark.parametrize("faster", [1e-3, 1.0])
+def test_times_that_no_kernel_has_are_refused(built: Dispatcher, tmp_path: Path, faster: float) -> None:
+    record = json.loads(json.dumps({**built.to_dict(), "format": 1}))
+    for point in record["points"]:
+        point["library_us"] *= faster
+    (tmp_path / "d.json").write_text(json.dumps(record))
+    if faster == 1:
+        assert read_dispatcher(tmp_path / "d.json") == built
+    else:
+        with pytest.raises(StoreError, match="below the roofline"):
+            read_dispatcher(tmp_path / "d.json")
+
+
+def test_a_kernel_serves_no_m_for_which_it_is_not_legal(built: Dispatcher, tmp_path: Path) -> None:
+    kernel = next(iter(built.kernels))
+    changed = replace(
+        built, kernels=(Configuration.of({**kernel, "stages": 99}), *built.kernels[1:]), versions={"a": "b"}
+    )
+    with pytest.raises(ExportError, match="stages can't be 99"):
+        dispatched([changed], ArtifactStore(tmp_path / "artifacts"))
 
 
 def test_recorded_times_are_replayed_at_their_m_alone(invented_gpu: InventedGpu) -> None:

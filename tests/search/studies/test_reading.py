@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import optuna
@@ -109,6 +110,16 @@ def test_a_database_without_studies_is_refused_and_gets_no_tables(tmp_path: Path
             study_store(f"sqlite:///{tmp_path}/{name}.db").names()
         assert "\n" not in str(refusal.value)
     assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("value", ["X'fffe'", "'{'", "NULL"])
+def test_a_damaged_row_of_a_database_is_refused_in_one_line(url: str, value: str) -> None:
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+        connection.execute(f"UPDATE study_user_attributes SET value_json = {value}")
+        connection.commit()
+    for read in (lambda: study_store(url).names(), lambda: study_store(url).read(NAME)):
+        with pytest.raises(StoreError, match=r"damaged|what it is about"):
+            read()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

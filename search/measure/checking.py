@@ -43,7 +43,7 @@ def _fits(value: object, hint: Any) -> bool:
         return _fits(dict(value), Mapping[str, Value])
     if origin in (dict, Mapping) and isinstance(value, Mapping):
         return all(_fits(key, inner[0]) and _fits(each, inner[1]) for key, each in value.items())
-    if origin is Sequence and isinstance(value, list | tuple):
+    if origin in (Sequence, tuple) and isinstance(value, list | tuple):
         return all(_fits(each, inner[0]) for each in value)
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST  # no NaN
