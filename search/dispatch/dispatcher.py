@@ -9,7 +9,7 @@ from typing import Any
 
 from tilescout.search.dispatch.plan import Regrets, Stretch
 from tilescout.search.dispatch.points import Point, check_points
-from tilescout.search.measure.checking import check_types
+from tilescout.spaces.checking import check_types
 from tilescout.spaces.checksums import digest_of
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError, one_line

@@ -8,7 +8,7 @@ from typing import Any
 
 from tilescout.search.dispatch.kernels import MOST_CANDIDATES, Kernels
 from tilescout.search.dispatch.points import Point, check_points
-from tilescout.search.measure.checking import check_types
+from tilescout.spaces.checking import check_types
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem

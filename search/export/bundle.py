@@ -20,7 +20,7 @@ from tilescout.search.build.trust import check_folder, read_record
 from tilescout.search.export.decisions import Choice, Decision
 from tilescout.search.export.grouped.dispatch import GroupedDispatch, grouped_family
 from tilescout.search.export.ranges import Dispatch, Range, family, ranges_of
-from tilescout.search.measure.checking import check_types
+from tilescout.spaces.checking import check_types
 from tilescout.spaces.checksums import digest_of
 from tilescout.spaces.errors import MALFORMED, ArtifactError, BundleError, StoreError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem

@@ -10,11 +10,11 @@ from enum import StrEnum
 from typing import Any
 
 from tilescout.costmodel.roofline import Roofline
-from tilescout.search.measure.checking import check_types
 from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.measurement import check_interval
 from tilescout.search.measure.protocol import UNNAMED, Objective
 from tilescout.search.measure.race import Estimate, RaceOptions
+from tilescout.spaces.checking import check_types
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import ExportError
 from tilescout.spaces.gemm import GemmProblem

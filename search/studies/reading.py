@@ -6,12 +6,12 @@ from typing import Any
 import optuna
 from optuna.exceptions import OptunaError
 
-from tilescout.search.measure.checking import check_types
 from tilescout.search.measure.library_best import LibraryBest
-from tilescout.search.measure.measurement import check_interval
+from tilescout.search.measure.measurement import Measurement, check_interval
 from tilescout.search.measure.race import Estimate, Race
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.trials import INFO, RESULT, as_record, outcome
+from tilescout.spaces.checking import check_types
 from tilescout.spaces.checksums import check_sealed
 from tilescout.spaces.errors import MALFORMED, ProblemError, SpaceError, StoreError, one_line
 from tilescout.spaces.knobs import Configuration
@@ -67,7 +67,7 @@ def _check(result: StudyResult) -> None:
     TypeError, ValueError
         If there is one.
     """
-    check_types(result)
+    check_types(result, (Measurement,))
     if result.info.library_us <= 0:
         raise ValueError(f"the library's time is {result.info.library_us} µs")
     roofline = result.roofline

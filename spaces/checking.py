@@ -6,17 +6,23 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from tilescout.search.measure.measurement import Measurement
 from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.problems import Problem
 
 _LARGEST = 2**53  # of a number: beyond it a float has no fraction, and ours are times, ratios and counts
 
 
-def check_types(record: Any) -> None:
+def check_types(record: Any, checked: tuple[type, ...] = ()) -> None:
     """Refuse a dataclass of which a field, or a field of what is in it, holds something else than its type says.
 
-    Numbers are finite, texts can be encoded. Measurements and problems are not looked into: whoever reads them does.
+    Numbers are finite, texts can be encoded. Problems are not looked into: whoever reads them does.
+
+    Parameters
+    ----------
+    record
+        The dataclass.
+    checked
+        Further classes of which nothing is looked into.
 
     Raises
     ------
@@ -25,7 +31,7 @@ def check_types(record: Any) -> None:
     """
     kind: Any = type(record)
     for name, hint in _hints(kind).items():
-        if not _fits(getattr(record, name), hint):
+        if not _fits(getattr(record, name), hint, checked):
             raise TypeError(f"{name} is not {getattr(hint, '__name__', hint)}")
 
 
@@ -35,16 +41,16 @@ def _hints(kind: Any) -> Mapping[str, Any]:
     return {field.name: hints[field.name] for field in fields(kind)}
 
 
-def _fits(value: object, hint: Any) -> bool:
+def _fits(value: object, hint: Any, checked: tuple[type, ...]) -> bool:
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return any(_fits(value, each) for each in inner)
+        return any(_fits(value, each, checked) for each in inner)
     if isinstance(value, Configuration):
-        return _fits(dict(value), Mapping[str, Value])
+        return _fits(dict(value), Mapping[str, Value], checked)
     if origin in (dict, Mapping) and isinstance(value, Mapping):
-        return all(_fits(key, inner[0]) and _fits(each, inner[1]) for key, each in value.items())
+        return all(_fits(key, inner[0], checked) and _fits(each, inner[1], checked) for key, each in value.items())
     if origin in (Sequence, tuple) and isinstance(value, list | tuple):
-        return all(_fits(each, inner[0]) for each in value)
+        return all(_fits(each, inner[0], checked) for each in value)
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST  # no NaN
     if hint is int:
@@ -52,7 +58,7 @@ def _fits(value: object, hint: Any) -> bool:
     if hint is str:
         return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
     if isinstance(hint, type) and isinstance(value, hint):
-        if is_dataclass(value) and not isinstance(value, Measurement | Problem):
-            check_types(value)
+        if is_dataclass(value) and not isinstance(value, (Problem, *checked)):
+            check_types(value, checked)
         return True
     return value is None and hint in (None, type(None))
