@@ -194,6 +194,28 @@ def print_figures(console: Console, found: Mapping[str, Mapping[str, Any]]) -> d
     return result
 
 
+def draw_regrets(result: Mapping[str, Any], path: Path) -> None:
+    """Draw the regret at each m that was judged: of the dispatcher that was measured, and of the library alone."""
+    from matplotlib.figure import Figure
+
+    products = result["products"]
+    figure = Figure(figsize=(5.2 * len(products), 3.8), dpi=120, layout="constrained")
+    for axes, (text, one) in zip(figure.subplots(1, len(products), squeeze=False)[0], products.items(), strict=True):
+        points = sorted(one["judged"], key=lambda point: int(point["m"]))
+        sizes = [point["m"] for point in points]
+        alone = [100 * (1 / point["best"] - 1) for point in points]
+        served = [100 * point[MEASURED]["regret"] for point in points]
+        axes.plot(sizes, alone, "x", color="#94a3b8", markersize=5, label="torch.mm alone")
+        axes.plot(sizes, served, "o", color="#2563eb", markersize=3.5, label="the dispatcher")
+        axes.axhline(5, color="#d97706", linewidth=0.8)
+        axes.set_title(f"{text} ({one['model']})", loc="left")
+        axes.set_xlabel("m")
+        axes.set_ylabel("regret, %")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    figure.savefig(path)
+
+
 @dataclass(frozen=True)
 class Asked:
     """The parameters of the command; its help text says what each means."""
@@ -207,9 +229,11 @@ class Asked:
     device: str
     seed: int
     store: Path
+    plot: Path | None
 
 
-@study(GPU_OR_RECORD, again=True)
+@study(GPU_OR_RECORD, again=True, draw=draw_regrets)
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw the regrets into this file.")
 @click.option("--products", type=click.IntRange(min=1), default=2, show_default=True, help="Products to draw.")
 @click.option("--seconds", type=float, default=70.0, show_default=True, help="To measure for, of each dispatcher.")
 @click.option("--sizes", type=click.IntRange(min=1), default=200, show_default=True, help="Random m to judge at.")
@@ -225,6 +249,8 @@ def main(run: Run, asked: Asked) -> None:
     console = Console(width=200)
     if run.record is not None:
         print_figures(console, run.record.result["products"])
+        if asked.plot is not None:
+            draw_regrets(run.record.result, asked.plot)
         return
     if run.out is None:
         raise click.UsageError("name a file to write with --out, or one to print again with --again")
@@ -247,3 +273,5 @@ def main(run: Run, asked: Asked) -> None:
             console.print(f"{n}x{k} ({origin}) is judged", highlight=False)
     report["figures"] = print_figures(console, found)
     run.keep(report)
+    if asked.plot is not None:
+        draw_regrets(report, asked.plot)

@@ -1,11 +1,13 @@
 """The studies of dispatchers: which products and m they take, and what they make of a race."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import tilescout.experiments.research as research
 from tilescout.experiments.research.studies.dispatch_halves import all_halves
 from tilescout.experiments.research.studies.dispatch_judge import MEASURED, drawn, figures
 from tilescout.experiments.research.studies.dispatch_sweep import product_of, sizes
@@ -14,6 +16,9 @@ from tilescout.search.dispatch.kernels import MOST_ROWS
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.suite import find_suite, suite_names
+
+RESULTS = Path(research.__file__ or "").parents[1] / "results"
+JUDGED = RESULTS / "dispatch-2026-11-22" / "judged-before-races.json.gz"
 
 
 def test_no_suite_holds_a_drawn_product_and_the_seed_decides_which() -> None:
@@ -69,3 +74,13 @@ def test_a_dispatcher_of_half_of_the_recorded_m_serves_the_other_half(product: s
     assert np.mean(found.regret) < 0.006
     assert np.mean(found.regret) < np.mean(found.library) / 2
     assert found.figures()["q95"] < 0.03
+
+
+def test_what_was_judged_is_printed_and_drawn_again(
+    study: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study("dispatch-judge", "--again", str(JUDGED), "--plot", str(tmp_path / "judged.png"))
+    printed = capsys.readouterr().out
+    assert "3584x4096 (Gemma 2 9B)" in printed
+    assert "10.57%" in printed
+    assert (tmp_path / "judged.png").read_bytes().startswith(b"\x89PNG")
