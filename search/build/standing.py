@@ -7,6 +7,7 @@ import select
 import signal
 import socket
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
@@ -85,7 +86,10 @@ def stand_by(listener: socket.socket, place: Path, do: Do, idle: float = IDLE_SE
 
 def _fork(control: socket.socket, listener: socket.socket, others: list[socket.socket], do: Do) -> int:
     parent = os.getpid()
-    pid = os.fork()
+    with warnings.catch_warnings():
+        # Python warns where it sees several threads. Those are NumPy's, which survive a fork: they are started anew.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
     if pid:
         with suppress(PermissionError, ProcessLookupError):  # whichever of the two is first
             os.setpgid(pid, pid)

@@ -13,7 +13,7 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -197,8 +197,19 @@ def import_ahead() -> None:
 
 def ready_to_measure() -> Do:
     """Get ready to stand by as a measuring process, for any device."""
+    # TVM FFI asks torch whether there is a GPU. By default torch asks the CUDA driver, which does not survive a fork.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     import_ahead()
-    return lambda connection, request: serve(connection, request["device"], request["host"])
+    return _serve_session
+
+
+def _serve_session(connection: Connection, request: Mapping[str, Any]) -> None:
+    import torch
+
+    if torch.cuda._is_in_bad_fork():
+        sys.stderr.write("the process that stands by has used the CUDA driver\n")
+        return  # who asked then starts a process that has not
+    serve(connection, request["device"], request["host"])
 
 
 def serve(connection: Connection, device: str, host: int) -> None:
