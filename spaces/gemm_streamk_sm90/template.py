@@ -176,7 +176,7 @@ CONSTRAINTS = (
 
 _REMEMBERED = 65_536  # problems whose default is remembered
 _KINDS = ("swap_ab", "tile_m", "tile_n", "split", "stream_k")
-_FIRST = 12
+_FIRST = 5  # of each way
 
 
 class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
@@ -204,11 +204,15 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
         return int(_bytes(_columns(configuration), problem)[0])
 
     def first_in(self, space: SearchSpace[GemmProblem]) -> Sequence[int]:
-        """Return the configurations of the shortest estimate, each with another tile or another way to share."""
+        """Return those of the shortest estimate of each way to share, by turns, each with another tile or more."""
         order = np.argsort(cycles(self.tiling(space.columns, space.problem), space.device), kind="stable")
         kinds = np.stack([space.columns[name] for name in _KINDS], axis=1)[order]
         _, firsts = np.unique(kinds, axis=0, return_index=True)
-        return [int(index) for index in order[np.sort(firsts)[:_FIRST]]]
+        firsts.sort()
+        split, stream_k = kinds[firsts].T[-2:]
+        ways = (split > 1, stream_k > 0, (split == 1) & (stream_k == 0))
+        chosen = [firsts[way][:_FIRST] for way in ways]
+        return [int(order[of_way[at]]) for at in range(_FIRST) for of_way in chosen if at < len(of_way)]
 
     def tiling(self, columns: Columns, problem: GemmProblem) -> Tiling:
         return replace(
