@@ -1,17 +1,66 @@
 """Progress of long work, on standard error."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tilescout.spaces.terminal import Console
 
+LINE_SECONDS = 30.0
+"""Between two lines of progress in a file."""
+
 
 def progress_bar() -> Progress:
-    """A bar with a count, the seconds so far, and what is being done. The seconds go on while a long step lasts."""
+    """A bar with a count, the seconds so far, and what is being done. The seconds go on while a long step lasts.
+
+    Where standard error is no terminal, as a file, there is a line now and then in place of the bar.
+    """
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    return Progress(*columns, console=Console(stderr=True))
+    console = Console(stderr=True)
+    return (Progress if console.is_terminal else LineProgress)(*columns, console=console)
+
+
+class LineProgress(Progress):
+    """Progress as lines of text: one at most every `LINE_SECONDS`, and one at the end."""
+
+    _last = -math.inf
+
+    def start(self) -> None:
+        """Show nothing: lines follow from updates."""
+        self._last = self.get_time()
+
+    def stop(self) -> None:
+        """Say how far the work came."""
+        self._say()
+
+    def refresh(self) -> None:
+        """Say how far the work is, if the last line is old enough."""
+        now = self.get_time()
+        if now - self._last >= LINE_SECONDS:
+            self._last = now
+            self._say()
+
+    def update(self, *arguments: Any, **changes: Any) -> None:
+        """Take the next state of a task; see `Progress.update`."""
+        super().update(*arguments, **changes)
+        self.refresh()
+
+    def advance(self, *arguments: Any, **changes: Any) -> None:
+        """Advance a task; see `Progress.advance`."""
+        super().advance(*arguments, **changes)
+        self.refresh()
+
+    def _say(self) -> None:
+        for task in self.tasks:
+            total = "" if task.total is None else f" of {task.total:,.0f}"
+            passed = timedelta(seconds=round(task.elapsed or 0))
+            doing = [task.description or task.fields.get("doing", "")]
+            text = ", ".join((f"{task.completed:,.0f}{total}", str(passed), *filter(None, doing)))
+            self.console.print(text, highlight=False, soft_wrap=True)
 
 
 @contextmanager

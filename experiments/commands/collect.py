@@ -35,7 +35,7 @@ from tilescout.experiments.commands.options import (
     store_option,
     suite_problems,
 )
-from tilescout.experiments.progress import waiting
+from tilescout.experiments.progress import LineProgress, waiting
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.campaigns.campaign import CampaignOptions, Progress
 from tilescout.search.campaigns.collection import collect as run_campaign
@@ -257,7 +257,8 @@ def _bars(console: Console) -> Bars:
         TimeRemainingColumn(),
         TextColumn("{task.fields[doing]}"),
     )
-    return Bars(*columns, console=console, speed_estimate_period=60)
+    kind = Bars if console.is_terminal else LineProgress
+    return kind(*columns, console=console, speed_estimate_period=60)
 
 
 def _print_best(table: Table, console: Console) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -107,7 +108,9 @@ def compare(
         finished.take(run_all(left, min(workers, max(len(left), 1)), timeout, by_name), on_search)
         latest = {trace.run: trace for trace in finished.traces}
     traces = [replace(latest[played_for(run, fixed)], run=run) for run in runs]
-    comparison = compare_traces(truths, traces, trials, seeds)
+    packages = ["tilescout", *dict.fromkeys(name for contender in contenders for name in contender.packages)]
+    versions = {name: version(name) for name in packages}
+    comparison = replace(compare_traces(truths, traces, trials, seeds), versions=versions)
     if out is not None:
         write_comparison(comparison, folder)
     return comparison

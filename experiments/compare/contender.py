@@ -35,6 +35,11 @@ class Contender(ABC):
         """Whether the seed changes nothing, so that one search a problem is enough."""
         return False
 
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The distributions whose versions decide what is searched, beside tilescout's own."""
+        return ()
+
     def prepare(self, table: Path, problems: Sequence[str], processes: int) -> None:  # noqa: B027  (most need nothing)
         """Do once, in so many processes, the work that the searches of these problems of a table share."""
 

@@ -1,20 +1,22 @@
-"""Finding what is to be compared: samplers, Kernel Tuner's strategies, and rankings.
+"""Finding what is to be compared: samplers, Kernel Tuner's strategies, Helion's searches, and rankings.
 
 - ``NAME``, ``NAME:OPTION=VALUE:...`` or ``module:Class:OPTION=VALUE:...``: a sampler, see `tilescout.search.samplers`.
   The model of one that uses a cost model, as ``guided``, is trained without the problem that is replayed. A sampler
   that stops by itself goes on with ``whole=1``;
 - ``kernel_tuner.STRATEGY[:OPTION=VALUE...]``: a strategy of Kernel Tuner, run by Kernel Tuner;
+- ``helion.ALGORITHM``: a search of Helion, run by Helion;
 - ``ranking.NAME[:top=K]`` or ``ranking.FILE.json[:top=K]``: the first K of a list, measured in order;
 - ``seeds=N`` behind any of them: at most so many searches a problem, for strategies that are slow.
 
 From Python, samplers are given as classes and objects too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tilescout.experiments.compare.contender import Contender
 from tilescout.experiments.compare.held_out import held_out_folder
+from tilescout.experiments.compare.helion import HelionSearch
 from tilescout.experiments.compare.kernel_tuner import KernelTunerStrategy
 from tilescout.experiments.compare.ranked_list import RankedList
 from tilescout.experiments.compare.sampler import SamplerContender
@@ -28,7 +30,11 @@ _SEEDS = Option("seeds", 10**6, 1, 10**6, "how many searches a problem are run a
 MODELS = held_out_folder(STORE)
 """Where the cost models of comparisons are kept, unless another folder is named."""
 
-_PREFIXES = {"kernel_tuner.": KernelTunerStrategy, "ranking.": RankedList}
+_PREFIXES: Mapping[str, Callable[[str, dict[str, str], int, Path], Contender]] = {
+    "kernel_tuner.": KernelTunerStrategy,
+    "helion.": HelionSearch,
+    "ranking.": RankedList,
+}
 
 
 def parse_contender(text: str, models: Path = MODELS) -> Contender:

@@ -1,5 +1,6 @@
 """How sure a comparison is: bootstrap intervals and paired tests."""
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -13,9 +14,6 @@ CONFIDENCE = 0.95
 RESAMPLES = 10_000
 CHUNK = 500
 """Resamples at a time: curves of thousands of resamples would fill the memory."""
-
-FEWEST_PROBLEMS = 6
-"""Problems from which a paired test can reject at 5 %: the smallest two-sided p of 5 pairs is 2 / 2**5 = 0.0625."""
 
 ENOUGH_PROBLEMS, ENOUGH_SEEDS = 10, 20
 """Groups of problems, and seeds, from which an interval nearly covers. With values drawn from a normal distribution
@@ -168,7 +166,7 @@ def paired_tests(
 ) -> list[PairedTest]:
     """Test every two strategies against each other.
 
-    With at least `FEWEST_PROBLEMS` problems a pair is a problem, and the test speaks of problems like these; with fewer
+    With at least `fewest_problems` problems a pair is a problem, and the test speaks of problems like these; with fewer
     it is a run, and the test speaks of these problems only.
 
     Parameters
@@ -181,14 +179,14 @@ def paired_tests(
     """
     from scipy.stats import wilcoxon
 
-    found = []
+    found, fewest = [], fewest_problems(len(scores))
     for first, second in combinations(scores, 2):
         ours, theirs = scores[first], scores[second]
         if first in fixed and second not in fixed:
             ours = _beside(ours, theirs)
         if second in fixed and first not in fixed:
             theirs = _beside(theirs, ours)
-        unit, differences = _differences(ours, theirs)
+        unit, differences = _differences(ours, theirs, fewest)
         if not len(differences):
             continue
         p = float(wilcoxon(differences).pvalue) if np.any(differences) else 1.0
@@ -196,6 +194,16 @@ def paired_tests(
         found.append((first, second, float(np.median(differences)), wins, len(differences), unit, p))
     corrected = holm(np.array([test[-1] for test in found]))
     return [PairedTest(*test, p_corrected=float(p)) for test, p in zip(found, corrected, strict=True)]
+
+
+def fewest_problems(strategies: int) -> int:
+    """Problems from which paired tests of every two strategies can reject at 5 %, after Holm's correction.
+
+    The smallest two-sided p of n pairs is 2 / 2**n, and the correction multiplies the smallest of all tests by their
+    number: two strategies need 6 problems, ten need 11.
+    """
+    tests = max(math.comb(strategies, 2), 1)
+    return math.ceil(math.log2(2 * tests / (1 - CONFIDENCE)))
 
 
 def holm(p: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -212,7 +220,7 @@ def holm(p: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _differences(
-    first: Mapping[str, Mapping[int, float]], second: Mapping[str, Mapping[int, float]]
+    first: Mapping[str, Mapping[int, float]], second: Mapping[str, Mapping[int, float]], fewest: int
 ) -> tuple[str, Floats]:
     both = [problem for problem in first if problem in second]
     shared = [[s for s in first[problem] if s in second[problem]] for problem in both]
@@ -221,7 +229,7 @@ def _differences(
         for problem, seeds in zip(both, shared, strict=True)
         if seeds
     ]
-    if len(paired) >= FEWEST_PROBLEMS:
+    if len(paired) >= fewest:
         return "problem", np.array([differences.mean() for differences in paired])
     return "run", np.concatenate(paired) if paired else np.array([])
 

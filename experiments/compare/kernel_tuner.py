@@ -42,6 +42,10 @@ class KernelTunerStrategy(Contender):
         """Its name among Kernel Tuner's strategies."""
         return self.name.removeprefix("kernel_tuner.").split(":")[0]
 
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return ("kernel_tuner",)
+
     def check(self) -> None:
         if importlib.util.find_spec("kernel_tuner") is None:
             raise SamplerError(f"Kernel Tuner is not here to run {self.name}: pip install 'tilescout[kernel-tuner]'")

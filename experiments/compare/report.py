@@ -25,6 +25,11 @@ _CAPTION = (
     "score: 0 is random search, 1 the best at once; 95 %: over problems; by GPU s: over GPU time; to 5 %, to 1 %: "
     "trials until within; found: share of the searches within 1 %; ms: to propose a trial"
 )
+_ANSWERS_HEAD = ("regret", "p90", "< default", "flips", "kernels", "GPU s", "compile s", "own s")
+_ANSWERS_CAPTION = (
+    "regret: how much slower than the best, mean and 90th percentile; < default: share of answers slower than it; "
+    "flips: share of pairs of seeds whose answers are more than 1 % apart; then means a search"
+)
 _SCORES_OF = ("contender", "problem")
 _TESTS_OF = ("first", "second", "difference", "wins", "pairs", "unit", "p", "p_corrected")
 
@@ -61,15 +66,42 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     for standing in comparison.standings:
         grid.add_row(standing.name, *_cells(standing))
     console.print(grid)
+    console.print(_answers_grid(comparison))
     for standing in comparison.standings:
         for failure in standing.failed[:3]:
             console.print(f"{standing.name} failed on {failure}", highlight=False, markup=False, soft_wrap=True)
         if len(standing.failed) > 3:
             console.print(f"{standing.name} failed {len(standing.failed)} times in all", highlight=False)
+    versions = ", ".join(f"{name} {version}" for name, version in comparison.versions.items())
+    if versions:
+        console.print(f"versions: {versions}", highlight=False, soft_wrap=True)
     for warning in comparison.warnings:
         console.print(warning, highlight=False, soft_wrap=True)
     if found := verdict(comparison):
         console.print(found, highlight=False, soft_wrap=True)
+
+
+def _answers_grid(comparison: Comparison) -> Grid:
+    """The answers that the strategies hand out, and what they cost."""
+    grid = Grid(
+        title="the answers", caption=_ANSWERS_CAPTION, box=SIMPLE_HEAD, title_justify="left", caption_justify="left"
+    )
+    grid.add_column("strategy", no_wrap=True)
+    for heading in _ANSWERS_HEAD:
+        grid.add_column(heading, justify="right", no_wrap=True)
+    for standing in comparison.standings:
+        if standing.runs:
+            grid.add_row(standing.name, *_answers(standing))
+    return grid
+
+
+def _answers(standing: Standing) -> tuple[str, ...]:
+    told = standing.answers
+    if not told:
+        return ("-",) * len(_ANSWERS_HEAD)
+    shares = (told["regret"], told["regret_p90"], told["slower_than_default"], told["flips"])
+    means = (told["kernels"], told["gpu_seconds"], told["compile_seconds"], told["own_seconds"])
+    return *(_figure(value, ".1%") for value in shares), *(_figure(value, ".3g") for value in means)
 
 
 def verdict(comparison: Comparison) -> str:
@@ -163,7 +195,10 @@ def describe(comparison: Comparison) -> str:
     head = ("strategy", "score", "95 %", "by GPU s", "to 5 %", "to 1 %", "GPU s to 1 %", "found", "ms")
     rows = [(f"`{standing.name}`", *_cells(standing)) for standing in comparison.standings]
     budget = f"{len(comparison.cases)} problems, {comparison.trials} trials, {comparison.seeds} seeds"
+    answers = [(f"`{standing.name}`", *_answers(standing)) for standing in comparison.standings if standing.runs]
+    told = markdown_table(("strategy", *_ANSWERS_HEAD), answers)
     parts = [f"**{verdict(comparison)}**" if verdict(comparison) else "", budget, markdown_table(head, rows), _CAPTION]
+    parts += [told, _ANSWERS_CAPTION]
     return "\n\n".join(part for part in (*parts, *comparison.warnings) if part)
 
 

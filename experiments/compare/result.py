@@ -1,11 +1,12 @@
 """A comparison's figures, from the searches that were run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
+from tilescout.experiments.compare.answers import answers_of
 from tilescout.experiments.compare.baseline import expected_trials, quantile_trials
 from tilescout.experiments.compare.inference import (
     CONFIDENCE,
@@ -14,6 +15,7 @@ from tilescout.experiments.compare.inference import (
     FAR_BELOW,
     Interval,
     PairedTest,
+    fewest_problems,
     over_problems,
     over_seeds,
     paired_tests,
@@ -62,6 +64,8 @@ class Standing:
     stops
         Of the searches that ended before the budget and the table did: how many, after how many trials (median), what
         was left to find then, relative (median and 90th percentile), and in how many more than each tolerance.
+    answers
+        How good the answers were, and what they cost; see `answers_of`.
     """
 
     name: str
@@ -75,6 +79,7 @@ class Standing:
     seconds_per_trial: float
     by_case: Mapping[str, Mapping[str, float]]
     stops: Mapping[str, float]
+    answers: Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +100,8 @@ class Comparison:
         Every two of them.
     shapes
         How many groups of problems of one shape there are; intervals are over these. See `tilescout.spaces.shapes`.
+    versions
+        Of tilescout and of what the strategies are made with.
     """
 
     trials: int
@@ -104,6 +111,7 @@ class Comparison:
     standings: Sequence[Standing]
     tests: Sequence[PairedTest]
     shapes: int
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def warnings(self) -> list[str]:
@@ -120,6 +128,12 @@ class Comparison:
                 f"the score of {', '.join(low)} is far below that of random search: with {self.seeds} seeds one "
                 f"unlucky search can make it so; take {ENOUGH_SEEDS} or more before you believe it"
             )
+        needed = fewest_problems(len(self.standings))
+        if len(self.cases) < needed and self.tests:
+            found.append(
+                f"{len(self.cases)} problems prove nothing between {len(self.standings)} strategies of problems like "
+                f"these: take {needed} or more; the paired tests speak of searches of these problems only"
+            )
         same = [standing.name for standing in self.standings if standing.deterministic and self.seeds > 1]
         if same:
             found.append(f"the searches of {', '.join(same)} are the same with every seed, and count as one a problem")
@@ -132,6 +146,7 @@ class Comparison:
             "seeds": self.seeds,
             "confidence": CONFIDENCE,
             "intervals": "over problems; seeds_low and seeds_high over seeds",
+            "versions": dict(self.versions),
             "warnings": self.warnings,
             "cases": dict(self.cases),
             "contenders": {
@@ -145,6 +160,7 @@ class Comparison:
                     },
                     "within": standing.within,
                     "stops": standing.stops,
+                    "answers": standing.answers,
                     "seconds_per_trial": standing.seconds_per_trial,
                     "time_over_best": dict(
                         zip(("geometric_mean", "low", "high"), standing.curve.tolist(), strict=True)
@@ -222,7 +238,7 @@ def _standing(
     groups = {case: own for case, own in groups.items() if own}
     if not groups:
         nothing = dict.fromkeys(SCORES, (float("nan"),) * 3)
-        return Standing(name, 0, failed, False, nothing, {}, {}, np.full((3, trials), np.nan), 0.0, {}, {})
+        return Standing(name, 0, failed, False, nothing, {}, {}, np.full((3, trials), np.nan), 0.0, {}, {}, {})
     shapes = [labels[case] for case in groups]
     of_case = {
         field: [np.array([getattr(scored[trace.run], field) for trace in own]) for own in groups.values()]
@@ -255,6 +271,7 @@ def _standing(
             case.label: {field: float(of_case[field][at].mean()) for field in SCORES} for at, case in enumerate(groups)
         },
         stops=_stops(traces, truths, trials),
+        answers=answers_of(traces, truths, trials),
     )
 
 

@@ -45,6 +45,10 @@ class SamplerContender(Contender):
     def deterministic(self) -> bool:
         return self._kind is not None and self._kind.deterministic
 
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return ("optuna", "scikit-learn")
+
     def prepare(self, table: Path, problems: Sequence[str], processes: int) -> None:
         if self._takes_model:
             models = held_out(table, self.models)

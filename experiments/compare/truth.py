@@ -30,6 +30,8 @@ class Truth:
         What trying each cost when it was recorded, of the same shape.
     problem
         The problem; None if it is not known.
+    default_us
+        The time of the default configuration in µs, infinite if it failed; NaN if it was not tried.
     """
 
     times_us: Floats
@@ -37,6 +39,7 @@ class Truth:
     gpu_seconds: Floats
     compile_seconds: Floats
     problem: Problem | None = None
+    default_us: float = float("nan")
 
     @classmethod
     def of(cls, recording: RecordedSpace) -> Self:
@@ -57,7 +60,9 @@ class Truth:
             for name in ("gpu_seconds", "compile_seconds")
         }
         worst = times[timed].max()
-        return cls(np.where(timed, times, worst), timed, **costs, problem=recording.problem)
+        row = table.row(recording.default, recording.problem)
+        default_us = float("nan") if row is None else float(table.times_us[row])
+        return cls(np.where(timed, times, worst), timed, **costs, problem=recording.problem, default_us=default_us)
 
     def __len__(self) -> int:
         return len(self.times_us)

@@ -1,5 +1,6 @@
 """Every kind of contender searches a recorded table: within its budget, nothing twice, the same for the same seed."""
 
+import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,9 @@ STRATEGIES = tuple(
     f"kernel_tuner.{name}"
     for name in ("genetic_algorithm", "bayes_opt", "adaptive_tabu_greywolf", "hybrid_vndx", "random_sample")
 )
+HELION = importlib.util.find_spec("helion") is not None
+helion = pytest.mark.skipif(not HELION, reason="Helion is not installed: pip install 'tilescout[helion]'")
+SEARCHES = ("LFBOTreeSearch", "PatternSearch", "DifferentialEvolutionSearch")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +60,14 @@ def play(table: Table) -> Play:
     return play
 
 
-@pytest.mark.parametrize("name", ["random", "tpe", "lfbo:initial=5:copies=1", *STRATEGIES])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("random", "tpe", "lfbo:initial=5:copies=1"),
+        *STRATEGIES,
+        *(pytest.param(f"helion.{search}", marks=helion) for search in SEARCHES),
+    ],
+)
 def test_a_search_keeps_its_budget_and_follows_from_its_seed(play: Play, name: str) -> None:
     tried = play(name, 40, seed=1)
     assert len(set(tried)) == len(tried) == 40
@@ -87,11 +98,19 @@ def test_kernel_tuner_has_to_find_out_what_fails(play: Play, table: Table) -> No
         ("ranking.magic", "unknown ranking 'magic', known are quack"),
         ("ranking.quack:top=0", "option top can't be 0"),
         ("kernel_tuner.magic", "Kernel Tuner has no strategy 'magic', it has"),
+        pytest.param("helion.magic", "Helion has no search 'magic', it has DESurrogateHybrid", marks=helion),
+        pytest.param("helion.PatternSearch:copies=2", "run with Helion's defaults", marks=helion),
     ],
 )
 def test_what_can_not_be_run_is_refused_at_once(name: str, answer: str) -> None:
     with pytest.raises(SamplerError, match=answer):
         parse_contender(name).check()
+
+
+def test_without_helion_people_are_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SamplerError, match=r"pip install 'tilescout\[helion\]'"):
+        parse_contender("helion.PatternSearch").check()
 
 
 def test_without_kernel_tuner_people_are_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

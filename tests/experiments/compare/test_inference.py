@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tilescout.experiments.compare.inference import (
+    fewest_problems,
     geometric_mean,
     holm,
     over_problems,
@@ -104,10 +105,22 @@ def test_only_what_both_have_run_is_compared() -> None:
 
 
 def test_every_two_are_tested_and_the_more_the_stricter() -> None:
-    three = {name: scores(8, 2, shift) for name, shift in (("a", 0.0), ("b", 0.1), ("c", 0.2))}
+    three = {name: scores(7, 2, shift) for name, shift in (("a", 0.0), ("b", 0.1), ("c", 0.2))}
     tests = paired_tests(three)
     assert [(test.first, test.second) for test in tests] == [("a", "b"), ("a", "c"), ("b", "c")]
     assert all(test.p_corrected == pytest.approx(3 * test.p) for test in tests)
+
+
+@pytest.mark.parametrize(("strategies", "fewest"), [(2, 6), (3, 7), (10, 11)])
+def test_enough_problems_are_those_with_which_the_strictest_test_can_prove_something(
+    strategies: int, fewest: int
+) -> None:
+    assert fewest_problems(strategies) == fewest
+    for problems, proven, unit in ((fewest, True, "problem"), (fewest - 1, False, "run")):
+        apart = {str(number): scores(problems, 1, 5.0 * number) for number in range(strategies)}
+        tests = paired_tests(apart)
+        assert {test.unit for test in tests} == {unit}
+        assert (min(test.p_corrected for test in tests) < 0.05) == proven
 
 
 def test_equal_strategies_are_not_told_apart() -> None:

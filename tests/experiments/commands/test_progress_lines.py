@@ -1,0 +1,31 @@
+"""Progress on standard error: a bar on a terminal, lines now and then in a file."""
+
+import pytest
+
+from tilescout.experiments.progress import LINE_SECONDS, LineProgress, progress_bar
+
+
+def test_a_file_gets_a_line_now_and_then_and_one_at_the_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress = progress_bar()
+    assert isinstance(progress, LineProgress)  # pytest's standard error is no terminal
+    now = 0.0
+    monkeypatch.setattr(progress, "get_time", lambda: now)
+    with progress:
+        task = progress.add_task("search", total=100)
+        for _ in range(7):
+            now += LINE_SECONDS / 3
+            progress.update(task, advance=10, description="search [a]")
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.splitlines() == [
+        "30 of 100, 0:00:30, search [a]",
+        "60 of 100, 0:01:00, search [a]",
+        "70 of 100, 0:01:10, search [a]",
+    ]
+
+
+def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert not isinstance(progress_bar(), LineProgress)

@@ -1,0 +1,46 @@
+"""The answers of searches: how far from the best, against the default, from another process, at what cost."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from tilescout.experiments.compare.answers import answers_of
+from tilescout.experiments.compare.play import Case, Run, Trace
+from tilescout.experiments.compare.truth import Truth
+
+CASES = [Case("t.parquet", "0", name) for name in "ab"]
+TIMES = np.array([10.0, 10.05, 12.0, 20.0])
+
+
+def truth(default_us: float) -> Truth:
+    costs = np.array([1.0, 2.0, 3.0, 4.0])
+    return Truth(TIMES, np.ones(4, dtype=bool), costs, 10 * costs, default_us=default_us)
+
+
+def trace(case: Case, seed: int, indices: Sequence[int], error: str = "") -> Trace:
+    return Trace(Run("x", case, 3, seed), tuple(indices), 0.5, error)
+
+
+def test_every_figure_is_what_its_name_says() -> None:
+    truths = {CASES[0]: truth(12.0), CASES[1]: truth(float("nan"))}
+    traces = [
+        *(trace(CASES[0], 0, [3, 2]), trace(CASES[0], 1, [1]), trace(CASES[0], 2, [3, 1, 2, 0])),  # the 4th is too late
+        trace(CASES[1], 0, [3]),
+    ]
+    found = answers_of(traces, truths, 3)
+    assert found["regret"] == pytest.approx(np.mean([0.2, 0.005, 0.005, 1.0]))
+    assert found["slower_than_default"] == 0  # of the first problem alone: the second has no default
+    assert found["flips"] == pytest.approx(2 / 3)
+    assert found["kernels"] == pytest.approx((2 + 1 + 3 + 1) / 4)
+    assert found["gpu_seconds"] == pytest.approx((7 + 2 + 9 + 4) / 4)
+    assert found["compile_seconds"] == pytest.approx(10 * found["gpu_seconds"])
+    assert found["own_seconds"] == 0.5
+
+
+def test_an_answer_slower_than_the_default_is_counted_and_nothing_is_said_of_nothing() -> None:
+    truths = {CASES[0]: truth(10.0)}
+    found = answers_of([trace(CASES[0], 0, [1]), trace(CASES[0], 1, [0])], truths, 3)
+    assert (found["slower_than_default"], found["flips"]) == (0.5, 0.0)
+    assert np.isnan(answers_of([trace(CASES[0], 0, [1])], truths, 3)["flips"])
+    assert answers_of([trace(CASES[0], 0, [])], truths, 3) == {}
