@@ -1,17 +1,20 @@
 """Progress of long work, on standard error."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from tilescout.search.tuning.progress import bar_columns
 from tilescout.spaces.terminal import Console
 
 LINE_SECONDS = 30.0
 """Between two lines of progress in a file."""
+
+Item = TypeVar("Item")
 
 
 def progress_bar() -> Progress:
@@ -19,23 +22,26 @@ def progress_bar() -> Progress:
 
     Where standard error is no terminal, as a file, there is a line now and then in place of the bar.
     """
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     console = Console(stderr=True)
-    return (Progress if console.is_terminal else LineProgress)(*columns, console=console)
+    return (Progress if console.is_terminal else LineProgress)(*bar_columns(), console=console)
 
 
 class LineProgress(Progress):
     """Progress as lines of text: one at most every `LINE_SECONDS`, and one at the end."""
 
     _last = -math.inf
+    _stopped = False
 
     def start(self) -> None:
         """Show nothing: lines follow from updates."""
         self._last = self.get_time()
+        self._stopped = False
 
     def stop(self) -> None:
-        """Say how far the work came."""
-        self._say()
+        """Say how far the work came, once."""
+        if not self._stopped:
+            self._stopped = True
+            self._say()
 
     def refresh(self) -> None:
         """Say how far the work is, if the last line is old enough."""
@@ -61,6 +67,15 @@ class LineProgress(Progress):
             doing = [task.description or task.fields.get("doing", "")]
             text = ", ".join((f"{task.completed:,.0f}{total}", str(passed), *filter(None, doing)))
             self.console.print(text, highlight=False, soft_wrap=True)
+
+
+def counted(items: Iterable[Item], what: str, total: int) -> Iterator[Item]:
+    """Items as they come, with a bar of how many of the total have."""
+    with progress_bar() as bar:
+        task = bar.add_task(what, total=total)
+        for item in items:
+            bar.advance(task)
+            yield item
 
 
 @contextmanager

@@ -205,7 +205,7 @@ def tune(
 
         def answer(result: StudyResult) -> None:
             if bar is not None:
-                bar.end(why_ended(result, budget))
+                bar.end(why_ended([result], budget))
             on_result(TuneResult.of(result))
 
         stack.enter_context(trackers)

@@ -36,6 +36,8 @@ def check_declarations(template: Any, where: str) -> None:
         values = knob.values
         if not isinstance(values, tuple | list) or not values or len({*values}) < len(values):
             raise SpaceError(f"{where}: the values of knob {knob.name} are {values!r}, expected a tuple, each once")
+        if wrong := [value for value in values if not isinstance(value, int | str)]:
+            raise SpaceError(f"{where}: knob {knob.name} has the value {wrong[0]!r}, allowed are integers and texts")
 
 
 def checked_default(found: object, name: str) -> Configuration:

@@ -55,6 +55,7 @@ class KernelTemplate(ABC, Generic[P]):
     """
 
     name: str
+    summary: str = ""  #: what it searches, in a line; for lists
     package: str = ""  #: the Python package with the kernel's source; empty if that is in the template's own file
     sources: tuple[str, ...] = ()  #: the files of it that decide what a configuration compiles to
     loader: str = ""  #: a `tilescout.spaces.loaders.Loader`, as module:Class, if the kernels are those of a library

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.metadata import version
 from io import TextIOWrapper
+from shutil import get_terminal_size
 
 import click
 from click.exceptions import NoArgsIsHelpError
@@ -22,6 +23,7 @@ from tilescout.experiments.commands.options import examples
 from tilescout.spaces.errors import ResumableError, TilescoutError, one_line
 from tilescout.spaces.faults import described, place_of
 from tilescout.spaces.processes import hide_secrets, safe_processes
+from tilescout.spaces.terminal import wrapped
 from tilescout.spaces.texts import printable, without_secrets
 
 # The module and function of each command, imported when it is used: `tilescout --help` costs no torch. What that
@@ -176,16 +178,22 @@ def _main(command: click.Command, run: _Run) -> object:
         raise
 
 
-class _PlainFormatter(logging.Formatter):
+class _Handler(logging.Handler):
+    """Prints messages on the standard error of the moment: while a bar is shown, that is one that prints above it."""
+
     def format(self, record: logging.LogRecord) -> str:
         return without_secrets(printable(super().format(record)))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError, ValueError):  # it may be full, or closed
+            message = self.format(record)
+            print(wrapped(message, get_terminal_size().columns) if sys.stderr.isatty() else message, file=sys.stderr)
 
 
 @contextmanager
 def _logged() -> Iterator[None]:
     """Print the log messages of the library on standard error, a line each."""
-    logger, handler = logging.getLogger("tilescout"), logging.StreamHandler()
-    handler.setFormatter(_PlainFormatter())
+    logger, handler = logging.getLogger("tilescout"), _Handler()
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

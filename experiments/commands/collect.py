@@ -15,7 +15,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.progress import Progress as Bars
-from rich.table import Table as Grid
 from rich.text import Text
 
 from tilescout.experiments.commands.completion import TABLE, complete_suites
@@ -51,7 +50,7 @@ from tilescout.spaces.errors import StoreError, TableError, one_line
 from tilescout.spaces.inputs import SMALL, parse_json, read_regular
 from tilescout.spaces.knobs import Configuration, Knob
 from tilescout.spaces.subspace import SubSpace, parse_restrictions, read_subspace
-from tilescout.spaces.terminal import Console
+from tilescout.spaces.terminal import Console, Grid
 
 PRUNE = CampaignOptions().prune
 
@@ -190,7 +189,7 @@ def collect(asked: CollectRequest) -> None:
         options=live,
         objective=asked.objective,
     ) as engine:
-        console.print(engine.provenance.description, highlight=False, soft_wrap=True)
+        console.say(engine.provenance.description)
         spaces = [engine.space(problem) for problem in problems]
         defaults = [engine.default(problem) for problem in problems]
         plan = make_plan(
@@ -201,9 +200,9 @@ def collect(asked: CollectRequest) -> None:
             _within(asked.only, asked.subspace, spaces[0].knobs),
             _given(asked.also),
         )
-        console.print(f"{plan.how}; {len(problems)} problems, {plan.rows:,} rows", highlight=False, soft_wrap=True)
+        console.say(f"{plan.how}; {len(problems)} problems, {plan.rows:,} rows")
         if journal_path(asked.out).exists():
-            console.print(f"going on with {journal_path(asked.out)}", highlight=False, soft_wrap=True)
+            console.say(f"going on with {journal_path(asked.out)}")
         with _bars(console) as bars:
             task = bars.add_task("", total=plan.rows, doing="")
 
@@ -221,7 +220,7 @@ def collect(asked: CollectRequest) -> None:
     with waiting("log to MLflow"):
         params = {"suite": asked.suite, "sample": asked.sample or "all", "seed": asked.seed, "prune": asked.prune}
         page = log_campaign(found, asked.mlflow_uri or asked.store, params).page
-    console.print(shown_at(page, asked.mlflow_uri, asked.store), highlight=False, soft_wrap=True)
+    console.say(shown_at(page, asked.mlflow_uri, asked.store))
 
 
 def _within(only: tuple[str, ...], subspace: Path | None, knobs: tuple[Knob, ...]) -> SubSpace | None:
@@ -273,5 +272,5 @@ def _print_best(table: Table, console: Console) -> None:
         counts = (summary.rows, summary.pruned, summary.failed)
         grid.add_row(str(summary.problem), f"{summary.library_us:.2f}", best, default, *map(str, counts))
     console.print(grid)
-    console.print(f"speeds are over {table.card.library}'s; {table.card.selection}", highlight=False, soft_wrap=True)
-    console.print(f"table: {table.path}", highlight=False, soft_wrap=True)
+    console.say(f"speeds are over {table.card.library}'s; {table.card.selection}")
+    console.say(f"table: {table.path}")

@@ -1,6 +1,5 @@
 """``tilescout compare``: search strategies side by side on recorded tables."""
 
-import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +8,11 @@ import click
 
 from tilescout.experiments.commands.completion import TABLE, complete_samplers
 from tilescout.experiments.commands.options import (
-    STDOUT,
     Seconds,
     check_mlflow,
     check_result,
     collected,
+    console_beside,
     examples,
     json_option,
     processes_option,
@@ -31,8 +30,6 @@ from tilescout.experiments.progress import progress_bar, waiting
 from tilescout.spaces.terminal import Console
 
 DEFAULT_SAMPLERS = "random,tpe,lfbo"
-WIDTH = 140
-"""Characters a line where the output is not a terminal."""
 
 
 @dataclass(frozen=True)
@@ -138,9 +135,7 @@ def compare(asked: CompareRequest) -> None:
             on_begin=begin,
             on_search=show,
         )
-    aside = asked.json_path == STDOUT
-    terminal = (sys.stderr if aside else sys.stdout).isatty()
-    print_comparison(comparison, Console(stderr=aside, width=None if terminal else WIDTH))
+    print_comparison(comparison, console_beside(asked.json_path))
     write_result(asked.json_path, comparison.to_dict())
     uri, root = (asked.mlflow_uri, None) if asked.mlflow_uri else default_store(asked.store)
     about = {
@@ -152,5 +147,5 @@ def compare(asked: CompareRequest) -> None:
     }
     with waiting("log to MLflow"):
         page = log_comparison(comparison, out, about, uri, root)
-    console.print(f"figures, plots and every search: {out}", highlight=False, soft_wrap=True)
-    console.print(shown_at(page, asked.mlflow_uri, asked.store), highlight=False, soft_wrap=True)
+    console.say(f"figures, plots and every search: {out}")
+    console.say(shown_at(page, asked.mlflow_uri, asked.store))

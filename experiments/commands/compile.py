@@ -6,8 +6,6 @@ from pathlib import Path
 from statistics import median
 
 import click
-from rich.progress import track
-from rich.table import Table
 
 from tilescout.experiments.commands.options import (
     check_result,
@@ -24,13 +22,14 @@ from tilescout.experiments.commands.options import (
     store_option,
     write_result,
 )
+from tilescout.experiments.progress import counted
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, read_shared_object
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.build.cores import available_cores
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.templates import load_template
-from tilescout.spaces.terminal import Console
+from tilescout.spaces.terminal import Grid
 
 
 @click.command(
@@ -88,22 +87,20 @@ def compile_sample(
     options = CompileOptions(processes or available_cores(), standby=standby)
     with CompilePool(template, parsed.signature, target.arch, kernels, options) as pool:
         futures = [pool.submit(configuration) for configuration in configurations]
-        outcomes = [future.result() for future in track(futures, "compile", console=Console(stderr=True))]
+        outcomes = [future.result() for future in counted(futures, "compile", len(futures))]
     seconds = time.perf_counter() - started
 
     console = console_beside(json_path)
     built = [outcome for outcome in outcomes if isinstance(outcome, Artifact)]
     for configuration, outcome in zip(configurations, outcomes, strict=True):
         if not isinstance(outcome, Artifact):
-            console.print(f"failed: {configuration}: {outcome.error}", highlight=False)
-    reused = sum(artifact is not None for artifact in stored)
+            console.say(f"failed: {configuration}: {outcome.error}")
+    reused = sum(artifact is not None and artifact.ok for artifact in stored)
+    failed = len(outcomes) - len(built)
     if built:
         console.print(_summary(built, f"{space} {parsed.signature} for {target.arch}"))
-    console.print(
-        f"{len(configurations)} configurations: {len(configurations) - reused} compiled in {seconds:.1f} s, "
-        f"{reused} in the store already, {len(outcomes) - len(built)} failed",
-        highlight=False,
-    )
+    told = (f"{count} {what}" for what, count in (("in the store already", reused), ("failed", failed)) if count)
+    console.say(", ".join([f"{len(configurations) - reused - failed} compiled in {seconds:.1f} s", *told]))
     found = [
         {
             "configuration": dict(configuration),
@@ -117,8 +114,8 @@ def compile_sample(
     return int(not built)
 
 
-def _summary(built: list[Artifact], title: str) -> Table:
-    table = Table(title=title, title_justify="left")
+def _summary(built: list[Artifact], title: str) -> Grid:
+    table = Grid(title=title, title_justify="left")
     for heading in ("", "min", "median", "max"):
         table.add_column(heading, justify="right" if heading else "left")
     resources = [artifact.resources for artifact in built if artifact.resources is not None]

@@ -6,7 +6,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
-from rich.table import Table as Grid
 
 from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.persistence import load_model, shipped_model
@@ -40,7 +39,7 @@ from tilescout.spaces.errors import DeviceError, ModelError, StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.outputs import is_matplotlib, write_whole
 from tilescout.spaces.templates import KernelTemplate, load_template
-from tilescout.spaces.terminal import Console
+from tilescout.spaces.terminal import Console, Grid
 from tilescout.spaces.texts import file_name
 
 _LOG = logging.getLogger(__name__)
@@ -152,7 +151,7 @@ def dispatcher(asked: DispatcherRequest) -> None:
     if asked.plot is not None:
         draw(found, asked.plot)
     _log(found, asked, place)
-    console.print(f"dispatcher: {place}", highlight=False, soft_wrap=True)
+    console.say(f"dispatcher: {place}")
 
 
 def _check(asked: DispatcherRequest) -> None:
@@ -237,9 +236,9 @@ def print_dispatcher(found: Dispatcher, console: Console) -> None:
     console.print(grid)
     for number, kernel in enumerate(found.kernels, start=1):
         text = " ".join(f"{name}={value}" for name, value in kernel.items())
-        console.print(f"{number}: {text}", highlight=False, soft_wrap=True)
+        console.say(f"{number}: {text}")
     for line in _told(found):
-        console.print(line, highlight=False, soft_wrap=True)
+        console.say(line)
 
 
 def _told(found: Dispatcher) -> list[str]:

@@ -63,12 +63,7 @@ def doctor(store: Path, storage: str | None, tables: tuple[Path, ...]) -> int:
     marks = {"ok": "[green]ok     [/green]", "missing": "[red]missing[/red]", "note": "[yellow]note   [/yellow]"}
     findings = list(examine(store, storage, tables))
     for finding in findings:
-        console.print(
-            f"{marks[finding.state]} {escape(f'{finding.what}: {finding.detail}')}",
-            highlight=False,
-            markup=True,
-            soft_wrap=True,
-        )
+        console.say(f"{marks[finding.state]} {escape(f'{finding.what}: {finding.detail}')}", markup=True)
     return 1 if any(finding.state == "missing" for finding in findings) else 0
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.table import Table as Grid
 
 from tilescout.costmodel.analytic import AnalyticModel, is_tiled
 from tilescout.costmodel.blend import Blended, BlendModel, BlendOptions
@@ -42,11 +41,13 @@ from tilescout.experiments.commands.options import (
     write_result,
 )
 from tilescout.experiments.compare.held_out import HeldOutModels
+from tilescout.experiments.progress import waiting
 from tilescout.search.build.cores import available_cores
 from tilescout.search.tables.shipped import named_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import problem_space
 from tilescout.spaces.templates import KernelTemplate, load_template
+from tilescout.spaces.terminal import Grid
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,8 @@ def evaluate_model(asked: EvaluationRequest) -> None:
     for what, labels in divisions.items():
         rows: dict[str, Sequence[Quality]] = {}
         for name, (seen, fit) in fits.items():
-            predicted = leave_out(seen, labels, fit)
+            with waiting(f"{name}, a {what} left out: predict"):
+                predicted = leave_out(seen, labels, fit)
             drawn[f"{name}, {what} left out"] = predicted
             rows[name] = [quality(sample, prediction) for sample, prediction in predicted]
         result[f"{what}_left_out"] = {

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from rich.table import Table as Grid
 
 from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.grouped_tables import grouped_of_table
@@ -33,6 +32,7 @@ from tilescout.spaces.errors import ExportError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.suite import find_suite
 from tilescout.spaces.templates import load_templates
+from tilescout.spaces.terminal import Grid
 
 BUNDLE, LOOKUP = "bundle", "inductor-lookup-table"
 RUNS = {Choice.OURS: "our kernel", Choice.ALGORITHM: "the library's algorithm", Choice.LIBRARY: "the library"}
@@ -124,7 +124,7 @@ def export(
         console.print(f"{len(outcomes)} of {len(wanted)} problems of {', '.join(suites)} were tuned", highlight=False)
     if decided.left_out:
         left_out = f"can't be exported: {describe_left_out(decided.left_out)}"
-        console.print(left_out, highlight=False, markup=False, soft_wrap=True)
+        console.say(left_out)
     if form == BUNDLE:
         kernels = ArtifactStore(artifacts(store))
         grouped = [each for path in tables for each in grouped_of_table(Table.read(path, named), kernels, named)]
@@ -135,14 +135,12 @@ def export(
             console.print(_shown(outcomes))
         write_result(json_path, _records(outcomes))
         for each in bundle.dispatches:
-            console.print(_ranges(each), highlight=False, soft_wrap=True)
+            console.say(_ranges(each))
         for product in bundle.grouped:
-            console.print(_ranges_of_tokens(product), highlight=False, soft_wrap=True)
-        console.print(
+            console.say(_ranges_of_tokens(product))
+        console.say(
             f"{out}: {len(bundle.ours)} of {len(bundle.decisions)} problems to our kernels, {others}"
-            f"{len(bundle.kernels)} kernels for {bundle.arch}, bundle {bundle.digest[:12]}",
-            highlight=False,
-            soft_wrap=True,
+            f"{len(bundle.kernels)} kernels for {bundle.arch}, bundle {bundle.digest[:12]}"
         )
         return
     table: dict[str, list[dict[str, str]]] = {}
@@ -152,7 +150,7 @@ def export(
     write_lookup_table(out, table)
     console.print(_shown(outcomes))
     write_result(json_path, _records(outcomes))
-    console.print(f"{out}: {len(table)} problems pinned to ATen", highlight=False, soft_wrap=True)
+    console.say(f"{out}: {len(table)} problems pinned to ATen")
 
 
 def _ranges(dispatch: Dispatch) -> str:

@@ -1,6 +1,8 @@
 """The matrix products of a model, as torch.compile sees them, without a GPU and without memory for its weights."""
 
 import importlib
+import inspect
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilescout.experiments.commands.options import find_modules_here
 from tilescout.spaces.errors import ProblemError, TilescoutError, one_line
+from tilescout.spaces.faults import described
 from tilescout.spaces.gemm import INPUTS, GemmProblem
 from tilescout.spaces.problems import DTYPES, Problem
 from tilescout.spaces.suite import Entry
@@ -77,8 +80,12 @@ def load_factory(text: str) -> Callable[[], Any]:
     find_modules_here(text)
     try:
         factory: Callable[[], Any] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ProblemError(f"can't import {text}: {one_line(error)}") from error
+    except Exception as error:  # code of others
+        raise ProblemError(f"can't import {text}: {described(error)}") from error
+    try:
+        inspect.signature(factory).bind()
+    except (TypeError, ValueError) as error:
+        raise ProblemError(f"{text} can't be called without arguments: {one_line(error)}") from error
     return factory
 
 
@@ -119,6 +126,8 @@ def record(factory: Callable[[], Any], dtype: str | None, training: bool) -> Rec
     model, arguments = made[0].to(device="meta", dtype=wanted), tree_map(move, made[1])
     model.train(training)
     watch = _Watch()
+    complaints = logging.getLogger("torch._subclasses.fake_tensor")  # which logs the traceback of what it raises
+    complaints.disabled = True
     torch._dynamo.reset()  # or a graph that was compiled for an earlier recording would not be seen
     try:
         with torch.set_grad_enabled(training):
@@ -130,10 +139,18 @@ def record(factory: Callable[[], Any], dtype: str | None, training: bool) -> Rec
     except TilescoutError:
         raise
     except Exception as error:
-        raise ProblemError(f"the call failed: {one_line(f'{type(error).__name__}: {error}')}") from error
+        raise ProblemError(f"the call failed: {described(_first(error))}") from error
     finally:
         torch._dynamo.reset()
+        complaints.disabled = False
     return _summarise(watch.products, watch.graphs)
+
+
+def _first(error: BaseException) -> BaseException:
+    """The error of a model, which torch.compile wraps in its own."""
+    while type(error).__module__.startswith("torch._dynamo") and (before := error.__cause__ or error.__context__):
+        error = before
+    return error
 
 
 class _Watch:

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import click
-from rich.progress import track
 
 from tilescout.experiments.commands.options import (
     check_result,
@@ -21,6 +20,7 @@ from tilescout.experiments.commands.options import (
     write_result,
 )
 from tilescout.experiments.commands.printing import print_measurements
+from tilescout.experiments.progress import counted
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.evaluator import Evaluator, evaluate
@@ -30,7 +30,6 @@ from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, Objective, Prot
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.errors import DeviceError
 from tilescout.spaces.templates import load_template
-from tilescout.spaces.terminal import Console
 from tilescout.spaces.workloads import load_workload
 
 
@@ -82,7 +81,7 @@ def measure(
         configurations = chosen(template, evaluator.space, settings, sample, seed)
         pending = [evaluator.space.index(configuration) for configuration in configurations]
         outcomes = evaluate(evaluator, pending)
-        measured = dict(track(outcomes, "measure", total=len(pending), console=Console(stderr=True)))
+        measured = dict(counted(outcomes, "measure", len(pending)))
         rows = [(evaluator.space[index], measured[index]) for index in pending]
         title = f"{space} {parsed}: {evaluator.provenance.description}"
         library = load_workload(template.workload).library(parsed)

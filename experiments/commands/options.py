@@ -239,7 +239,13 @@ def changed_default(template: KernelTemplate, space: SearchSpace, settings: Sequ
     SpaceError
         If a setting is malformed, its knob or value unknown, or the outcome not legal.
     """
-    values = dict(template.default_in(space))
+    default = template.default_in(space)
+    if not settings:
+        try:
+            return space[space.index(default)]
+        except SpaceError as error:
+            raise SpaceError(f"the default of {template.name} is not legal: {error}") from error
+    values = dict(default)
     knobs, first = {knob.name: knob for knob in space.knobs}, space.knobs[0]
     for setting in settings:
         name, equals, text = setting.partition("=")

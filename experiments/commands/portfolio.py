@@ -8,8 +8,6 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
-from rich.table import Table as Grid
 
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.features import space_features
@@ -35,6 +33,7 @@ from tilescout.spaces.errors import TableError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.outputs import is_matplotlib, write_whole
 from tilescout.spaces.templates import KernelTemplate, load_template
+from tilescout.spaces.terminal import Console, Grid
 
 Codes = tuple[int, ...]
 _SHOWN = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)  # counts of kernels that have a row
@@ -259,17 +258,15 @@ def _print(result: Mapping[str, Any], console: Console) -> None:
             str(point["kernels"]), f"{point['regret']:.2%}", f"{point['regret_90']:.2%}", worst, point["worst_problem"]
         )
     console.print(grid)
-    console.print(
+    console.say(
         f"Of {curve[-1]['kernels']} kernels: chosen one after the other {curve[-1]['regret']:.2%}, after exchanges "
         f"{result['exchanged_regret']:.2%}; no choice has less than {result['least_possible_regret']:.2%}. Choosing so "
         f"saves at least 63 % (1 - 1/e) of what the best choice can. The mean is geometric; a kernel that is not legal "
-        f"or was not timed, or takes more than {1 + useless:.1f} times as long, counts as {1 + useless:.1f} times.",
-        highlight=False,
-        soft_wrap=True,
+        f"or was not timed, or takes more than {1 + useless:.1f} times as long, counts as {1 + useless:.1f} times."
     )
     for number, kernel in enumerate(result["portfolio"], start=1):
         text = " ".join(f"{name}={value}" for name, value in kernel.items())
-        console.print(f"{number}: {text}", highlight=False, soft_wrap=True)
+        console.say(f"{number}: {text}")
 
 
 def _draw(result: Mapping[str, Any], path: Path) -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import click
 import numpy as np
-from rich.table import Table as Grid
 
 from tilescout.costmodel.analytic import AnalyticModel, shipped_calibration
 from tilescout.costmodel.estimator import CostModel
@@ -24,6 +23,7 @@ from tilescout.experiments.commands.options import (
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.templates import load_template
+from tilescout.spaces.terminal import Grid
 
 LEARNED, ANALYTIC = "learned", "analytic"
 model_option = click.option(
@@ -71,7 +71,7 @@ def predict(space: str, problem: str, top: int, model: str, device: str, json_pa
     console = console_beside(json_path)
     console.print(grid)
     for rank, index in enumerate(order, start=1):
-        console.print(f"{rank}: {whole[int(index)]}", highlight=False, soft_wrap=True)
+        console.say(f"{rank}: {whole[int(index)]}")
     bound = Roofline.of(parsed, found)
     console.print(
         f"{len(whole):,} configurations ranked; no kernel is faster than {bound.time_us:.2f} µs ({bound.bound})",

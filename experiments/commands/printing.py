@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 
-from rich.table import Table
-
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.studies.records import StudyResult, spoken
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.terminal import Console
+from tilescout.spaces.terminal import Console, Grid
 from tilescout.spaces.workloads import COPY
 
 
@@ -32,31 +30,30 @@ def print_result(result: StudyResult, console: Console) -> None:
     console.print(table)
     for name, trial in shown.items():
         if trial is not None:
-            _line(console, f"{name}, trial {trial.number}: {_described(trial.configuration, trial.measurement)}")
+            console.say(f"{name}, trial {trial.number}: {_described(trial.configuration, trial.measurement)}")
     if result.not_raced:
-        _line(console, f"no race, and so the default is the answer: {result.not_raced}")
+        console.say(f"no race, and so the default is the answer: {result.not_raced}")
     if result.race is not None:
-        _line(console, f"race: {result.race.verdict(spoken(info.library))}")
+        console.say(f"race: {result.race.verdict(spoken(info.library))}")
     if result.library_best is not None and (over := result.over_library_best) is not None:
         how = "in the race" if result.library_best.over is not None else "not raced"
         spoken_over = f"{over.value:.4f} [{over.low:.4f}, {over.high:.4f}]"
-        _line(console, f"best: {spoken_over} of the speed of {result.library_best.name}, {how}")
+        console.say(f"best: {spoken_over} of the speed of {result.library_best.name}, {how}")
     elif result.no_library_best:
-        _line(console, f"the library's best is not known: {result.no_library_best}")
+        console.say(f"the library's best is not known: {result.no_library_best}")
     if result.stopped:
-        _line(console, f"stopped by itself: {result.stopped}")
+        console.say(f"stopped by itself: {result.stopped}")
     if (guide := info.guide) is not None:
         knows = "was trained on this very problem" if guide["trained_on_problem"] else "never saw this problem"
-        _line(console, f"cost model: {guide['name']}, sha256 {guide['sha256'][:12]}; it {knows}")
+        console.say(f"cost model: {guide['name']}, sha256 {guide['sha256'][:12]}; it {knows}")
     failed = sum(trial.measurement.failed for trial in result.trials)
     pruned = sum(trial.measurement.status is Status.PRUNED for trial in result.trials)
-    _line(
-        console,
+    console.say(
         f"{len(result.trials)} trials, {pruned} pruned, {failed} failed; {result.gpu_seconds:.1f} s of GPU, "
         f"{result.compile_seconds:.1f} s of compiling, {result.seconds:.1f} s here",
     )
     spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in result.account.items() if name != "compile")
-    _line(console, f"of the GPU's time: {spent}")
+    console.say(f"of the GPU's time: {spent}")
 
 
 def print_measurements(
@@ -75,11 +72,11 @@ def print_measurements(
     _add_library(table, problem, library, library_us)
     console.print(table)
     for number, (configuration, measurement) in enumerate(ordered, start=1):
-        _line(console, f"{number}: {_described(configuration, measurement)}")
+        console.say(f"{number}: {_described(configuration, measurement)}")
 
 
-def _table(title: str, problem: Problem, library: str) -> Table:
-    table = Table(title=title, title_justify="left")
+def _table(title: str, problem: Problem, library: str) -> Grid:
+    table = Grid(title=title, title_justify="left")
     table.add_column("")
     against = "of bandwidth" if library == COPY else "vs library"
     for heading in ("µs", "95 % interval", problem.rate.unit.symbol, against):
@@ -87,7 +84,7 @@ def _table(title: str, problem: Problem, library: str) -> Table:
     return table
 
 
-def _add_library(table: Table, problem: Problem, library: str, library_us: float) -> None:
+def _add_library(table: Grid, problem: Problem, library: str, library_us: float) -> None:
     table.add_row(library, f"{library_us:.2f}", "", _rate(problem, library_us), "1.000")
 
 
@@ -105,7 +102,3 @@ def _rate(problem: Problem, time_us: float) -> str:
 
 def _described(configuration: Configuration, measurement: Measurement) -> str:
     return f"{configuration} ({measurement.status}: {measurement.error})" if measurement.failed else str(configuration)
-
-
-def _line(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import click
-from rich.table import Table as Grid
 
 from tilescout.experiments.commands.completion import complete_samplers
 from tilescout.experiments.commands.options import (
@@ -16,6 +15,7 @@ from tilescout.experiments.commands.options import (
     write_result,
 )
 from tilescout.search.samplers import SAMPLERS, SpaceSampler, find_sampler
+from tilescout.spaces.terminal import Grid
 
 _WHICH = (
     "`tune` takes guided where there is a cost model of the space and device, else guided-cold: they need the fewest "

@@ -3,8 +3,6 @@
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table as Grid
 
 from tilescout.experiments.commands.completion import complete_spaces
 from tilescout.experiments.commands.options import (
@@ -18,7 +16,9 @@ from tilescout.experiments.commands.options import (
 )
 from tilescout.spaces.declarations import checked_default
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.templates import KernelTemplate, load_template, template_names
+from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.templates import KernelTemplate, find_template, load_template, template_names
+from tilescout.spaces.terminal import Console, Grid
 
 
 @click.command(
@@ -38,10 +38,15 @@ def spaces(space: str | None, problem: str | None, device: str, json_path: Path 
     if space is None:
         if problem is not None:
             raise click.UsageError("--problem needs a SPACE")
-        names = template_names()
-        for name in names:
-            console.print(name, highlight=False)
-        write_result(json_path, [{"space": name} for name in names])
+        listed = {name: _summary(name) for name in template_names()}
+        grid = Grid(show_edge=False, pad_edge=False)
+        for heading in ("space", "what it searches"):
+            grid.add_column(heading)
+        for row in listed.items():
+            grid.add_row(*row)
+        console.print(grid)
+        console.say("`tilescout spaces SPACE` shows the knobs of one; a space of your own is named as module:Class.")
+        write_result(json_path, [{"space": name, "summary": summary} for name, summary in listed.items()])
         return
     find_modules_here(space)
     template = load_template(space)
@@ -55,9 +60,16 @@ def spaces(space: str | None, problem: str | None, device: str, json_path: Path 
         parsed, found = template.parse(problem), find_device(device)
         legal, default = template.space(parsed, found), checked_default(template.default(parsed, found), template.name)
         console.print(f"{len(legal):,} configurations are legal for {parsed} on {device}", highlight=False)
-        console.print(f"default: {default}", highlight=False, soft_wrap=True)
+        console.say(f"default: {default}")
         record |= {"problem": str(parsed), "device": device, "size": len(legal), "default": dict(default)}
     write_result(json_path, record)
+
+
+def _summary(name: str) -> str:
+    try:
+        return find_template(name).summary
+    except SpaceError as error:  # of a package that is not ours
+        return str(error)
 
 
 def _show(template: KernelTemplate, console: Console) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table as Grid
 
 from tilescout.experiments.commands.completion import complete_studies
 from tilescout.experiments.commands.listing import LIST, ListingGroup
@@ -27,6 +26,7 @@ from tilescout.search.studies.places import read_study, study_store
 from tilescout.search.studies.records import StudyResult
 from tilescout.spaces.errors import NoResultError, ProblemError, StoreError
 from tilescout.spaces.templates import Named, load_templates
+from tilescout.spaces.terminal import Grid
 
 NAME = "gemm_sm90-4096x4096x4096-bf16-h200-live-sandwich-guided-s0"
 
@@ -62,7 +62,7 @@ def list_studies(
         found, unreadable = _read_all(place, named)
         console.print(_grid(found))
         for message in unreadable:
-            console.print(message, highlight=False, markup=False, soft_wrap=True)
+            console.say(message)
     write_result(json_path, [result.to_dict() for result in found])
 
 
@@ -107,7 +107,7 @@ def diff_studies(
     console.print(grid)
     doubts = incomparable(*pair)
     if doubts:
-        console.print(f"not comparable: {', '.join(doubts)} differ", highlight=False, markup=False, soft_wrap=True)
+        console.say(f"not comparable: {', '.join(doubts)} differ")
     found = {name: list(values) for name, values in rows.items()}
     write_result(json_path, {"studies": [first, second], "not_comparable": doubts, "differences": found})
 
@@ -168,7 +168,7 @@ def best(problem: str, own_spaces: tuple[str, ...], store: Path, storage: str | 
     answer = min(worked, key=lambda each: (each.race is None, each.info.provenance.replayed, _ratio(each) or 0.0))
     console = console_beside(json_path)
     print_result(answer, console)
-    console.print(f"study {answer.info.name}", highlight=False, soft_wrap=True)
+    console.say(f"study {answer.info.name}")
     write_result(json_path, answer.to_dict())
 
 
@@ -200,7 +200,7 @@ def _ratio(result: StudyResult) -> float | None:
 def _grid(found: Sequence[StudyResult]) -> Grid:
     grid = Grid(show_edge=False, pad_edge=False)
     grid.add_column("study", overflow="fold")
-    for heading in ("trials", "best µs", "vs library", "GPU s"):
+    for heading in ("trials", "best\nµs", "vs\nlibrary", "GPU s"):
         grid.add_column(heading, justify="right", no_wrap=True)
     grid.add_column("raced")
     for result in found:

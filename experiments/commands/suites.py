@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import click
-from rich.table import Table as Grid
 
 from tilescout.experiments.commands.completion import complete_suites
 from tilescout.experiments.commands.from_model import load_factory, record
@@ -20,7 +19,7 @@ from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import INPUTS
 from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.suite import Entry, Suite, find_suite, suite_names, write_suite
-from tilescout.spaces.terminal import Console
+from tilescout.spaces.terminal import Console, Grid
 
 RECORDED = "recorded from a model"
 """The source of the suites that are written here."""
@@ -54,8 +53,8 @@ def list_suites(names: tuple[str, ...], json_path: Path | None) -> None:
     write_result(json_path, [_record(suite) for suite in found])
     if names:
         for suite in found:
-            console.print(f"{suite.name}: {suite.title}", style="bold", highlight=False, soft_wrap=True)
-            console.print(suite.source, highlight=False, markup=False, soft_wrap=True)
+            console.say(f"{suite.name}: {suite.title}", style="bold")
+            console.say(suite.source)
             _print_entries(suite.entries, console)
         return
     grid = Grid()
@@ -94,17 +93,17 @@ def from_model(factory: str, dtype: str | None, training: bool, out: Path | None
     recording = record(load_factory(factory), dtype, training)
     console = Console()
     if not recording.entries:
-        seen = ", ".join(recording.skipped) or "no matrix product at all"
-        raise ProblemError(f"nothing that could be tuned is in {factory}, but {seen}; --dtype converts a model")
+        seen = f"of its products none can be tuned: {', '.join(recording.skipped)}; --dtype converts a model"
+        raise ProblemError(f"{factory}: {seen if recording.skipped else 'the call computes no matrix product'}")
     _print_entries(recording.entries, console)
     for reason, count in recording.skipped.items():
-        console.print(f"left out, {count} times: {reason}", highlight=False, markup=False, soft_wrap=True)
+        console.say(f"left out, {count} times: {reason}")
     if recording.graphs > 1:
         console.print(f"torch.compile made {recording.graphs} graphs of the call", highlight=False)
     if out is not None:
         phase = "training" if training else "inference"
         write_whole(out, write_suite(f"{factory}, {phase}", RECORDED, recording.entries).encode())
-        console.print(f"suite: {out}", highlight=False, soft_wrap=True)
+        console.say(f"suite: {out}")
 
 
 def _is_recorded(path: Path) -> bool:

@@ -76,12 +76,9 @@ def import_results(file: Path, out: Path, **told: Any) -> None:
     imported = write_table(out, card, rows)
     (summary,) = imported.summarise()
     figure = "" if card.protocol == PROTOCOL else f" ({card.protocol.removeprefix(PROTOCOL).strip(', ')}, no times)"
-    Console().print(
+    Console().say(
         f"{card.space} {summary.problem} on {card.product}: {summary.rows:,} configurations of "
         f"{', '.join(card.knobs)}{figure}, {summary.failed:,} failed",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
     )
 
 
@@ -107,7 +104,7 @@ def export_kernel_tuner(path: Path, out: Path, problem: str | None) -> None:
     cache = cache_of(recorded, recorded.problem(problem) if problem is not None else recorded.problems[0])
     text = json.dumps(cache, indent=0)
     write_whole(out, gzip.compress(text.encode(), mtime=0) if out.suffix == ".gz" else text.encode())
-    Console().print(f"{len(cache['cache']):,} configurations: {out}", highlight=False, soft_wrap=True)
+    Console().say(f"{len(cache['cache']):,} configurations: {out}")
 
 
 @click.command(
@@ -128,11 +125,7 @@ def add_binaries(path: Path, out: Path, store: Path) -> None:
     recorded = Table.read(path)
     written = read_binaries(recorded, find_template(recorded.card.space), ArtifactStore(artifacts(store)), out)
     known = written.data.num_rows - written.data["instructions"].null_count
-    Console().print(
-        f"{out}: {known:,} of {len(written):,} rows have the number of instructions of their kernel",
-        highlight=False,
-        soft_wrap=True,
-    )
+    Console().say(f"{out}: {known:,} of {len(written):,} rows have the number of instructions of their kernel")
 
 
 def read_binaries(table: Table, template: KernelTemplate, store: ArtifactStore, out: Path) -> Table:

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import click
-from rich.table import Table as Grid
 
 from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.listing import LIST, ListingGroup
@@ -21,7 +20,7 @@ from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table, find_tables
 from tilescout.spaces.errors import SpaceError, TableError
 from tilescout.spaces.templates import Named, find_template, load_templates
-from tilescout.spaces.terminal import Console
+from tilescout.spaces.terminal import Console, Grid
 
 
 @click.group(
@@ -70,20 +69,23 @@ for _command in (import_results, export_kernel_tuner, add_binaries):
 
 def _show(table: Table, console: Console, named: Named) -> None:
     card = table.card
-    console.print(str(table.path), style="bold", highlight=False, soft_wrap=True)
+    console.say(str(table.path), style="bold")
     versions = ", ".join(f"{name} {value}" for name, value in {"driver": card.driver, **card.versions}.items())
-    console.print(
+    console.say(
         f"{card.space} on {card.product}, recorded {card.recorded}, {versions}; "
-        f"protocol {card.protocol}{_staleness(table, named)}",
-        highlight=False,
-        soft_wrap=True,
+        f"protocol {card.protocol}{_staleness(table, named)}"
     )
-    grid = Grid(title=f"times as speed-ups over {card.library}", title_justify="left", show_edge=False, pad_edge=False)
+    grid = Grid(
+        title=f"speed-ups over {card.library}; the default is that of the day of recording",
+        title_justify="left",
+        show_edge=False,
+        pad_edge=False,
+    )
     grid.add_column("problem", overflow="fold")
     summaries = table.summarise()
     pruned = any(summary.pruned for summary in summaries)
     listed = any(baseline.library_best is not None for baseline in card.baselines.values())
-    headings = ("rows", *["pruned"] * pruned, "failed", f"{card.library}\nµs", "best", "default")
+    headings = ("rows", *["pruned"] * pruned, "failed", "library\nµs", "best", "default")
     for heading in (*headings, *["library's\nbest"] * listed):
         grid.add_column(heading, justify="right", no_wrap=True)
     for summary in summaries:

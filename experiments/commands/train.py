@@ -122,19 +122,17 @@ def train(asked: TrainRequest) -> None:
     save_model(path, model, card)
     assert model.fitted is not None
     errors = model.fitted.errors
-    console.print(
+    console.say(
         f"{path}: {card.rows:,} measurements of {len(samples)} problems, {asked.trees} trees, "
         f"{path.stat().st_size / 1e6:.1f} MB, {time.perf_counter() - started:.0f} s; on a problem that is left out, "
         f"times as a whole are off by {errors.shift:.1%}, "
-        f"single ones by {np.sqrt(errors.floor):.1%} and more",
-        highlight=False,
-        soft_wrap=True,
+        f"single ones by {np.sqrt(errors.floor):.1%} and more"
     )
     if is_tiled(samples[0].features.names):
         calibration = calibrate(samples, ", ".join(table.path.name for table in tables), asked.seed)
         write_whole(analytic, calibration.to_json().encode())
         console.print(
-            f"{analytic}: calibrated with {calibration.measurements} measurements", highlight=False, soft_wrap=True
+            f"{analytic}: calibrated with {calibration.measurements} measurements",
         )
     from tilescout.search.tracking import default_store
     from tilescout.search.tracking.models import log_model
@@ -145,7 +143,7 @@ def train(asked: TrainRequest) -> None:
         datasets = [table.dataset for table in tables]
         run, version = log_model(uri, path, card, samples[0].features, datasets, evaluation)
     console.print(
-        f"registered as {version}; {shown_at(run.page, asked.mlflow_uri, asked.store)}", highlight=False, soft_wrap=True
+        f"registered as {version}; {shown_at(run.page, asked.mlflow_uri, asked.store)}",
     )
 
 

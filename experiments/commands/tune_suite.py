@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table as Grid
 
-from tilescout.experiments.commands.options import suite_problems
+from tilescout.experiments.commands.options import suite_problems, write_result
 from tilescout.experiments.commands.tune_request import TuneRequest
+from tilescout.experiments.progress import progress_bar, waiting
 from tilescout.search.api import chosen_sampler
 from tilescout.search.engines.selection import check_device, make_engine
 from tilescout.search.samplers import check_sampler, make_sampler
@@ -18,9 +17,9 @@ from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tables.shipped import named_template
 from tilescout.search.tuning.progress import why_ended
 from tilescout.search.tuning.study import TuneOptions
-from tilescout.search.tuning.suite import tune_suite
+from tilescout.search.tuning.suite import SuiteInterrupted, tune_suite
 from tilescout.spaces.problems import Problem
-from tilescout.spaces.terminal import Console
+from tilescout.spaces.terminal import Console, Grid
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,6 +54,8 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
         )
     uri, root = (asked.mlflow_uri, None) if asked.mlflow_uri else default_store(asked.store)
     with ExitStack() as stack:
+        bars = stack.enter_context(progress_bar())
+        task = bars.add_task("prepare", total=None)
         engine = stack.enter_context(
             make_engine(
                 template,
@@ -84,11 +85,7 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
             engine.provenance.description, engine.objective,
         )  # fmt: skip
         run = stack.enter_context(SuiteRun(uri, root, about, asked.resume))
-        bars = stack.enter_context(
-            Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"),
-                     console=Console(stderr=True))
-        )  # fmt: skip
-        task = bars.add_task("", total=options.budget.trials)
+        bars.update(task, total=options.budget.trials)
 
         def make_tracker(info: StudyInfo, run_id: str | None) -> MlflowTracker:
             return MlflowTracker(uri, root, info, run_id, suite=run.run_id)
@@ -96,24 +93,37 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
         def show(problem: Problem, trial: TrialRecord) -> None:
             bars.update(task, advance=1, description=str(problem))
 
-        results = tune_suite(engine, problems, options, make_tracker, show)
-        bars.update(task, description="; ".join(dict.fromkeys(why_ended(each, options.budget) for each in results)))
+        def say(problem: Problem, phase: str) -> None:
+            bars.update(task, description=f"{problem}: {phase.partition(';')[0]}")
+
+        title = f"{template.name}, suite {asked.suite}, on {engine.device.name}"
+        try:
+            results = tune_suite(engine, problems, options, make_tracker, show, say)
+        except SuiteInterrupted as interrupted:
+            bars.stop()
+            if interrupted.results:
+                _print(interrupted.results, len(problems), title, asked.console)
+            write_result(asked.json_path, [result.to_dict() for result in interrupted.results])
+            run.log(interrupted.results)
+            raise
+        bars.update(task, description=why_ended(results, options.budget))
         bars.stop()
-        _print(results, f"{template.name}, suite {asked.suite}, on {engine.device.name}", asked.console)
-        run.finish(results)
+        _print(results, len(problems), title, asked.console)
+        with waiting("log the figures of all to MLflow"):
+            run.finish(results)
     missing = [result.not_tracked for result in results if result.not_tracked]
     asked.deliver([result.to_dict() for result in results], missing[0] if missing else "")
     _LOG.info("%s", asked.shown_at(run.page))
     return results
 
 
-def _print(results: Sequence[StudyResult], title: str, console: Console) -> None:
+def _print(results: Sequence[StudyResult], problems: int, title: str, console: Console) -> None:
     from tilescout.search.tracking.suite import library_best_heading, suite_metrics
 
     peer = library_best_heading(results)
     grid = Grid(title=title, title_justify="left", show_edge=False, pad_edge=False)
-    grid.add_column("problem", overflow="fold")
-    for heading in ("best µs", "vs library", *([f"vs {peer}"] if peer else []), "default", "trials", "GPU s"):
+    grid.add_column("problem")
+    for heading in ("best\nµs", "vs\nlibrary", *([f"vs {peer}"] if peer else []), "default", "trials", "GPU s"):
         grid.add_column(heading, justify="right", no_wrap=True)
     grid.add_column("ended")
     for result in results:
@@ -132,9 +142,9 @@ def _print(results: Sequence[StudyResult], title: str, console: Console) -> None
     console.print(grid)
     total = suite_metrics(results)
     mean = total.get("mean_speedup_over_library")
-    solved = f" over {total['solved_problems']:.0f} of {len(results)} problems" if mean is not None else ""
+    solved = f" over {total['solved_problems']:.0f} of {problems} problems" if mean is not None else ""
     over = total.get("mean_speedup_over_library_best")
     of_best = f" and {over:.4f} of {peer}" if over is not None else ""
     speed = f"geometric mean {mean:.4f} of the library's speed{of_best}{solved}; " if mean is not None else ""
     spent = f"{total['trials']:,.0f} trials, {total['gpu_seconds']:.1f} s of GPU"
-    console.print(f"{speed}{spent}, {total['compile_seconds']:.1f} s of compiling", highlight=False, soft_wrap=True)
+    console.say(f"{speed}{spent}, {total['compile_seconds']:.1f} s of compiling")

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.table import Table as Grid
 
 from tilescout.experiments.compare.plots import draw_convergence, draw_scores
 from tilescout.experiments.compare.result import SCORES, Comparison, Standing
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.outputs import check_replaceable, has_keys, is_matplotlib, write_whole
-from tilescout.spaces.terminal import Console
+from tilescout.spaces.terminal import Console, Grid
 
 EXPERIMENT = "tilescout/compare"
 SEARCHES = "runs.jsonl"
@@ -61,7 +60,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         caption_justify="left",
     )
     grid.add_column("strategy", no_wrap=True)
-    for heading in ("score", "95 %", "by GPU s", "to 5 %", "to 1 %", "GPU s to 1 %", "found", "ms"):
+    for heading in ("score", "95 %", "by\nGPU s", "to 5 %", "to 1 %", "GPU s\nto 1 %", "found", "ms"):
         grid.add_column(heading, justify="right", no_wrap=True)
     for standing in comparison.standings:
         grid.add_row(standing.name, *_cells(standing))
@@ -69,16 +68,16 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     console.print(_answers_grid(comparison))
     for standing in comparison.standings:
         for failure in standing.failed[:3]:
-            console.print(f"{standing.name} failed on {failure}", highlight=False, markup=False, soft_wrap=True)
+            console.say(f"{standing.name} failed on {failure}")
         if len(standing.failed) > 3:
             console.print(f"{standing.name} failed {len(standing.failed)} times in all", highlight=False)
     versions = ", ".join(f"{name} {version}" for name, version in comparison.versions.items())
     if versions:
         console.print(f"versions: {versions}", highlight=False, soft_wrap=True)
     for warning in comparison.warnings:
-        console.print(warning, highlight=False, soft_wrap=True)
+        console.say(warning)
     if found := verdict(comparison):
-        console.print(found, highlight=False, soft_wrap=True)
+        console.say(found)
 
 
 def _answers_grid(comparison: Comparison) -> Grid:

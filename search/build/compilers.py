@@ -133,6 +133,9 @@ def _built(template: KernelTemplate, key: ArtifactKey, path: Path) -> Built:
         raise BuildError(described(error)) from error
     if not isinstance(built, Built):
         raise BuildError(f"`build` of {template.name} returned a {type(built).__name__}, expected a Built")
+    said: tuple[object, object] = built.function, built.shared_memory
+    if not isinstance(said[0], str) or not isinstance(said[1], int | None):
+        raise BuildError(f"`build` of {template.name} returned {built}, expected a name and a number of bytes or None")
     return built
 
 

@@ -93,7 +93,18 @@ class SuiteRun:
             self._resources = stack.pop_all()
 
     def finish(self, results: Sequence[StudyResult]) -> None:
-        """Write the figures of all studies together.
+        """Write the figures of all studies together, which have all ended.
+
+        Raises
+        ------
+        StoreError
+            If the store can't be written.
+        """
+        self.log(results)
+        self._status = "FINISHED"
+
+    def log(self, results: Sequence[StudyResult]) -> None:
+        """Write the figures of studies together, as far as they have come.
 
         Raises
         ------
@@ -103,11 +114,18 @@ class SuiteRun:
         from mlflow.entities import Metric, RunTag
 
         stamp = milliseconds(time.time())
-        metrics = [Metric(name, value, stamp, 0) for name, value in suite_metrics(results).items()]
+        found = suite_metrics(results)
+        # Under the names of studies' columns too: means and sums beside their figures.
+        columns = {
+            "best_speedup_over_library": found.get("mean_speedup_over_library"),
+            "best_speedup_over_default": found.get("mean_speedup_over_default"),
+            "cost_gpu_seconds": found["gpu_seconds"],
+        }
+        told = found | {name: value for name, value in columns.items() if value is not None}
+        metrics = [Metric(name, value, stamp, 0) for name, value in told.items()]
         with translated(self._uri):
             tags = [RunTag(fields.NOTE_TAG, printable(_describe(results))[: fields.TAG_LENGTH])]
             self._client.log_batch(self.run_id, metrics, tags=tags)
-        self._status = "FINISHED"
 
     def __enter__(self) -> Self:
         return self
@@ -137,10 +155,10 @@ class SuiteRun:
             "measured_by": info.provenance,
             "objective": str(info.objective),
         }
-        name = f"{info.suite} {info.sampler} seed {info.seed}"
+        name = f"{info.sampler}{f' s{info.seed}' if info.seed else ''} {info.suite}"
         run = self._client.create_run(self._experiment, milliseconds(time.time()), tags, name)
         params = {"suite": info.suite, "space": info.space, "sampler": info.sampler, "seed": info.seed}
-        params |= {"problems": info.problems, "device": info.device}
+        params |= {"problem": f"{info.problems} problems", "problems": info.problems, "device": info.device}
         self._client.log_batch(run.info.run_id, params=[Param(key, str(value)) for key, value in params.items()])
         return str(run.info.run_id)
 

@@ -1,27 +1,55 @@
 """A live display of a search: how many trials, how long, the best so far, and why it ended."""
 
 import math
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Column
+from rich.text import Text
 
 from tilescout.search.studies.records import StudyResult, TrialRecord
 from tilescout.search.tuning.loop import Budget
 from tilescout.spaces.terminal import Console
 
 
-def why_ended(result: StudyResult, budget: Budget) -> str:
-    """The reason why a search ended, in a few words."""
-    if result.stopped:
+def why_ended(results: Sequence[StudyResult], budget: Budget) -> str:
+    """The reason why a search ended, or several that had one budget, in a few words."""
+    if all(result.stopped for result in results):
         return "stopped by itself"
-    if budget.trials is not None and len(result.trials) >= budget.trials:
+    if budget.trials is not None and sum(len(result.trials) for result in results) >= budget.trials:
         return "all trials are done"
-    if budget.gpu_seconds is not None and result.gpu_seconds >= budget.gpu_seconds:
+    if budget.gpu_seconds is not None and sum(result.gpu_seconds for result in results) >= budget.gpu_seconds:
         return "the GPU seconds are spent"
-    if budget.seconds is not None and result.seconds >= budget.seconds:
+    if budget.seconds is not None and max(result.seconds for result in results) >= budget.seconds:
         return "the time is up"
     return "nothing is left to try"
+
+
+class SecondsColumn(ProgressColumn):
+    """The time since a bar began, which goes on behind its last step: what comes then takes seconds too."""
+
+    def render(self, task: Task) -> Text:
+        """As hours, minutes and seconds."""
+        minutes, seconds = divmod(int(task.elapsed or 0), 60)
+        return Text(f"{minutes // 60}:{minutes % 60:02}:{seconds:02}", style="progress.elapsed")
+
+
+def bar_columns() -> tuple[ProgressColumn, ...]:
+    """A bar, a count, the seconds so far, and what is being done; on a narrow terminal the bar is what shrinks."""
+    whole = Column(no_wrap=True)
+    text = TextColumn("{task.description}", markup=False)
+    return BarColumn(), MofNCompleteColumn(table_column=whole), SecondsColumn(table_column=whole), text
 
 
 class StudyProgress:
@@ -36,9 +64,8 @@ class StudyProgress:
     """
 
     def __init__(self, trials: int | None) -> None:
-        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
         self._console = Console(stderr=True)
-        self._progress = Progress(*columns, console=self._console)
+        self._progress = Progress(*bar_columns(), console=self._console)
         self._task = self._progress.add_task("prepare", total=trials)
         self._best_us = math.inf
         self._ended = False

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Container, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 import optuna
@@ -17,7 +17,7 @@ from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.sharing import Tuner
 from tilescout.search.studies.trials import finished_trials
 from tilescout.search.tuning.loop import Budget, run
-from tilescout.search.tuning.study import TuneOptions, run_study
+from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
 from tilescout.search.tuning.trackers import NoTracker, Tracker
 from tilescout.search.tuning.turns import Claim, Turn, Turns
 from tilescout.spaces.errors import SamplerError
@@ -27,12 +27,27 @@ SLICE = 16
 """Trials that a search has a GPU for: a problem takes a second to set up on it, and a trial some 30 ms."""
 
 
+class SuiteInterrupted(KeyboardInterrupt):
+    """The searches of a suite were ended by Ctrl-C; all that is finished is stored, and they can be resumed.
+
+    Attributes
+    ----------
+    results
+        The best so far of each search that had begun, in the order of the problems.
+    """
+
+    def __init__(self, results: list[StudyResult]) -> None:
+        super().__init__("the searches were interrupted")
+        self.results = results
+
+
 def tune_suite(
     engine: Engine,
     problems: Sequence[Problem],
     options: TuneOptions,
     make_tracker: Callable[[StudyInfo, str | None], Tracker] = lambda info, run_id: NoTracker(),
     on_trial: Callable[[Problem, TrialRecord], None] = lambda problem, trial: None,
+    on_phase: Callable[[Problem, str], None] = lambda problem, phase: None,
     slice: int = SLICE,
 ) -> list[StudyResult]:
     """Search for the fastest configuration of every problem.
@@ -51,7 +66,7 @@ def tune_suite(
         The problems, without repeats.
     options
         See `TuneOptions`; the budget is that of all problems together.
-    make_tracker, on_trial
+    make_tracker, on_trial, on_phase
         See `run_study`; they are called in threads, `on_trial` in one at a time.
     slice
         Trials of a turn.
@@ -65,6 +80,8 @@ def tune_suite(
     ------
     StoreError, SamplerError, DeviceError
         What ended one of the searches, once the others are done.
+    SuiteInterrupted
+        On Ctrl-C, with the best so far; the trial of each GPU is still finished.
     """
     if not isinstance(options.sampler, str | type):
         raise SamplerError("the searches of a suite need a sampler each: give a name or a class, not an object")
@@ -81,9 +98,13 @@ def tune_suite(
         def show(trial: TrialRecord) -> None:
             with lock:
                 on_trial(problems[number], trial)
+            turns.go_on()
 
         def others() -> list[OtherTrials]:
             return [trials for other, trials in sorted(known.copy().items()) if other != number]
+
+        def show_phase(phase: str) -> None:
+            on_phase(problems[number], phase)
 
         part = _Part(turns, number, known)
         asked = replace(options, budget=replace(options.budget, trials=turns.first))
@@ -96,7 +117,7 @@ def tune_suite(
                     part.begin()
                     evaluator.move(part.gpu)
 
-                return run_study(evaluator, asked, make_one, show, part.search, meanwhile=begin)
+                return run_study(evaluator, asked, make_one, show, part.search, meanwhile=begin, on_phase=show_phase)
         finally:
             part.end()
 
@@ -104,9 +125,17 @@ def tune_suite(
         futures = [threads.submit(search, number) for number in range(len(problems))]
         try:
             return [future.result() for future in futures]
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             turns.stop()  # of an error in one of them the others learn nothing, and finish
-            raise
+            raise SuiteInterrupted([result for future in futures if (result := _so_far(future))]) from interrupt
+
+
+def _so_far(future: "Future[StudyResult]") -> StudyResult | None:
+    """The findings of a search, when it has ended; None if it had not begun, or failed."""
+    error = future.exception()
+    if error is None:
+        return future.result()
+    return error.result if isinstance(error, SearchInterrupted) else None
 
 
 class _Part:

@@ -45,8 +45,8 @@ class Turn:
     trials: int
 
 
-class StoppedError(Exception):
-    """The searches were told to end."""
+class StoppedError(KeyboardInterrupt):
+    """The searches were told to end: to one in a thread of its own, this is Ctrl-C."""
 
 
 class Turns:
@@ -121,10 +121,21 @@ class Turns:
             self._grant()
 
     def stop(self) -> None:
-        """Have every search end that asks for a turn."""
+        """Have every search end that asks for a turn, or goes on."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
+
+    def go_on(self) -> None:
+        """Nothing, within a turn.
+
+        Raises
+        ------
+        StoppedError
+            If `stop` was called.
+        """
+        if self._stopped:
+            raise StoppedError
 
     def _grant(self) -> None:
         while self._free and self._claims and len(self._claims) == self._idle:

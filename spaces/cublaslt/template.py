@@ -49,6 +49,7 @@ class CublasLtTemplate(KernelTemplate[GemmProblem]):
     """
 
     name = "cublaslt"
+    summary = "matrix products, by the algorithms of cuBLASLt; needs a GPU, compiles nothing"
     package = "tilescout.spaces.cublaslt"
     sources = ("operation.py", "product.py")
     workload = "tilescout.spaces.gemm:Gemm"
@@ -135,6 +136,7 @@ class FastCublasLtTemplate(CublasLtTemplate):
     """
 
     name = "cublaslt_fast"
+    summary = "the same for e4m3, with fast accumulation"
     loader = "tilescout.spaces.cublaslt.loader:FastCublasLt"
 
     def check(self, problem: GemmProblem) -> None:

@@ -199,6 +199,7 @@ class GemmSm90Template(KernelTemplate[GemmProblem]):
     """The template of ``gemm_sm90``."""
 
     name = "gemm_sm90"
+    summary = "matrix products on Hopper, by our kernel"
     package = "tilescout.spaces.gemm_sm90"
     sources = ("build.py", "epilogue.py", "exchange.py", "kernel.py", "layout.py", "mainloop.py", "scheduler.py")
     workload = "tilescout.spaces.gemm:Gemm"

@@ -136,6 +136,7 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
     """The template of ``grouped_gemm_sm90``."""
 
     name = "grouped_gemm_sm90"
+    summary = "products of experts on Hopper, by our kernel"
     package = "tilescout.spaces.grouped_gemm_sm90"
     sources = ("build.py", "epilogue.py", "groups.py", "kernel.py", "layout.py")
     workload = "tilescout.spaces.grouped:Grouped"

@@ -51,6 +51,7 @@ class OperatorsSm90Template(OperatorsTemplate):
     """The template of ``cutlass_operators``: ``Sm90StaticPersistentGemmOperator``."""
 
     name = "cutlass_operators"
+    summary = "matrix products on Hopper, by the kernels that CUTLASS ships"
     archs = ("sm_90a",)
     knobs = (
         Knob("tile_m", (64, 128), "rows of the product that a block computes at a time"),
@@ -112,6 +113,7 @@ class OperatorsSm100Template(OperatorsTemplate):
     """The template of ``cutlass_operators_sm100``: ``PersistentDenseGemmOperator``."""
 
     name = "cutlass_operators_sm100"
+    summary = "matrix products on sm_100, by the kernels that CUTLASS ships"
     archs = ("sm_100a",)
     knobs = (
         Knob("mma_blocks", (1, 2), "blocks that share a matrix instruction, and its tile"),

@@ -198,6 +198,7 @@ class QuackSm90Template(QuackTemplate):
     """The template of ``quack_sm90``: ``GemmSm90``, persistent with a static schedule, as Quack runs it on Hopper."""
 
     name = "quack_sm90"
+    summary = "matrix products on Hopper, by Quack's kernel"
     archs = ("sm_90a",)
     knobs = (
         SCHEDULE,
@@ -285,6 +286,7 @@ class QuackSm100Template(QuackTemplate):
     """The template of ``quack_sm100``: ``GemmSm100``, persistent."""
 
     name = "quack_sm100"
+    summary = "matrix products on sm_100, by Quack's kernel"
     archs = ("sm_100a",)
     knobs = (
         SWAP_AB,
@@ -335,6 +337,7 @@ class QuackSm120Template(QuackTemplate):
     """The template of ``quack_sm120``: ``GemmSm120``, persistent, for GPUs without tensor memory and clusters."""
 
     name = "quack_sm120"
+    summary = "matrix products on sm_120, by Quack's kernel"
     archs = ("sm_120a",)
     knobs = (
         SCHEDULE,

@@ -43,6 +43,7 @@ class QuackVarlenTemplate(LibraryTemplate[GroupedProblem]):
     """The template of ``quack_varlen``: ``GemmSm90`` of variable m, persistent with a static schedule."""
 
     name = "quack_varlen"
+    summary = "products of experts on Hopper, by Quack's kernel"
     library = QUACK
     sources = ("build.py", "quack_build.py", "quack_varlen_build.py")
     workload = "tilescout.spaces.grouped:Grouped"

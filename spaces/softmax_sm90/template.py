@@ -147,6 +147,7 @@ class SoftmaxSm90Template(KernelTemplate[RowwiseProblem]):
     """
 
     name = "softmax_sm90"
+    summary = "softmax of rows on Hopper, by our kernel"
     package = "tilescout.spaces.softmax_sm90"
     sources = ("exchange.py", "kernel.py", "layout.py")
     workload = "tilescout.spaces.rowwise:Softmax"

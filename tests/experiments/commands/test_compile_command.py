@@ -16,7 +16,7 @@ ARGUMENTS = ("compile", "gemm_sm90", "--problem", "4096x4096x4096", "--processes
 def test_kernels_are_built_once_and_a_damaged_one_is_refused(run_command: Run, tmp_path: Path) -> None:
     first = run_command(tmp_path, *ARGUMENTS)
     assert first.returncode == 0
-    assert "2 configurations: 2 compiled in" in first.stdout
+    assert "2 compiled in" in first.stdout
     assert "registers a thread" in first.stdout
 
     artifacts = tmp_path / ".tilescout" / "artifacts"
@@ -30,7 +30,7 @@ def test_kernels_are_built_once_and_a_damaged_one_is_refused(run_command: Run, t
 
     second = run_command(tmp_path, *ARGUMENTS)
     assert second.returncode == 0
-    assert re.search(r": 0 compiled in 0\.\d s, 2 in the store already, 0 failed", second.stdout)
+    assert re.search(r"0 compiled in 0\.\d s, 2 in the store already\n", second.stdout)
     assert {path: path.stat().st_mtime_ns for path in artifacts.rglob("*")} == state
 
     library = records[0].with_name("kernel.so")

@@ -1,5 +1,7 @@
 """``tilescout suites`` and ``tilescout suite from-model``: products of models, counted without a GPU."""
 
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from tilescout.experiments.commands.from_model import record
+from tilescout.experiments.commands.from_model import load_factory, record
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import ProblemError
@@ -112,12 +114,30 @@ def test_a_model_that_needs_no_memory_takes_none() -> None:
     ("factory", "answer"),
     [
         (lambda: 3, "returned int: expected"),
-        (lambda: (nn.Linear(4, 4), (torch.empty(2, 5),)), "the call failed"),
+        (lambda: (nn.Linear(4, 4), (torch.empty(2, 5),)), "the call failed: RuntimeError: a and b must have same"),
     ],
 )
 def test_a_call_that_fails_is_told(factory, answer: str) -> None:
     with pytest.raises(ProblemError, match=answer):
         record(factory, None, training=False)
+
+
+@pytest.mark.parametrize(
+    ("source", "answer"),
+    [
+        ("make = 3", "can't be called without arguments: 3 is not a callable object"),
+        ("def make(width): ...", "can't be called without arguments: missing a required argument: 'width'"),
+        ("1 / 0", "can't import faulty_model:make: ZeroDivisionError: division by zero ("),
+    ],
+)
+def test_a_factory_that_can_not_be_called_is_told(
+    source: str, answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "faulty_model.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "faulty_model", raising=False)
+    with pytest.raises(ProblemError, match=re.escape(answer)):
+        load_factory("faulty_model:make")
 
 
 def test_a_recorded_model_is_a_suite(

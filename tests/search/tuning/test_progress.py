@@ -17,12 +17,14 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> TuneResult:
     return tune("gemm_sm90", "512x512x512:bf16", sampler="random", budget=3, device="replay", store=store, mlflow=False)
 
 
-def test_the_reason_why_a_search_ended_is_told(result: TuneResult) -> None:
-    assert why_ended(replace(result, stopped="little to gain"), Budget(trials=64)) == "stopped by itself"
-    assert why_ended(result, Budget(trials=3)) == "all trials are done"
-    assert why_ended(result, Budget(gpu_seconds=result.gpu_seconds)) == "the GPU seconds are spent"
-    assert why_ended(replace(result, seconds=9.0), Budget(seconds=8.0)) == "the time is up"
-    assert why_ended(result, Budget(trials=64)) == "nothing is left to try"
+def test_the_reason_why_searches_of_one_budget_ended_is_told(result: TuneResult) -> None:
+    by_itself = replace(result, stopped="little to gain")
+    assert why_ended([by_itself], Budget(trials=64)) == "stopped by itself"
+    assert why_ended([by_itself, result], Budget(trials=6)) == "all trials are done"
+    assert why_ended([result], Budget(trials=3)) == "all trials are done"
+    assert why_ended([result] * 2, Budget(gpu_seconds=2 * result.gpu_seconds)) == "the GPU seconds are spent"
+    assert why_ended([result, replace(result, seconds=9.0)], Budget(seconds=8.0)) == "the time is up"
+    assert why_ended([by_itself, result], Budget(trials=7)) == "nothing is left to try"
 
 
 def test_the_bar_shows_the_best_what_comes_behind_the_trials_and_the_end(

@@ -1,6 +1,9 @@
 """All problems of a suite together, on the shipped table, in a real MLflow store."""
 
+import os
+import signal
 from concurrent.futures import Future
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -10,13 +13,13 @@ from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.engines.engine import FEWEST
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.samplers.guided.prior import Prior
-from tilescout.search.studies.records import StudyInfo, StudyResult
+from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tracking import MlflowTracker, SuiteInfo, SuiteRun
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions
-from tilescout.search.tuning.suite import tune_suite
+from tilescout.search.tuning.suite import SuiteInterrupted, tune_suite
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
@@ -73,6 +76,24 @@ def test_what_is_tried_first_is_compiled_before_any_problem_has_the_gpu(table: T
 
 def indices(results: list[StudyResult]) -> list[list[int]]:
     return [[trial.index for trial in result.trials] for result in results]
+
+
+def test_ctrl_c_in_mid_suite_hands_out_what_is_finished_and_ends_within_a_trial(table: Table, tmp_path: Path) -> None:
+    shown = count(1)
+
+    def interrupt(problem: Problem, trial: TrialRecord) -> None:
+        if next(shown) == 7:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    options = TuneOptions("random", 0, Budget(trials=30), tmp_path)
+    with pytest.raises(SuiteInterrupted) as ended:
+        tune_suite(ReplayEngine(table, TEMPLATE), PROBLEMS, options, on_trial=interrupt, slice=5)
+
+    found = ended.value.results
+    assert [result.info.problem for result in found] == list(PROBLEMS[: len(found)])
+    assert 7 <= sum(len(result.trials) for result in found) < 30
+    resumed = search(table, tmp_path, resume=True, trials=30)
+    assert indices(resumed) == indices(search(table, tmp_path / "whole", trials=30))
 
 
 def test_all_problems_share_one_budget_and_each_starts_with_its_default(table: Table, tmp_path: Path) -> None:
