@@ -27,7 +27,10 @@ def ui(store: Path, mlflow_uri: str | None, host: str, port: int) -> int:
         raise StoreError(f"no MLflow store in {store}: `tilescout tune` makes one")
     uri, root = (mlflow_uri, None) if mlflow_uri else default_store(store)
 
+    def begin() -> None:  # no bar: MLflow prints lines of its own meanwhile
+        click.echo("MLflow starts, which takes some seconds", err=True)
+
     def announce() -> None:
         click.echo(f"MLflow UI: {address(FRONT_PAGE, host, port)} (Ctrl-C ends it)", err=True)
 
-    return serve(uri, root, host, port, announce)
+    return serve(uri, root, host, port, begin, announce)

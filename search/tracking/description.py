@@ -73,7 +73,7 @@ class Place:
 def describe(result: StudyResult, place: Place, children: Mapping[int, str], plots: Sequence[str] = ()) -> str:
     """The description of the parent run, in Markdown.
 
-    MLflow folds a description after some three lines, so what was found and the link to the trials come first.
+    MLflow folds a description after some four lines, so what was found and the link to the trials come first.
 
     Parameters
     ----------
@@ -105,7 +105,6 @@ def describe(result: StudyResult, place: Place, children: Mapping[int, str], plo
             _library_row(info, reference),
             *_library_best_rows(result, reference),
             "",
-            f"- best configuration: `{best.configuration if best is not None else 'none'}`",
             f"- default configuration: `{info.default}`",
             f"- {len(result.trials)} trials{f' of {info.size:,} configurations' if info.size else ''}, "
             f"{failed} of them failed, {pruned} pruned; "
@@ -120,7 +119,8 @@ def describe(result: StudyResult, place: Place, children: Mapping[int, str], plo
             *(f"\n![{CAPTIONS[name]}](get-artifact?path={name}.png&run_uuid={place.run})" for name in plots),
         ]
     )
-    head = f"**{_plain(verdict(result))}**"
+    found = f"Best configuration: `{best.configuration}`\n" if best is not None else ""
+    head = f"{found}**{_plain(verdict(result))}**"
     return head + _link(result, place.trials, children, fields.TAG_LENGTH - len(head) - len(tail)) + tail
 
 

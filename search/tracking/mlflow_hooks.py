@@ -52,6 +52,10 @@ _LONGEST = 500  # characters of a parameter's value
 _DIGITS = 8  # of a child's number, in hexadecimal, in its id
 
 
+# Pixels of the columns of a table: MLflow's own widths cut names so that two look the same.
+_NAME_WIDTH, _HEADING_WIDTH, _LETTER_WIDTH = 270, 30, 7
+
+
 @dataclass(frozen=True)
 class View:
     """The columns of an experiment's table of runs, and their order.
@@ -73,6 +77,11 @@ class View:
 
     def tag(self) -> str:
         """The value of `VIEW_TAG`."""
+        widths = {"attributes.`Run Name`": _NAME_WIDTH} | {
+            f"{kind}.`{name}`": _HEADING_WIDTH + _LETTER_WIDTH * len(name)
+            for kind, names in (("metrics", self.metrics), ("params", self.params))
+            for name in names
+        }
         columns = [f"metrics.`{name}`" for name in self.metrics] + [f"params.`{name}`" for name in self.params]
         state = {
             "searchFilter": "",
@@ -83,8 +92,8 @@ class View:
             "datasetsFilter": [],
             "modelVersionFilter": "All Runs",
             "selectedColumns": columns,
-            "columnOrder": [],
-            "columnWidths": {},
+            "columnOrder": list(widths),
+            "columnWidths": widths,
             "runsExpanded": {},
             "runsPinned": [],
             "runsHidden": [],

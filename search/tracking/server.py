@@ -12,6 +12,7 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import time
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from contextlib import ExitStack, closing, suppress
 from importlib.metadata import entry_points
@@ -25,6 +26,7 @@ from tilescout.search.tracking.store import artifact_folder, sqlite_file
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.processes import module_command, safe_environment
 
+_MOMENT = 0.1  # seconds between two looks whether the server listens
 _APP = "tilescout"  # among MLflow's plugins, which pyproject.toml registers
 _SCRIPT = """<script>
 function first(key, value) { localStorage.getItem(key) === null && localStorage.setItem(key, value) }
@@ -73,6 +75,7 @@ def serve(
     host: str,
     port: int,
     begin: Callable[[], None] = lambda: None,
+    ready: Callable[[], None] = lambda: None,
 ) -> int:
     """Run the MLflow UI on a store until it is stopped; call it from the main thread.
 
@@ -86,6 +89,8 @@ def serve(
         Where to listen.
     begin
         Called before the server starts, once nothing is in its way.
+    ready
+        Called once the server listens, which takes seconds: a link that is opened sooner would be refused.
 
     Returns
     -------
@@ -138,6 +143,10 @@ def serve(
         stack.callback(stop, signal.SIGTERM, None)  # no process is left behind, however this function ends
         for number in (signal.SIGINT, signal.SIGTERM):
             stack.callback(signal.signal, number, signal.signal(number, stop))
+        while server.poll() is None and not _listens(host, port):
+            time.sleep(_MOMENT)
+        if server.poll() is None and not stopped:
+            ready()
         code = server.wait()
         if stopped:
             return 0
@@ -163,6 +172,12 @@ def _check_free(host: str, port: int) -> None:
             probe.bind(address)
     except (OSError, OverflowError) as error:
         raise StoreError(f"can't listen on {host}:{port} ({error}): choose another host or port") from error
+
+
+def _listens(host: str, port: int) -> bool:
+    with suppress(OSError), socket.create_connection((host, port), timeout=_MOMENT):
+        return True
+    return False
 
 
 def create_app() -> App:

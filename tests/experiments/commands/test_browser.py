@@ -149,8 +149,15 @@ def test_the_front_page_is_two_clicks_from_the_best_configuration(
     expect(fresh.get_by_text("1 matching run", exact=False)).to_be_visible()  # the study, and none of its trials
     for column in ("best_speedup_over_library", "trials", "cost_gpu_seconds"):
         expect(fresh.get_by_role("columnheader", name=column).first).to_be_visible()
+    heading = fresh.get_by_role("columnheader", name="best_speedup_over_library").locator("span").first
+    assert heading.evaluate("each => each.scrollWidth <= each.clientWidth")  # it is not cut
     fresh.get_by_role("link", name=re.compile("^random ")).first.click()
     expect(fresh.get_by_text(re.compile(rf"^Best: {result.best.measurement.time_us:.2f} µs"))).to_be_visible()
+    found = fresh.locator("code", has_text=str(result.best.configuration)).bounding_box()
+    folded = fresh.get_by_text("Show more", exact=True).bounding_box()
+    assert found is not None
+    assert folded is not None
+    assert found["y"] + found["height"] < folded["y"]  # without another click
     fresh.close()
 
 
