@@ -100,7 +100,7 @@ def test_the_speed_over_it_is_in_all_that_is_shown_and_stored(searched: tuple[St
     assert "guess=" in fields.result_tags(result)["library_best"]
 
     suite = StringIO()
-    print_suite([result], "a suite", Console(file=suite, width=200))
+    print_suite([result], 1, "a suite", Console(file=suite, width=200))
     assert "vs cuBLASLt's best" in suite.getvalue()
     assert f"library's speed and {over.value:.4f} of cuBLASLt's best over 1 of 1" in suite.getvalue()
     assert f"| {said} |" in described_suite([result])
