@@ -28,7 +28,7 @@ def check_plots(folder: Path) -> None:
         If it can't, or has.
     """
     make_folder(folder)
-    for path in folder.glob(f"*{_SUFFIX}"):
+    for path in folder.glob(f"*-left-out{_SUFFIX}"):
         check_replaceable(path, "a plot", is_matplotlib, StoreError)
 
 

@@ -145,7 +145,7 @@ class Table:
                 check_columns(card, file.schema_arrow, file.metadata.num_rows)
                 _check_declared(content, file.metadata)
                 # Arrow's pool of threads, once it was used, aborts one process in 50 while it ends, on a busy machine
-                # (apache/arrow#34314; 3 of 70 with Arrow 24, 2026-11-22).
+                # (apache/arrow#34314; 3 of 150 with Arrow 25, 2026-11-22).
                 data = file.read(use_threads=False)
             except (pa.ArrowException, OSError, ValueError) as error:
                 raise TableError(f"not a Parquet file: {str(error).splitlines()[0]}") from error
