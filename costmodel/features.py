@@ -2,7 +2,8 @@
 
 Two levels. The generic features are the knobs themselves, under their names: any space has them. The features of a
 tiled matrix product say what the hardware must do for a configuration; they exist where its template describes a
-`Tiling`, and make different problems and releases of a kernel comparable.
+`Tiling`, and make different problems and releases of a kernel comparable. Those of grouped products are in
+`tilescout.costmodel.grouped`.
 
 Features of a tiled product, all dimensionless or with the unit named, those of wide range as binary logarithms:
 
@@ -52,6 +53,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.costmodel.arrays import Floats
+from tilescout.costmodel.grouped import grouped_features
 from tilescout.costmodel.roofline import parts_us
 from tilescout.costmodel.work import work_of
 from tilescout.spaces.constraints import Columns
@@ -133,9 +135,13 @@ def space_features(space: SearchSpace, template: KernelTemplate | None = None) -
     template
         Describes how they divide the work. Without one, or if it describes no tiling, the features are the knobs.
     """
+    knobs = knob_features(space.knobs, space.columns)
+    grouped = template.grouped_tiling(space.columns, space.problem) if template is not None else None
+    if grouped is not None:
+        return Features.of(knobs | grouped_features(grouped, space.device))
     tiling = template.tiling(space.columns, space.problem) if template is not None else None
     if tiling is None:
-        return Features.of(knob_features(space.knobs, space.columns))
+        return Features.of(knobs)
     return Features.of(tiling_features(tiling, space.device))
 
 

@@ -27,6 +27,7 @@ from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.workloads import Workload, load_workload
 
 if TYPE_CHECKING:
+    from tilescout.spaces.grouped_tiling import GroupedTiling
     from tilescout.spaces.tiling import Tiling
 
 
@@ -170,6 +171,10 @@ class KernelTemplate(ABC, Generic[P]):
     def is_tiled(self) -> bool:
         """Whether it describes how its configurations divide a matrix product."""
         return type(self).tiling is not KernelTemplate.tiling
+
+    def grouped_tiling(self, columns: Columns, problem: P) -> "GroupedTiling | None":
+        """How configurations, given as columns of knob values, divide a grouped product; None if they compute none."""
+        return None
 
     def space(self, problem: P, device: Device) -> SearchSpace[P]:
         """The legal configurations for a problem on a device.

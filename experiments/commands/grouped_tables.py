@@ -35,11 +35,13 @@ def _times_of(table: Table, problems: list[GroupedProblem]) -> GroupedTimes:
     timed: list[tuple[int, int, float, float]] = []
     for at, problem in enumerate(problems):
         for row in map(int, table.rows(problem)):
-            timing = table.measurement(row).timing
-            if timing is not None:
-                number = numbers.setdefault(table.configuration(row), len(numbers))
-                timed.append((number, at, timing.ratio, timing.ratio_high))
-    missing = set(range(len(problems))) - {at for _, at, _, _ in timed}
+            measured, library_us = table.measurement(row), table.card.baselines[problem].library_us
+            number = numbers.setdefault(table.configuration(row), len(numbers))
+            if measured.timing is not None:
+                timed.append((number, at, measured.timing.ratio, measured.timing.ratio_high))
+            elif measured.pilot_us is not None:  # too slow to be timed: a rough time, which proves nothing
+                timed.append((number, at, measured.pilot_us / library_us, np.inf))
+    missing = set(range(len(problems))) - {at for _, at, _, high in timed if high < np.inf}
     if missing:
         raise TableError(f"table {table.path}: no kernel of {problems[min(missing)]} was timed")
     ratio = np.full((len(numbers), len(problems)), np.inf)

@@ -38,7 +38,7 @@ class GroupedTimes:
         The kernels.
     ratio, high
         Times over the library's, and the far ends of their 95 % intervals, of shape [configurations, problems];
-        infinite where one was not timed.
+        infinite where they are not known.
     """
 
     problems: tuple[GroupedProblem, ...]

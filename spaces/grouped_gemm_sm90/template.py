@@ -23,6 +23,7 @@ from tilescout.spaces.gemm_sm90.layout import (
 from tilescout.spaces.gemm_sm90.rules import ROWS, TURNS, sharing_groups
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.grouped_gemm_sm90.layout import MOST_EXPERTS, shared_memory
+from tilescout.spaces.grouped_tiling import GroupedTiling
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import Built, KernelTemplate
@@ -190,6 +191,19 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         return math.prod(int(configuration[name]) for name in ("cluster_m", "cluster_n"))
+
+    def grouped_tiling(self, columns: Columns, problem: GroupedProblem) -> GroupedTiling:
+        swap = columns["swap_ab"] == 1
+        return GroupedTiling(
+            problem=problem,
+            rows=np.where(swap, columns["tile_n"], columns["tile_m"]),
+            columns=np.where(swap, columns["tile_m"], columns["tile_n"]),
+            depth=columns["tile_k"],
+            cluster_rows=np.where(swap, columns["cluster_n"], columns["cluster_m"]),
+            cluster_columns=np.where(swap, columns["cluster_m"], columns["cluster_n"]),
+            stages=columns["stages"],
+            trim=np.asarray(columns["trim"] == 1),
+        )
 
     def warm_up(self) -> None:
         super().warm_up()

@@ -1,0 +1,49 @@
+"""Features of grouped products, against tiles that are counted one by one."""
+
+import numpy as np
+import pytest
+
+from tilescout.costmodel.features import space_features
+from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.grouped import GroupedProblem
+from tilescout.spaces.templates import find_template
+
+TEMPLATE, H200 = find_template("grouped_gemm_sm90"), DEVICES["h200"]
+
+
+def counted(sizes: tuple[int, ...], rows: int, blocks: int, trim: bool) -> tuple[float, float]:
+    """Tiles along the tokens that are walked, and multiplied."""
+    walked = multiplied = 0.0
+    for size in sizes:
+        tiles = -(-size // (rows * blocks)) * blocks
+        walked += tiles
+        for tile in range(tiles):
+            filled = min(max(size - tile * rows, 0), rows)
+            multiplied += 1 if not trim or filled > rows / 2 else 0.5 * (filled > 0)
+    return walked, multiplied
+
+
+@pytest.mark.parametrize("routing", ["balanced", "zipf-1.3", "one", "recorded-0.5.65.128.1.200.33.64"])
+def test_tiles_are_those_that_one_counts(routing: str) -> None:
+    problem = GroupedProblem.parse(f"8x496x1536x2048:bf16:{routing}")
+    space = TEMPLATE.space(problem, H200)
+    some = space.subset(space.sample(60, np.random.default_rng(0)))
+    tiling = TEMPLATE.grouped_tiling(some.columns, problem)
+    assert tiling is not None
+    walked, multiplied = tiling.token_tiles()
+    for at in range(len(some)):
+        rows, blocks, trim = int(tiling.rows[at]), int(tiling.cluster_rows[at]), bool(tiling.trim[at])
+        each = [counted(draw.groups, rows, blocks, trim) for draw in problem.draws]
+        assert (walked[at], multiplied[at]) == pytest.approx(np.mean(each, axis=0))
+
+
+def test_features_are_finite_from_one_token_on_and_tell_routings_apart() -> None:
+    found = {}
+    for text in ("128x8x1536x2048:bf16:balanced", "128x4096x1536x2048:bf16:balanced", "128x4096x1536x2048:bf16:one"):
+        space = TEMPLATE.space(TEMPLATE.parse(text), H200)
+        features = space_features(space.subset(np.arange(0, len(space), 997)), TEMPLATE)
+        assert np.isfinite(features.values).all()
+        found[text] = {name: features.values[:, at].mean() for at, name in enumerate(features.names)}
+    few, many, one = found.values()
+    assert few["fill"] < many["fill"] < one["fill"]
+    assert one["time_memory"] < few["time_memory"] < many["time_memory"]
