@@ -41,7 +41,7 @@ def relative_model(space: str, device: str) -> Path | None:
     folder = Path(str(files("tilescout.costmodel").joinpath("pretrained")))
     models = sorted(path for path in folder.glob("*.npz") if path.stem.endswith(ending))
     others = {path.stem.removesuffix(ending): path for path in models}
-    return next((path for name, path in others.items() if name != space and _is_tiled(name)), None)
+    return next((path for name, path in others.items() if name != space and _is_relative(name)), None)
 
 
 def doubted(prediction: Prediction) -> Prediction:
@@ -81,6 +81,11 @@ class Likeness:
     def points(self, features: Features) -> Floats:
         """Points of shape [configurations, coordinates], also of another problem's configurations."""
         return np.asarray((features.values[:, self.kept] - self.least) / self.span)
+
+
+def _is_relative(space: str) -> bool:
+    """Whether others may have the model of this space; a library's own algorithms are known by numbers alone."""
+    return _is_tiled(space) and not find_template(space).loader
 
 
 def _is_tiled(space: str) -> bool:

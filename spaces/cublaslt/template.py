@@ -23,6 +23,7 @@ _NVJET = 66  # the number of the algorithm that has the library's kernels for Ho
 # those whose columns are a multiple of 64, the second with clusters that are longer along the columns, and the third
 # with tiles that are too large for the registers of one group of warps.
 _ROWS_FIRST, _ALONG_COLUMNS, _TWO_GROUPS = 1, 2, 4
+_OLDER_MMA = 8  # columns of a matrix instruction before Hopper (mma.m16n8k16), which the older algorithms use
 _EPILOGUE = 32 * 1024  # bytes of shared memory for a part of a tile of the result, at most
 _FIRST = 8  # guesses that a search tries first: timing them takes milliseconds
 
@@ -116,7 +117,7 @@ class CublasLtTemplate(KernelTemplate[GemmProblem]):
             along_m=np.asarray(option & _ALONG_COLUMNS == 0),
             warp_groups=groups,
             ping_pong=np.zeros(len(rows), dtype=np.bool_),
-            mma_columns=np.minimum(np.where(option & _ROWS_FIRST, rows, wide), 256),
+            mma_columns=np.where(newest, np.minimum(np.where(option & _ROWS_FIRST, rows, wide), 256), _OLDER_MMA),
             accumulators=np.maximum(rows * wide // (128 * groups), 1),
             shared_memory=np.minimum(1024 + epilogue + stages * stage, available),
             early_launch=np.zeros(len(rows), dtype=np.bool_),

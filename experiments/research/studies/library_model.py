@@ -119,12 +119,12 @@ def judged(
 @click.argument("times", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--device", default="h200", show_default=True, help="The device that they were taken on.")
 @click.option("--most", type=click.IntRange(min=1), default=1500, show_default=True, help="Random rows of a problem.")
-@click.option("--trees", type=click.IntRange(min=1), default=32, show_default=True, help="Of the forest.")
-@click.option("--leaf", type=click.IntRange(min=1), default=3, show_default=True, help="Fewest rows of a leaf.")
+@click.option("--trees", type=click.IntRange(min=1), default=16, show_default=True, help="Of the forest.")
+@click.option("--leaf", type=click.IntRange(min=1), default=4, show_default=True, help="Fewest rows of a leaf.")
 @click.option(
     "--folds", type=click.IntRange(min=2), default=6, show_default=True, help="Parts; a forest learns from all but one."
 )
-@click.option("--least", default=15.0, show_default=True, help="Judge on problems whose best takes so many µs.")
+@click.option("--least", default=0.0, show_default=True, help="Judge on problems whose best takes so many µs.")
 @click.option("--model", "path", type=click.Path(path_type=Path), help="Write the model of all problems here.")
 @seed_option
 def main(
@@ -156,7 +156,16 @@ def main(
             f"within 1 % on {(here <= 0.01).sum()} and within 3 % on {(here <= 0.03).sum()} of {len(here)}",
             highlight=False,
         )
-    run.keep({"trials": TRIALS, "regrets": found})
+    summary = {
+        str(trials): {
+            "median": float(np.median(here)),
+            "90th percentile": float(np.quantile(here, 0.9)),
+            "within 1 %": int((here <= 0.01).sum()),
+        }
+        for trials, here in zip(TRIALS, table.T, strict=True)
+    }
+    learned = {"problems": len(found), "screened": sum(len(one.us) for one in screened)}
+    run.keep({**learned, "trials": TRIALS, "after": summary, "regrets": found})
     if path is not None:
         model = ForestModel(options)
         model.fit(samples)
