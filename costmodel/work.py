@@ -71,7 +71,7 @@ def work_of(tiling: Tiling, device: Device) -> Work:
     blocks = t.cluster_m * t.cluster_n * within
     at_once = clusters_at_once(blocks, device)
     running = np.minimum(units, at_once)
-    shared = np.asarray(t.shared_waves) > 0
+    shared = np.asarray(t.shares_evenly)
     waves = np.where(shared, units / at_once, ceil_div(units, at_once))
     steps = ceil_div(ceil_div(problem.k, t.split_k), t.depth)
 

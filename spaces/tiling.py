@@ -54,8 +54,8 @@ class Tiling:
     split_in_cluster
         Whether the blocks that share a tile are in one cluster, in all configurations. Otherwise each of them is a unit
         of work of its own.
-    shared_waves
-        Rounds of the grid whose tiles all clusters share evenly along k (stream-K), so that the last one is full.
+    shares_evenly
+        Whether all clusters share the tiles of the last round evenly along k (stream-K), so that it is full.
     """
 
     product: GemmProblem
@@ -75,7 +75,7 @@ class Tiling:
     shared_memory: Integers
     early_launch: Mask
     split_in_cluster: bool = True
-    shared_waves: Integers | int = 0
+    shares_evenly: Mask | bool = False
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -17,7 +17,7 @@ from tilescout.spaces.templates import Built
 FUNCTION = "gemm_streamk_sm90"
 
 
-def build_object(shape: GemmShape, split: int, stream_k: int, problem: GemmProblem, path: Path) -> Built:
+def build_object(shape: GemmShape, split: int, stream_k: bool, problem: GemmProblem, path: Path) -> Built:
     """Write the object file: ``gemm_streamk_sm90(a, b[, alpha][, bias], d, max_clusters[, workspace])``.
 
     All sizes are dynamic; contiguous rows are promised to be multiples of 16 bytes. The kernels run on the caller's

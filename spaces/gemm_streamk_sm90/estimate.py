@@ -41,7 +41,8 @@ def cycles(tiling: Tiling, device: Device) -> NDArray[np.float64]:
     tiles = ceil_div(problem.m, t.rows * t.cluster_m) * ceil_div(problem.n, t.columns * t.cluster_n) * problem.batch
     at_once = clusters_at_once(blocks, device)
     steps = ceil_div(problem.k, t.depth)
-    evenly, shared = t.shared_waves > 0, (t.shared_waves > 0) | (t.split_k > 1)
+    evenly = np.asarray(t.shares_evenly)
+    shared = evenly | (t.split_k > 1)
     waves = np.where(evenly, tiles / at_once, ceil_div(tiles * t.split_k, at_once))  # of a tile, or of a part of one
     multiplying = area * t.depth * size / (OPERATION_BYTES_A_CYCLE / 2)
     loading = (t.rows / t.cluster_n + t.columns / t.cluster_m) * t.depth * size / RATES.loading

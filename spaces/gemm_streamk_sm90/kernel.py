@@ -36,16 +36,16 @@ class GemmStreamKSm90(GemmSm90):
     split
         Parts of each tile, if not `stream_k`.
     stream_k
-        Waves whose tiles all clusters share evenly.
+        Whether all clusters share the tiles of the last wave evenly.
     """
 
     split: int
-    stream_k: int
+    stream_k: bool
 
     @property
     def shares(self) -> bool:
         """Whether a tile may have several parts."""
-        return self.split > 1 or self.stream_k > 0
+        return self.split > 1 or self.stream_k
 
     @cute.jit
     def run(self, *arguments: Any) -> None:
@@ -70,7 +70,7 @@ class GemmStreamKSm90(GemmSm90):
         )
         counts = (order.count_m, order.count_n, order.batches)
         steps = Int32(cute.ceil_div(cute.size(left, mode=[1]), shape.tile_k))
-        if cutlass.const_expr(self.stream_k > 0):
+        if cutlass.const_expr(self.stream_k):
             clusters = cutlass.min(clusters, most_clusters(shape.cluster_m * shape.cluster_n))
         partition = self.partition(order.count(), steps, clusters)
         store_d, d_tma = self.store_atom(d)

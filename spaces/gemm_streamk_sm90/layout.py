@@ -18,7 +18,7 @@ def most_clusters(blocks: Any) -> Any:
 def slots(split: Any, stream_k: Any, tiles: Any, steps: Any, blocks: Any) -> Any:
     """The most slots of sums, each a tile of every block of a cluster, whatever the number of clusters."""
     clusters = most_clusters(blocks)
-    evenly = clusters + np.minimum(tiles, stream_k * clusters) - 1
+    evenly = clusters + np.minimum(tiles, clusters) - 1
     return np.where(stream_k > 0, evenly, tiles * (np.minimum(split, steps) + 1) - 1)
 
 

@@ -73,7 +73,7 @@ def slot(part: Any, tile: Any) -> Any:
 
 
 def divide(
-    split: Any, stream_k: Any, tiles: Any, steps: Any, clusters: Any, least: Callable[[Any, Any], Any] = min
+    split: Any, stream_k: bool, tiles: Any, steps: Any, clusters: Any, least: Callable[[Any, Any], Any] = min
 ) -> Partition:
     """The partition of tiles that have `steps` steps each.
 
@@ -82,7 +82,8 @@ def divide(
     split
         Parts of each tile, unless `stream_k`; each part has a step or more.
     stream_k
-        Waves whose tiles all clusters share evenly: the last, which may not be full, and so many before it.
+        Whether all clusters share the tiles of the last wave, which may not be full, evenly. (To share the full wave
+        before it as well was never the best: `experiments/results/stream-k.md`.)
     tiles, steps
         Tiles, and steps of each.
     clusters
@@ -92,5 +93,5 @@ def divide(
     """
     if not stream_k:
         return Partition(tiles, steps, tiles, tiles * least(split, steps), least)
-    shared = least((tiles - 1) % clusters + 1 + (stream_k - 1) * clusters, tiles)
+    shared = (tiles - 1) % clusters + 1
     return Partition(tiles, steps, shared, least(clusters, shared * steps), least)

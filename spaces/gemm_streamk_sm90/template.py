@@ -34,7 +34,7 @@ KNOBS = (
     Knob(
         "split", (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32), "parts of each tile along k, each for another cluster"
     ),
-    Knob("stream_k", (0, 1, 2), "waves of tiles that all clusters share evenly: the last, and the full one before it"),
+    Knob("stream_k", (0, 1), "whether all clusters share the last wave of tiles evenly"),
 )
 
 
@@ -81,8 +81,7 @@ def _waves_are_uneven(columns: Columns, problem: GemmProblem, device: Device) ->
     at_once = clusters_at_once(blocks, device)
     deep = tiles * steps >= _FEWEST_STEPS * at_once
     uneven = (tiles % at_once != 0) & (tiles <= _MOST_WAVES * at_once)
-    full_one = (columns["stream_k"] < 2) | (tiles > at_once)
-    return np.asarray((columns["stream_k"] == 0) | (deep & uneven & full_one))
+    return np.asarray((columns["stream_k"] == 0) | (deep & uneven))
 
 
 def _turns_are_taken(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
@@ -144,7 +143,7 @@ CONSTRAINTS = (
     Constraint(
         "waves",
         f"the last of at most {_MOST_WAVES} waves is shared if it is not full, with {_FEWEST_STEPS} steps or more for "
-        "each cluster, and another one if there is one before it",
+        "each cluster",
         ("swap_ab", "tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "stream_k"),
         _waves_are_uneven,
     ),
@@ -219,7 +218,7 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
             gemm_sm90.TEMPLATE.tiling(_whole(columns), problem),
             split_k=columns["split"],
             split_in_cluster=False,
-            shared_waves=columns["stream_k"],
+            shares_evenly=np.asarray(columns["stream_k"] == 1),
         )
 
     def warm_up(self) -> None:
@@ -229,7 +228,7 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
         from tilescout.spaces.gemm_streamk_sm90.build import build_object
 
         shape = shape_of(configuration)
-        split, stream_k = int(configuration["split"]), int(configuration["stream_k"])
+        split, stream_k = int(configuration["split"]), configuration["stream_k"] == 1
         return build_object(shape, split, stream_k, GemmProblem.small(signature), path)
 
     @property
@@ -243,7 +242,7 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
 def _candidates(problem: GemmProblem, device: Device) -> Columns:
     """The default configurations of ``gemm_sm90``, each in its order or in the plain one, shared in every way."""
     given = gemm_sm90.TEMPLATE.portfolio(problem, device)
-    ways = [*((split, 0) for split in KNOBS[-2].values), *((1, waves) for waves in KNOBS[-1].values if waves)]
+    ways = [*((split, 0) for split in KNOBS[-2].values), (1, 1)]
     each, plain = np.divmod(np.arange(len(given) * len(ways) * 2), 2)
     at, way = np.divmod(each, len(ways))
     columns = {knob.name: np.array([one[knob.name] for one in given])[at] for knob in KNOBS[:-2]}
