@@ -24,6 +24,8 @@ MOST_KERNELS = 4
 ENOUGH = 0.03
 """No more kernels are taken once the worst measured regret is at most this, as a share."""
 _EXCHANGES = 20
+_STEPS = 8  # between two measured numbers of tokens
+_NEARER = -1  # in the place of a kernel: whatever serves the nearer number of tokens that was measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +86,9 @@ def choose_grouped(times: GroupedTimes, count: int = MOST_KERNELS, enough: float
 
     They are chosen so that the mean square of the regret is least, with the same weight for each number of tokens.
     """
-    regret = np.minimum(times.regret, CAP)
-    tokens = np.array([problem.tokens for problem in times.problems])
+    usual = _usual(times, range(len(times.problems)))
+    regret = np.minimum(times.regret[:, usual], CAP)
+    tokens = np.array([times.problems[at].tokens for at in usual])
     _, place, often = np.unique(tokens, return_inverse=True, return_counts=True)
     weights = 1 / (often[place] * len(often))
     chosen: tuple[int, ...] = ()
@@ -96,36 +99,82 @@ def choose_grouped(times: GroupedTimes, count: int = MOST_KERNELS, enough: float
     return chosen
 
 
+def _usual(times: GroupedTimes, columns: Sequence[int]) -> list[int]:
+    """Those of some problems whose routing is usual: not all to one expert, unless there is no other.
+
+    No router sends all tokens to one expert where each goes to several. What serves must stand that without being
+    slower than the library, but is not chosen for it.
+    """
+    usual = [at for at in columns if times.problems[at].routing.kind != "one"]
+    return usual or list(columns)
+
+
 def serve(times: GroupedTimes, kernels: Sequence[int]) -> dict[int, int | None]:
     """Which of some kernels serves each measured number of tokens; None where the library does.
 
-    It is the one whose worst regret over the routings is least, of those that were proven as fast as the library with
-    each routing.
+    It is the one whose worst regret over the usual routings is least, of those that were proven as fast as the library
+    with each routing.
     """
     regret, served = times.regret, dict[int, int | None]()
     for tokens in times.sizes:
-        at = times.columns(tokens)
-        proven = [kernel for kernel in kernels if times.high[kernel, at].max() <= 1 + INDIFFERENCE]
-        served[tokens] = min(proven, key=lambda kernel: float(regret[kernel, at].max())) if proven else None
+        usual, proven = _usual(times, times.columns(tokens)), _proven(times, kernels, tokens)
+        served[tokens] = min(proven, key=lambda kernel: float(regret[kernel, usual].max())) if proven else None
     return served
 
 
-def grouped_stretches(served: Mapping[int, int | None]) -> list[Stretch]:
-    """The ranges of tokens: between two measured numbers each serves up to their geometric mean, the first from 1 on.
+def _proven(times: GroupedTimes, kernels: Sequence[int], tokens: int) -> list[int]:
+    """Those of some kernels that were as fast as the library with each routing of so many tokens."""
+    at = times.columns(tokens)
+    return [kernel for kernel in kernels if times.high[kernel, at].max() <= 1 + INDIFFERENCE]
 
+
+def grouped_stretches(times: GroupedTimes, kernels: Sequence[int]) -> list[Stretch]:
+    """The ranges of tokens that each of some kernels serves, the first from 1 on; None stands for the library.
+
+    Between two measured numbers of tokens the log of each time is taken to go evenly with the log of the tokens. There
+    serves what is fastest by that, of the kernels that were proven at both; without any, what serves the nearer one.
     Nothing serves more tokens than were measured.
     """
-    sizes = sorted(served)
-    ends = [math.isqrt(low * high) for low, high in pairwise(sizes)] + sizes[-1:]
-    found: list[Stretch] = []
+    served, found = serve(times, kernels), list[Stretch]()
+    points = [(size, served[size]) for size in times.sizes[:1]]
+    for low, high in pairwise(times.sizes):
+        points += [(size, _between(times, kernels, low, high, size)) for size in _inside(low, high)]
+        points.append((high, served[high]))
+    points = [(size, _nearer(served, size) if kernel == _NEARER else kernel) for size, kernel in points]
+    ends = [math.isqrt(before * after) for (before, _), (after, _) in pairwise(points)] + [points[-1][0]]
     start = 1
-    for size, end in zip(sizes, ends, strict=True):
-        if found and found[-1].kernel == served[size]:
+    for (_, kernel), end in zip(points, ends, strict=True):
+        if found and found[-1].kernel == kernel:
             found[-1] = replace(found[-1], high=end)
         else:
-            found.append(Stretch(start, end, served[size]))
+            found.append(Stretch(start, end, kernel))
         start = end + 1
     return found
+
+
+def _inside(low: int, high: int) -> list[int]:
+    """Numbers of tokens between two, in even steps of their logarithm."""
+    steps = np.exp(np.linspace(math.log(low), math.log(high), _STEPS + 1)[1:-1])
+    return sorted({round(float(step)) for step in steps} - {low, high})
+
+
+def _between(times: GroupedTimes, kernels: Sequence[int], low: int, high: int, tokens: int) -> int:
+    """The kernel that is expected to be the fastest for tokens between two measured numbers; `_NEARER` for none."""
+    both = [kernel for kernel in _proven(times, kernels, low) if kernel in _proven(times, kernels, high)]
+    columns = [{times.problems[at].routing: at for at in _usual(times, times.columns(size))} for size in (low, high)]
+    pairs = [(at, columns[1][routing]) for routing, at in columns[0].items() if routing in columns[1]]
+    if not both or not pairs:
+        return _NEARER
+    share, logs = math.log(tokens / low) / math.log(high / low), np.log(times.ratio)
+    left, right = np.array(pairs).T
+    expected = (1 - share) * logs[:, left] + share * logs[:, right]
+    behind = expected[both] - expected.min(axis=0)
+    return both[int(behind.max(axis=1).argmin())]
+
+
+def _nearer(served: Mapping[int, int | None], tokens: int) -> int | None:
+    """The choice for the measured number of tokens that is the nearest in ratio."""
+    return served[min(served, key=lambda size: abs(math.log(size / tokens)))]
 
 
 def served_regret(times: GroupedTimes, found: Sequence[Stretch]) -> Floats:

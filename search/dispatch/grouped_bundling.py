@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilescout.search.build.artifacts import ArtifactStore
-from tilescout.search.dispatch.grouped import GroupedTimes, choose_grouped, grouped_stretches, serve
+from tilescout.search.dispatch.dispatcher import used
+from tilescout.search.dispatch.grouped import GroupedTimes, choose_grouped, grouped_stretches
 from tilescout.search.dispatch.plan import Stretch
 from tilescout.search.export.from_studies import GroupedDispatched, Wanted, built_kernel
 from tilescout.search.export.grouped.dispatch import GroupedDispatch
@@ -61,12 +62,11 @@ def grouped_dispatched(
 
 
 def _dispatched(source: Source, times: GroupedTimes, store: ArtifactStore, named: Named) -> GroupedDispatched:
-    served = serve(times, choose_grouped(times))
-    found = grouped_stretches(served)
+    found = grouped_stretches(times, choose_grouped(times))
     arch = find_device(source.device).arch
     digests: dict[int | None, str] = {None: ""}
     kernels = {}
-    for number in sorted({kernel for kernel in served.values() if kernel is not None}):
+    for number in used(found):
         wanted = Wanted(
             source.space,
             source.space_hash,
@@ -79,7 +79,7 @@ def _dispatched(source: Source, times: GroupedTimes, store: ArtifactStore, named
         kernels[digests[number]] = (kernel, path)
     dispatch = GroupedDispatch(
         problem=times.product,
-        ranges=tuple(Range(each.low, each.high, digests[each.kernel], proven=True) for each in found),
+        ranges=tuple(Range(each.low, each.high, digests[each.kernel], _measured(times, each)) for each in found),
         table=source.name,
         measured_by=source.measured_by,
         versions=dict(source.versions),
@@ -88,6 +88,11 @@ def _dispatched(source: Source, times: GroupedTimes, store: ArtifactStore, named
         over_library=over_library(times, found),
     )
     return GroupedDispatched(source.device, dispatch, kernels)
+
+
+def _measured(times: GroupedTimes, stretch: Stretch) -> bool:
+    """Whether a number of tokens in a range was measured."""
+    return any(stretch.low <= size <= stretch.high for size in times.sizes)
 
 
 def over_library(times: GroupedTimes, found: Sequence[Stretch]) -> float:

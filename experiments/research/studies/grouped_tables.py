@@ -25,11 +25,11 @@ from tilescout.costmodel.evaluation import leave_out, quality
 from tilescout.costmodel.roofline import Roofline
 from tilescout.experiments.commands.grouped_tables import grouped_times
 from tilescout.experiments.research.runner import TABLES, Run, study
+from tilescout.search.dispatch.dispatcher import used
 from tilescout.search.dispatch.grouped import (
     GroupedTimes,
     choose_grouped,
     grouped_stretches,
-    serve,
     served_regret,
 )
 from tilescout.search.tables.table import Table
@@ -40,8 +40,13 @@ from tilescout.spaces.templates import find_template
 
 def served_by(learned: GroupedTimes, judged: GroupedTimes) -> Floats:
     """Regrets, as shares, on problems by ranges that were made from others; infinite where what serves has no time."""
-    found = grouped_stretches(serve(learned, choose_grouped(learned)))
+    found = grouped_stretches(learned, choose_grouped(learned))
     return np.asarray(np.expm1(served_regret(judged, found)))
+
+
+def usual(times: GroupedTimes) -> GroupedTimes:
+    """The times with usual routings: not all tokens to one expert, which no router does that chooses several."""
+    return times.take([at for at, problem in enumerate(times.problems) if problem.routing.kind != "one"])
 
 
 def without_sizes(times: GroupedTimes) -> list[float]:
@@ -129,7 +134,10 @@ def summary(tables: Sequence[Table], families: bool) -> dict[str, Any]:
     for table in tables:
         problems |= of_problems(table, times[table.path.stem])
     products = [each for held in times.values() for each in held]
-    seen = [value for each in products for value in served_by(each, each).tolist()]
+    seen, extreme = list[float](), list[float]()
+    for each in products:
+        for problem, value in zip(each.problems, served_by(each, each).tolist(), strict=True):
+            (extreme if problem.routing.kind == "one" else seen).append(value)
     found: dict[str, Any] = {
         "problems": problems,
         "rows": sum(map(len, tables)),
@@ -139,14 +147,12 @@ def summary(tables: Sequence[Table], families: bool) -> dict[str, Any]:
         "defaults_not_timed": sum(each["default"] is None for each in problems.values()),
         "trim": geometric_mean(each["untrimmed"] / each["best"] for each in problems.values()),
         "most_by_trim": max(each["untrimmed"] / each["best"] for each in problems.values()),
-        "kernels": {
-            str(each.product): len({one for one in serve(each, choose_grouped(each)).values() if one is not None})
-            for each in products
-        },
+        "kernels": {str(each.product): len(used(grouped_stretches(each, choose_grouped(each)))) for each in products},
         "dispatcher": {
             "seen": regrets(seen),
-            "other tokens": regrets([value for each in products for value in without_sizes(each)]),
-            "other routings": regrets([value for each in products for value in without_routings(each)]),
+            "seen, all to one": regrets(extreme),
+            "other tokens": regrets([value for each in products for value in without_sizes(usual(each))]),
+            "other routings": regrets([value for each in products for value in without_routings(usual(each))]),
         },
     }
     return found | ({"model": of_families(tables)} if families else {})

@@ -34,8 +34,8 @@ def test_a_kernel_for_few_tokens_and_one_for_many_are_told_apart() -> None:
     measured = times([[0.6, 0.6, 0.8, 0.8, 2.0, 2.0], [1.5, 1.5, 0.7, 0.7, 0.7, 0.9], [0.9] * 6])
     kept = choose_grouped(measured)
     assert kept == (0, 1)
-    found = grouped_stretches(serve(measured, kept))
-    assert [(each.low, each.high, each.kernel) for each in found] == [(1, 28, 0), (29, 5000, 1)]
+    found = grouped_stretches(measured, kept)
+    assert [(each.low, each.high, each.kernel) for each in found] == [(1, 85, 0), (86, 5000, 1)]
     assert served_regret(measured, found).max() == 0
     assert over_library(measured, found) == pytest.approx(0.9 * 1.001)
 
@@ -44,8 +44,8 @@ def test_a_kernel_that_one_routing_slows_below_the_library_serves_none() -> None
     measured = times([[0.6, 0.6, 0.6, 1.1, 0.6, np.inf]])
     served = serve(measured, [0])
     assert served == {8: 0, 100: None, 5000: None}
-    found = grouped_stretches(served)
-    assert [(each.low, each.high, each.kernel) for each in found] == [(1, 28, 0), (29, 5000, None)]
+    found = grouped_stretches(measured, [0])
+    assert [(each.low, each.high, each.kernel) for each in found] == [(1, 33, 0), (34, 5000, None)]
     assert over_library(measured, found) == 1.0
 
 
@@ -64,8 +64,8 @@ def test_times_of_two_products_are_refused() -> None:
 @given(st.lists(st.lists(st.floats(0.3, 3.0), min_size=6, max_size=6), min_size=1, max_size=6))
 def test_ranges_cover_all_sizes_and_no_kernel_serves_where_it_is_slower(ratios: list[list[float]]) -> None:
     measured = times(ratios)
-    served = serve(measured, choose_grouped(measured))
-    found = grouped_stretches(served)
+    kept = choose_grouped(measured)
+    served, found = serve(measured, kept), grouped_stretches(measured, kept)
     assert (found[0].low, found[-1].high) == (1, SIZES[-1])
     assert all(after.low == before.high + 1 for before, after in pairwise(found))
     for size, kernel in served.items():
