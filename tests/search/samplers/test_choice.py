@@ -19,6 +19,13 @@ def test_a_cost_model_guides_where_one_is_shipped(device: str, sampler: str) -> 
     assert sampler in SAMPLERS
 
 
+def test_the_model_of_a_relative_guides_where_no_other_is_shipped() -> None:
+    choice = choose_sampler("quack_sm90", "h200")
+    assert choice.sampler == "guided"
+    assert "no cost model of quack_sm90 on h200 is shipped, but one of a relative: gemm_sm90-h200" in choice.reason
+    assert choose_sampler("softmax_sm90", "h200").sampler == "guided-cold"
+
+
 def test_a_cost_model_that_is_named_guides_wherever_it_is_of() -> None:
     assert choose_sampler("own", "b200", with_model=True).sampler == "guided"
 
