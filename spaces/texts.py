@@ -6,7 +6,8 @@ sequences, and a file system on slashes.
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from difflib import SequenceMatcher
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 # Each of these takes linear time, whatever the text is: a message may quote what somebody else wrote.
@@ -83,6 +84,14 @@ def printable(text: str) -> str:
     return "".join(
         each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode() for each in text
     )
+
+
+def alternatives(given: str, known: Collection[str], most: int = 6) -> str:
+    """Names in the place of one that is not known: those most alike, where they are many; ``none`` without any."""
+    if len(known) <= most:
+        return ", ".join(known) or "none"
+    alike = sorted(known, key=lambda name: SequenceMatcher(None, given, name).ratio(), reverse=True)
+    return f"{', '.join(alike[:most])} and {len(known) - most:,} more"
 
 
 def file_name(text: object) -> str:

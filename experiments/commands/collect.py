@@ -21,10 +21,13 @@ from tilescout.experiments.commands.completion import TABLE, complete_suites
 from tilescout.experiments.commands.options import (
     check_apart,
     check_mlflow,
+    check_result,
     cluster_option,
     collected,
+    console_beside,
     examples,
     gpus_option,
+    json_option,
     objective_option,
     seed_option,
     shown_at,
@@ -33,7 +36,9 @@ from tilescout.experiments.commands.options import (
     standby_option,
     store_option,
     suite_problems,
+    write_result,
 )
+from tilescout.experiments.commands.tables import record_of
 from tilescout.experiments.progress import LineProgress, waiting
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.campaigns.campaign import CampaignOptions, Progress
@@ -93,6 +98,7 @@ class CollectRequest:
     store: Path
     mlflow_uri: str | None
     out: Path
+    json_path: Path | None
 
 
 @click.command(
@@ -151,6 +157,7 @@ class CollectRequest:
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The .parquet file to write."
 )
+@json_option
 @collected(CollectRequest)
 def collect(asked: CollectRequest) -> None:
     """Measure configurations of SPACE on every problem of a suite, on all GPUs, into a table.
@@ -159,6 +166,7 @@ def collect(asked: CollectRequest) -> None:
     campaign. A configuration that is slower than the best so far by the factor of --prune is not timed; its row is
     marked pruned. At the end the fastest rows of each problem race each other, so that the best is no lucky draw.
     """
+    check_result(asked.json_path)
     if asked.exhaustive == (asked.sample is not None):
         raise click.UsageError("give one of --exhaustive and --sample N")
     if asked.only and asked.subspace:
@@ -214,7 +222,8 @@ def collect(asked: CollectRequest) -> None:
                 bars.update(task, completed=progress.rows, doing=", ".join(compiling + raced))
 
             found = run_campaign(engine, plan, asked.out, options, show)
-    _print_best(found, Console())
+    _print_best(found, console_beside(asked.json_path))
+    write_result(asked.json_path, record_of(found))
     from tilescout.experiments.commands.collect_log import log_campaign
 
     with waiting("log to MLflow"):

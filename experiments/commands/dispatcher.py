@@ -35,12 +35,13 @@ from tilescout.search.engines.local import LocalEngine
 from tilescout.search.engines.selection import usable_gpus
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.devices import DEVICES, find_device
-from tilescout.spaces.errors import DeviceError, ModelError, StoreError
+from tilescout.spaces.errors import DeviceError, ModelError, ProblemError, StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.outputs import is_matplotlib, write_whole
 from tilescout.spaces.templates import KernelTemplate, load_template
 from tilescout.spaces.terminal import Console, Grid
 from tilescout.spaces.texts import file_name
+from tilescout.spaces.workloads import load_workload
 
 _LOG = logging.getLogger(__name__)
 _SECONDS = 70.0
@@ -133,7 +134,14 @@ def dispatcher(asked: DispatcherRequest) -> None:
     """
     _check(asked)
     template = load_template(asked.space)
-    problem = GemmProblem.parse(f"1x{asked.product}")
+    if not issubclass(load_workload(template.workload).problem, GemmProblem):
+        raise ProblemError(f"{asked.space} computes no matrix products of the form NxK, which a dispatcher is for")
+    try:
+        problem = GemmProblem.parse(f"1x{asked.product}")
+    except ProblemError as error:
+        if asked.product.partition(":")[0].count("x") != 1:
+            raise ProblemError(f"malformed product {asked.product!r}: expected NxK[:...], as 6144x4096:bf16") from error
+        raise
     template.check(problem)
     found = _built(asked, template, problem)
     place = asked.out or asked.store / "dispatchers" / f"{file_name(found.name)}.json"

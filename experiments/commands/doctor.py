@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 
@@ -11,7 +11,15 @@ from packaging.requirements import Requirement
 from rich.markup import escape
 
 from tilescout.experiments.commands.completion import TABLE
-from tilescout.experiments.commands.options import examples, storage_option, store_option
+from tilescout.experiments.commands.options import (
+    check_result,
+    console_beside,
+    examples,
+    json_option,
+    storage_option,
+    store_option,
+    write_result,
+)
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.build.binaries import CUOBJDUMP, find_cuobjdump
 from tilescout.search.build.compilers import find_linker
@@ -26,7 +34,6 @@ from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import DeviceError, SamplerError, SpaceError, TilescoutError
 from tilescout.spaces.templates import find_template, other_spaces, template_names
-from tilescout.spaces.terminal import Console
 
 
 @dataclass(frozen=True)
@@ -57,13 +64,16 @@ class Finding:
 @store_option
 @storage_option
 @click.option("--table", "tables", type=TABLE, multiple=True, help="A table to look at; repeatable.")
-def doctor(store: Path, storage: str | None, tables: tuple[Path, ...]) -> int:
+@json_option
+def doctor(store: Path, storage: str | None, tables: tuple[Path, ...], json_path: Path | None) -> int:
     """Look at what tilescout needs; exit code 1 if something is missing."""
-    console = Console()
+    check_result(json_path)
+    console = console_beside(json_path)
     marks = {"ok": "[green]ok     [/green]", "missing": "[red]missing[/red]", "note": "[yellow]note   [/yellow]"}
     findings = list(examine(store, storage, tables))
     for finding in findings:
         console.say(f"{marks[finding.state]} {escape(f'{finding.what}: {finding.detail}')}", markup=True)
+    write_result(json_path, [asdict(finding) for finding in findings])
     return 1 if any(finding.state == "missing" for finding in findings) else 0
 
 

@@ -279,6 +279,7 @@ _RESULTS = (
     ("studies", "not_comparable", "differences"),  # studies diff
     ("space", "knobs", "constraints"),  # spaces
     ("suite", "title", "problems"),  # suites
+    ("what", "state", "detail"),  # doctor
     ("sampler", "summary", "options"),  # samplers
     ("space", "signature", "arch", "kernels"),  # compile
     ("problem", "runs", "why"),  # export

@@ -6,6 +6,7 @@ import click
 
 from tilescout.experiments.commands.completion import complete_studies
 from tilescout.experiments.commands.options import (
+    STDOUT,
     check_output,
     examples,
     own_spaces_option,
@@ -26,7 +27,11 @@ from tilescout.spaces.templates import load_templates
     )
 )
 @click.argument("study", metavar="STUDY", shell_complete=complete_studies)
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The page. [default: STUDY.html]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    help="The page; - for standard output. [default: STUDY.html]",
+)
 @click.option(
     "--model", type=click.Path(path_type=Path), help="Show what this cost model predicts beside what was measured."
 )
@@ -48,7 +53,8 @@ def report(
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     target = out if out is not None else Path(f"{Path(study.removesuffix('.journal')).name}.html")
-    check_output(target, "a page of a study", lambda path: GENERATOR in path.read_bytes()[:1000])
+    if target != STDOUT:
+        check_output(target, "a page of a study", lambda path: GENERATOR in path.read_bytes()[:1000])
     named = load_templates(own_spaces)
     result = read_study(study, studies(store, storage), named)
     if model is not None:
@@ -57,5 +63,8 @@ def report(
         with told_of_own_spaces():
             result = with_expected(result, model, named)
     page = to_html(result).encode()
+    if target == STDOUT:
+        click.echo(page, nl=False)
+        return
     write_whole(target, page)
     click.echo(f"{target}: {len(result.trials)} trials, {len(page) / 1e3:.0f} kB", err=True)

@@ -50,7 +50,6 @@ def spaces(space: str | None, problem: str | None, device: str, json_path: Path 
         return
     find_modules_here(space)
     template = load_template(space)
-    _show(template, console)
     record: dict[str, object] = {
         "space": template.name,
         "knobs": [{"knob": knob.name, "values": list(knob.values), "what": knob.doc} for knob in template.knobs],
@@ -59,9 +58,12 @@ def spaces(space: str | None, problem: str | None, device: str, json_path: Path 
     if problem is not None:
         parsed, found = template.parse(problem), find_device(device)
         legal, default = template.space(parsed, found), checked_default(template.default(parsed, found), template.name)
+        _show(template, console)
         console.print(f"{len(legal):,} configurations are legal for {parsed} on {device}", highlight=False)
         console.say(f"default: {default}")
         record |= {"problem": str(parsed), "device": device, "size": len(legal), "default": dict(default)}
+    else:
+        _show(template, console)
     write_result(json_path, record)
 
 

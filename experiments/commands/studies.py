@@ -27,6 +27,7 @@ from tilescout.search.studies.records import StudyResult
 from tilescout.spaces.errors import NoResultError, ProblemError, StoreError
 from tilescout.spaces.templates import Named, load_templates
 from tilescout.spaces.terminal import Grid
+from tilescout.spaces.texts import alternatives
 
 NAME = "gemm_sm90-4096x4096x4096-bf16-h200-live-sandwich-guided-s0"
 
@@ -128,7 +129,7 @@ def delete_studies(names: tuple[str, ...], yes: bool, store: Path, storage: str 
     known = place.names()
     for name in names:
         if name not in known:
-            raise StoreError(f"there is no study {name} in {place.name}; there are: {', '.join(known) or 'none'}")
+            raise StoreError(f"there is no study {name} in {place.name}; there are: {alternatives(name, known)}")
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("--yes deletes without asking, which takes a terminal")
@@ -161,7 +162,7 @@ def best(problem: str, own_spaces: tuple[str, ...], store: Path, storage: str | 
     found, _ = _read_all(place, load_templates(own_spaces))
     worked = [result for result in found if _is_of(result, problem) and _ratio(result) is not None]
     if not worked:
-        searched = ", ".join(sorted({str(result.info.problem) for result in found})) or "nothing"
+        searched = alternatives(problem, sorted({str(result.info.problem) for result in found}))
         raise NoResultError(
             f"no study in {study_store(place).name} has a result for {problem}; searched was {searched}"
         )

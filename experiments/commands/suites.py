@@ -66,8 +66,12 @@ def list_suites(names: tuple[str, ...], json_path: Path | None) -> None:
 
 
 def _record(suite: Suite) -> dict[str, object]:
-    entries = [{"problem": e.problem, "times": e.count, "phase": e.phase, "label": e.label} for e in suite.entries]
-    return {"suite": suite.name, "title": suite.title, "source": suite.source, "problems": entries}
+    about = {"suite": suite.name, "title": suite.title, "source": suite.source}
+    return about | {"problems": list(map(_entry, suite.entries))}
+
+
+def _entry(entry: Entry) -> dict[str, object]:
+    return {"problem": entry.problem, "times": entry.count, "phase": entry.phase, "label": entry.label}
 
 
 @suites.command(
@@ -80,7 +84,8 @@ def _record(suite: Suite) -> dict[str, object]:
 @click.option("--dtype", type=click.Choice(INPUTS), help="Convert the model to this type. [default: as it is]")
 @click.option("--training", is_flag=True, help="Record the products of the gradients too.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the suite to this .toml file.")
-def from_model(factory: str, dtype: str | None, training: bool, out: Path | None) -> None:
+@json_option
+def from_model(factory: str, dtype: str | None, training: bool, out: Path | None, json_path: Path | None) -> None:
     """Record the matrix products in one call of a model, as torch.compile sees them.
 
     FACTORY is a function without arguments that returns the model and the arguments of the call: (module, (argument,
@@ -90,19 +95,22 @@ def from_model(factory: str, dtype: str | None, training: bool, out: Path | None
         if out.suffix != ".toml":
             raise ProblemError(f"a suite is a .toml file, not {out}")
         check_output(out, "a suite that was recorded from a model", _is_recorded)
+    check_result(json_path)
     recording = record(load_factory(factory), dtype, training)
-    console = Console()
+    console = console_beside(json_path)
     if not recording.entries:
         seen = f"of its products none can be tuned: {', '.join(recording.skipped)}; --dtype converts a model"
         raise ProblemError(f"{factory}: {seen if recording.skipped else 'the call computes no matrix product'}")
     _print_entries(recording.entries, console)
+    title = f"{factory}, {'training' if training else 'inference'}"
+    about = {"suite": factory, "title": title, "source": RECORDED, "left_out": dict(recording.skipped)}
+    write_result(json_path, about | {"problems": list(map(_entry, recording.entries))})
     for reason, count in recording.skipped.items():
         console.say(f"left out, {count} times: {reason}")
     if recording.graphs > 1:
         console.print(f"torch.compile made {recording.graphs} graphs of the call", highlight=False)
     if out is not None:
-        phase = "training" if training else "inference"
-        write_whole(out, write_suite(f"{factory}, {phase}", RECORDED, recording.entries).encode())
+        write_whole(out, write_suite(title, RECORDED, recording.entries).encode())
         console.say(f"suite: {out}")
 
 

@@ -55,7 +55,7 @@ def list_tables(paths: tuple[Path, ...], own_spaces: tuple[str, ...], json_path:
         try:
             table = Table.read(path, named)
             _show(table, console, named)
-            records.append(_record(table))
+            records.append(record_of(table))
         except TableError as error:
             damaged.append(str(error))
     write_result(json_path, records)
@@ -112,7 +112,8 @@ def _library_best_speedup(baseline: Baseline) -> float | None:
     return None if baseline.library_best is None else 1 / baseline.library_best.ratio.value
 
 
-def _record(table: Table) -> dict[str, object]:
+def record_of(table: Table) -> dict[str, object]:
+    """The form in which --json tells of a table."""
     card = table.card
     problems = [
         {

@@ -131,9 +131,7 @@ def train(asked: TrainRequest) -> None:
     if is_tiled(samples[0].features.names):
         calibration = calibrate(samples, ", ".join(table.path.name for table in tables), asked.seed)
         write_whole(analytic, calibration.to_json().encode())
-        console.print(
-            f"{analytic}: calibrated with {calibration.measurements} measurements",
-        )
+        console.say(f"{analytic}: calibrated with {calibration.measurements} measurements")
     from tilescout.search.tracking import default_store
     from tilescout.search.tracking.models import log_model
 
@@ -142,9 +140,7 @@ def train(asked: TrainRequest) -> None:
         evaluation = validation.evaluation(model, samples, Path(temporary))
         datasets = [table.dataset for table in tables]
         run, version = log_model(uri, path, card, samples[0].features, datasets, evaluation)
-    console.print(
-        f"registered as {version}; {shown_at(run.page, asked.mlflow_uri, asked.store)}",
-    )
+    console.say(f"registered as {version}; {shown_at(run.page, asked.mlflow_uri, asked.store)}")
 
 
 def calibrate(samples: list[Sample], table: str, seed: int) -> Calibration:

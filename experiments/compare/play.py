@@ -23,6 +23,7 @@ from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import StoreError, TableError, TilescoutError, one_line
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.processes import spawn_context
+from tilescout.spaces.texts import alternatives
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def find_cases(tables: Sequence[Path], problems: Sequence[str]) -> list[Case]:
     held = [case.problem for case in cases]
     missing = [name for name in problems if name not in held]
     if missing:
-        raise TableError(f"no table holds {missing[0]}, held are {', '.join(dict.fromkeys(held))}")
+        raise TableError(f"no table holds {missing[0]}, held are {alternatives(missing[0], dict.fromkeys(held))}")
     chosen = [case for case in cases if not problems or case.problem in problems]
     if not chosen:
         raise TableError("there is no table to compare on: name one with --table")

@@ -17,6 +17,7 @@ from tilescout.search.studies.sharing import SharingOptions, SoleTuner, Tuner
 from tilescout.search.studies.study_store import StudyStore, resumed, unused
 from tilescout.spaces.errors import MALFORMED, ResumableError, StoreError, one_line
 from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.texts import alternatives
 
 SUFFIX = ".journal"
 
@@ -56,7 +57,7 @@ class JournalFolder(StudyStore):
     def load(self, name: str) -> optuna.Study:
         path = self._path(name)
         if not os.path.lexists(path):
-            raise StoreError(f"there is no study {name} in {self.name}; there are: {', '.join(self.names()) or 'none'}")
+            raise StoreError(f"there is no study {name} in {self.name}; there are: {alternatives(name, self.names())}")
         try:
             storage = LongJournal(_Reading(path))
             held = [study.study_name for study in storage.get_all_studies()]
@@ -71,7 +72,7 @@ class JournalFolder(StudyStore):
     def delete(self, name: str) -> None:
         path = self._path(name)
         if name not in self.names():
-            raise StoreError(f"there is no study {name} in {self.name}; there are: {', '.join(self.names()) or 'none'}")
+            raise StoreError(f"there is no study {name} in {self.name}; there are: {alternatives(name, self.names())}")
         try:
             Journal(path, FORM, never, new=True).remove()  # a damaged one too, and none that is being searched
         except BusyError as error:

@@ -16,6 +16,7 @@ from tilescout.search.studies.trials import RESULT
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import NONE_NAMED, Named
+from tilescout.spaces.texts import alternatives
 
 
 class StudyStore(ABC):
@@ -167,7 +168,7 @@ def resumed(names: Collection[str], base: str, resume: bool | str) -> str:
     if not isinstance(resume, str):
         return latest(names, base)
     if resume not in names:
-        raise StoreError(f"there is no study {resume} to go on with; there are: {', '.join(sorted(names)) or 'none'}")
+        raise StoreError(f"there is no study {resume} to go on with; there are: {alternatives(resume, sorted(names))}")
     if not re.fullmatch(rf"{re.escape(base)}(-\d+)?", resume):
         raise StoreError(
             f"the study {resume} is of another space, problem, device, sampler or seed: studies of this search are "

@@ -42,7 +42,7 @@ def default_table(template: KernelTemplate, problem: Problem) -> Table:
         raise TableError(f"no table of {template.name} is shipped; name one with `table`, or measure on a GPU{instead}")
     raise TableError(
         f"no shipped table of {template.name} holds {problem}; the nearest that can be replayed is "
-        f"{nearest(problem, held)}, of {', '.join(map(str, dict.fromkeys(held)))}"
+        f"{nearest(problem, held)}, of {len(set(held))} that `tilescout tables` lists"
     )
 
 

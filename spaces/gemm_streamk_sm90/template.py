@@ -182,6 +182,7 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
     """The template of ``gemm_streamk_sm90``."""
 
     name = "gemm_streamk_sm90"
+    summary = "matrix products on Hopper, by our kernel that splits work along k evenly (stream-K)"
     package = "tilescout.spaces.gemm_streamk_sm90"
     sources = ("build.py", "kernel.py", "layout.py", "partition.py", "sums.py")
     workload = "tilescout.spaces.gemm:Gemm"

@@ -177,6 +177,13 @@ def test_a_report_is_complete_loads_nothing_and_sorts_in_both_themes(
         page.goto(file.as_uri())
         colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (sum(map(int, re.findall(r"\d+", colour))) < 200) == dark
+    desktop = page.viewport_size
+    assert desktop is not None
+    page.set_viewport_size({"width": 375, "height": 800})  # a phone's: nothing but plots and trials is wider
+    beyond = "each => each.getBoundingClientRect().right > 376 && !each.closest('figure, .scroll')"
+    assert page.evaluate(f"[...document.querySelectorAll('body *')].filter({beyond}).length") == 0
+    assert page.evaluate("document.documentElement.scrollWidth") == 375
+    page.set_viewport_size(desktop)
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
     assert complaints == []
 

@@ -127,6 +127,7 @@ def test_a_bundle_holds_the_ranges_and_their_kernels(sweep: Sweep, store: Path, 
         (("--device", "cuda"), DeviceError, "no GPU here"),
         (("--device", "h999"), DeviceError, "unknown device 'h999'"),
         (("--device", "h200", "--product", "6144x4095:bf16"), ProblemError, "is not a multiple"),
+        (("--device", "h200", "--product", "6144"), ProblemError, "malformed product '6144': expected NxK"),
         (
             ("--sweep", "RECORDED", "--product", "64x64:bf16"),
             StoreError,
@@ -148,3 +149,8 @@ def test_what_can_not_be_built_is_refused(
     monkeypatch.chdir(Path(__file__).parents[3])
     with pytest.raises(error, match=why):
         _run(store, *(str(recorded) if each == "RECORDED" else each for each in arguments))
+
+
+def test_a_space_of_other_problems_is_refused(store: Path) -> None:
+    arguments = ["softmax_sm90", "--product", "64x64", "--device", "h200", "--store", str(store)]
+    assert "softmax_sm90 computes no matrix products" in str(CliRunner().invoke(dispatcher, arguments).exception)

@@ -69,7 +69,9 @@ def test_a_space_is_shown_with_its_knobs_its_constraints_and_its_size(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run("spaces", "--json", "-")
-    assert {"space": "gemm_sm90"} in json.loads(capsys.readouterr().out)
+    listed = json.loads(capsys.readouterr().out)
+    assert {"space": "gemm_sm90", "summary": "matrix products on Hopper, by our kernel"} in listed
+    assert all(each["summary"] for each in listed)
     run("spaces", "softmax_sm90", "--problem", "8192x4096:bf16", "--json", "-")
     found = json.loads(capsys.readouterr().out)
     assert found["size"] > 1
