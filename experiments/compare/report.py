@@ -149,7 +149,7 @@ def _csv(heading: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
     writer = csv.writer(text)
     writer.writerow(heading)
     writer.writerows(rows)
-    return text.getvalue().encode()
+    return text.getvalue().encode(errors="backslashreplace")  # a file's name may be no text
 
 
 def log_comparison(

@@ -33,6 +33,7 @@ from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.outputs import check_replaceable, has_keys, publish
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import NONE_NAMED, KernelTemplate, Named
+from tilescout.spaces.texts import printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -163,7 +164,9 @@ class Table:
     def dataset(self) -> Dataset:
         """The table as a tracker lists it."""
         columns = {column.name: str(column.type) for column in self.data.schema}
-        return Dataset(self.path.name, str(self.path.absolute()), self.card.sha256, len(self), columns)
+        return Dataset(
+            printable(self.path.name), printable(str(self.path.absolute())), self.card.sha256, len(self), columns
+        )
 
     @cached_property
     def _of_status(self) -> NDArray[np.int64]:
@@ -419,6 +422,8 @@ def _read_card(path: Path, named: Named) -> TableCard:
 def _check_suffix(path: Path) -> None:
     if path.suffix != SUFFIX:
         raise TableError(f"a table is a {SUFFIX} file with its card, a .json file, beside it")
+    if any("\ud800" <= letter <= "\udfff" for letter in str(path)):  # results name it, and are text
+        raise TableError("the name of the file or of its folder is not in UTF-8: rename it")
 
 
 def _read(path: Path, missing: str, limit: int) -> bytes:

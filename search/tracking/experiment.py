@@ -152,7 +152,8 @@ def delete_study(uri: str, name: str) -> int:
         client = open_client(uri)
         with translated(uri):
             experiments = [each.experiment_id for each in client.search_experiments()]
-            condition = f"tags.`{STUDY_TAG}` = '{name}'"
+            mark = '"' if "'" in name else "'"
+            condition = f"tags.`{STUDY_TAG}` = {mark}{printable(name)}{mark}"
             while found := client.search_runs(experiments, condition, max_results=_PAGE):
                 for run in found:
                     client.delete_run(run.info.run_id)

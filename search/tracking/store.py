@@ -45,7 +45,7 @@ def default_store(root: Path) -> tuple[str, Path]:
         If `root` can't be created or written to.
     """
     root = root.absolute()
-    if found := re.search(r"[%#?]", str(root)):  # an address is made of it, in which these mean something else
+    if found := re.search("[%#?\ud800-\udfff]", str(root)):  # these mean something else in an address, or nothing
         raise StoreError(f"MLflow can't keep its files in {root}: choose a folder without {found[0]!r} in its path")
     try:
         root.mkdir(parents=True, exist_ok=True)

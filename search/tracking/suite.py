@@ -50,7 +50,8 @@ class SuiteInfo:
     def key(self) -> str:
         """Identifies the run that a resumed search of the suite continues."""
         measured = self.device if self.objective is UNNAMED else f"{self.device} {self.objective}"
-        return f"{self.suite} {self.space} {measured} {self.sampler} s{self.seed}"
+        key = printable(f"{self.suite} {self.space} {measured} {self.sampler} s{self.seed}")
+        return key.replace("'", '"')  # which MLflow's conditions can't have in a text
 
 
 class SuiteRun:
@@ -155,11 +156,13 @@ class SuiteRun:
             "measured_by": info.provenance,
             "objective": str(info.objective),
         }
-        name = f"{info.sampler}{f' s{info.seed}' if info.seed else ''} {info.suite}"
+        name = printable(f"{info.sampler}{f' s{info.seed}' if info.seed else ''} {info.suite}")
         run = self._client.create_run(self._experiment, milliseconds(time.time()), tags, name)
         params = {"suite": info.suite, "space": info.space, "sampler": info.sampler, "seed": info.seed}
         params |= {"problem": f"{info.problems} problems", "problems": info.problems, "device": info.device}
-        self._client.log_batch(run.info.run_id, params=[Param(key, str(value)) for key, value in params.items()])
+        self._client.log_batch(
+            run.info.run_id, params=[Param(key, printable(str(value))) for key, value in params.items()]
+        )
         return str(run.info.run_id)
 
 

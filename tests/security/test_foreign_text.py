@@ -154,7 +154,7 @@ def test_a_suite_of_others(forked_scene: "ForkedScene") -> None:
         assert shown(done.stdout).startswith(f"suite: {text[:1] if text[:1].isprintable() else chr(92)}")
 
 
-@pytest.mark.parametrize("store", ["a#b?c", "x%41", "a?b", "%2e%2e"])
+@pytest.mark.parametrize("store", ["a#b?c", "x%41", "x\udcff", "%2e%2e"])
 def test_a_store_whose_address_would_be_another(forked_scene: "ForkedScene", store: str) -> None:
     done = forked_scene.survives(
         *("tune", "gemm_sm90", "--problem", "1024x1024x1024:bf16", "--device", "replay", "--trials", "3"),
@@ -164,6 +164,18 @@ def test_a_store_whose_address_would_be_another(forked_scene: "ForkedScene", sto
 
     assert "choose a folder without" in done.stderr
     assert [path.name for path in forked_scene.folder.iterdir()] == ["evil.py"]
+
+
+def test_names_of_files_that_are_no_text_or_end_a_condition(forked_scene: "ForkedScene") -> None:
+    suite = 'title = "t"\nsource = "s"\ndtype = "bf16"\nproblems = ["1024x1024x1024:bf16"]\n'
+    search = ("--device", "replay", "--sampler", "random", "--trials", "2", "--store", "store")
+    for name in ("a'b.toml", "b\udcff.toml"):
+        (forked_scene.folder / name).write_text(suite)
+        for more in ((), ("--resume",)):
+            forked_scene.survives("tune", "gemm_sm90", "--suite", name, *search, *more, codes=(0,))
+    (forked_scene.folder / "t\udcff.parquet").write_bytes(b"PAR1")
+    done = forked_scene.survives("tables", "t\udcff.parquet", codes=(0, 2))
+    assert "not in UTF-8" in done.stderr + done.stdout
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

@@ -137,3 +137,37 @@ def test_a_result_that_can_not_be_written_is_printed(forked_scene: "ForkedScene"
     assert "the result is printed instead" in done.stderr
     found = done.stdout[min(at for at in map(done.stdout.find, "[{") if at >= 0) :]
     assert json.JSONDecoder().raw_decode(found)[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("evaluate-model", "gemm_sm90", "--plots", "."), "is not a plot"),
+        (("evaluate-model", "gemm_sm90", "--plots", "evil.py/plots"), "can't make the folder"),
+        (("evaluate-model", "gemm_sm90", "--mlflow", "http://127.0.0.1:1"), "can't use the MLflow store"),
+        (("train", "gemm_sm90", "--out", "evil.py/x"), "can't make the folder"),
+        (("dispatcher", "gemm_sm90", "--product", "64x64", "--seconds", "nan"), "not a finite number"),
+    ],
+)  # fmt: skip
+def test_what_can_not_be_done_is_told_before_the_work(
+    forked_scene: "ForkedScene", arguments: tuple[str, ...], why: str
+) -> None:
+    (forked_scene.folder / "learned-problem-left-out.png").write_text("precious")
+
+    done = forked_scene.survives(*arguments, codes=(2,))
+
+    assert why in done.stderr
+    assert "trees" not in done.stdout + done.stderr  # nothing was learned
+    assert (forked_scene.folder / "learned-problem-left-out.png").read_text() == "precious"
+
+
+def test_a_dispatcher_replaces_nothing_of_somebody_else(forked_scene: "ForkedScene") -> None:
+    place = forked_scene.folder / "store" / "dispatchers" / "gemm_sm90-h200-6144x4096-bf16.json"
+    place.parent.mkdir(parents=True)
+    place.write_text("precious")
+    product = ("--product", "6144x4096:bf16", "--candidates", "4", "--most-rows", "16", "--device", "h200")
+
+    done = forked_scene.survives("dispatcher", "gemm_sm90", *product, "--store", "store", codes=(2,))
+
+    assert place.read_text() == "precious"
+    assert '"kind": "tilescout dispatcher"' in done.stdout  # what was found is not lost
