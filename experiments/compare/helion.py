@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -71,13 +71,16 @@ class HelionSearch(Contender):
         )
         search = search_algorithms[self.algorithm](kernel, ())
         search._benchmark_provider_cls = _provider(answers)  # which the searches' own constructors do not hand on
+        search.final_rebenchmark_best = (
+            answers.end
+        )  # it launches the finalists: a table has no kernels, nor other times
         with suppress(_SpentError):
             search.autotune()
         return list(answers.tried)
 
 
 class _SpentError(BaseException):
-    """The budget is spent: what Helion catches of other errors it must not catch of this one."""
+    """The search is over: what Helion catches of other errors it must not catch of this one."""
 
 
 class _Answers:
@@ -116,6 +119,16 @@ class _Answers:
         if self._repeats > STALE:
             raise _SpentError
         return _Recorded(self.tried[index])
+
+    def end(self, *asked: object, **named: object) -> NoReturn:
+        """End the search, which proposes nothing more.
+
+        Raises
+        ------
+        _SpentError
+            Always.
+        """
+        raise _SpentError
 
 
 class _Recorded:

@@ -107,6 +107,12 @@ def test_what_can_not_be_run_is_refused_at_once(name: str, answer: str) -> None:
         parse_contender(name).check()
 
 
+@helion
+def test_a_search_of_helion_that_converges_ends_without_a_gpu(play: Play) -> None:
+    tried = play("helion.LFBOTreeSearch", 400, 0)
+    assert 100 < len(set(tried)) == len(tried) < 400
+
+
 def test_without_helion_people_are_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SamplerError, match=r"pip install 'tilescout\[helion\]'"):
