@@ -14,12 +14,18 @@ from tilescout.experiments.commands.options import find_modules_here
 from tilescout.spaces.errors import ProblemError, TilescoutError, one_line
 from tilescout.spaces.faults import described
 from tilescout.spaces.gemm import INPUTS, GemmProblem
+from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.problems import DTYPES, Problem
+from tilescout.spaces.routing import Routing
 from tilescout.spaces.suite import Entry
 
 if TYPE_CHECKING:
     import torch
     from torch import fx
+
+
+_GROUPED = ("aten._grouped_mm", "transformers.grouped_mm_fallback")
+"""Operators of grouped products; transformers takes its own where it can't tell the device."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,8 @@ class Product:
         Along which dimension each operand is contiguous, as in problems.
     label
         The module that computes it; "backward" for one of a gradient.
+    grouped
+        Whether its rows are those of as many experts as ``batch`` says.
     """
 
     m: int
@@ -45,6 +53,7 @@ class Product:
     dtype: str
     layout: str
     label: str
+    grouped: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,7 +98,7 @@ def load_factory(text: str) -> Callable[[], Any]:
     return factory
 
 
-def record(factory: Callable[[], Any], dtype: str | None, training: bool) -> Recording:
+def record(factory: Callable[[], Any], dtype: str | None, training: bool, routing: Routing | None = None) -> Recording:
     """The matrix products of one call of a model.
 
     Everything happens on torch's meta device: shapes are computed, numbers are not. Attention that is one operator
@@ -103,6 +112,9 @@ def record(factory: Callable[[], Any], dtype: str | None, training: bool) -> Rec
         The type that the model and its inputs are converted to, as in problems; None leaves them.
     training
         Whether the products of the gradients are recorded too.
+    routing
+        How tokens are routed to experts: their grouped products are recorded then, and no others. None records the
+        others.
 
     Raises
     ------
@@ -143,7 +155,7 @@ def record(factory: Callable[[], Any], dtype: str | None, training: bool) -> Rec
     finally:
         torch._dynamo.reset()
         complaints.disabled = False
-    return _summarise(watch.products, watch.graphs)
+    return _summarise(watch.products, watch.graphs, routing)
 
 
 def _first(error: BaseException) -> BaseException:
@@ -213,12 +225,23 @@ def _product(function: Any, args: Any, label: str) -> Product | None:
     aten = torch.ops.aten
     operands = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1}
     packet = getattr(function, "overloadpacket", None)
+    if str(packet) in _GROUPED:
+        return _grouped_product(args[0], args[1], label)
     if packet not in operands:
         return None
     a, b = args[operands[packet] :][:2]
     batch = a.shape[0] if a.dim() == 3 else 1
     layout = ("m" if a.stride(-1) != 1 else "k") + ("n" if b.stride(-2) != 1 else "k")
     return Product(a.shape[-2], b.shape[-1], a.shape[-1], batch, str(a.dtype).removeprefix("torch."), layout, label)
+
+
+def _grouped_product(a: "torch.Tensor", b: "torch.Tensor", label: str) -> Product | None:
+    """The product of rows by experts; None for another form, as gradients have."""
+    if (a.dim(), b.dim()) != (2, 3):
+        return None
+    layout = ("m" if a.stride(-1) != 1 else "k") + ("n" if b.stride(-2) != 1 else "k")
+    dtype = str(a.dtype).removeprefix("torch.")
+    return Product(a.shape[0], b.shape[-1], a.shape[-1], b.shape[0], dtype, layout, label, grouped=True)
 
 
 def _module_of(node: "fx.Node") -> str:
@@ -230,22 +253,41 @@ def _module_of(node: "fx.Node") -> str:
     )  # dynamo's name of the argument that holds the model
 
 
-def _summarise(products: list[Product], graphs: int) -> Recording:
+def _summarise(products: list[Product], graphs: int, routing: Routing | None) -> Recording:
     names = {DTYPES[name].torch_name: name for name in INPUTS}
     counts: Counter[Problem] = Counter()
     labels: dict[Problem, str] = {}
     skipped: Counter[str] = Counter()
     for product in products:
         sizes = f"{product.m}x{product.n}x{product.k}"
+        if product.grouped != (routing is not None):
+            other = f"{sizes} of {product.batch} experts, a grouped product" if product.grouped else sizes
+            skipped[f"{other}: another space computes it"] += 1
+            continue
         if product.dtype not in names:
             skipped[f"{sizes} in {product.dtype}"] += 1
             continue
         try:
-            batch = f"x{product.batch}" if product.batch != 1 else ""
-            problem = GemmProblem.parse(f"{sizes}{batch}:{names[product.dtype]}:{product.layout}")
+            problem = _problem(product, names[product.dtype], routing)
         except ProblemError as error:
             skipped[one_line(error)] += 1
             continue
         counts[problem] += 1
         labels.setdefault(problem, product.label)
     return Recording(tuple(Entry(str(p), labels[p], "", count) for p, count in counts.items()), dict(skipped), graphs)
+
+
+def _problem(product: Product, dtype: str, routing: Routing | None) -> Problem:
+    """The problem that a product is.
+
+    Raises
+    ------
+    ProblemError
+        If it is none.
+    """
+    if routing is not None:
+        if product.layout != "kk":
+            raise ProblemError(f"{product.m}x{product.n}x{product.k}: the experts' weights are not contiguous along k")
+        return GroupedProblem(product.batch, product.m, product.n, product.k, dtype, routing)
+    batch = f"x{product.batch}" if product.batch != 1 else ""
+    return GemmProblem.parse(f"{product.m}x{product.n}x{product.k}{batch}:{dtype}:{product.layout}")

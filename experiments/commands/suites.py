@@ -18,6 +18,7 @@ from tilescout.experiments.commands.options import (
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import INPUTS
 from tilescout.spaces.outputs import write_whole
+from tilescout.spaces.routing import Routing
 from tilescout.spaces.suite import Entry, Suite, find_suite, suite_names, write_suite
 from tilescout.spaces.terminal import Console, Grid
 
@@ -83,9 +84,12 @@ def _entry(entry: Entry) -> dict[str, object]:
 @click.argument("factory", metavar="MODULE:FACTORY")
 @click.option("--dtype", type=click.Choice(INPUTS), help="Convert the model to this type. [default: as it is]")
 @click.option("--training", is_flag=True, help="Record the products of the gradients too.")
+@click.option("--experts", metavar="ROUTING", help="Record the experts' grouped products instead, routed so: zipf-1.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the suite to this .toml file.")
 @json_option
-def from_model(factory: str, dtype: str | None, training: bool, out: Path | None, json_path: Path | None) -> None:
+def from_model(
+    factory: str, dtype: str | None, training: bool, experts: str | None, out: Path | None, json_path: Path | None
+) -> None:
     """Record the matrix products in one call of a model, as torch.compile sees them.
 
     FACTORY is a function without arguments that returns the model and the arguments of the call: (module, (argument,
@@ -96,7 +100,8 @@ def from_model(factory: str, dtype: str | None, training: bool, out: Path | None
             raise ProblemError(f"a suite is a .toml file, not {out}")
         check_output(out, "a suite that was recorded from a model", _is_recorded)
     check_result(json_path)
-    recording = record(load_factory(factory), dtype, training)
+    routing = None if experts is None else Routing.parse(experts)
+    recording = record(load_factory(factory), dtype, training, routing)
     console = console_beside(json_path)
     if not recording.entries:
         seen = f"of its products none can be tuned: {', '.join(recording.skipped)}; --dtype converts a model"

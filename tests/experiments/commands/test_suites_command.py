@@ -15,6 +15,7 @@ from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.routing import Routing
 from tilescout.spaces.suite import find_suite
 
 RunCommand = Callable[..., None]
@@ -184,3 +185,31 @@ def test_bad_input_is_one_line(
     run(*arguments, code=2)
     (line,) = capsys.readouterr().err.splitlines()
     assert answer in line
+
+
+class Experts(nn.Module):
+    """A dense layer, and experts as transformers has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(64, 8, bias=False)
+        self.up = nn.Parameter(torch.empty(8, 96, 64))
+        self.down = nn.Parameter(torch.empty(8, 32, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        counts = torch.zeros(8, dtype=torch.int32, device=x.device) + self.router(x).sum().int()
+        ends = torch.cumsum(counts, 0, dtype=torch.int32)
+        up = torch.nn.functional.grouped_mm(x, self.up.transpose(-2, -1), offs=ends)
+        return up[:, :32] + torch.nn.functional.grouped_mm(x, self.down.transpose(-2, -1), offs=ends)
+
+
+def test_grouped_products_are_recorded_with_a_routing_and_the_others_without() -> None:
+    def make() -> tuple[nn.Module, tuple[torch.Tensor]]:
+        return Experts(), (torch.empty(40, 64),)
+
+    experts = record(make, "bf16", training=False, routing=Routing.parse("zipf-1"))
+    assert [entry.problem for entry in experts.entries] == ["8x40x96x64:bf16:zipf-1", "8x40x32x64:bf16:zipf-1"]
+    assert list(experts.skipped) == ["40x8x64: another space computes it"]
+    dense = record(make, "bf16", training=False)
+    assert [entry.problem for entry in dense.entries] == ["40x8x64:bf16"]
+    assert len(dense.skipped) == 2
