@@ -61,7 +61,6 @@ def picture_ui(page: Page, address: str) -> None:
     page.goto(address)
     link = page.get_by_text("Parallel coordinates of")
     link.wait_for()
-    page.get_by_role("button", name="Close").click()  # the assistant
     page.get_by_text("Show more", exact=True).click()
     page.wait_for_function("[...document.images].every((image) => image.complete)")
     keep(page, "mlflow-study")
