@@ -1,0 +1,44 @@
+"""The leaderboard: strategies are played once, added to those that are there, and the page says what the data hold."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tilescout.experiments.research.records import Record
+from tilescout.experiments.research.studies.leaderboard import DATA, main, page
+from tilescout.search.tables.table import Table
+from tilescout.spaces.errors import TilescoutError
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_page_in_the_repository_is_made_of_its_data() -> None:
+    written = (ROOT / DATA).with_name("leaderboard.md").read_text()
+    assert written == page(Record.read(ROOT / DATA), DATA)
+
+
+def test_a_strategy_is_added_and_what_is_there_is_not_played_again(
+    part_of_table: Callable[..., Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = part_of_table("512x512x512", "1024x1024x1024", rows=60)
+    budget = ["--table", str(table.path), "--trials", "12", "--seeds", "2", "--processes", "1"]
+    run = CliRunner().invoke
+    first = run(main, [*budget, "--samplers", "random", "--out", "a.json"], catch_exceptions=False)
+    assert first.exit_code == 0
+    before = Record.read(Path("a.json")).result["strategies"]
+    added = [*budget, "--again", "a.json", "--samplers", "random,tpe", "--out", "b.json", "--page", "p.md"]
+    assert run(main, added, catch_exceptions=False).exit_code == 0
+    after = Record.read(Path("b.json")).result["strategies"]
+    assert after["random"] == before["random"]
+    assert list(after) == ["random", "tpe"]
+    shown = Path("p.md").read_text()
+    for name, entry in after.items():
+        assert f"| `{name}` | {entry['all']['score'][0]:.2f} [" in shown
+        assert entry["versions"]["tilescout"] in shown
+    assert run(main, ["--again", "b.json", "--page", "q.md"], catch_exceptions=False).exit_code == 0
+    assert Path("q.md").read_text() == shown
+    with pytest.raises(TilescoutError, match="play on the very same"):
+        run(main, [*budget[:-3], "5", *added[6:], "--samplers", "lfbo"], catch_exceptions=False)
