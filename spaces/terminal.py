@@ -51,7 +51,7 @@ class Grid(table.Table):
     def __rich_console__(self, console: console.Console, options: console.ConsoleOptions) -> console.RenderResult:
         """The title, as wide as the terminal, and the table, or its paragraphs."""
         if self.title:
-            yield Text(_plain(self.title), style="table.title")
+            yield Text(printable(_plain(self.title)), style="table.title")
         for column in self.columns:  # Rich would cut words to make room, those without a space first
             column.no_wrap = column.no_wrap or not any(" " in text for text in _texts(column))
         room = options.max_width - sum(map(_least_width, self.columns))

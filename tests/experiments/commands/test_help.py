@@ -66,7 +66,7 @@ def test_every_option_says_what_it_does(name: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "incomplete", "offered"),
     [
-        (["tune"], "gem", ["gemm_sm90"]),
+        (["tune"], "gemm_sm", ["gemm_sm90"]),
         (["tune", "gemm_sm90", "--sampler"], "gu", [name for name in SAMPLERS if name.startswith("gu")]),
         ([], "tab", ["tables"]),
     ],
