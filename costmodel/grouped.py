@@ -2,19 +2,19 @@
 
 They stand beside the knobs. All are binary logarithms but ``fill`` and ``reached``:
 
-=====================  ===============================================================================
-``n k experts tokens`` sizes of the problem
-``group``              tokens of a token's group, in the mean over the tokens; ``largest`` of the largest group
-``reached``            share of the experts that have tokens
-``rows columns area``  the tile of D that a block computes: tokens, columns, both
-``fill``               share of the multiplied rows that belong to the group
-``units``              units of work (a tile for every block of a cluster) over clusters that run at once
-``waves``              rounds of the grid; ``tail`` of rounds over ``units``
-``steps``              stages that a block consumes for one tile; ``ring_bytes`` of all stages
-``time_mma``           µs of the tensor cores, if all had work all the time; ``time_rounds`` with whole rounds
-``time_l2``            µs of the way from the L2; ``time_memory`` of device memory, each operand once
-``bound``              of the largest of the times
-=====================  ===============================================================================
+======================  ========================================================================================
+``n k experts tokens``  sizes of the problem
+``group``               tokens of a token's group, in the mean over the tokens; ``largest`` of the largest group
+``reached``             share of the experts that have tokens
+``rows columns area``   the tile of D that a block computes: tokens, columns, both
+``fill``                share of the multiplied rows that belong to the group
+``units``               units of work (a tile for every block of a cluster) over clusters that run at once
+``waves``               rounds of the grid; ``tail`` of rounds over ``units``
+``steps``               stages that a block consumes for one tile; ``ring_bytes`` of all stages
+``time_mma``            µs of the tensor cores, if all had work all the time; ``time_rounds`` with whole rounds
+``time_l2``             µs of the way from the L2; ``time_memory`` of device memory, each operand once
+``bound``               of the largest of the times
+======================  ========================================================================================
 """
 
 import numpy as np
