@@ -238,7 +238,8 @@ def _start(standby: Standby, place: Path) -> None:
         starting = Popen(
             module_command(_SERVER, *arguments, standby.entry, *standby.arguments),
             pass_fds=[listener.fileno()],
-            env=safe_environment(),
+            # It outlives who starts it, so it gets no password or token that happens to be in its environment.
+            env=_read(safe_environment()),
             cwd="/",
             stdin=DEVNULL,
             stdout=log,
@@ -283,15 +284,17 @@ def _folder() -> Path:
 
 def _state(standby: Standby) -> str:
     """A name for all that a session inherits: where any of it differs, another process stands by."""
-    environment = {
-        name: value for name, value in os.environ.items() if name.startswith(_READ) and name not in _PER_SESSION
-    }
     limits = [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")]
-    state: list[object] = [standby.entry, standby.arguments, sys.executable, sorted(environment.items()), limits]
+    state: list[object] = [standby.entry, standby.arguments, sys.executable, sorted(_read(os.environ).items()), limits]
     state += [os.getpriority(os.PRIO_PROCESS, 0), Path("/proc/self/cgroup").read_text(), sorted(_sources())]
     state += [_namespace(kind) for kind in ("mnt", "pid", "net", "user")]
     state += [(place, _changed(place)) for place in module_places()]
     return hashlib.sha256(json.dumps(state).encode()).hexdigest()[:32]
+
+
+def _read(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that imports read."""
+    return {name: value for name, value in environment.items() if name.startswith(_READ) and name not in _PER_SESSION}
 
 
 def _namespace(kind: str) -> str:

@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -35,6 +36,9 @@ def die_with(parent: int) -> None:
 def stand_by(listener: socket.socket, place: Path, do: Do, idle: float = IDLE_SECONDS) -> None:
     """Fork a session for every connection, and tell how it ended; return once there was none for `idle` seconds.
 
+    A session takes two file descriptors here. There are at most so many that half of all stay free, and whoever
+    connects then waits: where none is free, no connection can be taken, and `poll` tells of it without end.
+
     Parameters
     ----------
     listener
@@ -49,7 +53,9 @@ def stand_by(listener: socket.socket, place: Path, do: Do, idle: float = IDLE_SE
     sessions: dict[int, tuple[int, socket.socket]] = {}  # by their process's file descriptor
     polled = select.poll()
     polled.register(listener, select.POLLIN)
+    most = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
     while True:
+        polled.modify(listener, select.POLLIN if len(sessions) < most else 0)
         ready = dict(polled.poll(None if sessions else idle * 1000))
         if not ready and not sessions:
             with alone(place):

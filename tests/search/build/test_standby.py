@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -143,6 +144,41 @@ def test_what_is_read_by_imports_and_what_they_import_decides_which_process_stan
     third = told(open_session(ENTRY, {}))["standing"]
 
     assert len({first, second, third}) == 3
+
+
+def test_it_keeps_no_secret_of_the_environment_that_it_was_started_in(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", "hunter2")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    standing = told(open_session(ENTRY, {}))["standing"]
+
+    kept = Path(f"/proc/{standing}/environ").read_bytes().split(b"\0")
+
+    assert b"OMP_NUM_THREADS=3" in kept
+    assert b"PGPASSWORD=hunter2" not in kept
+
+
+def test_whoever_connects_when_there_are_too_many_waits(place: Path) -> None:
+    _, hard = before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    silent: list[socket.socket] = []
+    try:
+        standing = told(open_session(ENTRY, {}))["standing"]
+        [address] = place.glob("*.socket")
+        for _ in range(80):
+            silent.append(socket.socket(socket.AF_UNIX))
+            silent[-1].connect(str(address))
+        waiting = open_session(ENTRY, {})
+        time.sleep(0.2)
+        children = Path(f"/proc/{standing}/task/{standing}/children").read_text().split()
+    finally:
+        for each in silent:
+            each.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+    assert len(children) <= 64
+    assert told(waiting)["standing"] == standing
 
 
 def test_a_process_that_stands_by_ends_when_it_is_not_asked_for(
