@@ -8,7 +8,7 @@ import click
 
 from tilescout.experiments.commands.completion import TABLE, complete_samplers
 from tilescout.experiments.commands.options import (
-    Seconds,
+    Finite,
     check_mlflow,
     check_result,
     collected,
@@ -79,7 +79,7 @@ class CompareRequest:
 @processes_option
 @click.option(
     "--timeout",
-    type=Seconds(min=1),
+    type=Finite(min=1),
     default=DEFAULT_TIMEOUT,
     show_default=True,
     help="Seconds of a search at most.",

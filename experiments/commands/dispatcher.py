@@ -12,7 +12,7 @@ from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.experiments.commands.dispatcher_plot import draw
 from tilescout.experiments.commands.options import (
     STDOUT,
-    Seconds,
+    Finite,
     check_mlflow,
     check_output,
     check_result,
@@ -100,7 +100,7 @@ class DispatcherRequest:
 )
 @click.option(
     "--seconds",
-    type=Seconds(min=1),
+    type=Finite(min=1),
     default=_SECONDS,
     show_default=True,
     help="Time to measure for at most, besides compiling.",

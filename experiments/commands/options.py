@@ -63,8 +63,8 @@ def typed_samplers(context: click.Context, parameter: click.Parameter, samplers:
     return samplers
 
 
-class Seconds(click.FloatRange):
-    """A positive, finite number: ``nan`` is below no limit, and a search with it would end at once."""
+class Finite(click.FloatRange):
+    """A finite number in a range: ``nan`` is below no limit, and a search with it would end at once."""
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
         """The number.

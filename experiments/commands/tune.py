@@ -8,7 +8,7 @@ import click
 
 from tilescout.experiments.commands.completion import TABLE, complete_samplers, complete_suites
 from tilescout.experiments.commands.options import (
-    Seconds,
+    Finite,
     cluster_option,
     collected,
     examples,
@@ -93,8 +93,8 @@ class _TuneCommand(click.Command):
     type=click.IntRange(min=1),
     help=f"Trials of the study, or of the suite. [default: {DEFAULT_TRIALS} a problem if no other limit]",
 )
-@click.option("--gpu-seconds", type=Seconds(min=0, min_open=True), help="GPU seconds of the study.")
-@click.option("--seconds", type=Seconds(min=0, min_open=True), help="Seconds of this run.")
+@click.option("--gpu-seconds", type=Finite(min=0, min_open=True), help="GPU seconds of the study.")
+@click.option("--seconds", type=Finite(min=0, min_open=True), help="Seconds of this run.")
 @click.option("--whole-budget", is_flag=True, help="Go on even when the sampler finds that it is not worth it.")
 @seed_option
 @click.option("--resume", is_flag=True, help="Go on with the newest study of the same kind, or join it.")

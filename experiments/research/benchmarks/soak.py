@@ -25,6 +25,7 @@ from typing import Any
 import click
 import numpy as np
 
+from tilescout.experiments.commands.options import Finite
 from tilescout.experiments.research.faulty_kernels import KNOWN_BY, VARIANTS, FaultyKernels, fault_of
 from tilescout.experiments.research.runner import GPU, Run, study
 from tilescout.search.build.artifacts import Artifact
@@ -181,8 +182,10 @@ def soak(
 @study(GPU)
 @click.option("--trials", default=TRIALS, show_default=True, type=click.IntRange(min=1), help="Kernels.")
 @click.option("--problem", default=PROBLEM, show_default=True, help="ROWSxCOLUMNS:DTYPE.")
-@click.option("--timeout", default=3.0, show_default=True, help="Seconds until a kernel is taken to hang.")
-@click.option("--seconds", default=170.0, show_default=True, help="Begin no trial after that.")
+@click.option(
+    "--timeout", type=Finite(min=0), default=3.0, show_default=True, help="Seconds until a kernel is taken to hang."
+)
+@click.option("--seconds", type=Finite(min=0), default=170.0, show_default=True, help="Begin no trial after that.")
 @click.option(
     "--objective",
     type=click.Choice([str(each) for each in Objective]),

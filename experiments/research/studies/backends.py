@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.commands.options import collected, seed_option, store_option
+from tilescout.experiments.commands.options import Finite, collected, seed_option, store_option
 from tilescout.experiments.compare.inference import geometric_mean
 from tilescout.experiments.research.inductor_backends import NoBackendError, tune_by
 from tilescout.experiments.research.kernels import CHAINS, LIVE_CHAINS
@@ -354,8 +354,16 @@ class Asked:
 @click.option("--problem", "problems", multiple=True, help=f"Repeatable.  [default: {' '.join(PROBLEMS)}]")
 @click.option("--suite", "suites", multiple=True, help="A suite of problems; repeatable.")
 @click.option("--trials", type=click.IntRange(min=1), default=40, show_default=True, help="Of each search.")
-@click.option("--screen", default=0.0, show_default=True, help="Seconds of screening all of cuBLASLt's algorithms.")
-@click.option("--seconds", type=float, default=170.0, show_default=True, help="Begin no further problem after that.")
+@click.option(
+    "--screen",
+    type=Finite(min=0),
+    default=0.0,
+    show_default=True,
+    help="Seconds of screening all of cuBLASLt's algorithms.",
+)
+@click.option(
+    "--seconds", type=Finite(min=0), default=170.0, show_default=True, help="Begin no further problem after that."
+)
 @device_option
 @seed_option
 @store_option

@@ -25,7 +25,7 @@ from rich.table import Table as Grid
 
 from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.persistence import load_model, shipped_model
-from tilescout.experiments.commands.options import collected, seed_option, store_option
+from tilescout.experiments.commands.options import Finite, collected, seed_option, store_option
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, device_option, study
 from tilescout.experiments.research.studies.draw_problems import known_products, products
 from tilescout.experiments.research.studies.draw_spread import MOST_BYTES
@@ -235,9 +235,13 @@ class Asked:
 @study(GPU_OR_RECORD, again=True, draw=draw_regrets)
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw the regrets into this file.")
 @click.option("--products", type=click.IntRange(min=1), default=2, show_default=True, help="Products to draw.")
-@click.option("--seconds", type=float, default=70.0, show_default=True, help="To measure for, of each dispatcher.")
+@click.option(
+    "--seconds", type=Finite(min=0), default=70.0, show_default=True, help="To measure for, of each dispatcher."
+)
 @click.option("--sizes", type=click.IntRange(min=1), default=200, show_default=True, help="Random m to judge at.")
-@click.option("--judging", type=float, default=150.0, show_default=True, help="Seconds for these, of each product.")
+@click.option(
+    "--judging", type=Finite(min=0), default=150.0, show_default=True, help="Seconds for these, of each product."
+)
 @click.option("--repeats", "again", default=20, show_default=True, help="Measured m to race at once more.")
 @click.option("--candidates", type=click.IntRange(1, 200), default=64, show_default=True, help="Kernels to judge by.")
 @device_option

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.costmodel.persistence import load_model, shipped_model
-from tilescout.experiments.commands.options import collected, seed_option, store_option
+from tilescout.experiments.commands.options import Finite, collected, seed_option, store_option
 from tilescout.experiments.research.runner import Run, device_option, study
 from tilescout.search.dispatch.kernels import MOST_ROWS, Kernels, portfolio_of, promising
 from tilescout.search.dispatch.measuring import SWEEPING, Sweep
@@ -75,7 +75,7 @@ class Asked:
 @click.option("--signature", default="bf16", show_default=True, help="Types, layout and epilogue of all products.")
 @click.option("--candidates", type=click.IntRange(1, 200), default=32, show_default=True, help="Kernels to time.")
 @click.option("--points", type=click.IntRange(min=1), default=100, show_default=True, help="Sizes of each product.")
-@click.option("--seconds", type=float, default=150.0, show_default=True, help="Of each product, for its sizes.")
+@click.option("--seconds", type=Finite(min=0), default=150.0, show_default=True, help="Of each product, for its sizes.")
 @device_option
 @seed_option
 @store_option

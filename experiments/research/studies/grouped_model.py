@@ -20,6 +20,7 @@ import click
 from rich.console import Console
 from rich.table import Table as Grid
 
+from tilescout.experiments.commands.options import Finite
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
 from tilescout.experiments.research.studies.one_line import graph_of, in_turns
 from tilescout.search.export.inductor import use
@@ -125,7 +126,9 @@ def show(result: Mapping[str, Any]) -> None:
     "--client", "clients", type=click.Choice(list(CLIENTS)), multiple=True, default=tuple(CLIENTS), help="Repeatable."
 )
 @click.option("--tokens", type=click.IntRange(1), multiple=True, default=(1, 16, 64, 512, 4096), help="Repeatable.")
-@click.option("--seconds", type=float, default=300.0, show_default=True, help="Begin no further block after these.")
+@click.option(
+    "--seconds", type=Finite(min=0), default=300.0, show_default=True, help="Begin no further block after these."
+)
 def main(run: Run, bundle: Path | None, clients: Sequence[str], tokens: Sequence[int], seconds: float) -> None:
     """Measure the blocks, or print what was measured."""
     if run.record is not None:

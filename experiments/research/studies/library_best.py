@@ -23,7 +23,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.commands.options import seed_option, store_option
+from tilescout.experiments.commands.options import Finite, seed_option, store_option
 from tilescout.experiments.compare.inference import geometric_mean
 from tilescout.experiments.research.kernels import LIVE_CHAINS
 from tilescout.experiments.research.runner import Run, study
@@ -183,7 +183,7 @@ def print_speeds(console: Console, found: Mapping[str, Mapping[str, Any]], suite
     "--all", "whole", multiple=True, default=ALL, show_default=True, help="Problems to try all on; repeatable."
 )
 @click.option("--most", type=click.IntRange(min=1), default=1500, show_default=True, help="Algorithms to try on each.")
-@click.option("--seconds", type=float, default=200.0, show_default=True, help="Begin nothing new after that.")
+@click.option("--seconds", type=Finite(min=0), default=200.0, show_default=True, help="Begin nothing new after that.")
 @click.option("--device", default="cuda", show_default=True, metavar="cuda[:N]", help="The GPU.")
 @seed_option
 @store_option

@@ -24,7 +24,7 @@ import click
 import numpy as np
 from rich.console import Console
 
-from tilescout.experiments.commands.options import seed_option, store_option
+from tilescout.experiments.commands.options import Finite, seed_option, store_option
 from tilescout.experiments.research.kernels import LIVE_CHAINS
 from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.studies.library_best import described, measured, raced
@@ -245,7 +245,7 @@ def timed(engine: LocalEngine, problem: GemmProblem, rows: Sequence[Row], most: 
 @click.option("--most", type=click.IntRange(min=1), default=1500, show_default=True, help="Questions of an algorithm.")
 @click.option("--trials", type=click.IntRange(min=1), default=300, show_default=True, help="Measured on each problem.")
 @click.option(
-    "--seconds", type=float, default=45.0, show_default=True, help="Measure on no further problem after that."
+    "--seconds", type=Finite(min=0), default=45.0, show_default=True, help="Measure on no further problem after that."
 )
 @click.option("--device", default="cuda", show_default=True, metavar="cuda[:N]", help="The GPU.")
 @seed_option

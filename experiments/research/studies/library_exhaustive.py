@@ -19,7 +19,7 @@ import click
 import numpy as np
 from rich.console import Console
 
-from tilescout.experiments.commands.options import seed_option, store_option
+from tilescout.experiments.commands.options import Finite, seed_option, store_option
 from tilescout.experiments.research.kernels import LIVE_CHAINS
 from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.screening import Screen, Screened, screened
@@ -132,8 +132,10 @@ def compared(
     help="A strategy to search with; repeatable.",
 )
 @click.option("--trials", type=click.IntRange(min=1), default=40, show_default=True, help="Of each search.")
-@click.option("--each", type=float, default=12.0, show_default=True, help="Seconds of screening a problem.")
-@click.option("--seconds", type=float, default=150.0, show_default=True, help="Begin no further problem after that.")
+@click.option("--each", type=Finite(min=0), default=12.0, show_default=True, help="Seconds of screening a problem.")
+@click.option(
+    "--seconds", type=Finite(min=0), default=150.0, show_default=True, help="Begin no further problem after that."
+)
 @click.option("--model", type=click.Path(path_type=Path, exists=True), help="Of `guided`; the shipped one otherwise.")
 @click.option("--times", type=click.Path(path_type=Path), help="Folder for the times of the screening.")
 @click.option("--device", default="cuda", show_default=True, metavar="cuda[:N]", help="The GPU.")

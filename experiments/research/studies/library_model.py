@@ -23,7 +23,7 @@ from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.features import Features, space_features
 from tilescout.costmodel.forest import ForestModel, ForestOptions
 from tilescout.costmodel.persistence import ModelCard, TrainingTable, save_model
-from tilescout.experiments.commands.options import seed_option
+from tilescout.experiments.commands.options import Finite, seed_option
 from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.screening import Screened
 from tilescout.spaces.devices import find_device
@@ -124,7 +124,9 @@ def judged(
 @click.option(
     "--folds", type=click.IntRange(min=2), default=6, show_default=True, help="Parts; a forest learns from all but one."
 )
-@click.option("--least", default=0.0, show_default=True, help="Judge on problems whose best takes so many µs.")
+@click.option(
+    "--least", type=Finite(min=0), default=0.0, show_default=True, help="Judge on problems whose best takes so many µs."
+)
 @click.option("--model", "path", type=click.Path(path_type=Path), help="Write the model of all problems here.")
 @seed_option
 def main(

@@ -15,7 +15,7 @@ import click
 import numpy as np
 from rich.console import Console
 
-from tilescout.experiments.commands.options import seed_option
+from tilescout.experiments.commands.options import Finite, seed_option
 from tilescout.experiments.research.runner import Run, device_option, study
 from tilescout.experiments.research.screening import Rows, Screen, screened
 from tilescout.search.measure.machine import make_machine
@@ -40,8 +40,10 @@ def legal(loader: str, problem: str) -> tuple[Rows, float]:
 @study("a Hopper or Blackwell GPU")
 @click.argument("suites", nargs=-1, required=True)
 @click.option("--times", type=click.Path(path_type=Path), required=True, help="Folder for the times.")
-@click.option("--each", default=1.0, show_default=True, help="Seconds of screening a problem.")
-@click.option("--seconds", default=150.0, show_default=True, help="Begin no further problem after that.")
+@click.option("--each", type=Finite(min=0), default=1.0, show_default=True, help="Seconds of screening a problem.")
+@click.option(
+    "--seconds", type=Finite(min=0), default=150.0, show_default=True, help="Begin no further problem after that."
+)
 @click.option(
     "--listers", type=click.IntRange(min=0), default=8, show_default=True, help="Processes that ask; 0 for this one."
 )

@@ -36,7 +36,7 @@ from rich.table import Table as Grid
 
 from tilescout.costmodel.features import space_features
 from tilescout.costmodel.persistence import load_model, shipped_model
-from tilescout.experiments.commands.options import collected, store_option
+from tilescout.experiments.commands.options import Finite, collected, store_option
 from tilescout.experiments.research.block_graphs import graph_of, heat, in_turns, products_of, run_by
 from tilescout.experiments.research.kernels import compile_all, finalists
 from tilescout.experiments.research.llama_block import BlockSizes, make_block
@@ -381,7 +381,9 @@ def show(result: Mapping[str, Any], console: Console) -> None:
 @click.option("--repeats", default=3, show_default=True, help="Measurements of a kernel by each objective.")
 @click.option("--heats", default=5, show_default=True, help="Queues of rounds of a block's ways.")
 @click.option("--rounds", default=12, show_default=True, help="Rounds of each.")
-@click.option("--seconds", default=230.0, show_default=True, help="Seconds of all, blocks included.")
+@click.option(
+    "--seconds", type=Finite(min=0), default=230.0, show_default=True, help="Seconds of all, blocks included."
+)
 @store_option
 @device_option
 @collected(Options)

@@ -25,6 +25,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as Grid
 
+from tilescout.experiments.commands.options import Finite
 from tilescout.experiments.research.clients import PHASES, SIZES, Client, make_client
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
@@ -259,10 +260,12 @@ def draw_steps(result: Mapping[str, Any], path: Path) -> None:
     default=CONTENDERS,
     help="Who is compared; repeatable.",
 )
-@click.option("--seconds", type=float, default=TunerOptions.seconds, show_default=True, help="Budget of autotune.")
+@click.option(
+    "--seconds", type=Finite(min=0), default=TunerOptions.seconds, show_default=True, help="Budget of autotune."
+)
 @click.option("--dynamic", is_flag=True, help="Compile once for all rows.")
 @click.option("--steps-only", is_flag=True, help="Leave the first calls out.")
-@click.option("--limit", type=float, default=300.0, show_default=True, help="Seconds that a process may take.")
+@click.option("--limit", type=Finite(min=0), default=300.0, show_default=True, help="Seconds that a process may take.")
 @click.option("--step", "only", hidden=True, help="Do this alone, in this process: first or steps.")
 @click.option("--store", type=click.Path(path_type=Path), hidden=True, help="The evidence store of --step.")
 def main(

@@ -28,7 +28,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.experiments.commands.options import collected, seed_option, store_option
+from tilescout.experiments.commands.options import Finite, collected, seed_option, store_option
 from tilescout.experiments.research.figures import spread_of
 from tilescout.experiments.research.kernels import CHAINS, compile_all, finalists, load_all
 from tilescout.experiments.research.runner import (
@@ -212,9 +212,17 @@ def add_figures(result: dict[str, Any]) -> None:
 @click.option("--rounds", default=10, show_default=True, help="Measurements of each configuration.")
 @click.option("--pairs", default=12, show_default=True, help="Pairs of blocks in a measurement.")
 @click.option("--as-searched", is_flag=True, help="Verify a kernel and make its block anew before each measurement.")
-@click.option("--block-us", multiple=True, default=[300.0, 1200.0], show_default=True, help="Length of a block.")
+@click.option(
+    "--block-us",
+    type=Finite(min=0),
+    multiple=True,
+    default=[300.0, 1200.0],
+    show_default=True,
+    help="Length of a block.",
+)
 @click.option(
     "--cold-l2",
+    type=Finite(),
     multiple=True,
     default=[4.0, 16.0],
     show_default=True,

@@ -17,7 +17,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.experiments.commands.options import collected, seed_option, store_option
+from tilescout.experiments.commands.options import Finite, collected, seed_option, store_option
 from tilescout.experiments.research.figures import spread_of
 from tilescout.experiments.research.kernels import CHAINS, HEATING_US, compile_all, finalists, heat, load_all
 from tilescout.experiments.research.runner import GPU, Run, device_option, problems_option, study
@@ -105,7 +105,12 @@ def record(worker: Worker, table: Table, problem: Problem, asked: Asked) -> dict
 @click.argument("table", type=click.Path(path_type=Path))
 @problems_option
 @click.option(
-    "--settling-us", multiple=True, default=[0.0, 1000.0, 3000.0], show_default=True, help="Length to try; repeatable."
+    "--settling-us",
+    type=Finite(min=0),
+    multiple=True,
+    default=[0.0, 1000.0, 3000.0],
+    show_default=True,
+    help="Length to try; repeatable.",
 )
 @click.option("--good", default=8, show_default=True, help="Configurations of either kind.")
 @click.option("--rounds", default=8, show_default=True, help="Measurements of each fast configuration.")

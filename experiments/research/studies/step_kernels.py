@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.commands.options import seed_option
+from tilescout.experiments.commands.options import Finite, seed_option
 from tilescout.experiments.research.clients import PHASES, SIZES
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
 from tilescout.experiments.research.studies.one_line import Asked, compiled_by, graph_of, in_turns
@@ -121,7 +121,9 @@ def _show(result: Mapping[str, Any]) -> None:
 @click.option("--layers", type=click.IntRange(1), default=1, show_default=True, help="Layers of the model.")
 @click.option("--rows", type=click.IntRange(1), default=16, show_default=True, help="Rows.")
 @click.option("--inputs", type=click.IntRange(1), default=6, show_default=True, help="Draws of the input tokens.")
-@click.option("--seconds", type=float, default=TunerOptions.seconds, show_default=True, help="Budget of autotune.")
+@click.option(
+    "--seconds", type=Finite(min=0), default=TunerOptions.seconds, show_default=True, help="Budget of autotune."
+)
 @click.option("--store", type=click.Path(path_type=Path), default=STORE, help="The evidence store.")
 @seed_option
 def main(run: Run, inputs: int, seed: int, rows: int, **options: Any) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 
 from tilescout.costmodel.features import space_features
 from tilescout.costmodel.persistence import load_model, shipped_model
-from tilescout.experiments.commands.options import seed_option, store_option
+from tilescout.experiments.commands.options import Finite, seed_option, store_option
 from tilescout.experiments.research.runner import GPU, Run, device_option, study
 from tilescout.search.build.artifacts import Artifact, ArtifactStore, CompileFailure
 from tilescout.search.build.compilers import CompileOptions, CompilePool
@@ -197,8 +197,14 @@ def lines(problems: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 @click.argument("part", type=click.Choice(["check", "compare"]))
 @click.argument("problems", nargs=-1)
 @click.option("--sample", default=4, show_default=True, help="Random configurations of each problem.")
-@click.option("--objective", type=click.Choice(list(Objective)), default=Objective.CHAIN, show_default=True)
-@click.option("--seconds", type=float, default=300.0, show_default=True, help="Begin no problem after that.")
+@click.option(
+    "--objective",
+    type=click.Choice(list(Objective)),
+    default=Objective.CHAIN,
+    show_default=True,
+    help="What runs around a kernel while it is timed.",
+)
+@click.option("--seconds", type=Finite(min=0), default=300.0, show_default=True, help="Begin no problem after that.")
 @device_option
 @seed_option
 @store_option

@@ -38,6 +38,16 @@ def test_every_module_of_the_folders_is_a_study_that_says_what_it_asks_and_what_
             assert isinstance(parameter, click.Argument) or parameter.help, (name, parameter.opts)
 
 
+def test_no_study_takes_a_number_that_ends_nothing() -> None:
+    context = click.Context(cli)
+    for name in MODULES:
+        for parameter in cli.get_command(context, name).params:  # type: ignore[union-attr]
+            if isinstance(parameter.type, click.types.FloatParamType):
+                for text in ("nan", "inf"):
+                    with pytest.raises(click.BadParameter):
+                        parameter.type(text, parameter, context)
+
+
 def test_without_a_name_the_studies_are_listed_with_what_they_need() -> None:
     command = [sys.executable, "-m", "tilescout.experiments.research"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
