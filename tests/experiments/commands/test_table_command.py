@@ -102,7 +102,7 @@ def test_a_shipped_table_is_exported_and_comes_back(folder: Path, run: RunComman
         (("tables", "export-kernel-tuner", "nothing.parquet", "out.json"), "does not exist"),
         (("tables", "export-kernel-tuner", "SHIPPED", "out.json"), "name one with --problem: 8192x8192x8192:bf16"),
         (("tables", "export-kernel-tuner", "SHIPPED", "out.json", "--problem", "1x1"), "holds nothing of 1x1"),
-        (("compare", "--problem", "1x1x1:bf16"), "no table holds 1x1x1:bf16, held are 8192x8192x8192:bf16"),
+        (("compare", "--problem", "1x1x1:bf16"), "no table holds 1x1x1:bf16, held are 512x512x512:bf16"),
         (("compare", "--samplers", "random,magic"), "unknown sampler 'magic'"),
         (("compare", "--samplers", "random,random"), "random is named twice"),
         (("tune", "stencil", "--problem", "512x512x64"), "unknown space 'stencil', known are gemm_sm90"),
