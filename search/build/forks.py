@@ -12,7 +12,6 @@ import signal
 import sys
 import threading
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -24,7 +23,7 @@ from typing import Any
 
 from tilescout.search.build.closing import Closing
 from tilescout.search.build.standby import Standby, StandbyError, open_session
-from tilescout.search.build.standing import die_with
+from tilescout.search.build.standing import fork_group
 from tilescout.spaces.errors import ArtifactError, BuildError, StoreError, one_line
 from tilescout.spaces.processes import spawn_context
 
@@ -367,18 +366,12 @@ def _told_to_end() -> Connection:
 
 def _fork(message: Mapping[str, Any], work: Callable[[Task], None], asked: Connection) -> _Child:
     reading, writing = os.pipe()
-    parent = os.getpid()
-    with warnings.catch_warnings():
-        # Python warns where it sees several threads. Those are NumPy's, which survive a fork: they are started anew.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
+    pid = fork_group()
     if pid == 0:
         code = 1
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.setpgid(0, 0)
-            die_with(parent)
             os.close(reading)
             asked.close()
             _answer(writing, message, work)
@@ -388,8 +381,6 @@ def _fork(message: Mapping[str, Any], work: Callable[[Task], None], asked: Conne
             sys.stderr.flush()
             os._exit(code)
     os.close(writing)
-    with suppress(PermissionError, ProcessLookupError):  # whichever of the two is first
-        os.setpgid(pid, pid)
     return _Child(message["number"], pid, Connection(reading, writable=False), time.monotonic(), message["timeout"])
 
 

@@ -90,20 +90,25 @@ def stand_by(listener: socket.socket, place: Path, do: Do, idle: float = IDLE_SE
                 polled.register(control, select.POLLRDHUP)
 
 
-def _fork(control: socket.socket, listener: socket.socket, others: list[socket.socket], do: Do) -> int:
+def fork_group() -> int:
+    """Fork a child that leads a process group of its own and ends with this process; its number, in it 0."""
     parent = os.getpid()
     with warnings.catch_warnings():
         # Python warns where it sees several threads. Those are NumPy's, which survive a fork: they are started anew.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
-    if pid:
-        with suppress(PermissionError, ProcessLookupError):  # whichever of the two is first
-            os.setpgid(pid, pid)
+    with suppress(PermissionError, ProcessLookupError):  # whichever of the two is first
+        os.setpgid(pid, pid)
+    if pid == 0:
+        die_with(parent)
+    return pid
+
+
+def _fork(control: socket.socket, listener: socket.socket, others: list[socket.socket], do: Do) -> int:
+    if pid := fork_group():
         return pid
     code = 1
     try:
-        os.setpgid(0, 0)
-        die_with(parent)
         for inherited in (listener, *others):
             inherited.close()
         if peer_of(control)[1] == os.geteuid():
