@@ -203,7 +203,7 @@ def test_every_file_that_the_architecture_names_exists() -> None:
     assert not [name for name in named if not (ROOT / name).exists()]
 
 
-ROOMS_PUBLIC = re.compile(r"tilescout(\.(spaces|costmodel|search)(\.testing)?|\.search\.\w+|\.experiments\.compare)?")
+ROOMS_PUBLIC = re.compile(r"tilescout(\.(spaces|costmodel|search\.\w+)(\.testing)?|\.search|\.experiments\.compare)?")
 """Modules that the documentation imports from: the rooms, the folders of search/, the checks, and what compares."""
 
 

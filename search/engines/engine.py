@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.search.build.artifacts import Artifact, CompileFailure
-from tilescout.search.build.closing import Closing
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.search.measure.provenance import Provenance
+from tilescout.spaces.closing import Closing
 from tilescout.spaces.declarations import checked_default
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import SpaceError, TilescoutError
@@ -90,7 +90,7 @@ class Engine(Closing):
 
     There are three kinds: `LocalEngine` uses this machine, `RayEngine` a cluster, and `ReplayEngine` answers from a
     recorded table. `tilescout.search.engines.selection.make_engine` chooses one. They are used in the same way;
-    `tilescout.search.testing.engines` checks that.
+    `tilescout.search.engines.testing` checks that.
 
     Calls return at once; what they return is settled as soon as it is known, in threads of the engine's own. A GPU
     does one thing at a time; two batches in flight keep it busy. A failure of a configuration is an outcome, never an

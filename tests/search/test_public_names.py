@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-NAMES = ("build", "campaigns", "engines", "measure", "samplers", "tables", "tuning", "testing")
+NAMES = ("build", "campaigns", "engines", "measure", "samplers", "tables", "tuning")
 ROOMS = [f"tilescout.search.{name}" for name in NAMES]
 
 

@@ -14,7 +14,7 @@ from tilescout.search.tables.table import Table
 EXAMPLE = Path(__file__).resolve().parents[3] / "docs" / "examples" / "own_sampler.py"
 PROBLEM, SAMPLER = "512x512x512:bf16", "own_sampler:NearestSampler:startup=3"
 SUITE = f"""
-from tilescout.search.testing import OptunaConformance, SamplerConformance
+from tilescout.search.samplers.testing import OptunaConformance, SamplerConformance
 
 class TestNearest(SamplerConformance):
     tested = "{SAMPLER}"

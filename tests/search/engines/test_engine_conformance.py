@@ -15,10 +15,10 @@ from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.engines.engine import Engine, LiveOptions, Task
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.engines.replay import ReplayEngine
+from tilescout.search.engines.testing import EngineConformance
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.tables.table import Table
-from tilescout.search.testing import EngineConformance
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem

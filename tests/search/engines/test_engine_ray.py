@@ -22,11 +22,11 @@ from tilescout.search.engines.engine import Engine, LiveOptions, Task
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.ray import RayEngine, RayOptions
 from tilescout.search.engines.ray_worker import save_shared_object
+from tilescout.search.engines.testing import EngineConformance
 from tilescout.search.measure.measurement import Status
 from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.studies.journal import Journal
-from tilescout.search.testing import EngineConformance
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.errors import ArtifactError, BuildError, DeviceError

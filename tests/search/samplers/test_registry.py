@@ -20,9 +20,9 @@ from tilescout.search.samplers import (
     parse_sampler,
 )
 from tilescout.search.samplers.registry import GROUP
+from tilescout.search.samplers.testing import SPACES, search
 from tilescout.search.samplers.tpe import TPESampler
 from tilescout.search.tables.table import Table
-from tilescout.search.testing.samplers import SPACES, search
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import tune_suite

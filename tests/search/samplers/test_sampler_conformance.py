@@ -11,8 +11,8 @@ from optuna.samplers import BaseSampler
 from optuna.testing.pytest_samplers import MultiObjectiveSamplerTestCase, RelativeSamplerTestCase
 
 from tilescout.search.samplers import SAMPLERS, SpaceSampler, find_sampler
+from tilescout.search.samplers.testing import OptunaConformance, SamplerConformance
 from tilescout.search.samplers.tpe import TPESampler
-from tilescout.search.testing import OptunaConformance, SamplerConformance
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template

@@ -2,7 +2,7 @@
 
 Subclass it where pytest looks for tests, and say what is tested::
 
-    from tilescout.search.testing import SamplerConformance
+    from tilescout.search.samplers.testing import SamplerConformance
 
     class TestMySampler(SamplerConformance):
         tested = "my_module:MySampler:startup=3"  # or the class
@@ -41,6 +41,8 @@ from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.knobs import Knob, Value
 from tilescout.spaces.named import NamedProblem
 from tilescout.spaces.space import SearchSpace
+
+__all__ = ["SPACES", "OptunaConformance", "SamplerConformance", "search"]
 
 
 def space_of(

@@ -3,7 +3,7 @@
 Subclass `EngineConformance` in a test module, say how an engine is opened and what is known of its configurations, and
 pytest runs every check::
 
-    from tilescout.search.testing import EngineConformance
+    from tilescout.search.engines.testing import EngineConformance
 
     class TestMyEngine(EngineConformance):
         problem = GemmProblem(64, 64, 64)
@@ -35,6 +35,8 @@ from tilescout.search.measure.provenance import Provenance
 from tilescout.spaces.errors import TilescoutError
 from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.problems import Problem
+
+__all__ = ["EngineConformance"]
 
 _UNBEATEN = 1e-6  # a ratio to the library that no kernel reaches
 
