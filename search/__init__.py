@@ -2,7 +2,7 @@
 
 What is named here is loaded when it is first used: a process that only measures needs no optuna. The rooms below name
 what else is public: `build`, `measure`, `engines`, `tables`, `studies`, `samplers`, `tuning`, `campaigns`, `tracking`,
-`export`, `autotuning` and `testing`.
+`export` and `autotuning`.
 """
 
 from typing import TYPE_CHECKING
@@ -59,13 +59,13 @@ __getattr__, __dir__ = public_names(
         "evaluate": "engines.evaluator",
         "make_engine": "engines.selection",
         "RaceOptions": "measure.race",
-        "TuneResult": "result",
-        "load_study": "result",
         "SAMPLERS": "samplers.registry",
         "StudyResult": "studies.records",
         "TrialRecord": "studies.records",
         "default_table": "tables.shipped",
         "Table": "tables.table",
+        "TuneResult": "tracking.result",
+        "load_study": "tracking.result",
         "Budget": "tuning.loop",
         "SearchInterrupted": "tuning.study",
         "TuneOptions": "tuning.study",

@@ -13,12 +13,12 @@ from tilescout.search.engines.selection import check_device, make_engine
 from tilescout.search.measure.library_best import CANDIDATES
 from tilescout.search.measure.protocol import Objective
 from tilescout.search.measure.race import RaceOptions
-from tilescout.search.result import TuneResult, load_study
 from tilescout.search.samplers import SAMPLERS, AnySampler, check_sampler, choose_sampler, make_sampler
 from tilescout.search.studies.folders import STORE, artifacts, check_store, studies
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tables.shipped import default_table, named_template
 from tilescout.search.tables.table import Table
+from tilescout.search.tracking.result import TuneResult, load_study
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.progress import StudyProgress, why_ended
 from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study

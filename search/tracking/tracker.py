@@ -2,16 +2,16 @@
 
 import math
 import time
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tracking.fields import UI_MODE
-from tilescout.search.tracking.monitor import system_metrics
 from tilescout.search.tracking.plots import draw, to_png
 from tilescout.search.tracking.runs import StudyRuns
 from tilescout.search.tracking.store import (
@@ -25,8 +25,13 @@ from tilescout.search.tracking.store import (
 from tilescout.search.tracking.views import importance
 from tilescout.search.tracking.writer import TrackingError, Writer
 
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
 PACE = 1.0
 """Seconds between two deliveries when trials finish fast. A killed search delivers the rest when it is resumed."""
+
+_LOAD_INTERVAL = 5.0  # seconds between two samples of the machine's load
 
 
 class MlflowTracker:
@@ -91,7 +96,7 @@ class MlflowTracker:
             with translated(uri):
                 self._runs = StudyRuns(client, artifact_root or artifact_folder(uri), info, run_id, suite)
                 if not info.provenance.replayed:
-                    stack.enter_context(system_metrics(client, uri, self._runs.run_id))
+                    stack.enter_context(_system_metrics(client, uri, self._runs.run_id))
             self._writer = Writer(is_passing)
             stack.callback(self._writer.stop)
             self._resources = stack.pop_all()
@@ -189,3 +194,23 @@ class MlflowTracker:
         self._closed = True
         with self._resources:
             self._writer.drain(self._patience)
+
+
+@contextmanager
+def _system_metrics(client: "MlflowClient", uri: str, run_id: str) -> Iterator[None]:
+    """Log CPU, memory, disk, network and GPUs of this machine to a run of the store at `uri`, from a thread.
+
+    An outage of the store ends the logging of these and nothing else.
+    """
+    if find_spec("psutil") is None:
+        client.set_tag(run_id, "system_metrics", "none: psutil is not installed")
+        yield
+        return
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+    monitor = SystemMetricsMonitor(run_id, sampling_interval=_LOAD_INTERVAL, resume_logging=True, tracking_uri=uri)
+    monitor.start()
+    try:
+        yield
+    finally:
+        monitor.finish()
