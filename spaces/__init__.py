@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tilescout.spaces.knobs import Configuration, Knob, Value
     from tilescout.spaces.named import NamedProblem
     from tilescout.spaces.problems import DTYPES, DType, Problem, Rate, Unit
+    from tilescout.spaces.resources import Resources
     from tilescout.spaces.routing import Routing
     from tilescout.spaces.rowwise import Rowwise, RowwiseProblem, Softmax
     from tilescout.spaces.space import Indices, SearchSpace
@@ -71,6 +72,7 @@ __all__ = [
     "Problem",
     "ProblemError",
     "Rate",
+    "Resources",
     "ResumableError",
     "Routing",
     "Rowwise",
@@ -116,6 +118,7 @@ _NAMES = {
     "knobs": "Configuration Knob Value",
     "named": "NamedProblem",
     "problems": "DTYPES DType Problem Rate Unit",
+    "resources": "Resources",
     "routing": "Routing",
     "rowwise": "Rowwise RowwiseProblem Softmax",
     "space": "Indices SearchSpace",

@@ -14,7 +14,6 @@ from tilescout.experiments.commands.completion import TABLE
 from tilescout.experiments.commands.options import check_apart, check_writable, examples, store_option
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, read_shared_object
 from tilescout.search.build.binaries import instruction_count
-from tilescout.search.build.resources import Resources
 from tilescout.search.studies.folders import artifacts
 from tilescout.search.tables.card import FORMAT
 from tilescout.search.tables.kernel_tuner import cache_of
@@ -25,6 +24,7 @@ from tilescout.search.tables.table import Table, card_path, check_table_files, w
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import StoreError, TableError
 from tilescout.spaces.outputs import write_whole
+from tilescout.spaces.resources import Resources
 from tilescout.spaces.templates import KernelTemplate, find_template
 from tilescout.spaces.terminal import Console
 

@@ -15,11 +15,11 @@ from tilescout.experiments.compare.contender import Contender
 from tilescout.experiments.compare.contenders import parse_contender
 from tilescout.experiments.compare.processes import prepare_process
 from tilescout.experiments.compare.truth import Truth
-from tilescout.search.build.closing import Closing
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.studies.journal import Journal, JournalForm, never
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
+from tilescout.spaces.closing import Closing
 from tilescout.spaces.errors import StoreError, TableError, TilescoutError, one_line
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.processes import spawn_context

@@ -20,13 +20,13 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile, mkdtemp
 
 from tilescout.search.build.artifacts import ArtifactStore
-from tilescout.search.build.trust import check_folder, read_record
 from tilescout.search.export.bundle import Bundle, hold, read_bundle, write_bundle
 from tilescout.search.export.decisions import Decision, Outcome
 from tilescout.search.export.from_studies import installed_versions, kernel_of
 from tilescout.spaces.errors import MALFORMED, StoreError, one_line
 from tilescout.spaces.inputs import parse_json
 from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.trust import check_folder, read_record
 
 KIND, FORMAT = "tilescout autotune state", 1
 _STATE, _LOCK, _BUNDLES = "state.json", "lock", "bundles"

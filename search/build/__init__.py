@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, CompileFailure
     from tilescout.search.build.compilers import CompileOptions, CompilePool
     from tilescout.search.build.cores import available_cores
-    from tilescout.search.build.resources import Resources
 
 __all__ = [
     "Artifact",
@@ -25,7 +24,6 @@ __all__ = [
     "CompileFailure",
     "CompileOptions",
     "CompilePool",
-    "Resources",
     "available_cores",
 ]
 
@@ -39,6 +37,5 @@ __getattr__, __dir__ = public_names(
         "CompileOptions": "compilers",
         "CompilePool": "compilers",
         "available_cores": "cores",
-        "Resources": "resources",
     },
 )

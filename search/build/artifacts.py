@@ -13,13 +13,13 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from tilescout.search.build.resources import Resources
-from tilescout.search.build.trust import check_folder, read_record
 from tilescout.spaces.errors import MALFORMED, ArtifactError, StoreError
 from tilescout.spaces.inputs import parse_json, read_regular
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.outputs import sweep
+from tilescout.spaces.resources import Resources
 from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.trust import check_folder, read_record
 
 FORMAT = 1
 _RECORD = "artifact.json"

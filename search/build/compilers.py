@@ -24,17 +24,17 @@ from tilescout.search.build.artifacts import (
     CompileFailure,
 )
 from tilescout.search.build.binaries import find_cuobjdump, instruction_count, resource_usage
-from tilescout.search.build.closing import Closing
 from tilescout.search.build.cores import available_cores
 from tilescout.search.build.forks import ForkDiedError, ForkPool, ForkTimeoutError, Task, serve
 from tilescout.search.build.loading import runtime_libraries
-from tilescout.search.build.resources import Resources
 from tilescout.search.build.standby import Standby, can_stand_by
 from tilescout.search.build.standing import Do
 from tilescout.search.build.waiting import Shared
+from tilescout.spaces.closing import Closing
 from tilescout.spaces.errors import ArtifactError, BuildError, StoreError, TilescoutError, one_line
 from tilescout.spaces.faults import described
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.resources import Resources
 from tilescout.spaces.templates import Built, KernelTemplate, comes_with_package, find_template
 
 

@@ -21,9 +21,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from tilescout.search.build.closing import Closing
 from tilescout.search.build.standby import Standby, StandbyError, open_session
 from tilescout.search.build.standing import fork_group
+from tilescout.spaces.closing import Closing
 from tilescout.spaces.errors import ArtifactError, BuildError, StoreError, one_line
 from tilescout.spaces.processes import spawn_context
 

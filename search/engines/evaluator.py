@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.search.build.artifacts import Artifact, CompileFailure
-from tilescout.search.build.closing import Closing
 from tilescout.search.engines.engine import Engine, Task
 from tilescout.search.engines.library_candidates import Candidate, fastest_candidate
 from tilescout.search.engines.races import Racetrack
 from tilescout.search.measure.library_best import BESIDE, CANDIDATES, LibraryBest
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.provenance import Provenance
+from tilescout.spaces.closing import Closing
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import Indices
 

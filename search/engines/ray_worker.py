@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, CompileFailure, read_shared_object
 from tilescout.search.build.compilers import CompileOptions, CompilePool
-from tilescout.search.build.trust import check_folder
 from tilescout.search.engines.engine import CannotMeasureError
 from tilescout.search.engines.jobs import measure_batch
 from tilescout.search.measure.process import MeasuringProcess, WorkerLostError
@@ -28,6 +27,7 @@ from tilescout.search.measure.worker import Job
 from tilescout.spaces.errors import ArtifactError, BuildError
 from tilescout.spaces.loaders import Listing
 from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.trust import check_folder
 
 
 @dataclass(frozen=True)

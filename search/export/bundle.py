@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from tilescout.search.build.artifacts import read_shared_object
-from tilescout.search.build.trust import check_folder, read_record
 from tilescout.search.export.decisions import Choice, Decision
 from tilescout.search.export.grouped.dispatch import GroupedDispatch, grouped_family
 from tilescout.search.export.ranges import Dispatch, Range, family, ranges_of
@@ -27,6 +26,7 @@ from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.inputs import parse_json
 from tilescout.spaces.outputs import scratch_beside
 from tilescout.spaces.templates import NONE_NAMED, Named, find_template
+from tilescout.spaces.trust import check_folder, read_record
 from tilescout.spaces.workloads import BUILT_IN
 
 KIND = "tilescout bundle"

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from tilescout.search.build.artifacts import CompileFailure
-from tilescout.search.build.resources import Resources
+from tilescout.spaces.resources import Resources
 
 _LARGEST = 2.0**53
 """Of a number: beyond it a float has no fraction, and ours are times, ratios and counts."""

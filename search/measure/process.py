@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.search.build.closing import Closing
 from tilescout.search.build.standby import Session, Standby, StandbyError, can_stand_by, open_session
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.worker import Job, job_request
+from tilescout.spaces.closing import Closing
 from tilescout.spaces.errors import DeviceError, SpaceError
 from tilescout.spaces.loaders import Listing
 from tilescout.spaces.processes import module_command, module_places, own_folders, safe_environment

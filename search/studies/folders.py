@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tilescout.search.build.trust import check_folder
 from tilescout.spaces.errors import StoreError
+from tilescout.spaces.trust import check_folder
 
 STORE = Path(".tilescout")
 """The store where none is named."""

@@ -16,8 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
-from tilescout.search.build.closing import Closing
 from tilescout.spaces.checksums import SUM, Chain
+from tilescout.spaces.closing import Closing
 from tilescout.spaces.errors import StoreError, one_line
 
 _LOG = logging.getLogger(__name__)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.search.build.resources import Resources
 from tilescout.search.measure.measurement import Clocks, Measurement, Raced, Status, Timing
 from tilescout.search.tables.card import TableCard
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.knobs import Value
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.resources import Resources
 
 if TYPE_CHECKING:
     import pyarrow as pa

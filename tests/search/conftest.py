@@ -23,7 +23,6 @@ import pytest
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool, build
 from tilescout.search.build.loading import load_library
-from tilescout.search.build.resources import Resources
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.measure.measurement import Clocks, Measurement, Raced, Status, Timing
 from tilescout.search.measure.protocol import Objective, ProtocolOptions
@@ -34,6 +33,7 @@ from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.resources import Resources
 from tilescout.spaces.templates import KernelTemplate, find_template
 
 TEMPLATE = find_template("gemm_sm90")

@@ -13,14 +13,14 @@ import pytest
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, read_shared_object
 from tilescout.search.build.compilers import find_linker
 from tilescout.search.build.loading import load_launch, load_runtime_libraries, sealed_file
-from tilescout.search.build.resources import Resources
-from tilescout.search.build.trust import check_folder
 from tilescout.search.engines.ray_worker import session_folder
 from tilescout.search.export.bundle import INDEX, KERNELS, Bundle, Kernel, read_bundle, write_bundle
 from tilescout.search.export.decisions import Choice, Decision, Evidence
 from tilescout.spaces.errors import ArtifactError, BundleError, StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.resources import Resources
+from tilescout.spaces.trust import check_folder
 
 if TYPE_CHECKING:
     from conftest import Scene  # type: ignore[import-not-found]

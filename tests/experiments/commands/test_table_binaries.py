@@ -10,13 +10,13 @@ import pytest
 from tilescout.costmodel.features import BINARY_PREFIX
 from tilescout.experiments.commands.table import read_binaries
 from tilescout.search.build.artifacts import SHARED_OBJECT, Artifact, ArtifactKey, ArtifactStore
-from tilescout.search.build.resources import Resources
 from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table, write_table
 from tilescout.search.tables.training import problem_space, samples_of
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import ArtifactError, TableError
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.resources import Resources
 from tilescout.spaces.templates import find_template
 
 TEMPLATE = find_template("gemm_sm90")

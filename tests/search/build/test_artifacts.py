@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, read_shared_object
-from tilescout.search.build.resources import Resources
 from tilescout.spaces.errors import ArtifactError, StoreError
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.resources import Resources
 from tilescout.spaces.templates import find_template
 
 KEY = ArtifactKey("space", "5a5a", Configuration.of({"tile": 64, "raster": "m"}), "bf16", "sm_90a", "4.8.1")

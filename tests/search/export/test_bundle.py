@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
 from tilescout.search.build.compilers import build
-from tilescout.search.build.resources import Resources
 from tilescout.search.export import from_studies
 from tilescout.search.export.bundle import INDEX, KERNELS, Bundle, Kernel, read_bundle, write_bundle
 from tilescout.search.export.decisions import Choice, Decision, Evidence, Outcome
@@ -23,6 +22,7 @@ from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ArtifactError, BundleError, StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.resources import Resources
 from tilescout.spaces.templates import find_template
 
 

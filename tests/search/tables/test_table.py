@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilescout.search.build.resources import Resources
 from tilescout.search.measure.measurement import Clocks, Measurement, Raced, Status, Timing
 from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.rows import Row
@@ -20,6 +19,7 @@ from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration, Knob
+from tilescout.spaces.resources import Resources
 from tilescout.spaces.templates import KernelTemplate, find_template
 
 Alter = Callable[..., KernelTemplate]

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from tilescout.search.build.resources import Resources
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.measure.provenance import Provenance
 from tilescout.search.measure.race import Estimate, Race
@@ -27,6 +26,7 @@ from tilescout.search.tracking.writer import TrackingError
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.resources import Resources
 
 DEFAULT = Configuration.of({"tile_m": 128, "stages": 4, "raster": "m"})
 LIVE = Provenance("live", "NVIDIA H200, driver 580", {"torch": "2.11.0"})
