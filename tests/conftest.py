@@ -16,7 +16,7 @@ import pytest
 from tilescout.experiments.commands.cli import main
 from tilescout.search.tracking import default_store
 from tilescout.search.tracking.store import open_client, quiet_mlflow
-from tilescout.spaces import plugins
+from tilescout.spaces import devices, plugins, templates
 
 hypothesis.settings.register_profile("tilescout", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("tilescout")
@@ -45,6 +45,15 @@ def fake_cublaslt() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(Path(__file__).parent / "search" / "kernels"))
         yield importlib.import_module("fake_cublaslt")
+
+
+@pytest.fixture(scope="module")
+def host_library(fake_cublaslt: ModuleType) -> Iterator[ModuleType]:
+    """`fake_cublaslt`, whose space and device are found by their names while the tests of a module run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(templates._BUILT_IN, "host_cublaslt", "fake_cublaslt:TEMPLATE")
+        patch.setitem(devices.DEVICES, "host", fake_cublaslt.HOST)
+        yield fake_cublaslt
 
 
 @pytest.fixture(scope="session")

@@ -1,27 +1,21 @@
 """The study of the library's best algorithm, from the command line to the file, on a library that runs on the host."""
 
-import importlib
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from tilescout.experiments.research.studies import library_best
-from tilescout.spaces import devices, templates
-
-KERNELS = Path(__file__).resolve().parents[2] / "search" / "kernels"
+from tilescout.spaces import devices
 
 
-@pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(KERNELS))
-    fake = importlib.import_module("fake_cublaslt")
-    monkeypatch.setitem(templates._BUILT_IN, "host_cublaslt", "fake_cublaslt:TEMPLATE")
-    monkeypatch.setitem(devices.DEVICES, "host", fake.HOST)
-    monkeypatch.setitem(devices.DEVICES, "CPU", fake.HOST)
-    monkeypatch.setattr(library_best, "SPACE", "host_cublaslt")
+@pytest.fixture(autouse=True)
+def on_the_host(host_library: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(devices.DEVICES, "CPU", host_library.HOST)
+    monkeypatch.setattr(library_best, "SPACE", host_library.TEMPLATE.name)
 
 
 def run(folder: Path, *options: str) -> tuple[str, dict[str, Any]]:
@@ -33,7 +27,6 @@ def run(folder: Path, *options: str) -> tuple[str, dict[str, Any]]:
     return done.output, json.loads(out.read_text())["result"]
 
 
-@pytest.mark.usefixtures("host")
 def test_guesses_and_all_algorithms_are_timed_and_raced(tmp_path: Path) -> None:
     suite = tmp_path / "one.toml"
     suite.write_text('title = "one"\nsource = "none"\nproblems = ["32x48x40:bf16"]\n')
@@ -50,7 +43,6 @@ def test_guesses_and_all_algorithms_are_timed_and_raced(tmp_path: Path) -> None:
     assert "best of list over first guess" in printed
 
 
-@pytest.mark.usefixtures("host")
 def test_a_problem_that_the_library_has_nothing_for_ends_nothing(tmp_path: Path) -> None:
     printed, result = run(tmp_path, "--suite", "llama3-8b:decode", "--all", "16x8x16", "--signature", "fp16")
 

@@ -1,27 +1,21 @@
 """The study of what cuBLASLt says of its algorithms, from the command line to the file, on a library of the host."""
 
-import importlib
 import json
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from click.testing import CliRunner
 
 from tilescout.experiments.research.studies import library_census
-from tilescout.spaces import devices, templates
-
-KERNELS = Path(__file__).resolve().parents[2] / "search" / "kernels"
+from tilescout.spaces import devices
 
 
 def test_what_the_library_says_is_written_and_a_part_of_what_is_legal_is_raced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host_library: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(KERNELS))
-    fake = importlib.import_module("fake_cublaslt")
-    monkeypatch.setitem(templates._BUILT_IN, "host_cublaslt", "fake_cublaslt:TEMPLATE")
-    monkeypatch.setitem(devices.DEVICES, "host", fake.HOST)
-    monkeypatch.setitem(devices.DEVICES, "CPU", fake.HOST)
-    monkeypatch.setattr(library_census, "SPACE", "host_cublaslt")
+    monkeypatch.setitem(devices.DEVICES, "CPU", host_library.HOST)
+    monkeypatch.setattr(library_census, "SPACE", host_library.TEMPLATE.name)
     out = tmp_path / "out.json"
     asked = ["--device", "cpu", "--out", str(out), "--store", str(tmp_path), "--most", "40", "--trials", "5"]
 

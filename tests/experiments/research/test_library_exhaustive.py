@@ -1,6 +1,5 @@
 """The studies of all of cuBLASLt's algorithms and of all backends, on a library that runs on the host."""
 
-import importlib
 import json
 from collections.abc import Sequence
 from functools import partial
@@ -29,22 +28,16 @@ from tilescout.spaces.cublaslt import algorithms
 from tilescout.spaces.cublaslt.algorithms import KNOBS, Row
 from tilescout.spaces.gemm import Gemm, GemmProblem
 
-KERNELS = Path(__file__).resolve().parents[2] / "search" / "kernels"
 PROBLEM = GemmProblem(32, 48, 40)
 
 
-@pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(KERNELS))
-    fake = importlib.import_module("fake_cublaslt")
-    monkeypatch.setitem(templates._BUILT_IN, "host_cublaslt", "fake_cublaslt:TEMPLATE")
-    monkeypatch.setitem(devices.DEVICES, "host", fake.HOST)
-    monkeypatch.setitem(devices.DEVICES, "CPU", fake.HOST)
-    monkeypatch.setattr(library_exhaustive, "SPACE", "host_cublaslt")
-    return fake
+@pytest.fixture(autouse=True)
+def on_the_host(host_library: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(devices.DEVICES, "CPU", host_library.HOST)
+    for study in (library_exhaustive, library_screen):
+        monkeypatch.setattr(study, "SPACE", host_library.TEMPLATE.name)
 
 
-@pytest.mark.usefixtures("host")
 def test_all_algorithms_are_screened_and_a_search_is_compared_with_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,9 +63,8 @@ def test_all_algorithms_are_screened_and_a_search_is_compared_with_the_best(
 
 
 def test_a_suite_is_screened_the_heuristics_candidates_first_and_what_has_none_is_told(
-    host: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library_screen, "SPACE", "host_cublaslt")
     monkeypatch.setitem(algorithms.VALUES, "custom_option", (0, 1))  # 3 takes the process down, and is legal
     suite, times, out = tmp_path / "two.toml", tmp_path / "times", tmp_path / "out.json"
     suite.write_text('title = "two"\nsource = "none"\nproblems = ["8x48x40:bf16", "8x48x40:e4m3-bf16:bias"]\n')
@@ -124,11 +116,11 @@ def test_inductor_compiles_by_one_backend_or_says_that_it_can_not() -> None:
 
 
 def test_what_backends_found_races_and_what_is_absent_is_said(
-    host: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host_library: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backends, "INDUCTOR", {"ATen": "ATEN", "Other": "OTHER"})
     monkeypatch.setitem(templates._BUILT_IN, "compared_gemm", "fake_cublaslt:COMPARED")
-    with LocalEngine(host.COMPARED, artifacts(tmp_path), ["cpu"], options=LIVE_CHAINS) as engine:
+    with LocalEngine(host_library.COMPARED, artifacts(tmp_path), ["cpu"], options=LIVE_CHAINS) as engine:
         engines: dict[str, Engine | str] = {"gemm_sm90": engine, "cublaslt": "not in this test"}
         entrants = backends.found_by_engines(engines, PROBLEM, 1, tmp_path)
     assert entrants[backends.CUBLASLT] == "not in this test"

@@ -20,7 +20,6 @@ from tilescout.search.engines.local import LocalEngine
 from tilescout.search.export.decisions import Choice, Outcome
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import RaceOptions
-from tilescout.spaces import devices, templates
 from tilescout.spaces.gemm import GemmProblem
 
 PROBLEM = GemmProblem(48, 64, 40)
@@ -28,14 +27,11 @@ ALL_RACE = ContestOptions(race=RaceOptions(within=1e6, looks=3))
 
 
 @pytest.fixture(scope="module")
-def engine(fake_cublaslt: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEngine]:
+def engine(host_library: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEngine]:
     options = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0))
-    folder, template = tmp_path_factory.mktemp("contest"), fake_cublaslt.COMPARED
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(templates._BUILT_IN, "host_cublaslt", "fake_cublaslt:TEMPLATE")
-        patch.setitem(devices.DEVICES, "host", fake_cublaslt.HOST)
-        with LocalEngine(template, folder, ("cpu",), fake_cublaslt.HOST, options) as engine:
-            yield engine
+    folder, template = tmp_path_factory.mktemp("contest"), host_library.COMPARED
+    with LocalEngine(template, folder, ("cpu",), host_library.HOST, options) as engine:
+        yield engine
 
 
 def outcome_of(engine: Engine, ours: float, algorithms: float, options: ContestOptions = ALL_RACE) -> Outcome:

@@ -1,7 +1,6 @@
 """Algorithms of the library in bundles: chosen by a race, described, run by compiled code, refused elsewhere."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +13,6 @@ from tilescout.search.export import from_studies, loaded_kernels
 from tilescout.search.export.bundle import INDEX, Bundle, read_bundle
 from tilescout.search.export.decisions import Choice, Evidence, Outcome
 from tilescout.search.export.inductor import load, use
-from tilescout.spaces import devices, templates
 from tilescout.spaces.checksums import digest_of
 from tilescout.spaces.cublaslt.algorithms import KNOBS
 from tilescout.spaces.errors import BundleError
@@ -26,20 +24,16 @@ PROVEN = Evidence("a-study", "proven", 0.97, 0.96, 0.98, 12, of=Choice.ALGORITHM
 
 
 @pytest.fixture(autouse=True)
-def host(fake_cublaslt: ModuleType) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(templates._BUILT_IN, "host_cublaslt", "fake_cublaslt:TEMPLATE")
-        patch.setitem(devices.DEVICES, "host", fake_cublaslt.HOST)
-        patch.setattr(loaded_kernels, "ALGORITHM_ALIGNMENT", 16)  # all that torch promises on the host
-        loaded_kernels.load_kernel.cache_clear()
-        yield
+def host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaded_kernels, "ALGORITHM_ALIGNMENT", 16)  # all that torch promises on the host
+    loaded_kernels.load_kernel.cache_clear()
 
 
 @pytest.fixture
-def bundle(fake_cublaslt: ModuleType, tmp_path: Path) -> Bundle:
+def bundle(host_library: ModuleType, tmp_path: Path) -> Bundle:
     """A bundle of an algorithm whose results are 1.5 times the right ones, so that they show that it ran."""
     wrong = dict.fromkeys(KNOBS, 0) | {"algorithm": 7, "tile": 1, "stages": 4, "split_k": 1, "custom_option": 2}
-    template = fake_cublaslt.TEMPLATE
+    template = host_library.TEMPLATE
     evidence = replace(PROVEN, study=str(tmp_path))  # of equal bundles a process loads the kernels once
     outcome = Outcome(
         PROBLEM, template.name, "", "host", Choice.ALGORITHM, evidence, Configuration.of(wrong), library="13.1.0"
@@ -100,10 +94,10 @@ def test_misaligned_operands_go_to_the_library(bundle: Bundle, monkeypatch: pyte
 
 
 def test_under_another_version_of_the_library_its_algorithms_are_refused(
-    bundle: Bundle, fake_cublaslt: ModuleType, monkeypatch: pytest.MonkeyPatch
+    bundle: Bundle, host_library: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = operands()
-    monkeypatch.setattr(fake_cublaslt.HostLoader, "version", "13.2.0")
+    monkeypatch.setattr(host_library.HostLoader, "version", "13.2.0")
 
     with pytest.warns(
         UserWarning, match=r"version 13\.1\.0 of the library, and torch brings 13\.2\.0: they are refused"

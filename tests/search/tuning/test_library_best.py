@@ -1,6 +1,5 @@
 """A search of our kernels states its speed over the library's best candidate, from its list to the stored result."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -37,7 +36,6 @@ from tilescout.search.tracking.suite import _describe as described_suite
 from tilescout.search.tracking.suite import suite_metrics
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
-from tilescout.spaces import devices, templates
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
@@ -48,19 +46,16 @@ OPTIONS = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=10
 
 
 @pytest.fixture(scope="module")
-def searched(fake_cublaslt: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StudyResult, Path]]:
+def searched(host_library: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyResult, Path]:
     """A search of the kernels of ours that are right, and where its study is."""
     folder = tmp_path_factory.mktemp("searched")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(templates._BUILT_IN, "host_cublaslt", "fake_cublaslt:TEMPLATE")
-        patch.setitem(devices.DEVICES, "host", fake_cublaslt.HOST)
-        with (
-            LocalEngine(fake_cublaslt.COMPARED, folder / "store", ["cpu"], fake_cublaslt.HOST, OPTIONS) as engine,
-            Evaluator(engine, GemmProblem(48, 64, 40)) as evaluator,
-        ):
-            first = [evaluator.space.index({"fault": "nothing", "repeats": repeats}) for repeats in (2, 4)]
-            result = run_study(evaluator, TuneOptions("random", 0, Budget(3), folder / "studies", first=first))
-        yield result, folder / "studies"
+    with (
+        LocalEngine(host_library.COMPARED, folder / "store", ["cpu"], host_library.HOST, OPTIONS) as engine,
+        Evaluator(engine, GemmProblem(48, 64, 40)) as evaluator,
+    ):
+        first = [evaluator.space.index({"fault": "nothing", "repeats": repeats}) for repeats in (2, 4)]
+        result = run_study(evaluator, TuneOptions("random", 0, Budget(3), folder / "studies", first=first))
+    return result, folder / "studies"
 
 
 def test_the_librarys_candidates_are_timed_and_the_best_of_them_races(searched: tuple[StudyResult, Path]) -> None:
@@ -122,19 +117,16 @@ def test_a_result_without_it_says_why(searched: tuple[StudyResult, Path]) -> Non
     assert result.over_library_best is None
 
 
-def test_a_campaign_records_it_and_a_replay_states_it(fake_cublaslt: ModuleType, tmp_path: Path) -> None:
+def test_a_campaign_records_it_and_a_replay_states_it(host_library: ModuleType, tmp_path: Path) -> None:
     problem = GemmProblem(48, 64, 40)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(templates._BUILT_IN, "host_cublaslt", "fake_cublaslt:TEMPLATE")
-        patch.setitem(devices.DEVICES, "host", fake_cublaslt.HOST)
-        template = fake_cublaslt.COMPARED
-        with LocalEngine(template, tmp_path / "store", ["cpu"], fake_cublaslt.HOST, OPTIONS) as engine:
-            some = parse_restrictions(["fault=nothing"], template.knobs)
-            plan = make_plan([engine.space(problem)], [engine.default(problem)], None, 0, some)
-            collect(engine, plan, tmp_path / "t.parquet", CampaignOptions(race=RaceOptions(look=3, looks=1)))
-        table = Table.read(tmp_path / "t.parquet", {template.name: template})
-        with ReplayEngine(table, template) as replay, Evaluator(replay, problem) as evaluator:
-            result = run_study(evaluator, TuneOptions("random", 0, Budget(3), tmp_path / "studies"))
+    template = host_library.COMPARED
+    with LocalEngine(template, tmp_path / "store", ["cpu"], host_library.HOST, OPTIONS) as engine:
+        some = parse_restrictions(["fault=nothing"], template.knobs)
+        plan = make_plan([engine.space(problem)], [engine.default(problem)], None, 0, some)
+        collect(engine, plan, tmp_path / "t.parquet", CampaignOptions(race=RaceOptions(look=3, looks=1)))
+    table = Table.read(tmp_path / "t.parquet", {template.name: template})
+    with ReplayEngine(table, template) as replay, Evaluator(replay, problem) as evaluator:
+        result = run_study(evaluator, TuneOptions("random", 0, Budget(3), tmp_path / "studies"))
 
     recorded = table.card.baselines[problem].library_best
     assert table.card.format == FORMAT
@@ -168,25 +160,22 @@ def test_a_record_is_read_back_as_it_was_and_a_damaged_one_is_refused() -> None:
 
 
 def test_more_than_the_librarys_list_are_those_that_a_cost_model_expects_to_be_fastest(
-    fake_cublaslt: ModuleType, tmp_path: Path
+    host_library: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    problem, template = GemmProblem(48, 64, 40), fake_cublaslt.TEMPLATE
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(templates._BUILT_IN, "host_cublaslt", "fake_cublaslt:TEMPLATE")
-        patch.setitem(devices.DEVICES, "host", fake_cublaslt.HOST)
-        with LocalEngine(fake_cublaslt.COMPARED, tmp_path / "store", ["cpu"], fake_cublaslt.HOST, OPTIONS) as engine:
-            with pytest.raises(CannotMeasureError, match="no cost model of host_cublaslt on host"):
-                library_candidates.listed_candidates(engine, 0, problem, 1.0, 12)
-            listing = engine.listing(0, template, problem, None).result()
-            space = template.space_of(SearchSpace.codes_of(template.knobs, listing.rows), problem, engine.device)
-            features = space_features(space, template)
-            rows = features.values[:, features.names.index("rows")]  # as if the largest tiles were the fastest
-            model = ForestModel(ForestOptions(trees=4, validation_trees=2, leaf=1))
-            none = np.zeros(len(space), dtype=np.bool_)
-            model.fit([Sample(name, features, -rows, none, "small") for name in ("a", "b", "c")])
-            save_model(tmp_path / "m.npz", model, ModelCard("host_cublaslt", "host", (), (), len(space)))
-            patch.setattr(library_candidates, "shipped_model", lambda space, device: tmp_path / "m.npz")
-            listed = library_candidates.listed_candidates(engine, 0, problem, 1.0, 12)
+    problem, template = GemmProblem(48, 64, 40), host_library.TEMPLATE
+    with LocalEngine(host_library.COMPARED, tmp_path / "store", ["cpu"], host_library.HOST, OPTIONS) as engine:
+        with pytest.raises(CannotMeasureError, match="no cost model of host_cublaslt on host"):
+            library_candidates.listed_candidates(engine, 0, problem, 1.0, 12)
+        listing = engine.listing(0, template, problem, None).result()
+        space = template.space_of(SearchSpace.codes_of(template.knobs, listing.rows), problem, engine.device)
+        features = space_features(space, template)
+        rows = features.values[:, features.names.index("rows")]  # as if the largest tiles were the fastest
+        model = ForestModel(ForestOptions(trees=4, validation_trees=2, leaf=1))
+        none = np.zeros(len(space), dtype=np.bool_)
+        model.fit([Sample(name, features, -rows, none, "small") for name in ("a", "b", "c")])
+        save_model(tmp_path / "m.npz", model, ModelCard("host_cublaslt", "host", (), (), len(space)))
+        monkeypatch.setattr(library_candidates, "shipped_model", lambda space, device: tmp_path / "m.npz")
+        listed = library_candidates.listed_candidates(engine, 0, problem, 1.0, 12)
 
     assert listed is not None
     chosen = [space.index(task.configuration) for task in listed.tasks]
