@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.problems import DTYPES, DType, Problem
+from tilescout.spaces.problems import UniformProblem
 from tilescout.spaces.routing import MOST_EXPERTS, Routing
 from tilescout.spaces.workloads import Tensors, Workload
 
@@ -43,11 +43,12 @@ _EDGE = (0, 1, 0, 63, 64, 65, 389, 0, 0, 129, 7, 2, 127, 0)
 
 
 @dataclass(frozen=True, order=True)
-class GroupedProblem(Problem):
+class GroupedProblem(UniformProblem):
     """A product for every expert: D[rows of e] = A[rows of e] @ B[e].T, with A [tokens, k], B [experts, n, k].
 
     The rows of the first expert come first, then those of the second, and so on. D [tokens, n] is row-major, A and B
-    are contiguous along k. Sums are in fp32.
+    are contiguous along k. Sums are in fp32. A kernel serves all routings: the sizes of the groups are in device
+    memory.
 
     Parameters
     ----------
@@ -118,19 +119,6 @@ class GroupedProblem(Problem):
     @property
     def sizes(self) -> Mapping[str, int]:
         return {"experts": self.experts, "tokens": self.tokens, "n": self.n, "k": self.k}
-
-    @property
-    def signature(self) -> str:
-        """The element type. A kernel serves all routings: the sizes of the groups are in device memory."""
-        return self.dtype
-
-    @property
-    def element(self) -> DType:
-        return DTYPES[self.dtype]
-
-    @property
-    def result(self) -> DType:
-        return DTYPES[self.dtype]
 
     @property
     def draws(self) -> Sequence["GroupedProblem"]:

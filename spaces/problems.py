@@ -176,6 +176,30 @@ class Problem(ABC):
         """The largest relative error, in the Frobenius norm, that rounding explains; an element may be off twice it."""
 
 
+class UniformProblem(Problem):
+    """A problem whose inputs and output have one element type, which alone is compiled into a kernel.
+
+    Attributes
+    ----------
+    dtype
+        The name of the type.
+    """
+
+    dtype: str
+
+    @property
+    def signature(self) -> str:
+        return self.dtype
+
+    @property
+    def element(self) -> DType:
+        return DTYPES[self.dtype]
+
+    @property
+    def result(self) -> DType:
+        return DTYPES[self.dtype]
+
+
 # A class of problems: what templates, workloads, constraints and search spaces are generic over. Where none is named it
 # is any problem, so that code for all of them writes `KernelTemplate` and `SearchSpace`. Before Python 3.13 such a
 # default (PEP 696) is known to type checkers alone.

@@ -12,7 +12,7 @@ from reprlib import repr as short
 from typing import TYPE_CHECKING, Any, Self
 
 from tilescout.spaces.errors import ProblemError
-from tilescout.spaces.problems import DTYPES, TERABYTES, DType, Problem, Rate
+from tilescout.spaces.problems import TERABYTES, Rate, UniformProblem
 from tilescout.spaces.workloads import COPY, Tensors, Workload
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _ARITHMETIC = 2.0**-18
 
 
 @dataclass(frozen=True, order=True)
-class RowwiseProblem(Problem):
+class RowwiseProblem(UniformProblem):
     """An operation on every row of a row-major matrix, whose result is a matrix of the same shape and type.
 
     Parameters
@@ -75,18 +75,6 @@ class RowwiseProblem(Problem):
     @property
     def sizes(self) -> Mapping[str, int]:
         return {"rows": self.rows, "columns": self.columns}
-
-    @property
-    def signature(self) -> str:
-        return self.dtype
-
-    @property
-    def element(self) -> DType:
-        return DTYPES[self.dtype]
-
-    @property
-    def result(self) -> DType:
-        return DTYPES[self.dtype]
 
     @property
     def flops(self) -> int:

@@ -1,4 +1,4 @@
-"""Rules of how warp groups share a tile, which the Hopper GEMM and the grouped one have in common."""
+"""Rules of warp groups and of the ring, which the Hopper GEMM and the grouped one have in common."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from tilescout.spaces.constraints import Columns, Constraint, Mask
 from tilescout.spaces.devices import Device
-from tilescout.spaces.gemm_sm90.layout import MMA_ROWS, groups_per_tile
+from tilescout.spaces.gemm_sm90.layout import MMA_ROWS, SWIZZLE_BYTES, groups_per_tile
 from tilescout.spaces.problems import Problem
 
 
@@ -23,6 +23,10 @@ def _rows_divide(columns: Columns, problem: Problem, device: Device) -> Mask:
     return np.asarray(columns["tile_m"] % (MMA_ROWS * sharing_groups(columns)) == 0)
 
 
+def _stages_are_aligned(columns: Columns, problem: Problem, device: Device) -> Mask:
+    return np.asarray(columns["tile_n"] * columns["tile_k"] * problem.element.bytes % SWIZZLE_BYTES == 0)
+
+
 TURNS = Constraint(
     "turns",
     "two warp groups take turns: schedule pingpong needs warp_groups == 2",
@@ -34,4 +38,11 @@ ROWS = Constraint(
     "each warp group computes whole 64-row WGMMA tiles: tile_m is a multiple of 64 for each that shares the tile",
     ("schedule", "warp_groups", "tile_m"),
     _rows_divide,
+)
+ALIGNED = Constraint(
+    "aligned",
+    "the ring's stages and what follows it must start where the swizzle repeats: tile_n * tile_k * the size of an "
+    f"element is a multiple of {SWIZZLE_BYTES} bytes",
+    ("tile_n", "tile_k"),
+    _stages_are_aligned,
 )

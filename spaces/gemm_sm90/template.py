@@ -18,14 +18,13 @@ from tilescout.spaces.gemm_sm90.defaults import Defaults, shipped_defaults
 from tilescout.spaces.gemm_sm90.layout import (
     ALIGNMENT,
     MAX_ACCUMULATORS,
-    SWIZZLE_BYTES,
     GemmShape,
     held,
     shared_memory,
     steps,
 )
 from tilescout.spaces.gemm_sm90.ranking import features
-from tilescout.spaces.gemm_sm90.rules import ROWS, TURNS, sharing_groups
+from tilescout.spaces.gemm_sm90.rules import ALIGNED, ROWS, TURNS, sharing_groups
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.oblivious import ObliviousTrees
 from tilescout.spaces.templates import Built, KernelTemplate
@@ -61,10 +60,6 @@ def _registers_suffice(columns: Columns, problem: GemmProblem, device: Device) -
 # accumulators in fp8 (192x96: 112 bytes).
 _MOST_SENDING = 144
 _MOST_PROMOTING = 176
-
-
-def _stages_are_aligned(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    return np.asarray(columns["tile_n"] * columns["tile_k"] * problem.element.bytes % SWIZZLE_BYTES == 0)
 
 
 def _tiles_are_filled(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
@@ -142,13 +137,7 @@ CONSTRAINTS = (
         ("schedule", "warp_groups", "tile_m", "tile_n", "split_k"),
         _registers_suffice,
     ),
-    Constraint(
-        "aligned",
-        "the ring's stages and what follows it must start where the swizzle repeats: tile_n * tile_k * the size of an "
-        f"element is a multiple of {SWIZZLE_BYTES} bytes",
-        ("tile_n", "tile_k"),
-        _stages_are_aligned,
-    ),
+    ALIGNED,
     Constraint(
         "filled",
         "half of a tile or more would lie outside of D: tile_m < 2 * rows and tile_n < 2 * columns, or the smallest",

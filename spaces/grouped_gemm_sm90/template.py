@@ -15,12 +15,11 @@ from tilescout.spaces.gemm_sm90.layout import (
     ALIGNMENT,
     MAX_ACCUMULATORS,
     MMA_ROWS,
-    SWIZZLE_BYTES,
     GemmShape,
     accumulators,
     groups_per_tile,
 )
-from tilescout.spaces.gemm_sm90.rules import ROWS, TURNS, sharing_groups
+from tilescout.spaces.gemm_sm90.rules import ALIGNED, ROWS, TURNS, sharing_groups
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.grouped_gemm_sm90.layout import MOST_EXPERTS, shared_memory
 from tilescout.spaces.grouped_tiling import GroupedTiling
@@ -49,10 +48,6 @@ KNOBS = (
 def _registers_suffice(columns: Columns, problem: GroupedProblem, device: Device) -> Mask:
     needed = accumulators(columns["tile_m"], columns["tile_n"], sharing_groups(columns))
     return np.asarray(needed <= np.array(MAX_ACCUMULATORS)[columns["warp_groups"]])
-
-
-def _stages_are_aligned(columns: Columns, problem: GroupedProblem, device: Device) -> Mask:
-    return np.asarray(columns["tile_n"] * columns["tile_k"] * problem.element.bytes % SWIZZLE_BYTES == 0)
 
 
 def _narrow_tiles_are_of_use(columns: Columns, problem: GroupedProblem, device: Device) -> Mask:
@@ -101,13 +96,7 @@ CONSTRAINTS = (
         ("schedule", "warp_groups", "tile_m", "tile_n"),
         _registers_suffice,
     ),
-    Constraint(
-        "aligned",
-        "the ring's stages and what follows it must start where the swizzle repeats: tile_n * tile_k * the size of an "
-        f"element is a multiple of {SWIZZLE_BYTES} bytes",
-        ("tile_n", "tile_k"),
-        _stages_are_aligned,
-    ),
+    ALIGNED,
     Constraint(
         "filled",
         "half of the tiles of a cluster or more would lie outside of D: they span less than twice its rows and its "
