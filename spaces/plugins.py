@@ -1,4 +1,4 @@
-"""Spaces and samplers that other packages register, under entry point groups such as ``tilescout.spaces``.
+"""Objects that are found by ``module:attribute``: our own, and the spaces and samplers that other packages register.
 
 Nothing of a package is imported before its space or sampler is asked for, so that a broken one breaks no other.
 """
@@ -73,6 +73,12 @@ def _registry(group: str, kind: str, taken: frozenset[str]) -> Registry:
     return Registry(usable, refused)
 
 
+def find(target: str) -> Any:
+    """The attribute that our own code writes as ``module:attribute``; the module is imported when it is needed."""
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
 def load(target: str, error: type[TilescoutError]) -> Any:
     """The class or object that is written as ``module:attribute``.
 
@@ -83,9 +89,8 @@ def load(target: str, error: type[TilescoutError]) -> Any:
     error
         Raised if there is no such module or attribute, or if importing it fails.
     """
-    module, _, attribute = target.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
+        return find(target)
     except Exception as cause:  # whatever code of others raises when it is imported
         raise error(f"can't load {target!r}: {described(cause)}") from cause
 
@@ -105,9 +110,8 @@ def new_instance(path: str, kind: str, example: str) -> Any:
     SpaceError
         If there is none.
     """
-    module, _, attribute = path.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)()
+        return find(path)()
     except (ImportError, AttributeError, ValueError) as error:
         raise SpaceError(f"no {kind} {path!r} ({error}): expected module:Class, as {example}") from error
 

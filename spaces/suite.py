@@ -5,7 +5,6 @@ for any template that knows their form. A kind of problem may have a shorter for
 model are written by its layers, see `tilescout.spaces.gemm_suites`.
 """
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -15,6 +14,7 @@ from typing import Any
 
 from tilescout.spaces.errors import MALFORMED, ProblemError, check_keys, one_line
 from tilescout.spaces.inputs import SMALL, parse_toml, read_regular
+from tilescout.spaces.plugins import find
 from tilescout.spaces.problems import P
 
 SUFFIX = ".toml"
@@ -197,8 +197,7 @@ def _listed(record: Mapping[str, Any]) -> Iterator[Entry]:
 
 
 def _expanded(record: Mapping[str, Any], target: str) -> Iterator[Entry]:
-    module, _, function = target.partition(":")
-    entries: Iterator[Entry] = getattr(importlib.import_module(module), function)(record)
+    entries: Iterator[Entry] = find(target)(record)
     return entries
 
 

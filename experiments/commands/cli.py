@@ -1,7 +1,6 @@
 """The command line: ``tilescout``."""
 
 import errno
-import importlib
 import logging
 import os
 import re
@@ -22,6 +21,7 @@ from tilescout.experiments.commands.former import todays
 from tilescout.experiments.commands.options import examples
 from tilescout.spaces.errors import ResumableError, TilescoutError, one_line
 from tilescout.spaces.faults import described, place_of
+from tilescout.spaces.plugins import find
 from tilescout.spaces.processes import hide_secrets, safe_processes
 from tilescout.spaces.terminal import wrapped
 from tilescout.spaces.texts import printable, without_secrets
@@ -63,8 +63,7 @@ class _Commands(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        module, function = _COMMANDS[name][0].split(":")
-        command: click.Command = getattr(importlib.import_module(f"tilescout.experiments.commands.{module}"), function)
+        command: click.Command = find(f"tilescout.experiments.commands.{_COMMANDS[name][0]}")
         return command
 
     def resolve_command(

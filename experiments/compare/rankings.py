@@ -5,7 +5,6 @@ promising first. They may leave knobs open, and name values that the space does 
 configuration is measured then, see `places`.
 """
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import numpy as np
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.inputs import parse_json, read_regular
 from tilescout.spaces.knobs import Configuration, Knob, Value
+from tilescout.spaces.plugins import find
 from tilescout.spaces.space import Indices, SearchSpace
 from tilescout.spaces.templates import KernelTemplate
 
@@ -42,8 +42,7 @@ def find_ranking(name: str) -> Ranking:
         return lambda space, default: wishes
     if name not in RANKINGS:
         raise SamplerError(f"unknown ranking {name!r}, known are {', '.join(RANKINGS)} and files that end in .json")
-    module, function = RANKINGS[name].split(":")
-    ranking: Ranking = getattr(importlib.import_module(module), function)
+    ranking: Ranking = find(RANKINGS[name])
     return ranking
 
 

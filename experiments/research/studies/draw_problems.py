@@ -21,8 +21,9 @@ import numpy as np
 
 from tilescout.experiments.commands.options import seed_option
 from tilescout.experiments.research.runner import Run, study
-from tilescout.spaces.errors import ProblemError, StoreError
+from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.suite import Entry, find_suite, suite_names, write_suite
 
 MODELS = Path(__file__).parents[1] / "published_models.toml"
@@ -94,10 +95,7 @@ def keep_suite(run: Run, title: str, source: str, entries: Sequence[Entry]) -> N
         If the file can't be written.
     """
     assert run.out is not None
-    try:
-        run.out.write_text(write_suite(title, source, entries))
-    except OSError as error:
-        raise StoreError(f"can't write {run.out}: {error.strerror}") from error
+    write_whole(run.out, write_suite(title, source, entries).encode())
 
 
 @study("nothing but the sizes of published models", out_required=True)
