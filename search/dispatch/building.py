@@ -56,8 +56,12 @@ class DispatchOptions:
     tolerance
         A range goes on as long as its kernel is within this of the best, as a share.
     caution
-        A kernel serves where it is expected to be faster than a library that is faster than its estimate by this, as a
-        share: between two measured m the library may have a kernel that it has at neither.
+        What a kernel must be proven to gain over the library at a measured m, as a share, and expected to gain between
+        two, where the library may have a kernel that it has at neither. The same as a product must be proven to gain
+        while a model is compiled: a smaller gain may be none when it is measured again.
+    proving
+        Of the time, the share that is kept for the end: each kernel races the library alone at the m that it is to
+        serve, where its lead was the smallest first. What it was seen to gain least counts.
     enough
         Where no m can have a larger regret than this, as a share, nothing more is measured; and no more kernels are
         taken than leave no larger one.
@@ -69,6 +73,7 @@ class DispatchOptions:
     explored: int = 32
     seconds: float | None = None
     exploring: float = 0.4
+    proving: float = 0.25
     tolerance: float = 0.005
     caution: float = 0.01
     enough: float = 0.01
@@ -131,7 +136,7 @@ def measure_dispatcher(
 
     def measure(m: int, numbers: Sequence[int], race: bool = False) -> None:
         found = source.at(m, numbers, race)
-        points[m] = found.joined(points[m]) if m in points else found
+        points[m] = points[m].joined(found) if m in points else found
         watch(found)
 
     for first in _explored(options, grid.corners(), source.sizes):
@@ -143,20 +148,29 @@ def measure_dispatcher(
     kept = _right(choices[-1].kernels, points)
     _LOG.info("%d of %d kernels are kept, after %d sizes", len(kept), len(kernels), len(points))
     for explored in sorted(points):
-        if not over(1.0) and (near := worth_racing(points[explored], kept)):
+        if not over(1 - options.proving) and (near := worth_racing(points[explored], kept)):
             measure(explored, near, race=True)
-    while not over(1.0):
+    while not over(1 - options.proving):
         kept = _right(kept, points)
-        times = _times(grid.take(kept), _only(points, kept))
-        found = stretches(times, options.tolerance, options.caution)
-        choice = choice_of(found, len(kept), times.sizes)
+        times, found, choice = _planned(grid.take(kept), _only(points, kept), options)
         timed = {m for m, point in points.items() if _is_timed(point, kept, int(choice[m - 1]))}
         timed |= {min(points), max(points)}
-        m = next_size(times, choice, timed, options.enough, source.sizes)
+        m = next_size(times, choice, timed, options.enough, source.sizes, options.caution)
         m = unseen_size(found, timed, source.sizes) if m is None else m
         if m is None:
             break
         measure(m, [kept[number] for number in worth_timing(times, m)], race=True)
+    proven: set[tuple[int, int]] = set()
+    while not over(1.0):
+        kept = _right(kept, points)
+        _, _, choice = _planned(grid.take(kept), _only(points, kept), options)
+        left = [each for each in _serving(points, kept, choice) if each not in proven]
+        if not left:
+            break
+        for m, number in left:
+            if not over(1.0):
+                proven.add((m, number))
+                measure(m, [number], race=True)
     kept = _right(kept, points)
     made = _settled(kernels.take(kept), grid.take(kept), _only(points, kept), choices, options)
     return replace(made, measured_by=measured_by, versions=dict(versions))
@@ -256,6 +270,22 @@ def _times(grid: Grid, points: Mapping[int, Point]) -> Times:
     return times_of(grid, steadied(grid, points))
 
 
+def _planned(
+    grid: Grid, points: Mapping[int, Point], options: DispatchOptions
+) -> tuple[Times, list[Stretch], Integers]:
+    """The times at every m that the kernels are proven to have, the ranges by these, and which of them serves each."""
+    times = _times(grid, {m: point.promised for m, point in points.items()})
+    found = stretches(times, options.tolerance, options.caution)
+    return times, found, choice_of(found, len(grid.legal), times.sizes)
+
+
+def _serving(points: Mapping[int, Point], kept: Sequence[int], choice: Integers) -> list[tuple[int, int]]:
+    """Measured m and the kernel that is to serve each, the one whose lead over the library is the smallest first."""
+    found = [(m, kept[row]) for m in points if (row := int(choice[m - 1])) < len(kept)]
+    timed = [(m, number) for m, number in found if number in points[m].ratios]
+    return sorted(timed, key=lambda each: -points[each[0]].ratios[each[1]].high)
+
+
 def _is_timed(point: Point, kept: Sequence[int], row: int) -> bool:
     """Whether what serves a measured m was timed there; the library always is."""
     return row == len(kept) or kept[row] in point.ratios or kept[row] in point.slower
@@ -284,9 +314,8 @@ def _settled(
     kernels: Kernels, grid: Grid, points: Mapping[int, Point], choices: Sequence[Kept], options: DispatchOptions
 ) -> Dispatcher:
     """The dispatcher of what was measured, with the kernels that serve anything alone."""
+    _, found, choice = _planned(grid, points, options)
     times = _times(grid, points)
-    found = stretches(times, options.tolerance, options.caution)
-    choice = choice_of(found, len(kernels), times.sizes)
     served = times.regret[choice, np.arange(len(times.sizes))]
     made = _dispatcher(kernels, found, choices, options)
     return replace(

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
-import numpy as np
-
 from tilescout.costmodel.arrays import Floats
 from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.dispatch.kernels import Kernels
 from tilescout.search.dispatch.plan import worth_racing
-from tilescout.search.dispatch.points import Point, Ratio
+from tilescout.search.dispatch.points import Point, Ratio, slowest
 from tilescout.search.engines.engine import CannotMeasureError, Engine, LiveOptions, Task
 from tilescout.search.measure.interval import mean_interval
 from tilescout.search.measure.measurement import Status
@@ -29,7 +27,7 @@ _SETTLING_US = 65_000.0  # a card that waited needs about that to come back to i
 
 
 def settling_rounds(library_us: float, racers: int) -> int:
-    """Rounds of a race that run before those that count; launches that are short never reach the power cap."""
+    """Rounds of a race until the device is at its power cap; launches that are short never reach it."""
     if library_us < ProtocolOptions.single_us:
         return 0
     return math.ceil(_SETTLING_US / (2 * racers * library_us))
@@ -107,25 +105,38 @@ class Sweep:
         return replace(point, seconds=time.monotonic() - started)
 
     def _raced(self, point: Point, numbers: Sequence[int]) -> dict[int, Ratio]:
-        """The ratios of some kernels by a race; none if one of them took the measuring process down."""
-        settling = settling_rounds(point.library_us, len(numbers))
+        """The ratios of some kernels by a race; none if one of them took the measuring process down.
+
+        A kernel has to be ahead on a device that rested and on one that is at its power cap: the lesser lead counts.
+        """
         try:
-            rounds = self._rounds(point, numbers, settling + ROUNDS, point.m)[settling:]
+            rested, settled = self.race(point, numbers, point.m)
         except CannotMeasureError as error:
             _LOG.warning("%s is not raced: %s", self.kernels.at(point.m), one_line(error))
             return {}
-        return {number: Ratio(*mean_interval(rounds[:, at].tolist())) for at, number in enumerate(numbers)}
+        return {
+            number: slowest([Ratio(*mean_interval(rounds[:, at].tolist())) for rounds in (rested, settled)])
+            for at, number in enumerate(numbers)
+        }
 
-    def race(self, point: Point, numbers: Sequence[int], rounds: int, seed: int) -> dict[int, float]:
-        """Time over the library's of kernels that were right at a point's m, once more, in interleaved rounds.
+    def race(self, point: Point, numbers: Sequence[int], seed: int) -> tuple[Floats, Floats]:
+        """Race kernels that were right at a point's m, in interleaved rounds.
+
+        Returns
+        -------
+        rested, settled
+            Times over the library's in the first rounds, when the device has waited, and in the last, when large
+            products have brought it to its power cap; both of shape [rounds, numbers]. Of short launches they are the
+            same rounds.
 
         Raises
         ------
         CannotMeasureError
             If one of the kernels took the measuring process down.
         """
-        logs = np.log(self._rounds(point, numbers, rounds, seed))
-        return dict(zip(numbers, np.exp(logs.mean(axis=0)).tolist(), strict=True))
+        count = settling_rounds(point.library_us, len(numbers)) + ROUNDS
+        rounds = self._rounds(point, numbers, count, seed)
+        return rounds[:ROUNDS], rounds[-ROUNDS:]
 
     def _rounds(self, point: Point, numbers: Sequence[int], rounds: int, seed: int) -> Floats:
         """Times over the library's of shape [rounds, numbers]."""

@@ -100,7 +100,7 @@ def stretches(times: Times, tolerance: float, caution: float = 0.0) -> list[Stre
     tolerance
         Of the time over the best, as a share.
     caution
-        The library is taken to be so much faster than its estimate, as a share.
+        So much faster than the library a kernel must be to serve, as a share.
 
     Raises
     ------
@@ -108,8 +108,10 @@ def stretches(times: Times, tolerance: float, caution: float = 0.0) -> list[Stre
         If nothing has a time at some m.
     """
     count = len(times.sizes)
-    regret = times.with_faster_library(caution).regret
+    ahead = times.with_faster_library(caution)
+    regret = ahead.regret
     good = regret <= np.log1p(tolerance)
+    good[:-1] &= ahead.mean[:-1] <= ahead.mean[-1]
     # Of each row, the first place at or behind each place where it is not good.
     places = np.where(good, count, np.arange(count))
     ends = np.minimum.accumulate(places[:, ::-1], axis=1)[:, ::-1]
@@ -134,11 +136,12 @@ def choice_of(found: Sequence[Stretch], kernels: int, sizes: Integers) -> Intege
     return np.asarray(rows[np.searchsorted([each.high for each in found], sizes)])
 
 
-def doubt(times: Times, choice: Integers) -> Floats:
+def doubt(times: Times, choice: Integers, caution: float = 0.0) -> Floats:
     """Log of the regret that a size may have, of shape [sizes].
 
     It is at most the bound by monotony. It is at most what the estimates tell if both the chosen one and the other are
-    off by `_DOUBT` of what their neighbours leave open.
+    off by `_DOUBT` of what their neighbours leave open. Where the library serves, no regret is counted that it may have
+    by the caution of `stretches`: no measurement could settle that.
     """
     columns = np.arange(len(times.sizes))
     rivals = _at_best(times)
@@ -146,7 +149,8 @@ def doubt(times: Times, choice: Integers) -> Floats:
     with np.errstate(invalid="ignore"):
         above = np.minimum(times.high[choice, columns] - times.mean[choice, columns], 1.0)
     told = times.mean[choice, columns] + _DOUBT * above - rivals.min(axis=0)
-    return np.asarray(np.clip(np.minimum(told, times.bound(choice)), 0.0, None))
+    meant = np.where(choice == len(times.mean) - 1, np.log1p(caution), 0.0)
+    return np.asarray(np.clip(np.minimum(told, times.bound(choice)) - meant, 0.0, None))
 
 
 def worth_timing(times: Times, m: int) -> list[int]:
@@ -178,7 +182,12 @@ def _at_best(times: Times) -> Floats:
 
 
 def next_size(
-    times: Times, choice: Integers, measured: Set[int], enough: float, allowed: Set[int] | None = None
+    times: Times,
+    choice: Integers,
+    measured: Set[int],
+    enough: float,
+    allowed: Set[int] | None = None,
+    caution: float = 0.0,
 ) -> int | None:
     """The m to measure next: in the gap between measured m whose doubt is the largest, where its times rise most.
 
@@ -194,13 +203,15 @@ def next_size(
         A doubt that is at most this, as a share, is none.
     allowed
         The m that can be measured; None for all.
+    caution
+        As of `stretches`.
 
     Returns
     -------
     int or None
         None if every doubt that can be settled is small enough.
     """
-    doubts = doubt(times, choice)
+    doubts = doubt(times, choice, caution)
     known = np.isin(times.sizes, list(measured))
     free = ~known if allowed is None else ~known & np.isin(times.sizes, list(allowed))
     doubts[~free] = -np.inf

@@ -21,6 +21,11 @@ class Ratio:
     high: float
 
 
+def slowest(ratios: Sequence[Ratio]) -> Ratio:
+    """Of several ratios of one kernel at one m, the one that promises least."""
+    return max(ratios, key=lambda each: each.high)
+
+
 @dataclass(frozen=True)
 class Point:
     """The times of the library and of kernels at one m.
@@ -58,17 +63,25 @@ class Point:
             failed={at[number]: each for number, each in self.failed.items() if number in at},
         )
 
-    def joined(self, other: "Point") -> "Point":
-        """The same with what was measured at this m later; the later one counts where both have a kernel.
+    @property
+    def promised(self) -> "Point":
+        """The point with the upper ends of the intervals for the ratios: what the kernels are proven to do."""
+        return replace(self, ratios={number: replace(each, value=each.high) for number, each in self.ratios.items()})
 
+    def joined(self, other: "Point") -> "Point":
+        """The same with what was measured at this m later.
+
+        Where both have a kernel the later one counts; of two ratios it is the one that speaks for the library, as the
+        state of the device moves them: three of twelve that had been proven once were no lead at another time.
         Ratios stay what they are: each is to the library's time at its own moment. The library's time is the mean.
         """
         assert self.m == other.m
         later = {*other.ratios, *other.slower, *other.failed}
+        twice = {at: slowest([self.ratios[at], other.ratios[at]]) for at in self.ratios.keys() & other.ratios.keys()}
         return Point(
             self.m,
             math.sqrt(self.library_us * other.library_us),
-            {**{at: each for at, each in self.ratios.items() if at not in later}, **other.ratios},
+            {**{at: each for at, each in self.ratios.items() if at not in later}, **other.ratios, **twice},
             {**{at: each for at, each in self.slower.items() if at not in later}, **other.slower},
             {**{at: each for at, each in self.failed.items() if at not in later}, **other.failed},
             self.seconds + other.seconds,

@@ -8,12 +8,17 @@ kernels of the portfolio that a model finds most promising are timed in turns wi
 what the dispatcher serves. The regret is the time of what it serves over the least in that race, `torch.mm` among them.
 Which one that is was picked in the same race, so that the regret is rather too large. A dispatcher that the cost model
 alone chooses is judged beside it.
+
+A device that waited runs large products at other clocks than one at its power cap, and ratios differ. So each race has
+rounds of both: `settled` is what counts, as a model keeps the device busy, and `rested` is printed beside it.
+
+First, at some measured m that a kernel serves, that kernel races `torch.mm` again.
 """
 
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +28,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as Grid
 
+from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.experiments.commands.options import Finite, collected, seed_option, store_option
@@ -33,6 +39,7 @@ from tilescout.search.dispatch.building import DispatchOptions, candidates, meas
 from tilescout.search.dispatch.dispatcher import Dispatcher
 from tilescout.search.dispatch.kernels import MOST_ROWS, Kernels, portfolio_of, promising
 from tilescout.search.dispatch.measuring import SWEEPING, Sweep
+from tilescout.search.dispatch.points import Point
 from tilescout.search.engines.engine import CannotMeasureError, Engine
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.studies.folders import artifacts
@@ -44,9 +51,10 @@ from tilescout.spaces.templates import find_template
 _LOG = logging.getLogger(__name__)
 
 SPACE, SIGNATURE = "gemm_sm90", "bf16"
-FASTEST, ROUNDS = 3, 6
+FASTEST = 3
 KINDS = ("dense", "deep")
 MEASURED, PREDICTED = "measured", "predicted"
+SETTLED, RESTED = "settled", "rested"
 
 
 def drawn(count: int, seed: int) -> list[tuple[str, int, int]]:
@@ -90,17 +98,44 @@ class Judge:
         right = {*point.ratios, *point.slower}
         shown = (each for each in served.values() if each is not None and each in right)
         runners = list(dict.fromkeys([*shown, *fastest]))
-        ratios = sweep.race(point, runners, ROUNDS, seed) if runners else {}
-        least = min([1.0, *ratios.values()])
-        found: dict[str, Any] = {"m": m, "library_us": point.library_us, "best": least, "timed": len(right)}
+        states = _raced(sweep, point, runners, seed)
+        least = {state: min([1.0, *ratios.values()]) for state, ratios in states.items()}
+        found: dict[str, Any] = {"m": m, "library_us": point.library_us, "timed": len(right)}
+        found |= {"best": least[SETTLED], f"best_{RESTED}": least[RESTED]}
         for name, number in served.items():
-            ratio = 1.0 if number is None else ratios.get(number, math.nan)
-            found[name] = {"ratio": ratio, "regret": ratio / least - 1, "library": number is None}
+            told = found[name] = {"library": number is None}
+            for state, start in ((SETTLED, ""), (RESTED, f"{RESTED}_")):
+                ratio = 1.0 if number is None else states[state].get(number, math.nan)
+                told |= {f"{start}ratio": ratio, f"{start}regret": ratio / least[state] - 1}
         return found
 
+    def again(self, sweep: Sweep, m: int, dispatcher: Dispatcher, seed: int) -> dict[str, Any]:
+        """The time over the library's, at a measured m, of the kernel that serves it, in a race with nothing else."""
+        number = number_of(sweep.kernels, dispatcher, m)
+        assert number is not None, "a kernel serves it"
+        point = sweep.at(m, [number])
+        states = _raced(sweep, point, [number] if number in point.ratios else [], seed)
+        ratio, rested = (states[state].get(number, math.nan) for state in (SETTLED, RESTED))
+        told = {"library": False, "ratio": ratio, f"{RESTED}_ratio": rested}
+        return {"m": m, "library_us": point.library_us, MEASURED: told}
 
-def judged(judge: Judge, problem: GemmProblem, asked: "Asked", seed: int) -> dict[str, Any]:
-    """Build the dispatchers of a product, and judge them."""
+
+def _raced(sweep: Sweep, point: Point, runners: Sequence[int], seed: int) -> dict[str, dict[int, float]]:
+    """The times over the library's of some kernels, for a device that is settled and one that rested."""
+    if not runners:
+        return {SETTLED: {}, RESTED: {}}
+    rested, settled = sweep.race(point, runners, seed)
+
+    def means(rounds: Floats) -> dict[int, float]:
+        return dict(zip(runners, np.exp(np.log(rounds).mean(axis=0)).tolist(), strict=True))
+
+    return {SETTLED: means(settled), RESTED: means(rested)}
+
+
+def judged(
+    judge: Judge, problem: GemmProblem, asked: "Asked", seed: int, keep: Callable[[dict[str, Any]], None]
+) -> None:
+    """Build the dispatchers of a product, and judge them; all is kept as it comes."""
     options = DispatchOptions(seconds=asked.seconds)
     engine = judge.engine
     started = time.monotonic()
@@ -111,28 +146,31 @@ def judged(judge: Judge, problem: GemmProblem, asked: "Asked", seed: int) -> dic
         MEASURED: measure_dispatcher(Sweep(engine, kernels), options, described, versions),
         PREDICTED: predict_dispatcher(kernels, judge.model, options, "the shipped model"),
     }
-    built = time.monotonic() - started
-    sweep = judge.sweep(problem, made)
-    generator = np.random.default_rng(seed)
-    random = generator.choice(MOST_ROWS, asked.sizes, replace=False) + 1
-    measured = generator.permutation([point.m for point in made[MEASURED].points])[: asked.again]
-    started = time.monotonic()
-    points: dict[str, list[dict[str, Any]]] = {"again": [], "judged": []}
-    for name, sizes in (("again", measured), ("judged", random)):
-        for m in sizes.tolist():
-            if time.monotonic() - started > asked.judging:
-                break
-            try:
-                points[name].append(judge.at(sweep, m, made, seed))
-            except CannotMeasureError as error:
-                _LOG.warning("%d rows: %s", m, error)
-    return {
+    found: dict[str, Any] = {
         "problem": str(problem),
         "dispatchers": {name: each.to_dict() for name, each in made.items()},
-        "build_seconds": built,
-        "judge_seconds": time.monotonic() - started,
-        **points,
+        "build_seconds": time.monotonic() - started,
+        "judge_seconds": 0.0,
+        "again": [],
+        "judged": [],
     }
+    keep(found)
+    sweep = judge.sweep(problem, made)
+    generator = np.random.default_rng(seed)
+    random = (generator.choice(MOST_ROWS, asked.sizes, replace=False) + 1).tolist()
+    served = [point.m for point in made[MEASURED].points if made[MEASURED].find(point.m) is not None]
+    started = time.monotonic()
+    work = [("again", m) for m in generator.permutation(served).tolist()[: asked.again]]
+    for name, m in [*work, *(("judged", m) for m in random)]:
+        if time.monotonic() - started > asked.judging:
+            break
+        try:
+            at = judge.again(sweep, m, made[MEASURED], seed) if name == "again" else judge.at(sweep, m, made, seed)
+            found[name].append(at)
+        except CannotMeasureError as error:
+            _LOG.warning("%d rows: %s", m, error)
+        found["judge_seconds"] = time.monotonic() - started
+        keep(found)
 
 
 def number_of(kernels: Kernels, dispatcher: Dispatcher, m: int) -> int | None:
@@ -141,10 +179,10 @@ def number_of(kernels: Kernels, dispatcher: Dispatcher, m: int) -> int | None:
     return None if kernel is None else list(kernels.configurations).index(dispatcher.kernels[kernel])
 
 
-def figures(points: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
-    """The figures of one dispatcher over all m that were judged."""
-    regret = np.array([point[name]["regret"] for point in points], dtype=np.float64)
-    ratio = np.array([point[name]["ratio"] for point in points], dtype=np.float64)
+def figures(points: Sequence[Mapping[str, Any]], name: str, start: str = "") -> dict[str, float]:
+    """The figures of one dispatcher over all m that were judged; `start` is that of the keys of a state."""
+    regret = np.array([point[name][f"{start}regret"] for point in points], dtype=np.float64)
+    ratio = np.array([point[name][f"{start}ratio"] for point in points], dtype=np.float64)
     known = np.isfinite(regret)
     regret, ratio = regret[known], ratio[known]
     return {
@@ -160,8 +198,14 @@ def figures(points: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
     }
 
 
+def again_slowest(points: Sequence[Mapping[str, Any]], start: str = "") -> float:
+    """The longest time over the library's at a measured m that was raced again; NaN without one."""
+    return max((point[MEASURED].get(f"{start}ratio", math.nan) for point in points), default=math.nan)
+
+
 def print_figures(console: Console, found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Print and return the figures of every product."""
+    """Print and return the figures of every product that was judged."""
+    found = {text: one for text, one in found.items() if one["judged"]}
     grid = Grid(title="dispatchers at random m: regret against the best of a race with the portfolio and torch.mm")
     for heading in ("product", "chosen by", "kernels", "ranges", "m judged", "mean", "worst", "at m", "over 2 %"):
         grid.add_column(heading, justify="right", no_wrap=True)
@@ -172,8 +216,7 @@ def print_figures(console: Console, found: Mapping[str, Mapping[str, Any]]) -> d
         result[text] = {}
         for name in (MEASURED, PREDICTED):
             told = result[text][name] = figures(one["judged"], name)
-            again = max((point[MEASURED]["ratio"] for point in one["again"]), default=math.nan)
-            shown = f"{again:.4f}" if name == MEASURED else ""
+            shown = f"{again_slowest(one['again']):.4f}" if name == MEASURED else ""
             held = one["dispatchers"][name]
             counts = (str(len(held["kernels"])), str(len(held["ranges"])), str(told["sizes"]))
             grid.add_row(
@@ -182,15 +225,26 @@ def print_figures(console: Console, found: Mapping[str, Mapping[str, Any]]) -> d
                 f"{told['slowest']:.4f}", shown,
             )  # fmt: skip
         measured = result[text][MEASURED]
-        measured["again_slowest"] = max((point[MEASURED]["ratio"] for point in one["again"]), default=math.nan)
+        measured["again_slowest"] = again_slowest(one["again"])
+        measured["again"] = len(one["again"])
         measured["build_seconds"] = one["build_seconds"]
+        if f"best_{RESTED}" in one["judged"][0]:
+            rested = result[text][RESTED] = figures(one["judged"], MEASURED, f"{RESTED}_")
+            rested["again_slowest"] = again_slowest(one["again"], f"{RESTED}_")
     console.print(grid)
     for text, one in found.items():
         console.print(
             f"{text}: built in {one['build_seconds']:.0f} s, {len(one['dispatchers'][MEASURED]['points'])} m measured, "
-            f"judged {len(one['judged'])} m in {one['judge_seconds']:.0f} s",
+            f"{len(one['again'])} of them again; judged {len(one['judged'])} m in {one['judge_seconds']:.0f} s",
             highlight=False,
         )
+        if RESTED in result[text]:
+            rested = result[text][RESTED]
+            console.print(
+                f"{text}, on a device that rested: mean {rested['mean']:.2%}, worst {rested['worst']:.2%} at "
+                f"{rested['worst_at']:,}; at measured m again, slowest {rested['again_slowest']:.4f}",
+                highlight=False,
+            )
     return result
 
 
@@ -242,7 +296,9 @@ class Asked:
 @click.option(
     "--judging", type=Finite(min=0), default=150.0, show_default=True, help="Seconds for these, of each product."
 )
-@click.option("--repeats", "again", default=20, show_default=True, help="Measured m to race at once more.")
+@click.option(
+    "--repeats", "again", default=20, show_default=True, help="Measured m that a kernel serves, to race at again."
+)
 @click.option("--candidates", type=click.IntRange(1, 200), default=64, show_default=True, help="Kernels to judge by.")
 @device_option
 @seed_option
@@ -269,11 +325,14 @@ def main(run: Run, asked: Asked) -> None:
         judge = Judge(engine, model, asked.candidates)
         for number, (origin, n, k) in enumerate(drawn(asked.products, asked.seed)):
             problem = GemmProblem.parse(f"1x{n}x{k}:{SIGNATURE}")
-            found[f"{n}x{k}"] = one = judged(judge, problem, asked, asked.seed + number)
-            one["model"] = origin
+
+            def keep(one: dict[str, Any], text: str = f"{n}x{k}", origin: str = origin) -> None:
+                found[text] = {**one, "model": origin}
+                run.keep(report)
+
+            judged(judge, problem, asked, asked.seed + number, keep)
             place = run.out.with_name(f"{run.out.stem}-{n}x{k}.json")
-            Dispatcher.from_dict(one["dispatchers"][MEASURED]).write(place)
-            run.keep(report)
+            Dispatcher.from_dict(found[f"{n}x{k}"]["dispatchers"][MEASURED]).write(place)
             console.print(f"{n}x{k} ({origin}) is judged", highlight=False)
     report["figures"] = print_figures(console, found)
     run.keep(report)

@@ -1,14 +1,18 @@
 """Sweeps over m with real compilers and a real measuring process, on the host."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
+from tests.search.dispatch.invented_gpu import InventedGpu
+from tilescout.costmodel.arrays import Floats
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.dispatch.kernels import Kernels
-from tilescout.search.dispatch.measuring import Sweep, settling_rounds
+from tilescout.search.dispatch.measuring import ROUNDS, Sweep, settling_rounds
+from tilescout.search.dispatch.points import Point, Ratio
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.protocol import Objective, ProtocolOptions
@@ -49,3 +53,26 @@ def test_only_races_of_long_launches_run_a_while_before_they_count() -> None:
     assert settling_rounds(500.0, 4) == 17
     assert settling_rounds(500.0, 1) == 65
     assert settling_rounds(100_000.0, 4) == 1
+
+
+def test_a_lead_that_only_a_rested_or_a_busy_device_shows_is_none(invented_gpu: InventedGpu) -> None:
+    class Moody(Sweep):
+        """Kernel 0 loses its lead as the device settles, kernel 1 has it only then."""
+
+        def _rounds(self, point: Point, numbers: Sequence[int], rounds: int, seed: int) -> Floats:
+            settled = np.arange(rounds)[:, None] >= ROUNDS
+            return np.where(settled == np.array([number == 0 for number in numbers]), 1.02, 0.95)
+
+    sweep = Moody(invented_gpu, invented_gpu.kernels.take([0, 1]))
+    long = Point(64, 1000.0, {0: Ratio(0.9, 0.9, 0.9), 1: Ratio(0.9, 0.9, 0.9)})
+    raced = sweep._raced(long, [0, 1])
+    assert raced[0].value == raced[1].value == pytest.approx(1.02)
+
+
+def test_of_a_kernel_that_was_timed_twice_the_smaller_lead_counts() -> None:
+    first = Point(64, 10.0, {0: Ratio(0.9, 0.89, 0.91), 1: Ratio(1.0, 0.9, 1.1)}, slower={2: 1.5})
+    later = Point(64, 10.0, {0: Ratio(1.0, 0.9, 1.1), 1: Ratio(0.9, 0.89, 0.91), 2: Ratio(1.2, 1.2, 1.2)})
+    both = first.joined(later)
+    assert both.ratios == {0: later.ratios[0], 1: first.ratios[1], 2: later.ratios[2]}
+    assert not both.slower
+    assert both.promised.ratios[0] == Ratio(1.1, 0.9, 1.1)
