@@ -3,22 +3,23 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tilescout.search.engines.engine import LiveOptions
+from tilescout.search.engines.engine import Engine, LiveOptions
 from tilescout.search.engines.evaluator import Evaluator, evaluate
 from tilescout.search.engines.selection import check_device, make_engine
 from tilescout.search.measure.library_best import CANDIDATES
 from tilescout.search.measure.protocol import Objective
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.samplers import SAMPLERS, AnySampler, check_sampler, choose_sampler, make_sampler
+from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.studies.folders import STORE, artifacts, check_store, studies
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tables.shipped import default_table, named_template
 from tilescout.search.tables.table import Table
 from tilescout.search.tracking.result import TuneResult, load_study
+from tilescout.search.tuning.complement import fastest, search_both
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.progress import StudyProgress, why_ended
 from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
@@ -74,6 +75,7 @@ def tune(
     objective: Objective | str | None = None,
     live: LiveOptions | None = None,
     library_kernels: int = CANDIDATES,
+    complement: bool = True,
     store: Path | str = STORE,
     storage: Path | str | None = None,
     resume: bool | str = False,
@@ -125,6 +127,10 @@ def tune(
     library_kernels
         Kernels of the library that are timed before the search, in milliseconds each. The fastest of them races beside
         the best, and may be what is exported. Beyond those that its heuristic lists, a cost model says which.
+    complement
+        Search a second space too where its kernels may be faster on the problem, as those of ``gemm_streamk_sm90`` than
+        those of ``gemm_sm90``: in a study of its own, behind the first, with the same budget. It is not done where
+        nothing is measured, on a Ray cluster, or by a sampler that is an object.
     store
         Folder of compiled kernels, studies and the MLflow store; created where it is missing.
     storage
@@ -139,12 +145,13 @@ def tune(
     on_trial
         Called with every trial as it finishes, those of earlier runs first.
     on_result
-        Called with the result as soon as it is known and stored; MLflow gets its pictures after that.
+        Called with the result of each study as soon as it is known and stored; MLflow gets its pictures after that.
 
     Returns
     -------
     TuneResult
-        All trials, the best of them, what it cost, and how the best was proven. Times in µs. A notebook shows it.
+        All trials, the best of them, what it cost, and how the best was proven. Times in µs. A notebook shows it. Of
+        two studies it is the one whose answer is faster; the other one is in the store.
 
     Raises
     ------
@@ -168,60 +175,67 @@ def tune(
     parsed = template.parse(str(problem))  # an object too: it may be a problem of another template
     budget = budget if isinstance(budget, Budget) else Budget(trials=DEFAULT_TRIALS if budget is None else budget)
     trackers = _Trackers(mlflow, store)
+
+    def search(engine: Engine, limits: Budget) -> TuneResult:
+        asked = engine.template.name == template.name  # what is named is of that space
+        with Evaluator(engine, parsed) as evaluator, ExitStack() as shown:
+            by = sampler if sampler is not None else chosen_sampler(engine.template, engine.device, settings or {})
+            options = TuneOptions(
+                by,
+                seed,
+                limits,
+                studies(store, storage),
+                resume if asked else bool(resume),
+                race if race is not None else RaceOptions(),
+                settings or {},
+                first=first(template, evaluator.space) if asked and first is not None else (),
+                library_kernels=library_kernels,
+            )
+            if not evaluator.measures_anew:
+                _warn_of_hindsight(make_sampler(by, evaluator.space, seed, **options.settings))
+            bar = shown.enter_context(StudyProgress(limits.trials)) if progress else None
+
+            def show(trial: TrialRecord) -> None:
+                if bar is not None:
+                    bar(trial)
+                on_trial(trial)
+
+            def answer(result: StudyResult) -> None:
+                if bar is not None:
+                    bar.end(why_ended([result], limits))
+                on_result(TuneResult.of(result))
+
+            phase = bar.phase if bar is not None else lambda text: None
+            return TuneResult.of(
+                run_study(
+                    evaluator, options, trackers.make, show, on_result=answer, meanwhile=trackers.begin, on_phase=phase
+                )
+            )
+
     with ExitStack() as stack:
         if gpus is None and cluster is None:
             gpus = 1
-        engine = make_engine(
-            template, parsed, artifacts(store), device=device, cluster=cluster, gpus=gpus, table=table,
-            options=live, objective=objective,
+        engine = stack.enter_context(
+            make_engine(
+                template, parsed, artifacts(store), device=device, cluster=cluster, gpus=gpus, table=table,
+                options=live, objective=objective,
+            )
         )  # fmt: skip
-        evaluator = stack.enter_context(Evaluator(stack.enter_context(engine), parsed))
-        sampler = sampler if sampler is not None else chosen_sampler(template, evaluator.device, settings or {})
-        options = TuneOptions(
-            sampler,
-            seed,
-            budget,
-            studies(store, storage),
-            resume,
-            race if race is not None else RaceOptions(),
-            settings or {},
-            library_kernels=library_kernels,
-        )
-        if first is not None:
-            options = replace(options, first=first(template, evaluator.space))
-        if not evaluator.measures_anew:
-            made = make_sampler(sampler, evaluator.space, seed, **options.settings)
-            if made.hindsight:
-                _LOG.warning(
-                    "the cost model was trained on measurements of this very problem: what it finds here says nothing "
-                    "of how well it searches; a model that was trained without the problem makes a fair test"
-                )
-        bar = stack.enter_context(StudyProgress(budget.trials)) if progress else None
-
-        def show(trial: TrialRecord) -> None:
-            if bar is not None:
-                bar(trial)
-            on_trial(trial)
-
-        def answer(result: StudyResult) -> None:
-            if bar is not None:
-                bar.end(why_ended([result], budget))
-            on_result(TuneResult.of(result))
-
         stack.enter_context(trackers)
         try:
-            found = run_study(
-                evaluator,
-                options,
-                trackers.make,
-                show,
-                on_result=answer,
-                meanwhile=trackers.begin,
-                on_phase=bar.phase if bar is not None else lambda text: None,
-            )
-            return TuneResult.of(found)
+            if complement and isinstance(sampler, str | type | None):  # an object is of one search
+                return TuneResult.of(fastest(search_both(engine, parsed, budget, search)))
+            return search(engine, budget)
         except SearchInterrupted as interrupted:
             raise SearchInterrupted(TuneResult.of(interrupted.result), interrupted.complete) from interrupted
+
+
+def _warn_of_hindsight(sampler: SpaceSampler) -> None:
+    if sampler.hindsight:
+        _LOG.warning(
+            "the cost model was trained on measurements of this very problem: what it finds here says nothing of how "
+            "well it searches; a model that was trained without the problem makes a fair test"
+        )
 
 
 def chosen_sampler(template: KernelTemplate, device: Device, settings: Mapping[str, Any]) -> str:

@@ -64,6 +64,7 @@ class KernelTemplate(ABC, Generic[P]):
     archs: tuple[str, ...]  #: compiler targets it can build for
     knobs: tuple[Knob, ...]
     constraints: tuple[Constraint[P], ...] = ()
+    complement: str = ""  #: the name of a space whose kernels compute the same, and are faster on some problems
     careful: bool = False  #: whether inputs of any values do no harm, where values say which memory is read or written
 
     def check(self, problem: P) -> None:
@@ -93,6 +94,10 @@ class KernelTemplate(ABC, Generic[P]):
     def first_in(self, space: SearchSpace[P]) -> Sequence[int]:
         """Indices of configurations to try right after the default; none, unless a subclass knows of some."""
         return ()
+
+    def complements(self, problem: P, device: Device) -> bool:
+        """Whether a kernel of this space may be faster than any of the space whose complement it is: a rough guess."""
+        return False
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         """Blocks that are launched together as a cluster: one, unless a subclass says more."""
@@ -240,6 +245,14 @@ def template_names() -> list[str]:
 def comes_with_package(template: KernelTemplate) -> bool:
     """Whether a template is one of ours: it has the same source in every process of this installation."""
     return template.name in _BUILT_IN and find_template(template.name) is template
+
+
+def complement_of(template: KernelTemplate[P], problem: P, device: Device) -> KernelTemplate[P] | None:
+    """The space to search too, as its kernels may be faster on a problem than those of a template; None if none may."""
+    if not template.complement:
+        return None
+    other = cast("KernelTemplate[P]", find_template(template.complement))
+    return other if device.arch in other.archs and other.complements(problem, device) else None
 
 
 Named = Mapping[str, KernelTemplate]

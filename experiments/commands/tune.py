@@ -78,6 +78,12 @@ class _TuneCommand(click.Command):
     help="Kernels of the library to time first; the fastest may be the answer. More than its list need a cost model.",
 )
 @click.option(
+    "--complement/--no-complement",
+    default=True,
+    show_default=True,
+    help="Search a second space too where its kernels may be faster: gemm_streamk_sm90 behind gemm_sm90.",
+)
+@click.option(
     "--sampler",
     callback=typed_samplers,
     metavar="NAME[:OPTION=VALUE...]",
@@ -118,6 +124,12 @@ def tune(asked: TuneRequest) -> int:
 
 def _tune_one(asked: TuneRequest) -> StudyResult:
     assert asked.problem is not None
+    printed: list[str] = []
+
+    def show(found: StudyResult) -> None:
+        printed.append(found.info.space)
+        print_result(found, asked.console)
+
     try:
         result = run_tune(
             asked.space,
@@ -134,18 +146,21 @@ def _tune_one(asked: TuneRequest) -> StudyResult:
             objective=asked.objective,
             live=asked.live,
             library_kernels=asked.library_kernels,
+            complement=asked.complement,
             store=asked.store,
             storage=asked.storage,
             resume=asked.resume,
             mlflow=asked.mlflow_uri or True,
             progress=True,
-            on_result=lambda found: print_result(found, asked.console),
+            on_result=show,
         )
     except SearchInterrupted as interrupted:
         if not interrupted.complete:
             print_result(interrupted.result, asked.console)
         write_result(asked.json_path, interrupted.result.to_dict())
         raise
+    if len(printed) > 1:
+        asked.console.say(f"the answer is that of {result.info.space}, the faster one of {' and '.join(printed)}")
     _LOG.info("study %s; %s", result.info.name, asked.shown_at(result.page))
     asked.deliver(result.to_dict(), result.not_tracked)
     return result

@@ -32,6 +32,7 @@ class TuneRequest:
     objective: Objective | None
     standby: bool
     library_kernels: int
+    complement: bool
     sampler: str | None
     model: Path | None
     first: str | None

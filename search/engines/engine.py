@@ -135,6 +135,13 @@ class Engine(Closing):
         """
         return max(self.compilers + 2 * gpus, FEWEST)
 
+    def beside(self, template: KernelTemplate) -> "Engine | None":
+        """An engine of other kernels on the same GPUs, to be used in turns with this one and closed before it.
+
+        None if this kind of engine has no such.
+        """
+        return None
+
     @property
     def objective(self) -> Objective:
         """The surroundings of a kernel while it is timed."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -65,6 +66,7 @@ class LocalEngine(Engine):
         options: LiveOptions | None = None,
     ) -> None:
         self.template, self.options = template, options or LiveOptions()
+        self._lent = False  # whether the measuring processes are another engine's
         artifacts, self._listings = ArtifactStore(store), ListingStore(store)
 
         def compilers(arch: str) -> CompilePool:
@@ -170,9 +172,19 @@ class LocalEngine(Engine):
 
         return self._on(gpu, race)
 
+    def beside(self, template: KernelTemplate) -> "LocalEngine":
+        """An engine of other kernels that has this one's measuring processes, and compilers of its own."""
+        other = copy(self)
+        other.__dict__.pop("_listed", None)  # what a library told of this one's template
+        other.template, other._lent = template, True
+        other._pool = CompilePool(template, "", self.device.arch, self._pool.store, self.options.compile)
+        other._pool.start()
+        return other
+
     def close(self) -> None:
         self._pool.close()
-        self._end()
+        if not self._lent:
+            self._end()
 
     def _on(self, gpu: int, work: Callable[[MeasuringProcess], Result]) -> "Future[Result]":
         return self._threads[gpu].submit(work, self._processes[gpu])

@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilescout.spaces import gemm_sm90
 from tilescout.spaces.constraints import Columns, Constraint, Mask
 from tilescout.spaces.devices import Device
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.gemm_sm90.layout import GemmShape, shared_memory
+from tilescout.spaces.gemm_sm90.estimate import cycles as cycles_of_a_cluster
+from tilescout.spaces.gemm_sm90.layout import MMA_ROWS, GemmShape, shared_memory
 from tilescout.spaces.gemm_sm90.rules import sharing_groups
 from tilescout.spaces.gemm_sm90.template import CONSTRAINTS as OF_A_CLUSTER
 from tilescout.spaces.gemm_sm90.template import KNOBS as KNOBS_OF_A_CLUSTER
+from tilescout.spaces.gemm_sm90.template import SKINNY
+from tilescout.spaces.gemm_sm90.template import legal as legal_of_a_cluster
 from tilescout.spaces.gemm_sm90.template import shape_of as whole_shape_of
 from tilescout.spaces.gemm_streamk_sm90.estimate import cycles
 from tilescout.spaces.gemm_streamk_sm90.layout import workspace
@@ -173,6 +177,10 @@ CONSTRAINTS = (
     ),
 )  # fmt: skip
 
+# A gain that is smaller than this, relative, is not worth a search: so much of either estimate is guessed.
+_MARGIN = 0.05
+_FINE = next(knob.values[0] for knob in KNOBS if knob.name == "tile_n")
+
 _REMEMBERED = 65_536  # problems whose default is remembered
 _KINDS = ("swap_ab", "tile_m", "tile_n", "split", "stream_k")
 _FIRST = 5  # of each way
@@ -196,6 +204,10 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
     def default(self, problem: GemmProblem, device: Device) -> Configuration:
         """Return the shortest estimate among the default configurations of ``gemm_sm90``, shared in every way."""
         return _default(problem, device)
+
+    def complements(self, problem: GemmProblem, device: Device) -> bool:
+        """Whether sharing tiles is estimated to gain, or operands swapped for more rows than elsewhere to pad less."""
+        return _swaps_gain(problem) or _shares_gain(problem, device)
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         return int(configuration["cluster_m"]) * int(configuration["cluster_n"])
@@ -253,14 +265,39 @@ def _candidates(problem: GemmProblem, device: Device) -> Columns:
     return columns
 
 
-@lru_cache(maxsize=_REMEMBERED)
-def _default(problem: GemmProblem, device: Device) -> Configuration:
+def _estimated(problem: GemmProblem, device: Device) -> tuple[Columns, NDArray[np.float64]]:
+    """The legal ones of `_candidates`, and the estimate of each."""
     columns = _candidates(problem, device)
     known = np.logical_and.reduce([np.isin(columns[knob.name], knob.values) for knob in KNOBS])
     kept = known & np.logical_and.reduce([rule.holds(columns, problem, device) for rule in CONSTRAINTS])
     legal = {name: column[kept] for name, column in columns.items()}
-    best = int(cycles(TEMPLATE.tiling(legal, problem), device).argmin())
+    return legal, cycles(TEMPLATE.tiling(legal, problem), device)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _default(problem: GemmProblem, device: Device) -> Configuration:
+    legal, estimates = _estimated(problem, device)
+    best = int(estimates.argmin())
     return Configuration(tuple((knob.name, legal[knob.name][best].item()) for knob in KNOBS))
+
+
+def _shares_gain(problem: GemmProblem, device: Device) -> bool:
+    """Whether a configuration that shares tiles is estimated to be the fastest, by a margin."""
+    legal, estimates = _estimated(problem, device)
+    shared = (legal["split"] > 1) | (legal["stream_k"] > 0)
+    given = gemm_sm90.TEMPLATE.portfolio(problem, device)
+    columns = {knob.name: np.array([one[knob.name] for one in given]) for knob in KNOBS_OF_A_CLUSTER}
+    left = legal_of_a_cluster(columns, problem, device)
+    within = cycles_of_a_cluster(gemm_sm90.TEMPLATE.tiling(left, problem), device)  # a cluster may split k, too
+    others = min(estimates[~shared].min(initial=np.inf), within.min(initial=np.inf))
+    return bool(estimates[shared].min(initial=np.inf) < (1 - _MARGIN) * others)
+
+
+def _swaps_gain(problem: GemmProblem) -> bool:
+    """Whether tiles of `_FINE` rows, of swapped operands, pad clearly less than whole matrix instructions do."""
+    swapped_here_alone = SKINNY < problem.m <= _FEW_ROWS
+    fine, coarse = (ceil_div(problem.m, step) * step for step in (_FINE, MMA_ROWS))
+    return swapped_here_alone and bool(fine < (1 - _MARGIN) * coarse)
 
 
 def _columns(configuration: Mapping[str, Value]) -> Columns:

@@ -1,0 +1,124 @@
+"""Where the kernels of another space may be faster, that space is searched behind the first, in the same processes."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tilescout.search.build.compilers import CompileOptions
+from tilescout.search.engines.engine import Engine, LiveOptions
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.engines.local import LocalEngine
+from tilescout.search.export.decisions import best_of, judge
+from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.race import RaceOptions
+from tilescout.search.studies.places import study_store
+from tilescout.search.studies.records import StudyResult
+from tilescout.search.tuning.complement import fastest, search_both
+from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
+from tilescout.spaces import templates
+from tilescout.spaces.devices import DEVICES, find_device
+from tilescout.spaces.errors import StoreError
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.templates import complement_of, find_template
+
+PROBLEM, H200 = GemmProblem(32, 48, 40), find_device("h200")
+OPTIONS = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0), timeout=20)
+
+
+@pytest.fixture(scope="module")
+def engine(plain_gemm: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """An engine of kernels whose complement are those with scratch memory."""
+    store = tmp_path_factory.mktemp("store")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(templates._BUILT_IN, "scratch_gemm", "plain_gemm:SCRATCH")
+        patch.setitem(DEVICES, "host", plain_gemm.HOST)
+        patch.setattr(plain_gemm.PlainGemmTemplate, "complement", "scratch_gemm")
+        patch.setattr(plain_gemm.ScratchGemmTemplate, "complements", lambda self, problem, device: True)
+        with LocalEngine(plain_gemm.TEMPLATE, store, ["cpu"], plain_gemm.HOST, OPTIONS) as engine:
+            yield engine
+
+
+def study(engine: Engine, budget: Budget, folder: Path) -> StudyResult:
+    with Evaluator(engine, PROBLEM) as evaluator:
+        first = [evaluator.space.index({"fault": "nothing", "repeats": repeats}) for repeats in (2, 4)]
+        options = TuneOptions("random", 0, budget, folder, first=first, race=RaceOptions(look=3, looks=1))
+        return run_study(evaluator, options)
+
+
+def test_both_are_searched_and_the_faster_one_is_the_answer_and_what_is_exported(
+    engine: Engine, tmp_path: Path
+) -> None:
+    asked: list[Budget] = []
+
+    def search(engine: Engine, budget: Budget) -> StudyResult:
+        asked.append(budget)
+        return study(engine, budget, tmp_path)
+
+    results = search_both(engine, PROBLEM, Budget(2, seconds=600), search)
+
+    assert [result.info.space for result in results] == ["plain_gemm", "scratch_gemm"]
+    assert [len(result.trials) for result in results] == [2, 2]
+    assert all(result.race is not None for result in results)
+    assert asked[0] == Budget(2, seconds=600)
+    assert asked[1].seconds == pytest.approx(600 - results[0].seconds)
+    held = study_store(tmp_path).results()
+    assert len(held) == 2
+    answer = fastest(results)
+    highs = [result.best.measurement.timing.ratio_high for result in results]  # type: ignore[union-attr]
+    assert results.index(answer) == highs.index(min(highs))
+    outcomes = [judge(record, {each.name: each for each in found(engine)}) for record in held.values() if record]
+    (chosen,) = best_of(outcomes)
+    assert chosen.space == answer.info.space
+    assert engine.measure(0, []).result() == []  # the first engine still has its processes
+
+
+def found(engine: Engine) -> list[templates.KernelTemplate]:
+    return [engine.template, find_template("scratch_gemm")]
+
+
+def test_what_ends_the_second_search_does_not_lose_the_first(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = study(engine, Budget(1), tmp_path)
+
+    def search(engine: Engine, budget: Budget) -> StudyResult:
+        if engine.template.name == "plain_gemm":
+            return first
+        raise failure
+
+    failure: BaseException = StoreError("the disk is full")
+    with caplog.at_level(logging.WARNING, "tilescout"):
+        assert search_both(engine, PROBLEM, Budget(1), search) == [first]
+    assert "the search of scratch_gemm failed: the disk is full" in caplog.text
+
+    failure = SearchInterrupted(replace(first, trials=[]))
+    with pytest.raises(SearchInterrupted) as interrupted:
+        search_both(engine, PROBLEM, Budget(1), search)
+    assert interrupted.value.result is first
+    assert interrupted.value.complete
+
+    assert search_both(engine, PROBLEM, Budget(seconds=first.seconds / 2), search) == [first]  # no time is left
+
+
+@pytest.mark.parametrize(
+    ("problem", "name"),
+    [
+        ("282x320x24896", "gemm_streamk_sm90"),  # 25 tiles of 64x64, and long k
+        ("257x2056x7176", "gemm_streamk_sm90"),
+        ("214x57856x2368", "gemm_streamk_sm90"),  # 224 rows of swapped operands in place of 256
+        ("256x4096x14336", None),
+        ("4096x4096x4096", None),
+        ("64x8192x8192", None),
+    ],
+)
+def test_the_gemm_has_a_complement_where_sharing_or_swapping_is_estimated_to_gain(
+    problem: str, name: str | None
+) -> None:
+    template = find_template("gemm_sm90")
+    other = complement_of(template, template.parse(problem), H200)
+    assert (other.name if other is not None else None) == name
