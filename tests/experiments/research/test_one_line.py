@@ -32,3 +32,10 @@ def test_steps_of_other_files_of_the_same_model_are_printed_and_drawn_with_it(
     assert plot.read_bytes().startswith(b"\x89PNG")
     study("one-line", "--again", str(files["one"]), "--and", str(files["other"]), code=2)
     assert "the same model" in capsys.readouterr().err
+
+
+def test_the_contender_that_the_others_are_measured_against_comes_first(
+    study: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study("one-line", "--contender", "ours", "--contender", "default", "--out", str(tmp_path / "out.json"), code=2)
+    assert "default comes first" in " ".join(capsys.readouterr().err.split())
