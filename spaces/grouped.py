@@ -145,7 +145,7 @@ class GroupedProblem(UniformProblem):
 
     @property
     def tolerance(self) -> float:
-        return GemmProblem.small(self.signature).tolerance
+        return GemmProblem.small(self.dtype).tolerance
 
 
 @lru_cache(maxsize=4096)

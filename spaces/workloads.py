@@ -85,7 +85,12 @@ class Workload(ABC, Generic[P]):
         """A small problem of the same signature that no tile divides."""
 
 
-BUILT_IN = ("tilescout.spaces.gemm:Gemm", "tilescout.spaces.rowwise:Softmax", "tilescout.spaces.grouped:Grouped")
+BUILT_IN = (
+    "tilescout.spaces.gemm:Gemm",
+    "tilescout.spaces.rowwise:Softmax",
+    "tilescout.spaces.grouped:Grouped",
+    "tilescout.spaces.gated:Gated",
+)
 """The workloads that come with tilescout, by the names under which templates and files know them."""
 
 

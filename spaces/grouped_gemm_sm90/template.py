@@ -128,11 +128,11 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
     name = "grouped_gemm_sm90"
     summary = "products of experts on Hopper, by our kernel"
     package = "tilescout.spaces.grouped_gemm_sm90"
-    sources = ("build.py", "epilogue.py", "groups.py", "kernel.py", "layout.py")
+    sources: tuple[str, ...] = ("build.py", "epilogue.py", "groups.py", "kernel.py", "layout.py")
     workload = "tilescout.spaces.grouped:Grouped"
     archs = ("sm_90a",)
     knobs = KNOBS
-    constraints = CONSTRAINTS
+    constraints: tuple[Constraint[GroupedProblem], ...] = CONSTRAINTS
     careful = True
 
     def check(self, problem: GroupedProblem) -> None:

@@ -43,7 +43,7 @@ from tilescout.spaces.errors import ProblemError, one_line
 from tilescout.spaces.grouped import DRAWS, Grouped, GroupedProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import KernelTemplate, find_template
-from tilescout.spaces.workloads import Tensors, Workload
+from tilescout.spaces.workloads import Tensors, Workload, load_workload
 
 if TYPE_CHECKING:
     import torch
@@ -65,12 +65,12 @@ QUICK = ProtocolOptions(heating_us=2000.0)
 
 
 @contextmanager
-def compilers(templates: Sequence[KernelTemplate], store: Path) -> Iterator[Mapping[str, CompilePool]]:
-    """A pool of compilers for each space, by its name."""
+def compilers(
+    templates: Sequence[KernelTemplate], store: Path, signature: str = GroupedProblem.dtype
+) -> Iterator[Mapping[str, CompilePool]]:
+    """A pool of compilers of a signature for each space, by its name."""
     kept = ArtifactStore(store)
-    pools = {
-        each.name: CompilePool(each, GroupedProblem.dtype, DEVICE.arch, kept, CompileOptions()) for each in templates
-    }
+    pools = {each.name: CompilePool(each, signature, DEVICE.arch, kept, CompileOptions()) for each in templates}
     try:
         yield pools
     finally:
@@ -112,7 +112,8 @@ def check(names: Sequence[str], sample: int, seed: int, store: Path) -> dict[str
                 print(failed[-1], flush=True)
         library = library_errors(problems)  # behind all others: a second process that has the GPU slows them
         failed += [f"torch._grouped_mm: {text}" for text, error in library.items() if isinstance(error, str)]
-        careful = {each.name: survives(each, pools[each.name]) for each in templates if each.careful}
+        small = GroupedProblem.parse("8x300x520x328")
+        careful = {each.name: survives(each, pools[each.name], small) for each in templates if each.careful}
     failed += [f"{name}: {why}" for name, why in careful.items() if why]
     largest = max(errors, default=0.0)
     print(f"{tried} kernels on {len(EDGES)} problems: {len(failed)} failed, largest error {largest:.2g}", flush=True)
@@ -126,12 +127,12 @@ def check(names: Sequence[str], sample: int, seed: int, store: Path) -> dict[str
     }
 
 
-def survives(template: KernelTemplate, pool: CompilePool) -> str:
-    """Launch the default on offsets that are none; say what it did that it must not, or nothing."""
+def survives(template: KernelTemplate, pool: CompilePool, problem: GroupedProblem) -> str:
+    """Launch the default on offsets of 8 experts that are none; say what it did that it must not, or nothing."""
     import torch
 
-    workload, problem, worker = Grouped(), GroupedProblem.parse("8x300x520x328"), Worker("cuda")
-    case = Case.draw(cast(Workload, workload), problem, torch.Generator("cuda").manual_seed(0))
+    worker = Worker("cuda")
+    case = Case.draw(load_workload(template.workload), problem, torch.Generator("cuda").manual_seed(0))
     configuration = template.default(problem, DEVICE)
     built = pool.submit(configuration).result()
     if isinstance(built, CompileFailure):

@@ -1,0 +1,43 @@
+"""The study of SwiGLU behind grouped products, as far as it runs without a GPU."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from tilescout.experiments.research.studies import grouped_swiglu
+from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.verification import WrongResultError
+from tilescout.search.measure.worker import Worker
+from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.gated import Gated, GatedProblem
+from tilescout.spaces.templates import find_template
+
+PROBLEM = GatedProblem.parse("4x40x64x64:bf16:swiglu:zipf-1")
+
+
+def test_contenders_are_verified_and_judged_on_draws_that_nothing_was_chosen_on() -> None:
+    options = ProtocolOptions(heating_us=1000.0)
+    library = partial(Gated().run_library, PROBLEM)
+    found = grouped_swiglu.judged(Worker("cpu"), PROBLEM, {"library": library}, options)
+    assert found["judged_on"] == f"{PROBLEM}:draws-1000-1007"
+    speed = found["speedup_over_library"]["library"]
+    assert 0 < speed["low"] <= speed["value"] <= speed["high"]
+    # The other place of gate and up is another result.
+    wrong = partial(Gated().run_library, replace(PROBLEM, place="swiglu-pairs"))
+    with pytest.raises(WrongResultError):
+        grouped_swiglu.judged(Worker("cpu"), PROBLEM, {"wrong": wrong}, options)
+
+
+def test_the_edges_are_problems_of_the_space_and_candidates_are_legal_configurations() -> None:
+    template = find_template("grouped_swiglu_sm90")
+    problems = grouped_swiglu.edges("swiglu-pairs")
+    for problem in problems:
+        template.check(problem)
+    assert len(set(problems)) == len(problems)
+    problem = GatedProblem.parse("128x512x1536x2048:bf16:swiglu:zipf-1")
+    found = grouped_swiglu.candidates(template, problem)
+    assert len(found) == len(set(found)) > 20
+    assert found[0] == template.default(problem, DEVICES["h200"])
+    plain = grouped_swiglu.candidates(find_template("grouped_gemm_sm90"), grouped_swiglu.plain(problem))
+    assert set(found) <= set(plain)
