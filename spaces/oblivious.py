@@ -1,7 +1,9 @@
 """Boosted trees whose levels each ask one question: small, and predicted by a few NumPy calls.
 
 All nodes of a level of such an oblivious tree compare the same feature with the same threshold. A row's leaf is then a
-number with one bit a level, and all trees and rows are evaluated at once, without a loop.
+number with one bit a level, and all trees and rows are evaluated at once, level by level: 500 trees of 6 levels and 104
+rows take 0.35 ms so, and 1.5 ms with all levels at once, whose bits do not stay in a core's cache (2 cores,
+2026-11-22).
 
 L. Prokhorenkova et al.: CatBoost: unbiased boosting with categorical features, NeurIPS 2018.
 """
@@ -56,10 +58,9 @@ class ObliviousTrees:
         array
             Of shape [rows].
         """
-        columns = np.ascontiguousarray(np.asarray(values, dtype=np.float32).T)
-        above = columns[self.feature.ravel()] > self.threshold.reshape(-1, 1)  # rows of a column lie side by side
-        # The bits of a tree fill a byte from its highest on. A matrix product would do the same, but waits for threads
-        # of BLAS where the cores are busy.
-        leaves = np.packbits(above.reshape(*self.feature.shape, -1), axis=1)[:, 0]
-        leaves >>= MOST_LEVELS - self.feature.shape[1]
+        columns = np.ascontiguousarray(np.asarray(values, dtype=np.float32).T)  # rows of a column lie side by side
+        leaves = np.zeros((len(self.leaf), columns.shape[1]), dtype=np.uint8)  # has a bit for each of `MOST_LEVELS`
+        for feature, threshold in zip(self.feature.T, self.threshold.T, strict=True):
+            leaves <<= 1
+            leaves |= columns[feature] > threshold[:, None]
         return np.asarray(self.leaf.ravel()[leaves + self._starts].sum(axis=0) + np.float32(self.base))
