@@ -1,6 +1,7 @@
 """Tests marked `gpu` run where there is a Hopper GPU and skip everywhere else; properties may take their time."""
 
 import importlib
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,10 @@ from tilescout.experiments.commands.cli import main
 from tilescout.search.tracking import default_store
 from tilescout.search.tracking.store import open_client, quiet_mlflow
 from tilescout.spaces import devices, plugins, templates
+
+# TorchInductor's C++ without vector instructions: to learn which of them this machine has, each process would compile a
+# program for every kind that there is, 12 s of CPU.
+os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "0"
 
 hypothesis.settings.register_profile("tilescout", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("tilescout")

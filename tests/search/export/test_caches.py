@@ -142,7 +142,7 @@ def test_an_aotinductor_package_runs_our_kernel_in_another_process(
         exported = torch.export.export(layer, (x,))
         with use(bundle.path) as tuned:
             # Headers that are compiled ahead pay from the second model on, and this is the only one in its cache.
-            once = {"aot_inductor.precompile_headers": False}
+            once = {"aot_inductor.precompile_headers": False, "aot_inductor.compile_wrapper_opt_level": "O0"}
             torch._inductor.aoti_compile_and_package(exported, package_path=package, inductor_configs=once)
     assert tuned.report.replaced == {"16x64x32:bf16": 1}
 
