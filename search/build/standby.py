@@ -9,6 +9,7 @@ of the installed packages, of the places of modules, of the variables that they 
 sets; see `_state`.
 """
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -42,10 +43,12 @@ QUEUED = 64
 
 _SERVER = "tilescout.search.build.standing"
 _PACKAGES = ("spaces", "costmodel", "search")
-# Variables that imports read begin like this.
-_READ = (
-    *("CUDA", "CUTE", "HOME", "KMP", "LANG", "LC_", "LD_", "MALLOC", "MKL", "NV", "OMP", "OPENBLAS", "PATH", "PYTHON"),
-    *("PYTORCH", "TMPDIR", "TORCH", "TRITON", "TVM", "XDG_"),
+# Variables that imports read: these, and those that begin like the others. A beginning is never so short that it is one
+# of keys too, as those of NVIDIA_API_KEY, LANGSMITH_API_KEY and HOMEBREW_GITHUB_API_TOKEN would be.
+_READ = {"HOME", "LANG", "LANGUAGE", "NVIDIA_TF32_OVERRIDE", "NVTX_INJECTION64_PATH", "PATH", "TMPDIR"}
+_READ_ALL = (
+    *("CUDA", "CUTE_", "KMP_", "LC_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "TORCH"),
+    *("TRITON_", "TVM_", "XDG_"),
 )
 _PER_SESSION = ("CUDA_VISIBLE_DEVICES",)  # read by a session when it first uses the GPU, and not by an import
 _PEER = struct.Struct("3i")  # of SO_PEERCRED: process, user, group
@@ -187,13 +190,12 @@ def running() -> list[Running]:
 
 def _place_here() -> dict[str, Any]:
     """The circumstances of this process, which a session takes over."""
-    umask = os.umask(0o077)
-    os.umask(umask)
+    status = Path("/proc/self/status").read_text().splitlines()  # `os.umask` tells it by changing it, for all threads
     return {
         "environment": dict(safe_environment()),
         "folder": os.getcwd(),
         "cores": sorted(os.sched_getaffinity(0)),
-        "umask": umask,
+        "umask": next(int(line.split()[1], 8) for line in status if line.startswith("Umask:")),
         "folders": own_folders(),
         "pid": os.getpid(),
     }
@@ -214,7 +216,7 @@ def _connected(standby: Standby) -> socket.socket:
         try:
             asking.connect(str(place))
         except (FileNotFoundError, ConnectionRefusedError):
-            with alone(place):
+            with alone(place.parent):
                 try:
                     asking.connect(str(place))  # another process may have been faster
                 except (FileNotFoundError, ConnectionRefusedError):
@@ -230,8 +232,11 @@ def _connected(standby: Standby) -> socket.socket:
 
 def _start(standby: Standby, place: Path) -> None:
     """Have a process stand by. Its socket takes connections at once, and it answers once it is ready."""
-    place.unlink(missing_ok=True)  # of one that was killed
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, open(place.with_suffix(".log"), "wb") as log:
+    leave(place)
+    for other in place.parent.glob("*.socket"):
+        if not _answers(other):  # it was killed
+            leave(other)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, open(place.with_suffix(".log"), "xb") as log:
         listener.bind(str(place))
         listener.listen(QUEUED)
         arguments = (str(listener.fileno()), str(place), json.dumps(module_places()))
@@ -250,11 +255,26 @@ def _start(standby: Standby, place: Path) -> None:
 
 
 @contextmanager
-def alone(place: Path) -> Iterator[None]:
-    """Be the only process that starts or ends what stands by at a place."""
-    with open(place.with_suffix(".lock"), "wb") as lock:
+def alone(folder: Path) -> Iterator[None]:
+    """Be the only process that starts or ends what stands by in a folder."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
+
+
+def leave(place: Path) -> None:
+    """Remove the files of a process that stood by."""
+    for suffix in (".socket", ".log"):
+        place.with_suffix(suffix).unlink(missing_ok=True)
+
+
+def _answers(place: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+        asked.setblocking(False)
+        return asked.connect_ex(str(place)) != errno.ECONNREFUSED
 
 
 def peer_of(connected: socket.socket) -> tuple[int, int]:
@@ -294,7 +314,8 @@ def _state(standby: Standby) -> str:
 
 def _read(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that imports read."""
-    return {name: value for name, value in environment.items() if name.startswith(_READ) and name not in _PER_SESSION}
+    read = (name for name in environment if name in _READ or name.startswith(_READ_ALL))
+    return {name: environment[name] for name in read if name not in _PER_SESSION}
 
 
 def _namespace(kind: str) -> str:

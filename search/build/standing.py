@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tilescout.search.build.standby import ENDED, IDLE_SECONDS, REQUEST_BYTES, alone, peer_of
+from tilescout.search.build.standby import ENDED, IDLE_SECONDS, REQUEST_BYTES, alone, leave, peer_of
 from tilescout.spaces.processes import find_modules_in
 
 Do = Callable[[Connection, Mapping[str, Any]], None]
@@ -58,8 +58,8 @@ def stand_by(listener: socket.socket, place: Path, do: Do, idle: float = IDLE_SE
         polled.modify(listener, select.POLLIN if len(sessions) < most else 0)
         ready = dict(polled.poll(None if sessions else idle * 1000))
         if not ready and not sessions:
-            with alone(place):
-                place.unlink(missing_ok=True)
+            with alone(place.parent):
+                leave(place)
             listener.setblocking(False)
             idle = 0.0
             if not select.select([listener], [], [], 0)[0]:  # one may have connected just before

@@ -131,6 +131,24 @@ def test_where_the_process_that_stood_by_was_killed_another_is_started(place: Pa
 
     assert first.wait() == -signal.SIGKILL
     assert told(open_session(ENTRY, {}))["standing"] != standing
+    assert len(list(place.iterdir())) == 2  # its socket and its log
+
+
+def test_what_one_that_was_killed_left_is_removed_and_what_lies_in_the_place_of_its_files_is_no_hindrance(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = open_session(ENTRY, {})
+    os.kill(told(session)["standing"], signal.SIGKILL)
+    session.wait()
+    [left] = place.glob("*.socket")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    os.mkfifo(place / f"{standby._state(ENTRY)}.log")
+
+    open_session(ENTRY, {})
+
+    [there] = place.glob("*.socket")
+    assert there != left
+    assert set(place.iterdir()) == {there, there.with_suffix(".log")}
 
 
 def test_what_is_read_by_imports_and_what_they_import_decides_which_process_stands_by(
@@ -149,14 +167,15 @@ def test_what_is_read_by_imports_and_what_they_import_decides_which_process_stan
 def test_it_keeps_no_secret_of_the_environment_that_it_was_started_in(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PGPASSWORD", "hunter2")
+    for name in ("PGPASSWORD", "NVIDIA_API_KEY", "LANGSMITH_API_KEY", "HOMEBREW_GITHUB_API_TOKEN"):
+        monkeypatch.setenv(name, "hunter2")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     standing = told(open_session(ENTRY, {}))["standing"]
 
     kept = Path(f"/proc/{standing}/environ").read_bytes().split(b"\0")
 
     assert b"OMP_NUM_THREADS=3" in kept
-    assert b"PGPASSWORD=hunter2" not in kept
+    assert b"hunter2" not in b"".join(kept)
 
 
 def test_whoever_connects_when_there_are_too_many_waits(place: Path) -> None:
@@ -193,9 +212,10 @@ listener.bind({str(tmp_path / "a.socket")!r})
 listener.listen()
 stand_by(listener, Path({str(tmp_path / "a.socket")!r}), lambda *_: None, idle=0.1)
 """
+    (tmp_path / "a.log").touch()
     subprocess.run([*module_command("x")[:2], "-c", code], env=dict(safe_environment()), timeout=60, check=True)
 
-    assert not (tmp_path / "a.socket").exists()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_others_could_open_is_refused(place: Path) -> None:
