@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tilescout.search.engines.engine import Engine, LiveOptions
 from tilescout.search.engines.evaluator import Evaluator, evaluate
+from tilescout.search.engines.peers import patient_with
 from tilescout.search.engines.selection import check_device, make_engine
 from tilescout.search.measure.library_best import CANDIDATES
 from tilescout.search.measure.protocol import Objective
@@ -75,6 +76,7 @@ def tune(
     objective: Objective | str | None = None,
     live: LiveOptions | None = None,
     library_kernels: int = CANDIDATES,
+    peers: Sequence[str] = (),
     complement: bool = True,
     store: Path | str = STORE,
     storage: Path | str | None = None,
@@ -127,6 +129,9 @@ def tune(
     library_kernels
         Kernels of the library that are timed before the search, in milliseconds each. The fastest of them races beside
         the best, and may be what is exported. Beyond those that its heuristic lists, a cost model says which.
+    peers
+        What others would run that is tuned behind the search, and races beside its best: ``triton`` is what
+        TorchInductor's max-autotune chooses of its Triton kernels. It takes up to a minute and is never the answer.
     complement
         Search a second space too where its kernels may be faster on the problem, as those of ``gemm_streamk_sm90`` than
         those of ``gemm_sm90``: in a study of its own, behind the first, with the same budget. It is not done where
@@ -170,6 +175,7 @@ def tune(
     check_device(device)
     if sampler is not None:
         check_sampler(sampler)
+    live = patient_with(peers, live or LiveOptions())
     store, table = check_store(Path(store)), Path(table) if table is not None else None
     template = named_template(space, table) if isinstance(space, str) else of_any_problem(space)
     parsed = template.parse(str(problem))  # an object too: it may be a problem of another template
@@ -190,6 +196,7 @@ def tune(
                 settings or {},
                 first=first(template, evaluator.space) if asked and first is not None else (),
                 library_kernels=library_kernels,
+                peers=peers,
             )
             if not evaluator.measures_anew:
                 _warn_of_hindsight(make_sampler(by, evaluator.space, seed, **options.settings))

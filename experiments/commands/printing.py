@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tilescout.search.measure.measurement import Measurement, Status
+from tilescout.search.measure.race import Estimate
 from tilescout.search.studies.records import StudyResult, spoken
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
@@ -24,6 +25,10 @@ def print_result(result: StudyResult, console: Console) -> None:
         time_us = library.ratio.value * info.library_us
         speed = f"{1 / library.ratio.value:.3f}"
         table.add_row(library.name, f"{time_us:.2f}", "", _rate(info.problem, time_us), speed)
+    for peer in result.peers:
+        if peer.ratio is not None:
+            time_us, speed = peer.ratio.value * info.library_us, f"{1 / peer.ratio.value:.3f}"
+            table.add_row(peer.name, f"{time_us:.2f}", "", _rate(info.problem, time_us), speed)
     if (roofline := result.roofline) is not None:
         against = f"{info.library_us / roofline.time_us:.3f}"
         table.add_row("roofline", f"{roofline.time_us:.2f}", "", _rate(info.problem, roofline.time_us), against)
@@ -37,10 +42,16 @@ def print_result(result: StudyResult, console: Console) -> None:
         console.say(f"race: {result.race.verdict(spoken(info.library))}")
     if result.library_best is not None and (over := result.over_library_best) is not None:
         how = "in the race" if result.library_best.over is not None else "not raced"
-        spoken_over = f"{over.value:.4f} [{over.low:.4f}, {over.high:.4f}]"
-        console.say(f"best: {spoken_over} of the speed of {result.library_best.name}, {how}")
+        console.say(f"best: {_spoken(over)} of the speed of {result.library_best.name}, {how}")
     elif result.no_library_best:
         console.say(f"the library's best is not known: {result.no_library_best}")
+    for peer in result.peers:
+        if peer.error:
+            console.say(f"{peer.name}: {peer.error}")
+        elif peer.over is not None:
+            console.say(
+                f"best: {_spoken(peer.over.inverse())} of the speed of {peer.name}, {peer.seconds:.1f} s to tune"
+            )
     if result.stopped:
         console.say(f"stopped by itself: {result.stopped}")
     if (guide := info.guide) is not None:
@@ -54,6 +65,10 @@ def print_result(result: StudyResult, console: Console) -> None:
     )
     spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in result.account.items() if name != "compile")
     console.say(f"of the GPU's time: {spent}")
+
+
+def _spoken(speed: Estimate) -> str:
+    return f"{speed.value:.4f} [{speed.low:.4f}, {speed.high:.4f}]"
 
 
 def print_measurements(

@@ -34,6 +34,7 @@ from tilescout.search.measure.library_best import CANDIDATES
 from tilescout.search.samplers import SAMPLERS
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.tuning.study import SearchInterrupted
+from tilescout.spaces.peers import peer_names
 
 _LOG = logging.getLogger(__name__)
 
@@ -76,6 +77,12 @@ class _TuneCommand(click.Command):
     default=CANDIDATES,
     show_default=True,
     help="Kernels of the library to time first; the fastest may be the answer. More than its list need a cost model.",
+)
+@click.option(
+    "--peers",
+    multiple=True,
+    type=click.Choice(peer_names()),
+    help="Tune what others would run, too, and race it beside the best: triton is TorchInductor's; up to a minute.",
 )
 @click.option(
     "--complement/--no-complement",
@@ -146,6 +153,7 @@ def _tune_one(asked: TuneRequest) -> StudyResult:
             objective=asked.objective,
             live=asked.live,
             library_kernels=asked.library_kernels,
+            peers=asked.peers,
             complement=asked.complement,
             store=asked.store,
             storage=asked.storage,

@@ -11,6 +11,7 @@ from tilescout.experiments.commands.options import check_result, console_beside,
 from tilescout.search.api import DEFAULT_TRIALS
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.engines.engine import LiveOptions
+from tilescout.search.engines.peers import patient_with
 from tilescout.search.measure.protocol import Objective
 from tilescout.search.tuning.loop import Budget
 from tilescout.spaces.errors import StoreError
@@ -32,6 +33,7 @@ class TuneRequest:
     objective: Objective | None
     standby: bool
     library_kernels: int
+    peers: tuple[str, ...]
     complement: bool
     sampler: str | None
     model: Path | None
@@ -72,7 +74,7 @@ class TuneRequest:
     @property
     def live(self) -> LiveOptions:
         """How kernels are compiled and measured."""
-        return LiveOptions(CompileOptions(standby=self.standby))
+        return patient_with(self.peers, LiveOptions(CompileOptions(standby=self.standby)))
 
     @property
     def settings(self) -> Mapping[str, Any]:

@@ -79,6 +79,7 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
             asked.resume,
             settings=asked.settings,
             library_kernels=asked.library_kernels,
+            peers=asked.peers,
         )
         about = SuiteInfo(
             asked.suite, template.name, engine.device.name, make_sampler(sampler).label, options.seed, len(problems),

@@ -48,8 +48,8 @@ class Final:
             number: (each.value, each.low, each.high, race.ran[number] * pairs) for number, each in race.ratios.items()
         }
         best = self.library_best
-        if best is not None and race.beside is not None:
-            best = replace(best, ratio=race.beside, over=race.over_beside)
+        if best is not None and BESIDE in race.beside:
+            best = replace(best, ratio=race.beside[BESIDE], over=race.over_beside[BESIDE])
         return Final({**self.ratios, **found}, race.winner, race.probability, library_best=best)
 
 
@@ -85,7 +85,7 @@ def race_final(
         The fastest of the library's own candidates, which `measure` knows as `BESIDE`.
     """
     final = Final(library_best=library_best)
-    beside = None if library_best is None else BESIDE
+    beside: tuple[int, ...] = () if library_best is None else (BESIDE,)
     for attempt in range(attempts):
         timings = {number: final.timing(number, outcome) for number, outcome in timed.items()}
         fastest = min(timings, key=lambda number: timings[number].ratio)
@@ -95,9 +95,9 @@ def race_final(
         try:
             race = race_fastest(timings, against, measure, options, seed + attempt, beside)
         except CannotMeasureError as error:
-            if beside is None:
+            if not beside:
                 return replace(final, error=str(error))
-            beside = None  # the library's kernel may be at fault: without it then
+            beside = ()  # the library's kernel may be at fault: without it then
             continue
         final = final.after(race, options.pairs)
     return final

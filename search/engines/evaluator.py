@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.engines.engine import Engine, Task
-from tilescout.search.engines.library_candidates import Candidate, fastest_candidate
+from tilescout.search.engines.library_candidates import fastest_candidate
+from tilescout.search.engines.peers import timed_peer
 from tilescout.search.engines.races import Racetrack
-from tilescout.search.measure.library_best import BESIDE, CANDIDATES, LibraryBest
+from tilescout.search.measure.library_best import BESIDE, CANDIDATES, LibraryBest, Peer
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.provenance import Provenance
 from tilescout.spaces.closing import Closing
@@ -81,7 +82,7 @@ class Evaluator(Closing):
         self._incumbent = math.inf
         self._lock = threading.RLock()  # an outcome may be there at once, and hands over the next
         self._closed = False
-        self._candidate: Candidate | None = None
+        self._beside: dict[int, Task] = {}
 
     @property
     def provenance(self) -> Provenance:
@@ -211,8 +212,30 @@ class Evaluator(Closing):
         if recorded is not None:
             return recorded
         gpu = next(iter(self._on_gpu))
-        self._candidate = fastest_candidate(self.engine, gpu, self.problem, self.library_us(), count)
-        return self._candidate.best if self._candidate is not None else None
+        found = fastest_candidate(self.engine, gpu, self.problem, self.library_us(), count)
+        if found is None:
+            return None
+        self._beside[BESIDE] = found.task
+        return found.best
+
+    def peers(self, names: Sequence[str]) -> list[Peer]:
+        """The peers of these names, tuned and timed now, which takes up to a minute each; nothing may be in flight.
+
+        Those that work can `race` under the numbers below `BESIDE`, the first under ``BESIDE - 1``.
+
+        Raises
+        ------
+        SpaceError
+            If there is no such peer.
+        """
+        found = []
+        for number, name in enumerate(names, start=1):
+            gpu = next(iter(self._on_gpu))
+            peer, task = timed_peer(self.engine, gpu, self.problem, self.library_us(), name)
+            found.append(peer)
+            if task is not None:
+                self._beside[BESIDE - number] = task
+        return found
 
     def move(self, gpu: int) -> None:
         """Measure on another GPU from now on; nothing may be in flight."""
@@ -223,10 +246,10 @@ class Evaluator(Closing):
     def race(self, indices: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
         """Measure configurations that are right once more, in interleaved rounds; nothing may be in flight.
 
-        See `Racetrack.measure`; `indices` are of `space`, or `BESIDE`.
+        See `Racetrack.measure`; `indices` are of `space`, or of what `library_best` and `peers` found.
         """
-        beside = {} if self._candidate is None else {BESIDE: self._candidate.task}
-        track = Racetrack(self.engine, next(iter(self._on_gpu)), self.problem, self.library_us(), self.space, beside)
+        gpu = next(iter(self._on_gpu))
+        track = Racetrack(self.engine, gpu, self.problem, self.library_us(), self.space, self._beside)
         return track.measure(indices, rounds, pairs, seed)
 
     def close(self) -> None:

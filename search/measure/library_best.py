@@ -1,4 +1,4 @@
-"""The library at its best: the fastest of the kernels among which the library itself would choose."""
+"""Kernels of others, measured beside ours: the library at its best, and peers."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -12,7 +12,10 @@ CANDIDATES = 8
 """Kernels of the library that are timed unless more are asked for: as many as the heuristic of cuBLASLt lists."""
 
 BESIDE = -1
-"""The number in a race of what runs beside the configurations and can't win: no configuration has it."""
+"""The number in a race of the library's best, which runs beside the configurations and can't win; none has it.
+
+Peers have the numbers below.
+"""
 
 
 @dataclass(frozen=True)
@@ -87,4 +90,53 @@ class LibraryBest:
             check_interval(each.value, each.low, each.high)
         if not 0 <= made.gpu_seconds < float("inf"):
             raise ValueError("the GPU seconds of the library's best are negative")
+        return made
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A kernel of others that was tuned and timed on request; it is never the answer.
+
+    Attributes
+    ----------
+    name
+        Its name, as it was asked for.
+    seconds
+        Seconds until it was tuned and timed.
+    ratio
+        Its time over that of the library's function; None if it does not work.
+    over
+        The answer's time over its own, in the same rounds of a race; None without a race.
+    error
+        Why it does not work; empty if it does.
+    """
+
+    name: str
+    seconds: float
+    ratio: Estimate | None = None
+    over: Estimate | None = None
+    error: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready mapping that `from_dict` reads back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` wrote.
+
+        Raises
+        ------
+        LookupError, TypeError, ValueError
+            If it is something else.
+        """
+        ratio, over = (None if record[name] is None else Estimate(**record[name]) for name in ("ratio", "over"))
+        made = cls(record["name"], float(record["seconds"]), ratio, over, record["error"])
+        if not all(isinstance(text, str) for text in (made.name, made.error)):
+            raise TypeError("a text of a peer is something else")
+        for each in (ratio, over):
+            if each is not None:
+                check_interval(each.value, each.low, each.high)
+        if not 0 <= made.seconds < float("inf"):
+            raise ValueError("the seconds of a peer are negative")
         return made

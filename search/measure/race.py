@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,9 +106,9 @@ class Race:
     gpu_seconds
         Seconds of GPU time that they took.
     beside
-        Time over the library's of what ran in every round beside the candidates and can't win; None if nothing did.
+        Time over the library's of what ran in every round beside the candidates and can't win, by index.
     over_beside
-        The answer's time over that, measured in the same rounds.
+        The answer's time over each of these, measured in the same rounds.
     elsewhere
         The answer's time over the library's on other hosts of the same GPU, a wider interval than that of `ratios`;
         None in studies of older versions.
@@ -122,13 +122,13 @@ class Race:
     rounds: int
     ran: Mapping[int, int]
     gpu_seconds: float = 0.0
-    beside: Estimate | None = None
-    over_beside: Estimate | None = None
+    beside: Mapping[int, Estimate] = field(default_factory=dict)
+    over_beside: Mapping[int, Estimate] = field(default_factory=dict)
     elsewhere: Estimate | None = None
 
     def seconds_of(self, index: int) -> float:
         """The share of a configuration in the race's GPU time; all that run in a round count the same."""
-        runs = sum(self.ran.values()) + (self.rounds if self.beside is not None else 0)
+        runs = sum(self.ran.values()) + self.rounds * len(self.beside)
         return self.gpu_seconds * self.ran[index] / runs if index in self.ran else 0.0
 
     def verdict(self, peer: str = "the library") -> str:
@@ -159,7 +159,7 @@ def race_fastest(
     measure: Measure,
     options: RaceOptions,
     seed: int,
-    beside: int | None = None,
+    beside: Sequence[int] = (),
 ) -> Race:
     """Race the fastest of what was timed, and the default.
 
@@ -200,7 +200,7 @@ def run_race(
     measure: Measure,
     options: RaceOptions,
     seed: int,
-    beside: int | None = None,
+    beside: Sequence[int] = (),
 ) -> Race:
     """Measure candidates in interleaved rounds until the leader is separated, or the rounds end.
 
@@ -223,10 +223,10 @@ def run_race(
     seed
         Of the order in the rounds and of the draws that tell the probability.
     beside
-        The index of what else runs in every round, and neither wins nor is dropped; None for nothing.
+        Indices of what else runs in every round, and neither wins nor is dropped.
     """
     runners = list(dict.fromkeys([*candidates, default]))
-    measured = [*runners, *([] if beside is None else [beside])]
+    measured = [*runners, *beside]
     logs = np.empty((0, options.look, len(measured)))
     racing = list(range(len(runners)))
     for look in range(options.looks):
@@ -245,6 +245,7 @@ def run_race(
     proven = leader == at_default or over_default.high <= 1
     correlated = correlation(logs)
     answer = leader if proven else at_default
+    besides = list(enumerate(beside, len(runners)))
 
     def ratio(at: int) -> Estimate:
         return _estimate(mean_of_heats(ran(logs, [at])[:, :, 0], correlated, options.noise))
@@ -257,8 +258,8 @@ def run_race(
         probability=_probability(logs[:, :, racing], racing.index(leader), options, seed),
         rounds=logs.shape[0] * logs.shape[1],
         ran={runner: int(np.isfinite(logs[:, :, at]).sum()) for at, runner in enumerate(runners)},
-        beside=None if beside is None else ratio(len(runners)),
-        over_beside=None if beside is None else _estimate(_behind(logs, answer, len(runners), options)),
+        beside={each: ratio(at) for at, each in besides},
+        over_beside={each: _estimate(_behind(logs, answer, at, options)) for at, each in besides},
         elsewhere=ratio(answer).widened(options.host),
     )
 

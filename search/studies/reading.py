@@ -6,7 +6,7 @@ from typing import Any
 import optuna
 from optuna.exceptions import OptunaError
 
-from tilescout.search.measure.library_best import LibraryBest
+from tilescout.search.measure.library_best import LibraryBest, Peer
 from tilescout.search.measure.measurement import Measurement, check_interval
 from tilescout.search.measure.race import Estimate, Race
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
@@ -51,6 +51,7 @@ def study_result(study: optuna.Study, named: Named = NONE_NAMED) -> StudyResult:
             stopped=found.get("stopped", ""),
             library_best=_library_best(found.get("library_best")),
             no_library_best=_no_library_best(found),
+            peers=[Peer.from_dict(record) for record in found.get("peers", ())],
             wall=found.get("wall", {}),
         )
         _check(result)
@@ -76,8 +77,13 @@ def _check(result: StudyResult) -> None:
         for trial in result.trials:
             roofline.check(trial.measurement.time_us)
     best = result.library_best
-    if roofline is not None and best is not None:
-        roofline.check(best.ratio.value * result.info.library_us)
+    if roofline is not None:
+        beside = (
+            *([] if best is None else [best.ratio]),
+            *(peer.ratio for peer in result.peers if peer.ratio is not None),
+        )
+        for ratio in beside:
+            roofline.check(ratio.value * result.info.library_us)
     race = result.race
     if race is not None:
         known = {trial.index for trial in result.trials if trial.measurement.timing is not None}

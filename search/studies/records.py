@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from tilescout.costmodel.estimator import Expected
 from tilescout.costmodel.roofline import Roofline
-from tilescout.search.measure.library_best import LibraryBest
+from tilescout.search.measure.library_best import LibraryBest, Peer
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import UNNAMED, Objective
 from tilescout.search.measure.provenance import Dataset, Provenance
@@ -159,6 +159,8 @@ class StudyResult:
         The fastest of the library's own candidates, which ran in the race too; None if it is not known.
     no_library_best
         Why it is not; empty where there is no list of candidates.
+    peers
+        What others would run, if that was asked for; it ran in the race too.
     wall
         The seconds of the run by what it waited for, as `tilescout.search.tuning.wall.WallClock` counts them; empty if
         nobody has counted. Two results that differ in nothing else are equal.
@@ -174,6 +176,7 @@ class StudyResult:
     page: str = ""
     library_best: LibraryBest | None = None
     no_library_best: str = ""
+    peers: Sequence[Peer] = ()
     wall: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     def __repr__(self) -> str:
@@ -278,6 +281,7 @@ class StudyResult:
                 **named_rate(info.problem, info.library_us),
             },
             "library_best": _describe_library_best(self),
+            "peers": [peer.to_dict() for peer in self.peers],
             "race": _describe_race(self),
             "not_raced": self.not_raced,
             "seconds": self.seconds,

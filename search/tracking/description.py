@@ -103,7 +103,7 @@ def describe(result: StudyResult, place: Place, children: Mapping[int, str], plo
             _row("best", best, info, over_default(result)),
             _row("default", default, info, Estimate(1.0, 1.0, 1.0) if reference is not None else None),
             _library_row(info, reference),
-            *_library_best_rows(result, reference),
+            *(_row_of_others(name, ratio, info, reference) for name, ratio in others(result)),
             "",
             f"- default configuration: `{info.default}`",
             f"- {len(result.trials)} trials{f' of {info.size:,} configurations' if info.size else ''}, "
@@ -159,13 +159,17 @@ def _library_row(info: StudyInfo, default: Timing | None) -> str:
     return _cells(_plain(info.library), f"{info.library_us:.2f}", rate, "1.000", over)
 
 
-def _library_best_rows(result: StudyResult, default: Timing | None) -> list[str]:
-    best, info = result.library_best, result.info
-    if best is None:
-        return []
-    time_us, speed = best.ratio.value * info.library_us, best.ratio.inverse()
-    over = f"{default.ratio / best.ratio.value:.3f}" if default is not None else "–"
-    return [_cells(_plain(best.name), f"{time_us:.2f}", fields.rate(info.problem, time_us), interval(speed), over)]
+def others(result: StudyResult) -> list[tuple[str, Estimate]]:
+    """The kernels of others that were timed, by name: the time of each over the library's."""
+    best = [] if result.library_best is None else [(result.library_best.name, result.library_best.ratio)]
+    return best + [(peer.name, peer.ratio) for peer in result.peers if peer.ratio is not None]
+
+
+def _row_of_others(name: str, ratio: Estimate, info: StudyInfo, default: Timing | None) -> str:
+    time_us = ratio.value * info.library_us
+    over = f"{default.ratio / ratio.value:.3f}" if default is not None else "–"
+    rate = fields.rate(info.problem, time_us)
+    return _cells(_plain(name), f"{time_us:.2f}", rate, interval(ratio.inverse()), over)
 
 
 def _cells(*texts: str) -> str:

@@ -207,6 +207,12 @@ def result_metrics(result: StudyResult) -> dict[str, float]:
             "best_speedup_over_library_best_low": over.low,
             "best_speedup_over_library_best_high": over.high,
         }
+    for peer in result.peers:
+        metrics |= {f"{peer.name}_seconds": peer.seconds}
+        if peer.ratio is not None:
+            metrics |= {f"{peer.name}_speedup_over_library": 1 / peer.ratio.value}
+        if peer.over is not None:
+            metrics |= {f"best_speedup_over_{peer.name}": 1 / peer.over.value}
     race = result.race
     if race is None:
         return metrics

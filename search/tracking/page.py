@@ -5,7 +5,7 @@ from importlib.resources import files
 from tilescout.search.measure.measurement import Status
 from tilescout.search.studies.records import StudyResult, TrialRecord
 from tilescout.search.tracking import fields
-from tilescout.search.tracking.description import HINDSIGHT, interval, source, verdict
+from tilescout.search.tracking.description import HINDSIGHT, interval, others, source, verdict
 from tilescout.search.tracking.plots import draw, to_svg
 from tilescout.search.tracking.views import differing, failures, importance, over_library, trial_rows
 
@@ -61,10 +61,10 @@ def times(result: StudyResult) -> list[dict[str, str]]:
             "library": "1.000",
         }
     )
-    if (best := result.library_best) is not None:
-        time_us = best.ratio.value * info.library_us
-        rate, speed = fields.rate(info.problem, time_us), interval(best.ratio.inverse())
-        rows.append({"name": best.name, "time": f"{time_us:.2f}", "rate": rate, "library": speed})
+    for name, ratio in others(result):
+        time_us = ratio.value * info.library_us
+        rate, speed = fields.rate(info.problem, time_us), interval(ratio.inverse())
+        rows.append({"name": name, "time": f"{time_us:.2f}", "rate": rate, "library": speed})
     if (roofline := result.roofline) is not None:
         rows.append(
             {

@@ -58,6 +58,8 @@ class TuneOptions:
         How tuners of one study keep track of each other.
     library_kernels
         Kernels of the library that are timed before the search; the fastest of them races beside its best.
+    peers
+        What others would run that is tuned, and races, too: see `tilescout.spaces.peers`.
     """
 
     sampler: AnySampler
@@ -70,6 +72,7 @@ class TuneOptions:
     first: Sequence[int] = ()
     sharing: SharingOptions = field(default_factory=SharingOptions)
     library_kernels: int = CANDIDATES
+    peers: Sequence[str] = ()
 
 
 class SearchInterrupted(KeyboardInterrupt):
@@ -209,6 +212,10 @@ def run_study(
             no_library_best=unknown,
         )
         try:
+            if options.peers and evaluator.measures_anew:
+                on_phase(f"tune {' and '.join(options.peers)}")
+                result = replace(result, peers=evaluator.peers(options.peers))
+                clock.end("peers")
             on_phase("race the best" if evaluator.measures_anew else "store the result")
             result = _race(evaluator, result, default, options)
         except KeyboardInterrupt as interrupt:
@@ -260,16 +267,21 @@ def _race(evaluator: Evaluator, result: StudyResult, default: int | None, option
     timed = {trial.index: timing for trial in result.trials if (timing := trial.measurement.timing) is not None}
     if default not in timed or not evaluator.measures_anew:
         return result
-    best = result.library_best
-    for beside in (None,) if best is None else (BESIDE, None):  # the library's kernel must not cost us the race
+    best, peers = result.library_best, {BESIDE - at: peer for at, peer in enumerate(result.peers, start=1)}
+    others = [*([] if best is None else [BESIDE]), *(number for number, peer in peers.items() if not peer.error)]
+    for beside in [others, ()] if others else [()]:  # a kernel of others must not cost us the race
         try:
             race = race_fastest(timed, default, evaluator.race, options.race, options.seed, beside)
         except CannotMeasureError as error:
             result = replace(result, not_raced=str(error))
             continue
-        if best is not None and race.beside is not None:
-            best = replace(best, ratio=race.beside, over=race.over_beside)
-        return replace(result, race=race, library_best=best, not_raced="")
+        if best is not None and BESIDE in race.beside:
+            best = replace(best, ratio=race.beside[BESIDE], over=race.over_beside[BESIDE])
+        raced = [
+            replace(peer, ratio=race.beside[number], over=race.over_beside[number]) if number in race.beside else peer
+            for number, peer in peers.items()
+        ]
+        return replace(result, race=race, library_best=best, peers=raced, not_raced="")
     return result
 
 

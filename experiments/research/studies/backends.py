@@ -11,7 +11,8 @@ On every problem these are found, and then race each other and the library in in
 - "Quack, tuned": the fastest of the configurations that Quack's own autotuner lists
 - "operators, first 10", "operators, ranked", "operators, all": the fastest of the CUTLASS operators that NVGEMM lists,
   when the first 10 are timed, the 4 that our ranker puts first, or all
-- "ours, default" and "ours": `gemm_sm90` without a search, and the answer of `tune gemm_sm90`
+- "ours, default" and "ours": `gemm_sm90` without a search, and the answer of `tune gemm_sm90`, which searches the
+  complement of that space too where it may be faster; then the answers of both are rows of their own
 - "exported": what an export of the two searches names for the problem, which may be an algorithm of cuBLASLt or, where
   nothing was proven, the library itself
 
@@ -37,7 +38,6 @@ from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import Finite, collected, seed_option, store_option
 from tilescout.experiments.compare.inference import geometric_mean
-from tilescout.experiments.research.inductor_backends import NoBackendError, tune_by
 from tilescout.experiments.research.kernels import CHAINS, LIVE_CHAINS
 from tilescout.experiments.research.runner import Run, device_option, study
 from tilescout.experiments.research.screening import Screen, screened
@@ -56,6 +56,9 @@ from tilescout.search.measure.protocol import VERSION, Objective
 from tilescout.search.measure.race import Estimate, RaceOptions, run_race
 from tilescout.search.measure.worker import Worker
 from tilescout.search.studies.folders import artifacts, studies
+from tilescout.search.studies.records import StudyResult
+from tilescout.search.tuning.complement import fastest as fastest_of
+from tilescout.search.tuning.complement import search_both
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.cublaslt.algorithms import KNOBS
@@ -63,6 +66,7 @@ from tilescout.spaces.cublaslt.loader import CublasLt
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.inductor.tuning import NoBackendError, tune_by
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.loaders import load_loader
 from tilescout.spaces.suite import find_suite
@@ -77,8 +81,10 @@ INDUCTOR = {"Triton": "TRITON", "CUTLASS": "CUTLASS", "CuteDSL": "CUTEDSL", "NVG
 TIMED, KEPT = 10, 4  # of the operators: by TorchInductor, and by our ranker
 OURS, DEFAULT, OF_LIST, CUBLASLT = "ours", "ours, default", "cuBLASLt, best of its list", "cuBLASLt, tuned"
 EXPORTED, LIBRARY, OF_ALL = "exported", "torch.mm", "cuBLASLt, best of all"
+OTHERS = ("quack_sm90", "cutlass_operators")
 SCREENED = 12  # that are timed in pairs, of those that were screened
 SEARCHED = {"gemm_sm90": OURS, "cublaslt": CUBLASLT}
+COSTS = ("compile_seconds", "gpu_seconds")  # of a search, as an entrant's compiling and benchmarking
 
 
 @dataclass(frozen=True)
@@ -104,28 +110,42 @@ class Entrant:
         return asdict(self) | {"configuration": dict(self.configuration)}
 
 
-def searched(engine: Engine, problem: GemmProblem, trials: int, store: Path) -> tuple[dict[str, Entrant], Outcome]:
-    """The answer of a search, for our kernels also the default and the best of the library's list, and the export's.
+def searched(
+    engine: Engine, problem: GemmProblem, trials: int, store: Path
+) -> tuple[dict[str, Entrant], list[Outcome]]:
+    """The answer of a search, for our kernels also the default and the best of the library's list, and what may export.
 
     Raises
     ------
     TilescoutError
         If nothing works.
     """
-    started, template = time.monotonic(), engine.template
-    sampler = chosen_sampler(template, engine.device, {})
-    with Evaluator(engine, problem) as evaluator:
-        result = run_study(evaluator, TuneOptions(sampler, 0, Budget(trials), studies(store)))
-    seconds, space = time.monotonic() - started, template.name
-    if result.best is None:
-        raise TilescoutError("nothing works")
-    outcome, cost = judge(result.evidence()), (seconds, result.compile_seconds, result.gpu_seconds)
-    if space == "cublaslt":
-        return {CUBLASLT: Entrant(space, result.best.configuration, *cost)}, outcome
-    found = {DEFAULT: Entrant(space, result.info.default, 0.0, 0.0, 0.0)}
-    if (best := result.library_best) is not None:
+
+    def search(engine: Engine, budget: Budget) -> StudyResult:
+        sampler = chosen_sampler(engine.template, engine.device, {})
+        with Evaluator(engine, problem) as evaluator:
+            return run_study(evaluator, TuneOptions(sampler, 0, budget, studies(store)))
+
+    def entrant(result: StudyResult, seconds: float) -> Entrant:
+        if result.best is None:
+            raise TilescoutError("nothing works")
+        cost = seconds, result.compile_seconds, result.gpu_seconds
+        return Entrant(result.info.space, result.best.configuration, *cost)
+
+    started = time.monotonic()
+    results = search_both(engine, problem, Budget(trials), search)
+    seconds, first = time.monotonic() - started, results[0]
+    outcomes = [judge(result.evidence()) for result in results]
+    if engine.template.name == "cublaslt":
+        return {CUBLASLT: entrant(first, seconds)}, outcomes
+    found = {DEFAULT: Entrant(first.info.space, first.info.default, 0.0, 0.0, 0.0)}
+    if (best := first.library_best) is not None:
         found[OF_LIST] = Entrant(best.space, best.configuration, best.gpu_seconds, 0.0, best.gpu_seconds)
-    return found | {OURS: Entrant(space, result.best.configuration, *cost)}, outcome
+    if len(results) > 1:
+        found |= {f"ours, of {result.info.space}": entrant(result, result.seconds) for result in results}
+    answer = entrant(fastest_of(results), seconds)
+    compiling, benchmarking = (sum(getattr(each, name) for each in results) for name in COSTS)
+    return found | {OURS: replace(answer, compiling=compiling, benchmarking=benchmarking)}, outcomes
 
 
 def fastest(engine: Engine, problem: GemmProblem, configurations: Sequence[Configuration]) -> Entrant:
@@ -170,9 +190,9 @@ def found_by_engines(
             if isinstance(engine, str):
                 raise TilescoutError(engine)
             if space in SEARCHED:
-                entrants, outcome = searched(engine, problem, trials, store)
+                entrants, judged = searched(engine, problem, trials, store)
                 found |= entrants
-                outcomes.append(outcome)
+                outcomes += judged
             else:
                 for who, some in choices(engine.template, engine, problem).items():
                     found[who] = fastest(engine, problem, some)
@@ -190,10 +210,10 @@ def _sums(entrants: Sequence[Entrant]) -> list[float]:
     return [sum(getattr(each, name) for each in entrants) for name in ("seconds", "compiling", "benchmarking")]
 
 
-def engines_of(store: Path, device: str, stack: ExitStack) -> dict[str, Engine | str]:
+def engines_of(spaces: Sequence[str], store: Path, device: str, stack: ExitStack) -> dict[str, Engine | str]:
     """The engine of each space, or why there is none; they are closed with the stack."""
     found: dict[str, Engine | str] = {}
-    for space in (*SEARCHED, "quack_sm90", "cutlass_operators"):
+    for space in spaces:
         try:
             found[space] = stack.enter_context(
                 LocalEngine(find_template(space), artifacts(store), [device], options=LIVE_CHAINS)
@@ -225,6 +245,7 @@ def raced(
     store: Path,
     absent: dict[tuple[str, str], str],
     seed: int,
+    others: bool = True,
 ) -> dict[str, Any]:
     """The race of all that there is for a problem, with TorchInductor's kernels, tuned here; ready for JSON."""
     import torch
@@ -249,7 +270,7 @@ def raced(
         launches[who] = worker.load(
             make_job(template, entrant.configuration, artifact, problem, bench.library_us, CHAINS)
         )
-    for who, backend in INDUCTOR.items():
+    for who, backend in INDUCTOR.items() if others else ():
         known = (backend, problem.signature)
         if known in absent:
             rows[who] = {"error": absent[known]}
@@ -339,6 +360,7 @@ class Asked:
     trials: int
     screen: float
     seconds: float
+    others: bool
     device: str
     seed: int
     store: Path
@@ -364,6 +386,9 @@ class Asked:
 @click.option(
     "--seconds", type=Finite(min=0), default=170.0, show_default=True, help="Begin no further problem after that."
 )
+@click.option(
+    "--others/--no-others", default=True, show_default=True, help="Also TorchInductor's, Quack's and the operators."
+)
 @device_option
 @seed_option
 @store_option
@@ -379,7 +404,8 @@ def main(run: Run, asked: Asked) -> None:
     report: dict[str, Any] = {"protocol": VERSION, "objective": str(Objective.CHAIN), "problems": found}
     absent = dict[tuple[str, str], str]()
     with ExitStack() as stack:
-        engines = engines_of(asked.store, asked.device, stack)
+        spaces = (*SEARCHED, *(OTHERS if asked.others else ()))
+        engines = engines_of(spaces, asked.store, asked.device, stack)
         worker = Worker(asked.device)
         report |= {"device": worker.machine.name, "versions": worker.machine.versions()}
         for problem in asked.parsed():
@@ -392,7 +418,7 @@ def main(run: Run, asked: Asked) -> None:
             try:
                 if asked.screen and not isinstance(cublaslt, str):
                     entrants[OF_ALL] = best_of_all(worker.machine, cublaslt, problem, asked.screen, asked.seed)
-                found[str(problem)] = raced(worker, problem, entrants, asked.store, absent, asked.seed)
+                found[str(problem)] = raced(worker, problem, entrants, asked.store, absent, asked.seed, asked.others)
             except (TilescoutError, RuntimeError) as error:
                 say(f"{problem}: {one_line(error)}")
                 continue

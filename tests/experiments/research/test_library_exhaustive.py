@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from tilescout.experiments.research import screening
-from tilescout.experiments.research.inductor_backends import NoBackendError, tune_by
 from tilescout.experiments.research.kernels import LIVE_CHAINS
 from tilescout.experiments.research.screening import Screen, Screened, screened
 from tilescout.experiments.research.studies import backends, library_exhaustive, library_screen
@@ -27,6 +26,7 @@ from tilescout.spaces import devices, templates
 from tilescout.spaces.cublaslt import algorithms
 from tilescout.spaces.cublaslt.algorithms import KNOBS, Row
 from tilescout.spaces.gemm import Gemm, GemmProblem
+from tilescout.spaces.inductor.tuning import NoBackendError, tune_by
 
 PROBLEM = GemmProblem(32, 48, 40)
 

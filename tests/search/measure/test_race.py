@@ -234,18 +234,17 @@ def test_the_inverse_of_an_estimate_is_its_speed() -> None:
 
 
 def test_what_runs_beside_is_in_every_round_and_neither_wins_nor_is_dropped() -> None:
-    rounds = Rounds({1: 1.0, 2: 1.1, DEFAULT: 1.05, -1: 0.5}, drift=0.0)
+    rounds = Rounds({1: 1.0, 2: 1.1, DEFAULT: 1.05, -1: 0.5, -2: 2.0}, drift=0.0)
 
-    found = run_race([1, 2], DEFAULT, rounds.measure, OPTIONS, 0, beside=-1)
+    found = run_race([1, 2], DEFAULT, rounds.measure, OPTIONS, 0, beside=(-1, -2))
 
     assert found.winner == found.answer == 1
-    assert all(asked[0][-1] == -1 for asked in rounds.asked)
+    assert all(tuple(asked[0][-2:]) == (-1, -2) for asked in rounds.asked)
     assert set(found.ratios) == set(found.ran) == {1, 2, DEFAULT}
-    assert found.beside is not None
-    assert found.over_beside is not None
-    assert found.beside.value == pytest.approx(0.5, rel=0.01)
-    assert found.over_beside.low < 2.0 < found.over_beside.high
-    assert race({1: 1.0, DEFAULT: 1.05}).beside is None
+    for number, time in {-1: 0.5, -2: 2.0}.items():
+        assert found.beside[number].value == pytest.approx(time, rel=0.01)
+        assert found.over_beside[number].low < 1 / time < found.over_beside[number].high
+    assert not race({1: 1.0, DEFAULT: 1.05}).beside
 
 
 def test_on_other_hosts_the_time_over_the_librarys_is_less_certain_and_the_verdict_says_it() -> None:

@@ -23,7 +23,7 @@ from tilescout.search.engines.engine import CannotMeasureError, LiveOptions
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.engines.replay import ReplayEngine
-from tilescout.search.measure.library_best import LibraryBest
+from tilescout.search.measure.library_best import LibraryBest, Peer
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import Estimate, RaceOptions
 from tilescout.search.studies.places import study_store
@@ -32,10 +32,12 @@ from tilescout.search.tables.card import FORMAT
 from tilescout.search.tables.table import Table
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.description import verdict
+from tilescout.search.tracking.page import times
 from tilescout.search.tracking.suite import _describe as described_suite
 from tilescout.search.tracking.suite import suite_metrics
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
+from tilescout.spaces import peers
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
@@ -50,11 +52,14 @@ def searched(host_library: ModuleType, tmp_path_factory: pytest.TempPathFactory)
     """A search of the kernels of ours that are right, and where its study is."""
     folder = tmp_path_factory.mktemp("searched")
     with (
+        pytest.MonkeyPatch.context() as patch,
         LocalEngine(host_library.COMPARED, folder / "store", ["cpu"], host_library.HOST, OPTIONS) as engine,
         Evaluator(engine, GemmProblem(48, 64, 40)) as evaluator,
     ):
+        patch.setitem(peers._PEERS, "aten", "fake_cublaslt:PEER")
         first = [evaluator.space.index({"fault": "nothing", "repeats": repeats}) for repeats in (2, 4)]
-        result = run_study(evaluator, TuneOptions("random", 0, Budget(3), folder / "studies", first=first))
+        options = TuneOptions("random", 0, Budget(3), folder / "studies", first=first, peers=("aten", "triton"))
+        result = run_study(evaluator, options)
     return result, folder / "studies"
 
 
@@ -68,12 +73,39 @@ def test_the_librarys_candidates_are_timed_and_the_best_of_them_races(searched: 
     assert best.configuration["guess"] in (1, 2, 3)
     assert best.over is not None
     assert result.race is not None
-    assert result.race.beside == best.ratio
+    assert result.race.beside[-1] == best.ratio
     assert -1 not in result.race.ratios
     assert result.over_library_best == best.over.inverse()
     assert result.account["candidates"] == best.gpu_seconds > 0
     shares = sum(result.race.seconds_of(trial.index) for trial in result.trials)
     assert 0 < shares < result.race.gpu_seconds  # it has its share of the race
+
+
+def test_what_others_would_run_is_tuned_and_races_and_what_does_not_work_is_said(
+    searched: tuple[StudyResult, Path],
+) -> None:
+    result, studies = searched
+    works, fails = result.peers
+
+    assert (works.name, works.error, fails.name) == ("aten", "", "triton")
+    assert works.ratio is not None
+    assert works.over is not None
+    assert result.race is not None
+    assert result.race.beside[-2] == works.ratio
+    assert fails.ratio is None
+    assert "does not compute what compared_gemm computes" in fails.error
+    assert works.seconds > 0
+    out = StringIO()
+    print_result(result, Console(file=out, width=200))
+    over = works.over.inverse()
+    assert f"{over.value:.4f} [{over.low:.4f}, {over.high:.4f}] of the speed of aten" in out.getvalue()
+    assert f"triton: {fails.error}" in out.getvalue()
+    assert fields.result_metrics(result)["best_speedup_over_aten"] == over.value
+    assert "aten" in {row["name"] for row in times(result)}
+    assert list(study_store(studies).read(result.info.name).peers) == list(result.peers)
+    damaged = works.to_dict() | {"ratio": {"value": 0, "low": 0, "high": 1}}
+    with pytest.raises(ValueError, match="can't have the interval"):
+        Peer.from_dict(damaged)
 
 
 def test_the_speed_over_it_is_in_all_that_is_shown_and_stored(searched: tuple[StudyResult, Path]) -> None:

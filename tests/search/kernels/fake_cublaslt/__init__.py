@@ -16,7 +16,9 @@ from tilescout.spaces.cublaslt.abi import Library
 from tilescout.spaces.cublaslt.loader import CublasLt, FastCublasLt
 from tilescout.spaces.cublaslt.template import CublasLtTemplate
 from tilescout.spaces.devices import Device
-from tilescout.spaces.gemm import Gemm
+from tilescout.spaces.gemm import Gemm, GemmProblem
+from tilescout.spaces.inductor.template import InductorTemplate
+from tilescout.spaces.knobs import Configuration
 
 HOST = Device("host", "CPU", "host", sms=1, shared_memory=1, l2=1, bandwidth=1e10, peak=1e11)
 
@@ -66,4 +68,15 @@ class ComparedGemm(PlainGemmTemplate):  # type: ignore[misc]
     workload = "fake_cublaslt:HostGemm"
 
 
-TEMPLATE, COMPARED = HostCublasLt(), ComparedGemm()
+class HostPeer(InductorTemplate):
+    """TorchInductor's product on the host."""
+
+    name = "host_inductor"
+    workload = "fake_cublaslt:HostGemm"
+    archs = ("host",)
+
+    def default(self, problem: GemmProblem, device: Device) -> Configuration:
+        return Configuration.of({"backend": "ATEN"})
+
+
+TEMPLATE, COMPARED, PEER = HostCublasLt(), ComparedGemm(), HostPeer()
