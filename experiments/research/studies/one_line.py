@@ -10,8 +10,12 @@ call, for each number of rows in turn; making the model is not counted.
 the time by the clock on the wall of some steps that are queued one after the other, `graph` that of a CUDA graph of
 some steps. Both are ratios to `default`, with the quartiles over the rounds. The first two contenders are measured
 before a third is compiled, and again with it: what is measured is kept when the time is over.
+
+**What products can bring.** The library's time of all products of a graph over the time of a step is their share. Were
+each as fast as the roofline allows, the step would take the last ratio: no tuning of products goes below it.
 """
 
+import re
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +30,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as Grid
 
+from tilescout.costmodel.roofline import Roofline
 from tilescout.experiments.commands.options import Finite
 from tilescout.experiments.research.clients import PHASES, SIZES, Client, Step, make_client
 from tilescout.experiments.research.records import Record
@@ -33,6 +38,8 @@ from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
 from tilescout.search.autotuning import autotune
 from tilescout.search.autotuning.inductor import STORE
 from tilescout.search.autotuning.tuner import TunerOptions
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.processes import module_command, safe_environment
 
 if TYPE_CHECKING:
@@ -195,6 +202,39 @@ def in_turns(running: "Mapping[str, Callable[[], float]]") -> dict[str, Any]:
     return found
 
 
+_LISTED = re.compile(r"^ +(\d+) × (\S+): .* \(([\d.]+) µs\)", re.MULTILINE)  # a product, as a summary lists it
+
+
+def room_for_products(summary: str, step_us: float, device: str = "h200") -> tuple[float, float]:
+    """The products' share of a step, and the step over itself if each product were as fast as the roofline allows.
+
+    Parameters
+    ----------
+    summary
+        The account of autotune, which lists the products with the library's times.
+    step_us
+        The default's step.
+    device
+        It ran there.
+    """
+    found = [(int(count), GemmProblem.parse(text), float(us)) for count, text, us in _LISTED.findall(summary)]
+    library = sum(count * us for count, _, us in found)
+    least = sum(count * Roofline.of(problem, find_device(device)).time_us for count, problem, _ in found)
+    return library / step_us, 1 - (library - least) / step_us
+
+
+def _show_room(console: Console, steps: Mapping[str, Any]) -> None:
+    grid = Grid(title="in a graph: what matrix products can bring", title_justify="left")
+    for heading in ("rows", "products' share", "ours", "all products at the roofline"):
+        grid.add_column(heading, justify="right")
+    for rows, ways in steps.items():
+        summary = steps["summaries"].get(rows, "") if rows.isdigit() else ""
+        if summary and "ours" in (graph := ways.get("graph", {})):
+            share, least = room_for_products(summary, graph["default"]["us"])
+            grid.add_row(rows, f"{share:.1%}", f"{graph['ours']['ratio']:.4f}", f"{least:.4f}")
+    console.print(grid)
+
+
 def _show(result: Mapping[str, Any]) -> None:
     console = Console(width=140)
     grid = Grid(title="first call, seconds", title_justify="left")
@@ -216,6 +256,8 @@ def _show(result: Mapping[str, Any]) -> None:
                 low, high = one["quartiles"]
                 grid.add_row(rows, way, name, f"{one['us']:.1f}", f"{one['ratio']:.4f} [{low:.4f}, {high:.4f}]")
     console.print(grid)
+    if "summaries" in result["steps"]:
+        _show_room(console, result["steps"])
     for rows, summary in result["steps"].get("summaries", {}).items():
         console.print(f"{rows} rows: {summary}", markup=False)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tilescout.experiments.research.records import Record
+from tilescout.experiments.research.studies.one_line import room_for_products
 
 
 def result(rows: int, ratio: float, client: str = "qwen3") -> dict[str, Any]:
@@ -39,3 +40,15 @@ def test_the_contender_that_the_others_are_measured_against_comes_first(
 ) -> None:
     study("one-line", "--contender", "ours", "--contender", "default", "--out", str(tmp_path / "out.json"), code=2)
     assert "default comes first" in " ".join(capsys.readouterr().err.split())
+
+
+def test_products_can_bring_what_they_take_above_the_roofline() -> None:
+    summary = (
+        "tilescout: 2 of 3 matrix products run tuned kernels; expected gain 3.0 µs a call; 2 sizes tuned in 1.0 s\n"
+        "  2 × 16x4096x4096:bf16: ours, proven faster than torch.mm: 0.8 to 0.9 of its time (13.81 µs); tuned now\n"
+        "  1 × 16x1024x4096:bf16: library, not proven to gain 1% (8.34 µs); known"
+    )
+    share, least = room_for_products(summary, 100.0)
+    assert share == pytest.approx(0.3596)
+    floor = (2 * (16 * 4096 + 4096 * 4096 + 16 * 4096) + 16 * 4096 + 1024 * 4096 + 16 * 1024) * 2 / 4.8e6
+    assert least == pytest.approx(1 - (35.96 - floor) / 100, abs=0.002)
