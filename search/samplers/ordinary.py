@@ -33,7 +33,9 @@ class OrdinarySampler(SpaceSampler):
         return self.kind(seed=seed) if takes_seed else self.kind()  # type: ignore[call-arg]
 
     def propose(self, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
-        return self._nearest(self.ordinary(self.seed_of(trial)), study, trial, free)
+        sampler = self.ordinary(self.seed_of(trial))
+        sampler.before_trial(study, trial)  # some, as optunahub's AutoSampler, choose here how they sample
+        return self._nearest(sampler, study, trial, free)
 
     def _nearest(self, sampler: BaseSampler, study: optuna.Study, trial: FrozenTrial, free: Indices) -> int:
         inferred = sampler.infer_relative_search_space(study, trial)

@@ -27,6 +27,7 @@ _BUILT_IN = {
     "tpe": "tilescout.search.samplers.tpe:TPESampler",
     "gp": "tilescout.search.samplers.gp:GPSampler",
     "lfbo": "tilescout.search.samplers.lfbo:LFBOSampler",
+    "evolutionary": "tilescout.search.samplers.evolutionary:EvolutionarySampler",
     "guided": "tilescout.search.samplers.guided:GuidedSampler",
     "guided-cold": "tilescout.search.samplers.guided:ColdSampler",
 }

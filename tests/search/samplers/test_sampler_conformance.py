@@ -42,6 +42,10 @@ class TestLFBO(SamplerConformance):
     tested = "lfbo:initial=5:neighbours=10"
 
 
+class TestEvolutionary(SamplerConformance):
+    tested = "evolutionary:batch=4:population=16"
+
+
 class TestGuided(SamplerConformance):
     tested = "guided"
     spaces = PARTS
