@@ -4,9 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
+from tilescout.experiments.compare.asking import AskingEngine
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.spaces.problems import Problem
+
+Answering: TypeAlias = ReplayEngine | AskingEngine
+"""What a strategy can be played on: a recorded table, or a GPU that another process measures on."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,11 @@ class Contender(ABC):
         """The distributions whose versions decide what is searched, beside tilescout's own."""
         return ()
 
+    @property
+    def finalists(self) -> int:
+        """How many of the fastest it measures again before it hands one out, where it can: most hand out the first."""
+        return 1
+
     def prepare(self, table: Path, problems: Sequence[str], processes: int) -> None:  # noqa: B027  (most need nothing)
         """Do once, in so many processes, the work that the searches of these problems of a table share."""
 
@@ -54,13 +64,13 @@ class Contender(ABC):
         """
 
     @abstractmethod
-    def play(self, engine: ReplayEngine, problem: Problem, trials: int, seed: int) -> Sequence[int]:
-        """Search a replayed table.
+    def play(self, engine: Answering, problem: Problem, trials: int, seed: int) -> Sequence[int]:
+        """Search a replayed table, or live.
 
         Parameters
         ----------
         engine
-            Answers from the table.
+            Answers from the table, or measures.
         problem
             The problem.
         trials

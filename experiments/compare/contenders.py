@@ -2,7 +2,7 @@
 
 - ``NAME``, ``NAME:OPTION=VALUE:...`` or ``module:Class:OPTION=VALUE:...``: a sampler, see `tilescout.search.samplers`.
   The model of one that uses a cost model, as ``guided``, is trained without the problem that is replayed. A sampler
-  that stops by itself goes on with ``whole=1``;
+  that stops by itself goes on with ``whole=1``; one tries the default first with ``default=1``;
 - ``kernel_tuner.STRATEGY[:OPTION=VALUE...]``: a strategy of Kernel Tuner, run by Kernel Tuner;
 - ``helion.ALGORITHM``: a search of Helion, run by Helion;
 - ``ranking.NAME[:top=K]`` or ``ranking.FILE.json[:top=K]``: the first K of a list, measured in order;

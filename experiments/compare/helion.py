@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from tilescout.experiments.compare.contender import Contender
-from tilescout.search.engines.replay import ReplayEngine
+from tilescout.experiments.compare.asking import LivePart
+from tilescout.experiments.compare.contender import Answering, Contender
 from tilescout.search.tables.recorded_space import RecordedSpace
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.problems import Problem
@@ -24,7 +24,7 @@ STALE = 20_000
 
 
 class HelionSearch(Contender):
-    """A search of Helion's, as `LFBOPatternSearch`, with Helion's defaults, answered from a table.
+    """A search of Helion's, as `LFBOPatternSearch`, with Helion's defaults, answered from a table, or live.
 
     Helion knows no rules between knobs: it proposes any combination. A combination that the table lacks is answered by
     the nearest recorded configuration, as those of ordinary optuna samplers are. Trials are the configurations that are
@@ -41,6 +41,10 @@ class HelionSearch(Contender):
     def packages(self) -> tuple[str, ...]:
         return ("helion", "scikit-learn")
 
+    @property
+    def finalists(self) -> int:
+        return 8  # as of Helion 1.5, where no option says otherwise
+
     def check(self) -> None:
         if importlib.util.find_spec("helion") is None:
             raise SamplerError(f"Helion is not here to run {self.name}: pip install 'tilescout[helion]'")
@@ -52,7 +56,7 @@ class HelionSearch(Contender):
         if self.options:
             raise SamplerError(f"{self.name}: Helion's searches run with Helion's defaults, without options")
 
-    def play(self, engine: ReplayEngine, problem: Problem, trials: int, seed: int) -> Sequence[int]:
+    def play(self, engine: Answering, problem: Problem, trials: int, seed: int) -> Sequence[int]:
         import torch
         from helion.autotuner import search_algorithms
         from helion.autotuner.external import _ExternalKernelAdapter, create_user_config_spec
@@ -92,7 +96,7 @@ class _Answers:
         The configurations in the order in which they were answered first, as indices of the space.
     """
 
-    def __init__(self, recording: RecordedSpace, trials: int) -> None:
+    def __init__(self, recording: RecordedSpace | LivePart, trials: int) -> None:
         self._recording, self._trials, self._repeats = recording, trials, 0
         self._all = np.arange(len(recording.space))
         self.tried: dict[int, float] = {}
@@ -114,11 +118,17 @@ class _Answers:
             raise _SpentError
         else:
             self._repeats = 0
-            measurement = self._recording.measurement(index)
-            self.tried[index] = measurement.time_us / 1e3 if measurement.ok else float("inf")
+            self.tried[index] = self._milliseconds(index)
         if self._repeats > STALE:
             raise _SpentError
         return _Recorded(self.tried[index])
+
+    def _milliseconds(self, index: int) -> float:
+        """The time of a configuration; of what was given up early when it was measured, that of its one launch."""
+        measurement = self._recording.measurement(index)
+        if measurement.timing is None and measurement.pilot_us is not None and isinstance(self._recording, LivePart):
+            return measurement.pilot_us / 1e3
+        return measurement.time_us / 1e3 if measurement.ok else float("inf")
 
     def end(self, *asked: object, **named: object) -> NoReturn:
         """End the search, which proposes nothing more.

@@ -6,7 +6,7 @@ import io
 import json
 import random
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from tilescout.experiments.compare.contender import Contender
-from tilescout.search.engines.replay import ReplayEngine
+from tilescout.experiments.compare.contender import Answering, Contender
+from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.tables.kernel_tuner import cache_of, key_of
 from tilescout.search.tables.recorded_space import RecordedSpace
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.space import SearchSpace
 
 STALE = 20_000
 """Successive evaluations of configurations that were tried before, after which a strategy counts as stuck. Kernel
@@ -27,7 +28,7 @@ Tuner's budget counts only new ones, so a population that has converged would go
 
 
 class KernelTunerStrategy(Contender):
-    """A strategy of Kernel Tuner, on a cache file with what the table holds.
+    """A strategy of Kernel Tuner, on a cache file with what the table holds; live, its results are measured instead.
 
     It may propose every configuration of the table, also those that failed: it has to find out which fail, as every
     strategy has. Its trials are the configurations that it evaluates for the first time. Its options are those that
@@ -56,13 +57,15 @@ class KernelTunerStrategy(Contender):
                 f"Kernel Tuner has no strategy {self.strategy!r}, it has {', '.join(sorted(strategy_map))}"
             )
 
-    def play(self, engine: ReplayEngine, problem: Problem, trials: int, seed: int) -> Sequence[int]:
+    def play(self, engine: Answering, problem: Problem, trials: int, seed: int) -> Sequence[int]:
         from kernel_tuner import tune_kernel
         from kernel_tuner.interface import strategy_map
 
-        cache = _cache(engine.recording(problem))
+        found = engine.recording(problem)
+        cache = _cache(found) if isinstance(found, RecordedSpace) else _unmeasured(found.space)
         index_of = {key: index for index, key in enumerate(cache["cache"])}
-        recorded = _Recorded(strategy_map[self.strategy], trials)
+        live = None if isinstance(found, RecordedSpace) else lambda key: _result(found.measurement(index_of[key]))
+        recorded = _Recorded(strategy_map[self.strategy], trials, live)
         random.seed(seed)  # Kernel Tuner draws from the global generators; this process is only ours
         np.random.seed(seed)  # noqa: NPY002
         with TemporaryDirectory(prefix="tilescout-") as folder, _quiet():
@@ -121,12 +124,50 @@ def _cache(recording: RecordedSpace) -> dict[str, Any]:
     return {**answers, "kernel_name": "recorded", "problem_size": [1]}
 
 
-class _Recorded:
-    """A strategy of the user's own, as Kernel Tuner takes it, that runs one of its own and notes what it tries."""
+def _unmeasured(space: SearchSpace) -> dict[str, Any]:
+    """A cache with all of a space and no times; they are measured when the strategy asks for them."""
+    names = [knob.name for knob in space.knobs]
+    entries = {key_of(one.values()): {**one, "time": 0.0} for one in (space[index] for index in range(len(space)))}
+    return {
+        "device_name": space.device.name,
+        "kernel_name": "measured",
+        "problem_size": [1],
+        "tune_params_keys": names,
+        "tune_params": {knob.name: list(knob.values) for knob in space.knobs},
+        "objective": "time",
+        "cache": entries,
+    }
 
-    def __init__(self, strategy: Any, trials: int) -> None:
+
+def _result(measurement: Measurement) -> dict[str, Any]:
+    """A measurement as Kernel Tuner takes it; of what was given up early, the time of its one launch."""
+    from kernel_tuner.util import RuntimeFailedConfig
+
+    if measurement.timing is not None:
+        return {"time": measurement.time_us / 1e3}
+    if measurement.status is Status.PRUNED and measurement.pilot_us is not None:
+        return {"time": measurement.pilot_us / 1e3}
+    failed = RuntimeFailedConfig()
+    return {"time": failed, "__error__": failed}
+
+
+class _Recorded:
+    """A strategy of the user's own, as Kernel Tuner takes it, that runs one of its own and notes what it tries.
+
+    Parameters
+    ----------
+    strategy
+        The strategy of Kernel Tuner's.
+    trials
+        Most configurations.
+    live
+        Measures the configuration of a key; None where the cache has the times.
+    """
+
+    def __init__(self, strategy: Any, trials: int, live: Callable[[str], dict[str, Any]] | None = None) -> None:
         self._strategy = strategy
         self._trials = trials
+        self._live = live
         self._repeats = 0
         self.tried: dict[str, None] = {}  # in the order in which they were tried first
 
@@ -148,6 +189,7 @@ class _Recorded:
             for values, result in zip(asked, results, strict=True):
                 if result is not None:
                     self._note(key_of(values))
+                    result |= {} if self._live is None else self._live(key_of(values))
             if self._repeats > STALE:
                 raise self.stop()(f"{STALE} evaluations without a new configuration")
             return results

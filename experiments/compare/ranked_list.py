@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from tilescout.experiments.compare.contender import Contender
+from tilescout.experiments.compare.contender import Answering, Contender
 from tilescout.experiments.compare.rankings import find_ranking, places
-from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.samplers.options import Option, read_options
 from tilescout.spaces.problems import Problem
 
@@ -22,7 +21,7 @@ class RankedList(Contender):
         self._top()
         find_ranking(self._ranking())
 
-    def play(self, engine: ReplayEngine, problem: Problem, trials: int, seed: int) -> Sequence[int]:
+    def play(self, engine: Answering, problem: Problem, trials: int, seed: int) -> Sequence[int]:
         recording = engine.recording(problem)
         wishes = find_ranking(self._ranking())(recording.space, recording.default)
         found: list[int] = places(recording.space, recording.default, wishes)[: min(self._top(), trials)].tolist()

@@ -23,6 +23,8 @@ Ranking = Callable[[SearchSpace, Configuration], Sequence[Wish]]
 RANKINGS: Mapping[str, str] = {
     "quack": "tilescout.experiments.compare.quack:ranking",
     "heuristics": "tilescout.experiments.compare.heuristics:ranking",
+    "flashinfer": "tilescout.experiments.compare.flashinfer:ranking",
+    "portfolio": "tilescout.experiments.compare.portfolio:ranking",
 }
 """Rankings by name, as module:function, imported when they are used."""
 

@@ -11,12 +11,13 @@ from typing import Any
 import optuna
 
 from tilescout.costmodel.estimator import CostModel
-from tilescout.experiments.compare.contender import Contender
+from tilescout.experiments.compare.asking import LivePart
+from tilescout.experiments.compare.contender import Answering, Contender
 from tilescout.experiments.compare.held_out import HeldOutModels
 from tilescout.search.engines.evaluator import Evaluator
-from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.samplers import AnySampler, SpaceSampler, find_sampler, make_sampler
-from tilescout.search.samplers.options import Option, read_options
+from tilescout.search.samplers.base import distributions
+from tilescout.search.samplers.options import Option, OptionValue, read_options
 from tilescout.search.tables.recorded_space import RecordedSpace
 from tilescout.search.tuning.loop import Budget, run
 from tilescout.spaces.errors import SamplerError
@@ -24,11 +25,13 @@ from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
 
 WHOLE = Option("whole", 0, 0, 1, "1: go on also where the sampler finds that it is not worth it")
+DEFAULT = Option("default", 0, 0, 1, "1: try the default first, as `tilescout tune` does")
+_OURS = (WHOLE, DEFAULT)
 
 
 @dataclass(frozen=True)
 class SamplerContender(Contender):
-    """A sampler that searches a replayed table; unlike ``tilescout tune`` it does not try the default first.
+    """A sampler that searches a replayed table, or live; unlike ``tilescout tune`` it does not begin with the default.
 
     One that uses a cost model gets a model of the same table that was trained without the problems of this shape.
 
@@ -58,15 +61,21 @@ class SamplerContender(Contender):
         if not isinstance(self.sampler, str):
             _check_importable(self.sampler if isinstance(self.sampler, type) else type(self.sampler))
         self._make(None, 0)
-        self._whole()
+        self._own()
 
-    def play(self, engine: ReplayEngine, problem: Problem, trials: int, seed: int) -> Sequence[int]:
+    def play(self, engine: Answering, problem: Problem, trials: int, seed: int) -> Sequence[int]:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        study = optuna.create_study(sampler=self._sampler(engine.recording(problem), seed), direction="minimize")
+        own, found = self._own(), engine.recording(problem)
+        study = optuna.create_study(sampler=self._sampler(found, seed), direction="minimize")
         tried: list[int] = []
+        in_full = []
+        if own[DEFAULT.name] and found.default in found.space:
+            in_full.append(found.space.index(found.default))
+            codes = map(int, found.space.codes[in_full[0]])
+            study.enqueue_trial(dict(zip(distributions(found.space), codes, strict=True)))
         with Evaluator(engine, problem) as evaluator:
-            budget = Budget(trials, whole=self._whole())
-            run(study, evaluator, budget, evaluator.library_us(), lambda trial: tried.append(trial.index))
+            budget = Budget(trials, whole=bool(own[WHOLE.name]))
+            run(study, evaluator, budget, evaluator.library_us(), lambda trial: tried.append(trial.index), in_full)
         return tried
 
     @property
@@ -80,26 +89,28 @@ class SamplerContender(Contender):
     def _takes_model(self) -> bool:
         return isinstance(self.sampler, str | type) and find_sampler(self.sampler).uses_model
 
-    def _whole(self) -> bool:
-        given = {name: value for name, value in self.options.items() if name == WHOLE.name}
-        return bool(read_options(self.name, (WHOLE,), given)[WHOLE.name])
+    def _own(self) -> dict[str, OptionValue]:
+        """The options of the comparison, beside those of the sampler."""
+        names = [option.name for option in _OURS]
+        given = {name: value for name, value in self.options.items() if name in names}
+        return read_options(self.name, _OURS, given)
 
-    def _sampler(self, recording: RecordedSpace, seed: int) -> SpaceSampler:
-        if self._takes_model:
+    def _sampler(self, recording: RecordedSpace | LivePart, seed: int) -> SpaceSampler:
+        if self._takes_model and isinstance(recording, RecordedSpace):
             model = _model_without(recording.table.path, self.models, str(recording.problem))
             return self._make(recording.space, seed, model=model)
         made = self._make(recording.space, seed)
         if made.hindsight:
             raise SamplerError(
-                f"{self.name}: its cost model was trained on {recording.problem}, which is replayed; give its name or "
-                "its class, and it gets one that was not"
+                f"{self.name}: its cost model was trained on {recording.space.problem}, which is replayed; give its "
+                "name or its class, and it gets one that was not"
             )
         return made
 
     def _make(self, space: SearchSpace | None, seed: int, **settings: Any) -> SpaceSampler:
         if isinstance(self.sampler, SpaceSampler):
             return self.sampler.over(space, seed)
-        options = {name: value for name, value in self.options.items() if name != WHOLE.name}
+        options = {name: value for name, value in self.options.items() if name not in [each.name for each in _OURS]}
         return make_sampler(self.sampler, space, seed, options, **settings)
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ from tilescout.spaces.loaders import Listing
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate
+
+Result = TypeVar("Result")
 
 _LOG = logging.getLogger(__name__)
 
@@ -262,6 +264,13 @@ class Engine(Closing):
     @abstractmethod
     def close(self) -> None:
         """Stop everything; futures that are not settled are cancelled or fail."""
+
+
+def settled_future(result: Result) -> "Future[Result]":
+    """A future that has its result."""
+    future: Future[Result] = Future()
+    future.set_result(result)
+    return future
 
 
 def failed_future(error: BaseException) -> "Future[Any]":

@@ -5,13 +5,12 @@ from concurrent.futures import Future
 from dataclasses import replace
 from datetime import date
 from functools import cache
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.search.build.artifacts import Artifact, CompileFailure
-from tilescout.search.engines.engine import CannotMeasureError, Engine, Task, failed_future
+from tilescout.search.engines.engine import CannotMeasureError, Engine, Task, failed_future, settled_future
 from tilescout.search.engines.jobs import in_words
 from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.measurement import Measurement
@@ -22,8 +21,6 @@ from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate
-
-Result = TypeVar("Result")
 
 
 class ReplayEngine(Engine):
@@ -103,15 +100,15 @@ class ReplayEngine(Engine):
 
     def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
         # The seconds of compiling are part of each recorded measurement.
-        return _settled(Artifact(self.table.path, "", "", None, 0.0))
+        return settled_future(Artifact(self.table.path, "", "", None, 0.0))
 
     def prepare(self, gpu: int, problem: Problem) -> "Future[float]":
-        return _settled(self.recording(problem).library_us)
+        return settled_future(self.recording(problem).library_us)
 
     def measure(self, gpu: int, tasks: Sequence[Task]) -> "Future[list[Measurement]]":
         """The recorded measurements, however slow a configuration is."""
         recording = self.recording(tasks[0].problem)
-        return _settled([recording.measurement(recording.space.index(task.configuration)) for task in tasks])
+        return settled_future([recording.measurement(recording.space.index(task.configuration)) for task in tasks])
 
     def race(
         self, gpu: int, tasks: Sequence[Task], rounds: int, pairs: int, seed: int
@@ -134,9 +131,3 @@ def _provenance(table: Table, template: KernelTemplate) -> Provenance:
         table=table.dataset,
         objective=card.objective,
     )
-
-
-def _settled(result: Result) -> "Future[Result]":
-    future: Future[Result] = Future()
-    future.set_result(result)
-    return future

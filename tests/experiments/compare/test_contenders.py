@@ -18,10 +18,12 @@ from tilescout.costmodel.heuristics import is_installed
 from tilescout.costmodel.persistence import load_model
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.compare import sampler as sampler_contender
+from tilescout.experiments.compare.asking import AskingEngine, Part, Racing, Trying
 from tilescout.experiments.compare.contenders import check_contenders, contender_of, parse_contender
 from tilescout.experiments.compare.held_out import HeldOutModels
 from tilescout.experiments.compare.kernel_tuner import listed
 from tilescout.search.engines.replay import ReplayEngine
+from tilescout.search.measure.measurement import Measurement
 from tilescout.search.samplers.guided import GuidedSampler
 from tilescout.search.samplers.random import RandomSampler
 from tilescout.search.tables.recorded_space import RecordedSpace
@@ -74,6 +76,31 @@ def test_a_search_keeps_its_budget_and_follows_from_its_seed(play: Play, name: s
     same = 20 if name == "kernel_tuner.bayes_opt" else 40  # behind its first sample, the clock decides when it learns
     assert play(name, 40, seed=1)[:same] == tried[:same]
     assert play(name, 40, seed=2) != tried
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("random", "tpe", "ranking.quack:top=3", "kernel_tuner.genetic_algorithm"),
+        pytest.param("helion.PatternSearch", marks=helion),
+    ],
+)
+def test_a_live_search_tries_what_it_would_in_a_replay_of_what_was_measured(
+    table: Table, play: Play, name: str
+) -> None:
+    recording = RecordedSpace.of(table, template_of(table), PROBLEM)
+    asked: list[int] = []
+
+    def ask(request: Trying | Racing) -> Measurement:
+        assert isinstance(request, Trying)
+        asked.append(request.index)
+        return recording.measurement(request.index)
+
+    part = Part(recording.space, recording.default, recording.library_us)
+    engine = AskingEngine(template_of(table), recording.space.device, {str(PROBLEM): part}, ask)
+    tried = list(parse_contender(name).play(engine, PROBLEM, 40, 1))
+    assert tried == play(name, 40, seed=1)
+    assert asked == ([] if name.startswith("ranking.") else tried)  # a list says what to measure
 
 
 def test_options_reach_kernel_tuner(play: Play) -> None:
@@ -217,6 +244,13 @@ def test_a_contender_says_how_often_it_is_worth_searching() -> None:
     assert fixed == {"guided", "exhaustive", "ranking.quack:top=2"}
     with pytest.raises(SamplerError, match="seeds"):
         parse_contender("tpe:seeds=0")
+
+
+def test_a_search_tries_the_default_first_if_it_is_told_to(play: Play, table: Table) -> None:
+    recording = RecordedSpace.of(table, template_of(table), PROBLEM)
+    default = recording.space.index(recording.default)
+    assert play("random:default=1", 5, seed=1)[0] == default
+    assert default not in play("random", 5, seed=1)
 
 
 @pytest.mark.skipif(not is_installed(), reason="nvidia-matmul-heuristics is not installed")

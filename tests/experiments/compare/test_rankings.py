@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilescout.experiments.compare import flashinfer, portfolio
 from tilescout.experiments.compare.contenders import parse_contender
 from tilescout.experiments.compare.quack import ranking
 from tilescout.experiments.compare.rankings import find_ranking, places
@@ -92,3 +93,23 @@ def test_a_file_that_is_no_ranking_is_refused(tmp_path: Path, text: str, answer:
     path.write_text(text)
     with pytest.raises(SamplerError, match=answer):
         find_ranking(str(path))
+
+
+@given(size=st.integers(1, 10**6))
+def test_flashinfer_profiles_at_the_power_of_two_that_is_not_above(size: int) -> None:
+    found = flashinfer.bucket(size)
+    assert found <= size < 2 * found
+    assert found & (found - 1) == 0
+
+
+def test_flashinfer_shares_the_loads_of_large_tiles_alone() -> None:
+    wishes = flashinfer.ranking(SPACE, DEFAULT)
+    assert 16 < len(places(SPACE, DEFAULT, wishes)) <= len(wishes) == 21
+    assert {wish["tile_m"] for wish in wishes if wish["cluster_m"] == 2} == {128}
+    assert {wish["tile_n"] for wish in wishes if wish["cluster_n"] == 2} == {128, 256}
+
+
+def test_the_portfolio_begins_with_the_default_and_names_none_twice() -> None:
+    wishes = portfolio.ranking(SPACE, DEFAULT)
+    assert wishes[0] == DEFAULT
+    assert len({tuple(sorted(wish.items())) for wish in wishes}) == len(wishes) > 100
