@@ -93,7 +93,7 @@ class Outcome:
 
 @dataclass
 class Asked:
-    """What a search had measured, and how long it waited.
+    """All that a search had measured, and how long it waited.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ def played(play: Play, template: KernelTemplate, device: Device, parts: Mapping[
 
 
 def _tuned(play: Play, engine: AskingEngine, part: Part) -> int | None:
-    """What ``tilescout tune`` answers."""
+    """The answer of ``tilescout tune``."""
     from tilescout.search.engines.evaluator import Evaluator
     from tilescout.search.tuning.loop import Budget
     from tilescout.search.tuning.study import TuneOptions, run_study

@@ -1,4 +1,4 @@
-"""Who measures for all tuners: one GPU, one thing at a time, and the account of what each search cost."""
+"""The referee, who measures for all tuners: one GPU, one thing at a time, and the account of what each search cost."""
 
 import threading
 import time
@@ -58,7 +58,7 @@ class Field:
 
 @dataclass
 class Account:
-    """What a search had measured.
+    """The cost of a search.
 
     Attributes
     ----------
@@ -146,7 +146,7 @@ class Referee:
     def _task(
         self, configuration: Configuration, problem: Problem, library_us: float, incumbent: float | None
     ) -> Task | None:
-        """What measures a configuration; None if it has no kernel."""
+        """The task of measuring a configuration; None if it has no kernel."""
         built = self._kernels[configuration].result()
         return Task(configuration, built, problem, library_us, incumbent) if isinstance(built, Artifact) else None
 

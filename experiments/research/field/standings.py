@@ -1,4 +1,4 @@
-"""What the tuners' answers are worth, by the race in which all of them ran."""
+"""The worth of the answers of tuners, by the race in which all of them ran."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

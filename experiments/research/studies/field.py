@@ -195,7 +195,7 @@ def compete(
 
 
 def survey_record(field: Field) -> dict[str, Any]:
-    """What is kept of a survey."""
+    """The record of a survey."""
     return {
         "size": len(field.space),
         "default": field.space.index(field.default),
