@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from tilescout.experiments.commands.completion import TABLE
-from tilescout.experiments.commands.grouped_tables import grouped_of_table
+from tilescout.experiments.commands.grouped_tables import grouped_of_tables
 from tilescout.experiments.commands.options import (
     check_result,
     console_beside,
@@ -67,7 +67,8 @@ RUNS = {Choice.OURS: "our kernel", Choice.ALGORITHM: "the library's algorithm", 
     "tables",
     type=TABLE,
     multiple=True,
-    help="A table of grouped products: its ranges of tokens go into the bundle. Repeatable.",
+    help="A table of grouped products: its ranges of tokens go into the bundle. Repeatable; tables of the same product "
+    "are taken together.",
 )
 @click.option(
     "--suite",
@@ -127,7 +128,7 @@ def export(
         console.say(left_out)
     if form == BUNDLE:
         kernels = ArtifactStore(artifacts(store))
-        grouped = [each for path in tables for each in grouped_of_table(Table.read(path, named), kernels, named)]
+        grouped = grouped_of_tables([Table.read(path, named) for path in tables], kernels, named)
         bundle = make_bundle(outcomes, kernels, out, named, dispatched(read, kernels, named), grouped)
         algorithms = len(bundle.chosen) - len(bundle.ours)
         others = f"{algorithms} to named algorithms of the library, " if algorithms else ""

@@ -1,5 +1,8 @@
 """Tables of grouped products, as what chooses among their kernels takes them."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from tilescout.search.build.artifacts import ArtifactStore
@@ -52,20 +55,55 @@ def _times_of(table: Table, problems: list[GroupedProblem]) -> GroupedTimes:
     return GroupedTimes(tuple(problems), tuple(numbers), ratio, high)
 
 
-def grouped_of_table(table: Table, store: ArtifactStore, named: Named = NONE_NAMED) -> list[GroupedDispatched]:
-    """The ranges of tokens of each product of a table, with their kernels.
+def joined(products: Sequence[GroupedTimes]) -> list[GroupedTimes]:
+    """The same times, those of one product beside each other, in the order in which products come first.
+
+    Raises
+    ------
+    SpaceError
+        If two have a problem in common.
+    """
+    found: dict[GroupedProblem, GroupedTimes] = {}
+    for each in products:
+        found[each.product] = found[each.product].beside(each) if each.product in found else each
+    return list(found.values())
+
+
+def grouped_of_tables(
+    tables: Sequence[Table], store: ArtifactStore, named: Named = NONE_NAMED
+) -> list[GroupedDispatched]:
+    """The ranges of tokens of each product of some tables, with their kernels; tables may share products.
 
     Raises
     ------
     TableError
-        If the table is of something else.
+        If a table is of something else, or a product was measured in two ways.
+    SpaceError
+        If a problem is in two tables.
     ExportError
         If the kernels can't be exported.
     StoreError, ArtifactError
         If an artifact can't be written or is damaged.
     """
+    sources: dict[GroupedProblem, Source] = {}
+    for table in tables:
+        for times in grouped_times(table):
+            source, before = _source(table), sources.get(times.product)
+            if before is not None:
+                if replace(before, name=source.name) != source:
+                    raise TableError(
+                        f"table {table.path}: {times.product} was measured in another way, on another device or with "
+                        f"other versions than in {before.name}: leave one of them out"
+                    )
+                source = replace(source, name=f"{before.name}, {source.name}")
+            sources[times.product] = source
+    products = joined([times for table in tables for times in grouped_times(table)])
+    return [each for times in products for each in grouped_dispatched(sources[times.product], [times], store, named)]
+
+
+def _source(table: Table) -> Source:
     card = table.card
-    source = Source(
+    return Source(
         name=table.path.name,
         space=card.space,
         space_hash=card.source_hash,
@@ -73,4 +111,3 @@ def grouped_of_table(table: Table, store: ArtifactStore, named: Named = NONE_NAM
         measured_by=card.product,
         versions=card.versions,
     )
-    return grouped_dispatched(source, grouped_times(table), store, named)

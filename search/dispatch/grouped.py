@@ -16,16 +16,16 @@ from tilescout.costmodel.portfolio import CAP, choose_portfolio
 from tilescout.search.dispatch.plan import Stretch
 from tilescout.search.export.decisions import INDIFFERENCE
 from tilescout.search.export.grouped.dispatch import any_tokens
+from tilescout.spaces.constraints import Mask
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.knobs import Configuration
 
 MOST_KERNELS = 4
-ENOUGH = 0.03
-"""No more kernels are taken once the worst measured regret is at most this, as a share."""
+ENOUGH = 0.01
+"""No more kernels are taken once none is expected to be behind the best single one by more than this, as a share."""
 _EXCHANGES = 20
 _STEPS = 8  # between two measured numbers of tokens
-_NEARER = -1  # in the place of a kernel: whatever serves the nearer number of tokens that was measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,14 +62,6 @@ class GroupedTimes:
         """The numbers of tokens, in rising order."""
         return tuple(sorted({problem.tokens for problem in self.problems}))
 
-    @property
-    def regret(self) -> Floats:
-        """Log of each time over the least on that problem, of shape [configurations, problems]."""
-        timed = np.isfinite(self.ratio)
-        logs = np.log(np.where(timed, self.ratio, 1.0))
-        least = np.where(timed, logs, np.inf).min(axis=0)
-        return np.where(timed, logs - np.where(np.isfinite(least), least, 0.0), np.inf)
-
     def columns(self, tokens: int) -> list[int]:
         """The problems with so many tokens."""
         return [at for at, problem in enumerate(self.problems) if problem.tokens == tokens]
@@ -80,21 +72,97 @@ class GroupedTimes:
         problems = tuple(self.problems[at] for at in kept)
         return replace(self, problems=problems, ratio=self.ratio[:, kept], high=self.high[:, kept])
 
+    def beside(self, other: "GroupedTimes") -> "GroupedTimes":
+        """These times and others of the same product, of problems that are not among these.
+
+        Raises
+        ------
+        SpaceError
+            If they are of another product, or a problem is in both.
+        """
+        twice = set(self.problems) & set(other.problems)
+        if twice:
+            raise SpaceError(f"{min(map(str, twice))} is in two of the tables: leave one of them out")
+        configurations = tuple(dict.fromkeys((*self.configurations, *other.configurations)))
+        number = {each: at for at, each in enumerate(configurations)}
+        ratio = np.full((len(configurations), len(self.problems) + len(other.problems)), np.inf)
+        high, start = ratio.copy(), 0
+        for each in (self, other):
+            rows = [number[one] for one in each.configurations]
+            ratio[rows, start : start + len(each.problems)] = each.ratio
+            high[rows, start : start + len(each.problems)] = each.high
+            start += len(each.problems)
+        return GroupedTimes((*self.problems, *other.problems), configurations, ratio, high)
+
+
+@dataclass(frozen=True, eq=False)
+class Outlook:
+    """How far each kernel is expected to be behind the fastest, at numbers of tokens in rising order.
+
+    Attributes
+    ----------
+    tokens
+        The numbers: those that were measured, and some between each two of them.
+    behind
+        Log of a kernel's time over the least, with the usual routing that is the worst for it; infinite where it was
+        not proven as fast as the library, with each routing, at the measured numbers around. Of shape
+        [configurations, tokens].
+    """
+
+    tokens: tuple[int, ...]
+    behind: Floats
+
+    def best(self, kernels: Sequence[int], at: int) -> int | None:
+        """Of some kernels the one that is expected to be the fastest at a number of tokens, by its place; or None."""
+        kernel = min(kernels, key=lambda one: float(self.behind[one, at]))
+        return kernel if math.isfinite(self.behind[kernel, at]) else None
+
+
+def outlook(times: GroupedTimes) -> Outlook:
+    """The outlook of measured times.
+
+    Between two measured numbers of tokens the log of each time is taken to go evenly with the log of the tokens, with
+    each routing that was measured at both.
+    """
+    logs = np.log(times.ratio)
+    proven = {size: times.high[:, times.columns(size)].max(axis=1) <= 1 + INDIFFERENCE for size in times.sizes}
+    usual = {size: {times.problems[at].routing: at for at in _usual(times, times.columns(size))} for size in proven}
+    first = times.sizes[0]
+    found = [(first, _worst(logs[:, list(usual[first].values())], proven[first]))]
+    for low, high in pairwise(times.sizes):
+        pairs = [(at, usual[high][routing]) for routing, at in usual[low].items() if routing in usual[high]]
+        both = proven[low] & proven[high]
+        if pairs and both.any():
+            left, right = np.array(pairs).T
+            for size in _inside(low, high):
+                share = math.log(size / low) / math.log(high / low)
+                found.append((size, _worst((1 - share) * logs[:, left] + share * logs[:, right], both)))
+        found.append((high, _worst(logs[:, list(usual[high].values())], proven[high])))
+    sizes, behind = zip(*found, strict=True)
+    return Outlook(sizes, np.stack(behind, axis=1))
+
+
+def _worst(logs: Floats, proven: Mask) -> Floats:
+    """Of logs of times [configurations, routings], how far each is behind where that is most; infinite if unproven."""
+    known = np.where(np.isfinite(logs), logs, np.inf)
+    least = known.min(axis=0)
+    behind = np.where(np.isfinite(known), known - np.where(np.isfinite(least), least, 0.0), np.inf)
+    return np.where(proven, behind.max(axis=1), np.inf)
+
 
 def choose_grouped(times: GroupedTimes, count: int = MOST_KERNELS, enough: float = ENOUGH) -> tuple[int, ...]:
-    """The kernels to keep, by their numbers: the fewest whose worst regret is small enough, `count` at most.
+    """The kernels to keep, by their numbers: the fewest that are nowhere much behind the best single one, or `count`.
 
-    They are chosen so that the mean square of the regret is least, with the same weight for each number of tokens.
+    They are chosen so that the mean square of how far the one that serves is expected to be behind is least, over
+    numbers of tokens whose logs are evenly spread. One kernel serves a number of tokens whatever the routing: so each
+    counts with the routing that is the worst for it.
     """
-    usual = _usual(times, range(len(times.problems)))
-    regret = np.minimum(times.regret[:, usual], CAP)
-    tokens = np.array([times.problems[at].tokens for at in usual])
-    _, place, often = np.unique(tokens, return_inverse=True, return_counts=True)
-    weights = 1 / (often[place] * len(often))
+    behind = np.minimum(outlook(times).behind, CAP)
+    weights = np.full(behind.shape[1], 1 / behind.shape[1])
     chosen: tuple[int, ...] = ()
-    for many in range(1, min(count, len(regret)) + 1):
-        chosen = choose_portfolio(regret**2, weights, many, _EXCHANGES).exchanged
-        if regret[list(chosen)].min(axis=0).max() <= math.log1p(enough):
+    for many in range(1, min(count, len(behind)) + 1):
+        chosen = choose_portfolio(behind**2, weights, many, _EXCHANGES).exchanged
+        if (behind[list(chosen)].min(axis=0) - behind.min(axis=0)).max() <= math.log1p(enough):
             break
     return chosen
 
@@ -110,37 +178,20 @@ def _usual(times: GroupedTimes, columns: Sequence[int]) -> list[int]:
 
 
 def serve(times: GroupedTimes, kernels: Sequence[int]) -> dict[int, int | None]:
-    """Which of some kernels serves each measured number of tokens; None where the library does.
-
-    It is the one whose worst regret over the usual routings is least, of those that were proven as fast as the library
-    with each routing.
-    """
-    regret, served = times.regret, dict[int, int | None]()
-    for tokens in times.sizes:
-        usual, proven = _usual(times, times.columns(tokens)), _proven(times, kernels, tokens)
-        served[tokens] = min(proven, key=lambda kernel: float(regret[kernel, usual].max())) if proven else None
-    return served
-
-
-def _proven(times: GroupedTimes, kernels: Sequence[int], tokens: int) -> list[int]:
-    """Those of some kernels that were as fast as the library with each routing of so many tokens."""
-    at = times.columns(tokens)
-    return [kernel for kernel in kernels if times.high[kernel, at].max() <= 1 + INDIFFERENCE]
+    """Which of some kernels serves each measured number of tokens; None where the library does."""
+    expected = outlook(times)
+    return {size: expected.best(kernels, expected.tokens.index(size)) for size in times.sizes}
 
 
 def grouped_stretches(times: GroupedTimes, kernels: Sequence[int]) -> list[Stretch]:
     """The ranges of tokens that each of some kernels serves, the first from 1 on; None stands for the library.
 
-    Between two measured numbers of tokens the log of each time is taken to go evenly with the log of the tokens. There
-    serves what is fastest by that, of the kernels that were proven at both; without any, what serves the nearer one.
-    Nothing serves more tokens than were measured.
+    Where none of them was proven at the measured numbers on both sides, what serves the nearer one serves. Nothing
+    serves more tokens than were measured.
     """
-    served, found = serve(times, kernels), list[Stretch]()
-    points = [(size, served[size]) for size in times.sizes[:1]]
-    for low, high in pairwise(times.sizes):
-        points += [(size, _between(times, kernels, low, high, size)) for size in _inside(low, high)]
-        points.append((high, served[high]))
-    points = [(size, _nearer(served, size) if kernel == _NEARER else kernel) for size, kernel in points]
+    expected, served, found = outlook(times), serve(times, kernels), list[Stretch]()
+    points = [(size, expected.best(kernels, at)) for at, size in enumerate(expected.tokens)]
+    points = [(size, _nearer(served, size) if kernel is None else kernel) for size, kernel in points]
     ends = [math.isqrt(before * after) for (before, _), (after, _) in pairwise(points)] + [points[-1][0]]
     start = 1
     for (_, kernel), end in zip(points, ends, strict=True):
@@ -156,20 +207,6 @@ def _inside(low: int, high: int) -> list[int]:
     """Numbers of tokens between two, in even steps of their logarithm."""
     steps = np.exp(np.linspace(math.log(low), math.log(high), _STEPS + 1)[1:-1])
     return sorted({round(float(step)) for step in steps} - {low, high})
-
-
-def _between(times: GroupedTimes, kernels: Sequence[int], low: int, high: int, tokens: int) -> int:
-    """The kernel that is expected to be the fastest for tokens between two measured numbers; `_NEARER` for none."""
-    both = [kernel for kernel in _proven(times, kernels, low) if kernel in _proven(times, kernels, high)]
-    columns = [{times.problems[at].routing: at for at in _usual(times, times.columns(size))} for size in (low, high)]
-    pairs = [(at, columns[1][routing]) for routing, at in columns[0].items() if routing in columns[1]]
-    if not both or not pairs:
-        return _NEARER
-    share, logs = math.log(tokens / low) / math.log(high / low), np.log(times.ratio)
-    left, right = np.array(pairs).T
-    expected = (1 - share) * logs[:, left] + share * logs[:, right]
-    behind = expected[both] - expected.min(axis=0)
-    return both[int(behind.max(axis=1).argmin())]
 
 
 def _nearer(served: Mapping[int, int | None], tokens: int) -> int | None:

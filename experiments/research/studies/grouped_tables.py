@@ -6,6 +6,7 @@
 - Trimmed tiles: the best with them over the best without.
 - The dispatcher: its regret over the fastest kernel of the table, at what it was made from; at numbers of tokens that
   were left out of each product in turn, all but the least and the largest; and with routings that were left out.
+- With ``--unseen``, the dispatcher of these tables on others, of the same products at other numbers of tokens.
 - With ``--families``, a cost model that learned from all tables but one, on that one: the fastest of the first it names
   over the fastest of all. A table is a model's family.
 """
@@ -23,7 +24,7 @@ from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.blend import BlendModel
 from tilescout.costmodel.evaluation import leave_out, quality
 from tilescout.costmodel.roofline import Roofline
-from tilescout.experiments.commands.grouped_tables import grouped_times
+from tilescout.experiments.commands.grouped_tables import grouped_times, joined
 from tilescout.experiments.research.runner import TABLES, Run, study
 from tilescout.search.dispatch.dispatcher import used
 from tilescout.search.dispatch.grouped import (
@@ -56,6 +57,19 @@ def without_sizes(times: GroupedTimes) -> list[float]:
         out = times.columns(tokens)
         kept = [at for at in range(len(times.problems)) if at not in out]
         found += served_by(times.take(kept), times.take(out)).tolist()
+    return found
+
+
+def unseen(products: Sequence[GroupedTimes], others: Sequence[GroupedTimes]) -> dict[str, float]:
+    """Regrets on problems of other tables, by ranges of the same products that never saw them, in usual routings."""
+    found: dict[str, float] = {}
+    for learned in map(usual, products):
+        for judged in map(usual, others):
+            if judged.product == learned.product:
+                both = learned.beside(judged)
+                split = len(learned.problems)
+                told = served_by(both.take(range(split)), both.take(range(split, len(both.problems))))
+                found |= {str(each): float(value) for each, value in zip(judged.problems, told, strict=True)}
     return found
 
 
@@ -127,13 +141,13 @@ def of_families(tables: Sequence[Table]) -> dict[str, Any]:
     }
 
 
-def summary(tables: Sequence[Table], families: bool) -> dict[str, Any]:
-    """All figures of tables of one space."""
+def summary(tables: Sequence[Table], families: bool, others: Sequence[Table] = ()) -> dict[str, Any]:
+    """All figures of tables of one space; `others` judge the dispatcher alone."""
     times = {table.path.stem: grouped_times(table) for table in tables}
     problems: dict[str, Any] = {}
     for table in tables:
         problems |= of_problems(table, times[table.path.stem])
-    products = [each for held in times.values() for each in held]
+    products = joined([each for held in times.values() for each in held])
     seen, extreme = list[float](), list[float]()
     for each in products:
         for problem, value in zip(each.problems, served_by(each, each).tolist(), strict=True):
@@ -155,6 +169,10 @@ def summary(tables: Sequence[Table], families: bool) -> dict[str, Any]:
             "other routings": regrets([value for each in products for value in without_routings(usual(each))]),
         },
     }
+    if others:
+        told = unseen(products, [each for table in others for each in grouped_times(table)])
+        found["dispatcher"]["unseen tokens"] = regrets(list(told.values()))
+        found["unseen"] = told
     return found | ({"model": of_families(tables)} if families else {})
 
 
@@ -178,8 +196,15 @@ def show(found: Mapping[str, Any]) -> None:
 @study(TABLES)
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--families", is_flag=True, help="Judge models that saw all tables but one; takes minutes.")
-def main(run: Run, paths: tuple[Path, ...], families: bool) -> None:
+@click.option(
+    "--unseen",
+    "others",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A table that judges the dispatcher, which does not see it. Repeatable.",
+)
+def main(run: Run, paths: tuple[Path, ...], families: bool, others: tuple[Path, ...]) -> None:
     """Summarise tables of grouped products, PATHS."""
-    found = summary([Table.read(path) for path in paths], families)
+    found = summary([Table.read(path) for path in paths], families, [Table.read(path) for path in others])
     run.keep(found)
     show(found)

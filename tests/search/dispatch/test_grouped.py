@@ -45,13 +45,32 @@ def test_a_kernel_that_one_routing_slows_below_the_library_serves_none() -> None
     served = serve(measured, [0])
     assert served == {8: 0, 100: None, 5000: None}
     found = grouped_stretches(measured, [0])
-    assert [(each.low, each.high, each.kernel) for each in found] == [(1, 33, 0), (34, 5000, None)]
+    assert [(each.low, each.high, each.kernel) for each in found] == [(1, 28, 0), (29, 5000, None)]
     assert over_library(measured, found) == 1.0
 
 
 def test_one_that_may_be_slower_than_the_library_is_not_proven() -> None:
     assert serve(times([[1.0] * 6], width=0.01), [0]) == dict.fromkeys(SIZES)
     assert serve(times([[1.0] * 6], width=0.001), [0]) == dict.fromkeys(SIZES, 0)
+
+
+def test_one_kernel_serves_all_routings_of_a_number_so_the_worst_of_them_decides() -> None:
+    torn = [[0.6, 0.9] * 3, [0.9, 0.6] * 3, [0.65, 0.65] * 3]
+    assert choose_grouped(times(torn), count=1) == (2,)
+    assert serve(times(torn), [0, 1, 2]) == dict.fromkeys(SIZES, 2)
+
+
+def test_times_of_two_tables_stand_beside_each_other() -> None:
+    whole = times([[0.6, 0.7, 0.8, 0.8, 2.0, 2.0], [1.5, 1.5, 0.7, 0.7, 0.7, 0.9]])
+    first, second = whole.take([0, 1, 4, 5]), whole.take([3, 2])
+    swapped = GroupedTimes(second.problems, second.configurations[::-1], second.ratio[::-1], second.high[::-1])
+    joined = first.beside(swapped)
+    assert joined.configurations == whole.configurations
+    for at, problem in enumerate(whole.problems):
+        assert joined.ratio[:, joined.problems.index(problem)].tolist() == whole.ratio[:, at].tolist()
+    assert choose_grouped(joined) == choose_grouped(whole)
+    with pytest.raises(SpaceError, match="4x8x64x64:bf16:balanced is in two"):
+        joined.beside(whole.take([0]))
 
 
 def test_times_of_two_products_are_refused() -> None:
