@@ -5,8 +5,9 @@
 
 - ``check`` verifies ``torch._grouped_mm`` and random configurations of a space on problems at the edges: single tokens,
   empty experts, all tokens to one expert, sizes that no tile divides.
-- ``peers`` races configurations of spaces, cuBLAS expert by expert (which has to know the sizes on the host) and
-  ``torch._grouped_mm`` in interleaved rounds. Of each space it takes the default and, of some configurations, the
+- ``peers`` races configurations of spaces, cuBLAS expert by expert (which has to know the sizes on the host), with
+  ``--triton`` the kernel that TorchInductor's autotuning chooses among its Triton kernels, and ``torch._grouped_mm`` in
+  interleaved rounds. Of each space it takes the default and, of some configurations, the
   fastest by a first measurement; the race is on draws of the routing that this one did not see. All times are over that
   of ``torch._grouped_mm`` beside them.
 """
@@ -14,7 +15,7 @@
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -195,6 +196,41 @@ class Sized(Grouped):
             start = end
 
 
+class Inductor:
+    """``torch._grouped_mm`` as TorchInductor compiles it for given inputs, if it may take Triton's kernels alone.
+
+    Its autotuning draws balanced routings of its own. The result is in memory of its own, as the library's is.
+    """
+
+    def __init__(self, inputs: Tensors) -> None:
+        import torch
+        from torch._inductor.utils import run_and_get_code
+
+        torch._dynamo.reset()
+        choice: dict[str, str | int | bool | Callable[..., Any]]
+        choice = {"max_autotune": True, "max_autotune_gemm_backends": "TRITON"}
+        self._product = torch.compile(by_torch, options=choice, dynamic=False)
+        _, code = run_and_get_code(self._product, inputs)
+        self.is_triton = any("triton_tem" in text for text in code)
+
+    def __call__(self, inputs: Tensors, output: "torch.Tensor") -> "torch.Tensor":
+        """Run it."""
+        product: torch.Tensor = self._product(inputs)
+        return product
+
+    def into(self, inputs: Tensors, output: "torch.Tensor") -> None:
+        """Run it, and copy the result to where it can be compared."""
+        output.copy_(self(inputs, output))
+
+
+def by_torch(inputs: Tensors) -> "torch.Tensor":
+    """The product by ``torch._grouped_mm``."""
+    import torch
+
+    a, b, ends = inputs
+    return torch._grouped_mm(a, b.transpose(1, 2), offs=ends)
+
+
 def peers(
     templates: Sequence[KernelTemplate],
     texts: Sequence[str],
@@ -202,6 +238,7 @@ def peers(
     pools: Mapping[str, CompilePool],
     options: ProtocolOptions,
     run: Run,
+    triton: bool = False,
 ) -> None:
     """Race, on every problem, the default and the fastest of each space, and the peers; keep the result after each."""
     built = {
@@ -231,7 +268,7 @@ def peers(
                 launches[f"{template.name} best"] = min(right, key=lambda one: one[:2])[2]
         del bench
         worker.machine.release()  # there may be no room for the operands of two
-        record |= judged(worker, problem, launches, options)
+        record |= judged(worker, problem, launches, options, triton)
         worker.machine.release()
         record["seconds"] = time.perf_counter() - started
         result["problems"][text] = record
@@ -245,16 +282,29 @@ def peers(
 
 
 def judged(
-    worker: Worker, problem: GroupedProblem, launches: Mapping[str, Launch], options: ProtocolOptions
+    worker: Worker,
+    problem: GroupedProblem,
+    launches: Mapping[str, Launch],
+    options: ProtocolOptions,
+    triton: bool = False,
 ) -> dict[str, Any]:
-    """Race what was chosen, and cuBLAS by expert, on draws of the routing that nothing was chosen on."""
+    """Race what was chosen, and other peers, on draws of the routing that nothing was chosen on."""
+    import torch
+
     unseen = replace(problem, first_draw=UNSEEN, last_draw=UNSEEN + DRAWS - 1)
     workload = Sized()
     bench = Bench(worker.machine, cast(Workload, workload), unseen, options)
     bench.verify(workload.expert_by_expert, edge=True)
     for launch in launches.values():
         bench.verify(launch, edge=False)
-    runners = {**launches, "cuBLAS by expert": workload.expert_by_expert}
+    runners: dict[str, Launch] = {**launches, "cuBLAS by expert": workload.expert_by_expert}
+    if triton:
+        compiled = Inductor(workload.inputs(unseen, torch.Generator(worker.machine.device).manual_seed(0)))
+        if compiled.is_triton:
+            bench.verify(compiled.into, edge=False)
+            runners["Triton by TorchInductor"] = compiled
+        else:
+            print(f"{problem}: TorchInductor has no Triton kernel for it", flush=True)
     ratios = bench.race(list(runners.values()), ROUNDS, PAIRS, seed=0)
     return {
         "judged_on": str(unseen),
@@ -304,6 +354,9 @@ def speed(ratios: Sequence[float]) -> dict[str, float]:
 @click.option(
     "--configurations", type=click.Path(path_type=Path), help="A JSON list of configurations instead, for `peers`."
 )
+@click.option(
+    "--triton", is_flag=True, help="Have TorchInductor tune its Triton kernels too; takes a minute a problem."
+)
 @seed_option
 @store_option
 def main(
@@ -313,6 +366,7 @@ def main(
     problems: tuple[str, ...],
     sample: int,
     configurations: Path | None,
+    triton: bool,
     seed: int,
     store: Path,
 ) -> None:
@@ -330,7 +384,7 @@ def main(
     )
     wanted = {text: {each.name: of_space(each, text, given, sample, seed) for each in templates} for text in texts}
     with compilers(templates, artifacts(store)) as pools:
-        peers(templates, texts, wanted, pools, ProtocolOptions(), run)
+        peers(templates, texts, wanted, pools, ProtocolOptions(), run, triton)
     print(json.dumps(asdict(ProtocolOptions()), default=str))
 
 

@@ -32,6 +32,7 @@ from tilescout.experiments.research.studies.grouped import (
     QUICK,
     ROUNDS,
     UNSEEN,
+    by_torch,
     chosen,
     compilers,
     measured,
@@ -133,14 +134,6 @@ class Behind:
     def __call__(self, inputs: Tensors, output: "torch.Tensor") -> None:
         """Run both."""
         self._gate(self._product(inputs), output)
-
-
-def by_torch(inputs: Tensors) -> "torch.Tensor":
-    """The product by ``torch._grouped_mm``."""
-    import torch
-
-    a, b, ends = inputs
-    return torch._grouped_mm(a, b.transpose(1, 2), offs=ends)
 
 
 def by_launch(launch: Launch) -> Callable[[Tensors], "torch.Tensor"]:
