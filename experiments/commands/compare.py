@@ -67,7 +67,7 @@ class CompareRequest:
     show_default=True,
     metavar="A,B,...",
     shell_complete=complete_samplers,
-    help="Samplers, kernel_tuner.STRATEGY, ranking.NAME or ranking.FILE.json, each with :OPTION=VALUE behind it; a "
+    help="Samplers, kernel_tuner.STRATEGY, helion.SEARCH, ranking.NAME or ranking.FILE.json, each with :OPTION=VALUE behind it; a "
     "sampler may be your own, module:Class.",
 )
 @click.option(
