@@ -20,6 +20,8 @@ from tilescout.spaces.texts import without_secrets
 
 PROGRAM = "python -m tilescout.experiments.research"
 
+_CHECKOUT = Path(__file__).resolve().parents[2]
+
 GPU = "a GPU"
 GPU_OR_RECORD = "a GPU, or a file that was recorded on one (--again)"
 TABLES = "recorded tables"
@@ -57,7 +59,8 @@ class Run:
 
     def keep(self, result: Any) -> None:
         """Write the result as far as it has come, so that an interruption loses no finished part."""
-        self.record = Record.of(self.name, without_secrets(f"{PROGRAM} {shlex.join(sys.argv[1:])}"), result)
+        asked = shlex.join(map(_without_folders, sys.argv[1:]))
+        self.record = Record.of(self.name, without_secrets(f"{PROGRAM} {asked}"), result)
         if self.out is not None:
             self.record.write(self.out)
 
@@ -74,6 +77,16 @@ class Run:
                 files.append(Path(folder, f"{self.name}.png"))
                 draw(self.record.result, files[1])
             log_experiment(uri, self.name, asked, dict(_numbers("", self.record.result)), files)
+
+
+def _without_folders(word: str) -> str:
+    """A word of a command without this machine's folders: a path from the checkout or from here on, or its last part."""
+    option, equals, path = word.rpartition("=") if word.startswith("--") else ("", "", word)
+    if not path.startswith("/"):
+        return word
+    tops = (top for top in (_CHECKOUT, Path.cwd()) if Path(path).is_relative_to(top))
+    shown = next((str(Path(path).relative_to(top)) for top in tops), Path(path).name)
+    return f"{option}{equals}{shown}"
 
 
 def _numbers(prefix: str, value: Any) -> Iterator[tuple[str, float]]:

@@ -24,6 +24,7 @@ MODULES = {
     path.stem.replace("_", "-") for kind in ("studies", "benchmarks") for path in (FOLDER / kind).glob("[!_]*.py")
 }
 TABLE = str(shipped_tables()[0])
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_every_module_of_the_folders_is_a_study_that_says_what_it_asks_and_what_it_needs() -> None:
@@ -67,14 +68,15 @@ def test_a_name_that_is_none_is_refused_in_one_line(
     assert "nothing" in line
 
 
-def test_a_file_says_when_where_and_how_its_result_was_measured(
+def test_a_file_says_when_and_how_its_result_was_measured_and_names_no_folder_of_this_machine(
     study: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "worth.json"
     study("knob-worth", TABLE, "--out", str(out))
     record = Record.read(out)
     assert record.about["study"] == "knob-worth"
-    assert record.about["command"] == f"python -m tilescout.experiments.research knob-worth {TABLE} --out {out}"
+    table = Path(TABLE).relative_to(ROOT)
+    assert record.about["command"] == f"python -m tilescout.experiments.research knob-worth {table} --out worth.json"
     assert record.about["date"].endswith("+00:00")
     assert record.about["machine"]["cores"] >= 1
     assert record.about["versions"]["python"] == platform.python_version()
