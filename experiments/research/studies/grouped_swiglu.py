@@ -23,7 +23,7 @@ import click
 import numpy as np
 
 from tilescout.costmodel.roofline import Roofline
-from tilescout.experiments.commands.options import seed_option, store_option
+from tilescout.experiments.commands.options import Finite, seed_option, store_option
 from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.studies.grouped import (
     DEVICE,
@@ -231,7 +231,9 @@ def judged(
 @click.argument("part", type=click.Choice(["check", "race"]))
 @click.argument("problems", nargs=-1)
 @click.option("--sample", default=4, show_default=True, help="Random configurations of each problem, for `check`.")
-@click.option("--seconds", default=300.0, show_default=True, help="Begin no further problem after these.")
+@click.option(
+    "--seconds", type=Finite(min=0), default=300.0, show_default=True, help="Begin no further problem after these."
+)
 @seed_option
 @store_option
 def main(run: Run, part: str, problems: tuple[str, ...], sample: int, seconds: float, seed: int, store: Path) -> None:
