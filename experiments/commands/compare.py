@@ -67,8 +67,8 @@ class CompareRequest:
     show_default=True,
     metavar="A,B,...",
     shell_complete=complete_samplers,
-    help="Samplers, kernel_tuner.STRATEGY, helion.SEARCH, ranking.NAME or ranking.FILE.json, each with :OPTION=VALUE behind it; a "
-    "sampler may be your own, module:Class.",
+    help="Samplers, kernel_tuner.STRATEGY, helion.SEARCH, ranking.NAME or ranking.FILE.json, each with "
+    ":OPTION=VALUE behind it; a sampler may be your own, module:Class.",
 )
 @click.option(
     "--trials", type=click.IntRange(min=1), default=DEFAULT_TRIALS, show_default=True, help="Trials a search."

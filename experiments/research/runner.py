@@ -80,7 +80,7 @@ class Run:
 
 
 def _without_folders(word: str) -> str:
-    """A word of a command without this machine's folders: a path from the checkout or from here on, or its last part."""
+    """A word of a command without folders of this machine: a path from the checkout or here on, or its last part."""
     option, equals, path = word.rpartition("=") if word.startswith("--") else ("", "", word)
     if not path.startswith("/"):
         return word
