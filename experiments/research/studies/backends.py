@@ -97,6 +97,8 @@ class Entrant:
         What it is.
     seconds, compiling, benchmarking
         From asking to knowing; of one core that compiled; of the GPU.
+    trials
+        Of the search that found it; 0 if none did.
     """
 
     space: str
@@ -104,6 +106,7 @@ class Entrant:
     seconds: float
     compiling: float
     benchmarking: float
+    trials: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The same, ready for JSON."""
@@ -130,7 +133,7 @@ def searched(
         if result.best is None:
             raise TilescoutError("nothing works")
         cost = seconds, result.compile_seconds, result.gpu_seconds
-        return Entrant(result.info.space, result.best.configuration, *cost)
+        return Entrant(result.info.space, result.best.configuration, *cost, len(result.trials))
 
     started = time.monotonic()
     results = search_both(engine, problem, Budget(trials), search)
