@@ -182,6 +182,8 @@ _MARGIN = 0.05
 _FINE = next(knob.values[0] for knob in KNOBS if knob.name == "tile_n")
 
 _REMEMBERED = 65_536  # problems whose default is remembered
+_PLAIN: dict[str, Any] = {"schedule": "cooperative", "swizzle": 1, "raster": "m"}  # where clusters take no turns
+_OF_A_TILE = {knob.name for knob in KNOBS} - {"split", "stream_k", *_PLAIN}
 _KINDS = ("swap_ab", "tile_m", "tile_n", "split", "stream_k")
 _FIRST = 5  # of each way
 
@@ -202,7 +204,10 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
         gemm_sm90.TEMPLATE.check(problem)
 
     def default(self, problem: GemmProblem, device: Device) -> Configuration:
-        """Return the shortest estimate among the default configurations of ``gemm_sm90``, shared in every way."""
+        """Return the default of ``gemm_sm90``, or where sharing is estimated to gain the shortest such estimate.
+
+        The estimate is of the default configurations of ``gemm_sm90``, shared in every way.
+        """
         return _default(problem, device)
 
     def complements(self, problem: GemmProblem, device: Device) -> bool:
@@ -259,7 +264,7 @@ def _candidates(problem: GemmProblem, device: Device) -> Columns:
     each, plain = np.divmod(np.arange(len(given) * len(ways) * 2), 2)
     at, way = np.divmod(each, len(ways))
     columns = {knob.name: np.array([one[knob.name] for one in given])[at] for knob in KNOBS[:-2]}
-    for name, value in (("schedule", "cooperative"), ("swizzle", 1), ("raster", "m")):
+    for name, value in _PLAIN.items():
         columns[name] = np.where(plain, value, columns[name])
     columns["split"], columns["stream_k"] = np.array(ways)[way].T
     return columns
@@ -277,8 +282,22 @@ def _estimated(problem: GemmProblem, device: Device) -> tuple[Columns, NDArray[n
 @lru_cache(maxsize=_REMEMBERED)
 def _default(problem: GemmProblem, device: Device) -> Configuration:
     legal, estimates = _estimated(problem, device)
-    best = int(estimates.argmin())
+    left = np.arange(len(estimates))
+    if not _shares_gain(problem, device) and len(whole := _whole_default(legal, problem, device)):
+        left = whole  # trees that learned from tables tell whole tiles apart better than the estimate does
+    best = int(left[estimates[left].argmin()])
     return Configuration(tuple((knob.name, legal[knob.name][best].item()) for knob in KNOBS))
+
+
+def _whole_default(legal: Columns, problem: GemmProblem, device: Device) -> NDArray[np.int64]:
+    """The rows among legal candidates that are the default of ``gemm_sm90``; none if that splits k."""
+    given = gemm_sm90.TEMPLATE.default(problem, device)
+    if given["split_k"] != 1:
+        return np.empty(0, dtype=np.int64)
+    kept = (legal["split"] == 1) & (legal["stream_k"] == 0)
+    same = np.logical_and.reduce([kept, *(legal[name] == given[name] for name in given if name in _OF_A_TILE)])
+    exact = np.logical_and.reduce([same, *(legal[name] == given[name] for name in _PLAIN)])
+    return np.flatnonzero(exact if exact.any() else same)
 
 
 def _shares_gain(problem: GemmProblem, device: Device) -> bool:

@@ -87,6 +87,13 @@ def test_the_default_is_legal(problem: GemmProblem) -> None:
     assert not broken
 
 
+@pytest.mark.parametrize("problem", ["4096x4096x4096", "8192x1024x8192:e4m3", "214x57856x2368"])
+def test_where_sharing_is_not_estimated_to_gain_the_default_is_that_of_the_kernel_of_whole_tiles(problem: str) -> None:
+    parsed = TEMPLATE.parse(problem)
+    whole = find_template("gemm_sm90").default(parsed, H200)
+    assert {**TEMPLATE.default(parsed, H200), "split_k": 1} == {**whole, "split": 1, "stream_k": 0}
+
+
 def configuration(**changes: Value) -> dict[str, Value]:
     base: dict[str, Value] = {
         "schedule": "cooperative", "warp_groups": 2, "swap_ab": 0, "tile_m": 128, "tile_n": 128, "tile_k": 64,

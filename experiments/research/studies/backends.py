@@ -205,12 +205,13 @@ def found_by_engines(
         (chosen,) = best_of(outcomes)
         cost = [each for who in SEARCHED.values() if isinstance(each := found[who], Entrant)]
         if chosen.configuration is not None:
-            found[EXPORTED] = Entrant(chosen.space, chosen.configuration, *_sums(cost))
+            found[EXPORTED] = Entrant(chosen.space, chosen.configuration, **_sums(cost))
     return found
 
 
-def _sums(entrants: Sequence[Entrant]) -> list[float]:
-    return [sum(getattr(each, name) for each in entrants) for name in ("seconds", "compiling", "benchmarking")]
+def _sums(entrants: Sequence[Entrant]) -> dict[str, Any]:
+    names = ("seconds", "compiling", "benchmarking", "trials")
+    return {name: sum(getattr(each, name) for each in entrants) for name in names}
 
 
 def engines_of(spaces: Sequence[str], store: Path, device: str, stack: ExitStack) -> dict[str, Engine | str]:
