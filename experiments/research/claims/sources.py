@@ -16,10 +16,12 @@ from rich.console import Console
 
 from tilescout.experiments.compare.inference import geometric_mean
 from tilescout.experiments.compare.processes import each
+from tilescout.experiments.research.field.standings import standings
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.studies import objectives as chain_or_sandwich
 from tilescout.experiments.research.studies.best_of_table import best_rows, summary
 from tilescout.experiments.research.studies.dispatch_halves import HALVES, all_halves
+from tilescout.experiments.research.studies.field import agreements
 from tilescout.experiments.research.studies.fixed_launches import repeats_of
 from tilescout.experiments.research.studies.nvgemm_ranking import KEPT, ranking_losses
 from tilescout.experiments.research.studies.out_of_sample import (
@@ -284,6 +286,19 @@ def tunings(files: Files) -> Any:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
+def field(files: Files) -> Any:
+    """The standings of tuners that competed live, and how GPUs agree; the files' problems taken together."""
+    results = [Record.read(path).result for path in files.values()]
+    played = {name: one for result in results for name, one in result["problems"].items()}
+    found = standings(played)
+    return {
+        "problems": len(played),
+        "tuners": len(found),
+        "standings": {tuner: one.plain() for tuner, one in found.items()},
+        "agreements": {name: one for result in results for name, one in agreements(result).items()},
+    }
+
+
 SOURCES: dict[str, Source] = {
     "record": record,
     "problems": problems,
@@ -305,4 +320,5 @@ SOURCES: dict[str, Source] = {
     "race-coverage": race_coverage,
     "objectives": objectives,
     "tunings": tunings,
+    "field": field,
 }

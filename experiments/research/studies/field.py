@@ -339,7 +339,7 @@ def main(run: Run, asked: Asked) -> None:
             wide = None
             if any(tuner.startswith(BUCKETED) for tuner in asked.tuners) and bucketed(name) != name:
                 wide = template.space(template.parse(bucketed(name)), engine.device)
-            done[name] = compete(field, wide, asked, players, referee, clock)
+            done[name] = {"card": result["card"], **compete(field, wide, asked, players, referee, clock)}
             run.keep(result)
             console.print(f"{name}: {len(field.space)} configurations, {clock.left:.0f} s left", highlight=False)
     print_all(console, result)
