@@ -20,6 +20,7 @@ from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.ensemble import EnsembleModel
 from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.features import Features
+from tilescout.costmodel.threads import one_thread
 
 if TYPE_CHECKING:
     import torch
@@ -91,6 +92,7 @@ class Networks:
     members: tuple[Layers, ...]
     constants: Constants | None
 
+    @one_thread()
     def predict(self, features: Features) -> tuple[Floats, Floats]:
         """The mean log time, and the variance between networks, each of shape [configurations]."""
         said = np.empty((len(self.members), len(features)))

@@ -1,5 +1,7 @@
 """Regression forests as plain arrays: predicted with NumPy alone, and saved without pickle."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +62,8 @@ class Forest:
             return said
         passed = self._passed(values.min(axis=0), values.max(axis=0))
         ends = np.append(self.roots[1:], len(self.feature))
-        for start in range(0, len(values), ROWS):
+
+        def descend(start: int) -> None:
             # A column behind the other: at a node near the root, most rows compare the same one.
             columns = np.ascontiguousarray(values[start : start + ROWS].T)
             for tree, (root, end) in enumerate(zip(self.roots, ends, strict=True)):
@@ -68,6 +71,10 @@ class Forest:
                 part = slice(root, end)
                 leaf = _descend(self.feature[part], self.value[part], self.right[part], passed[part] - root, columns)
                 said[tree, start : start + ROWS] = self.value[part][leaf]
+
+        starts = range(0, len(values), ROWS)
+        with ThreadPoolExecutor(min(len(starts), len(os.sched_getaffinity(0)))) as threads:
+            list(threads.map(descend, starts))  # NumPy takes elements without the interpreter's lock
         return said
 
     def _passed(self, lowest: NDArray[np.float32], highest: NDArray[np.float32]) -> NDArray[np.int64]:

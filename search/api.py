@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -202,7 +203,12 @@ def tune(
                 _warn_of_hindsight(make_sampler(by, evaluator.space, seed, **options.settings))
             bar = shown.enter_context(StudyProgress(limits.trials)) if progress else None
 
+            @cache
+            def say_source() -> None:
+                _LOG.info("%s", evaluator.provenance.description)
+
             def show(trial: TrialRecord) -> None:
+                say_source()
                 if bar is not None:
                     bar(trial)
                 on_trial(trial)
@@ -213,11 +219,7 @@ def tune(
                 on_result(TuneResult.of(result))
 
             phase = bar.phase if bar is not None else lambda text: None
-            return TuneResult.of(
-                run_study(
-                    evaluator, options, trackers.make, show, on_result=answer, meanwhile=trackers.begin, on_phase=phase
-                )
-            )
+            return TuneResult.of(run_study(evaluator, options, trackers.make, show, on_result=answer, on_phase=phase))
 
     with ExitStack() as stack:
         if gpus is None and cluster is None:
@@ -274,14 +276,8 @@ class _Trackers:
                 self._uri, self._root = tracking.default_store(store)
             self._opening = tracking.Opening(self._uri)
 
-    def begin(self) -> None:
-        """Start to open the store."""
-        if self._opening is not None:
-            self._opening.begin()
-
     def make(self, info: StudyInfo, run_id: str | None) -> Tracker:
-        """The tracker of a study; where its measurements come from is said now."""
-        _LOG.info("%s", info.provenance.description)
+        """The tracker of a study."""
         if self._opening is None:
             return NoTracker()
         from tilescout.search.tracking import MlflowTracker

@@ -123,7 +123,6 @@ def tune(problem: str, store: Path, launched: float, standby: bool) -> Times:
                 TuneOptions("guided", 0, Budget(64), studies(store, None)),
                 lambda info, run_id: MlflowTracker(uri, root, info, run_id, opening=opening),
                 on_result=lambda _: setattr(times, "raced", now()),
-                meanwhile=opening.begin,
             )
             times.logged = now()
     times.trials, times.stopped = len(result.trials), result.stopped

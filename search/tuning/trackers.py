@@ -83,9 +83,13 @@ class LateTracker:
     ----------
     make
         Makes the tracker.
+    quiet
+        Seconds after which it is made, unless something waits for it: the thread holds the interpreter's lock, and
+        whatever else this process does takes longer meanwhile.
     """
 
-    def __init__(self, make: Callable[[], Tracker]) -> None:
+    def __init__(self, make: Callable[[], Tracker], quiet: float = 0.0) -> None:
+        self._quiet, self._wanted = quiet, threading.Event()
         self._made: Future[Tracker] = Future()
         self._waiting: list[Callable[[Tracker], None]] = []
         self._raised = False
@@ -124,6 +128,7 @@ class LateTracker:
         self._tracker().finish(result)
 
     def _make(self, make: Callable[[], Tracker]) -> None:
+        self._wanted.wait(self._quiet)
         try:
             self._made.set_result(make().__enter__())
         except BaseException as error:  # whoever logs hears of it
@@ -136,6 +141,7 @@ class LateTracker:
 
     def _tracker(self) -> Tracker:
         """The tracker, once it is there and has what was logged before."""
+        self._wanted.set()
         self._raised = self._made.exception() is not None
         tracker = self._made.result()
         while self._waiting:
@@ -148,6 +154,7 @@ class LateTracker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._wanted.set()
         if (failure := self._made.exception()) is None:
             self._tracker().__exit__(kind, error, trace)
         elif error is None and not self._raised:

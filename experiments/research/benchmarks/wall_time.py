@@ -1,13 +1,16 @@
 """Measure where the wall time of a tuning goes, on some of the cores, from an empty store and from a full one.
 
     python -m tilescout.experiments.research wall-time --out wall-time.json
+    python -m tilescout.experiments.research wall-time --drawn 7 --suite 5 --no-alone --out wall-time.json
 
 Tunes each problem with `guided` in a process of its own: from an empty store, from one that has the kernels of that
 tuning, and from one that has the portfolio, as ``tilescout compile --portfolio`` fills it. Without a GPU it compiles
 the default and 15 random configurations of each problem instead. A process is limited to so many cores by its affinity.
 The first tuning of a problem has nothing stand by (`alone`). The next ones have processes stand by; unless an earlier
-command left some, the first of them waits for these. CPU seconds are those of what the process itself started. Every
-second is counted once:
+command left some, the first of them waits for these. CPU seconds are those of what the process itself started. With
+``--drawn`` the problems are drawn from published models, as those of the suite `out-of-sample` are: a new seed gives
+problems that nobody has seen. With ``--suite`` so many of them are also tuned together, by ``tilescout tune --suite``
+from an empty store. Every second is counted once:
 
 - `start`: until the search's modules are imported
 - `set up`: until the measuring process, the GPU's context and the problem are ready; the first kernels are compiled
@@ -25,17 +28,22 @@ import os
 import resource
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
+import numpy as np
 
 from tilescout.experiments.research.runner import Run, study
+from tilescout.experiments.research.studies.draw_problems import drawn
+from tilescout.experiments.research.timed_tuning import kernels
 from tilescout.search.build.cores import available_cores
 from tilescout.search.engines.gpus import visible_gpus
+from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.processes import module_command, safe_environment
+from tilescout.spaces.suite import Entry, write_suite
 
 PROBLEMS = ("1792x5120x2560:bf16", "96x7168x2048:bf16")
 """Neither in a recorded table nor in a shipped suite: one of many rows and one of few."""
@@ -124,6 +132,54 @@ def timed(cores: int, asked: Mapping[str, object]) -> dict[str, Any]:
     }
 
 
+def timed_suite(cores: int, problems: Sequence[str], folder: Path) -> dict[str, Any]:
+    """Tune problems together on so many cores, by the command and from an empty store: when it answered, and the rest.
+
+    Raises
+    ------
+    CalledProcessError
+        If it fails; it has said why.
+    """
+    store, results, suite = folder / "store", folder / "results.json", folder / "drawn.toml"
+    entries = [Entry(problem, "drawn") for problem in problems]
+    suite.write_text(write_suite("Drawn problems", "published models", entries))
+    options = ("--suite", suite, "--sampler", "guided", "--store", store, "--json", results)
+    command = module_command("tilescout.experiments", "tune", "gemm_sm90", *map(str, options))
+    launched, answered = time.time(), 0.0
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        env=safe_environment(),
+        preexec_fn=lambda: os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores]),
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("gemm_sm90, suite"):  # the title of the table
+                answered = time.time() - launched
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    found = json.loads(results.read_text())
+    trials = [trial for one in found for trial in one["trials"]]
+    return {
+        "problems": list(problems),
+        "cores": cores,
+        "seconds": time.time() - launched,
+        "answered": answered,
+        "trials": [len(one["trials"]) for one in found],
+        "compiled": kernels(artifacts(store)),
+        "compile_core_seconds": sum(trial["measurement"]["compile_seconds"] for trial in trials),
+        "stopped": [one["stopped"] for one in found],
+    }
+
+
+def draw(seed: int, count: int) -> list[str]:
+    """Problems of published models that no suite holds."""
+    problems = [entry.problem for entry in drawn(seed)]
+    chosen = np.random.default_rng(seed).choice(len(problems), count, replace=False)
+    return [problems[at] for at in chosen]
+
+
 def fill(problem: str, store: str) -> None:
     """Compile the portfolio into a store, on all cores, and print how that went.
 
@@ -146,32 +202,64 @@ def fill(problem: str, store: str) -> None:
 @click.option(
     "--cores", multiple=True, default=CORES, show_default=True, type=click.IntRange(min=1), help="How many; repeatable."
 )
+@click.option("--drawn", "seed", type=click.IntRange(min=0), help="Draw the problem by this seed instead.")
+@click.option("--suite", "together", default=0, help="Also tune so many drawn problems together.")
+@click.option("--alone/--no-alone", default=True, help="Whether a tuning runs without processes that stand by, too.")
 @click.option("--repeats", default=1, show_default=True, help="How often all of it is done.")
-def main(run: Run, problems: tuple[str, ...], cores: tuple[int, ...], repeats: int) -> None:
+def main(
+    run: Run,
+    problems: tuple[str, ...],
+    cores: tuple[int, ...],
+    seed: int | None,
+    together: int,
+    alone: bool,
+    repeats: int,
+) -> None:
     """Tune every problem on so many cores each, and print where the time went."""
+    if together and seed is None:
+        raise click.UsageError("--suite tunes drawn problems: say by which seed, with --drawn")
     found: list[dict[str, Any]] = []
+    suites: list[dict[str, Any]] = []
     gpu = bool(visible_gpus())
+    # The last are tuned together, so that none was seen before.
+    chosen = draw(seed, len(cores) + together) if seed is not None else []
     print("seconds of a tuning" if gpu else f"seconds of compiling {KERNELS} kernels")
     columns = ("answer", "all", "CPU", *PHASES)
     head = f"{'problem':>22} cores store     {'processes':12}"
     print(f"{head}{''.join(f'{column:>8}' for column in columns)}  trials compiled")
-    possible = [count for count in cores if count <= available_cores()]
     for _ in range(repeats):
-        for count in possible or [available_cores()]:
-            for problem in problems:
+        for count in [count for count in cores if count <= available_cores()] or [available_cores()]:
+            for problem in [chosen[cores.index(count)] if count in cores else chosen[0]] if chosen else problems:
+                for one in tuned(problem, count, STATES if alone else STATES[1:], gpu):
+                    found.append(one)
+                    run.keep({"tuned": gpu, "runs": found, "suites": suites})
+            if together and gpu:
                 with TemporaryDirectory() as folder:
-                    for kept, processes in STATES if gpu else STATES[:-1]:
-                        store = str(Path(folder, f"{processes if kept == 'empty' else STANDING}-{kept == 'portfolio'}"))
-                        if kept == "portfolio":
-                            fill(problem, store)
-                        asked = {"problem": problem, "store": store, "standby": processes != ALONE}
-                        asked |= {} if gpu else {"count": KERNELS}
-                        one = timed(count, asked) | {"store": kept, "processes": processes}
-                        found.append(one)
-                        run.keep({"tuned": gpu, "runs": found})
-                        shown = [one["answered"], one["seconds"], one["cpu_seconds"], *one["account"].values()]
-                        head = f"{problem:>22} {one['cores']:5} {kept:10}{processes:12}"
-                        print(
-                            f"{head}{''.join(f'{value:8.2f}' for value in shown)}{one['trials']:8}{one['compiled']:9}",
-                            flush=True,
-                        )
+                    suites.append(timed_suite(count, chosen[len(cores) :], Path(folder)))
+                run.keep({"tuned": gpu, "runs": found, "suites": suites})
+                last = suites[-1]
+                print(
+                    f"suite of {together}, {count} cores: answer {last['answered']:.2f} s, "
+                    f"all {last['seconds']:.2f} s, "
+                    f"trials {last['trials']}, compiled {last['compiled']}",
+                    flush=True,
+                )
+
+
+def tuned(problem: str, cores: int, states: Sequence[tuple[str, str]], gpu: bool) -> Iterator[dict[str, Any]]:
+    """Tune a problem in every state of the store and of what stands by, and print where the time went."""
+    with TemporaryDirectory() as folder:
+        for kept, processes in states if gpu else [state for state in states if state[0] != "portfolio"]:
+            store = str(Path(folder, f"{processes if kept == 'empty' else STANDING}-{kept == 'portfolio'}"))
+            if kept == "portfolio":
+                fill(problem, store)
+            asked = {"problem": problem, "store": store, "standby": processes != ALONE}
+            asked |= {} if gpu else {"count": KERNELS}
+            one = timed(cores, asked) | {"store": kept, "processes": processes}
+            shown = [one["answered"], one["seconds"], one["cpu_seconds"], *one["account"].values()]
+            head = f"{problem:>22} {one['cores']:5} {kept:10}{processes:12}"
+            print(
+                f"{head}{''.join(f'{value:8.2f}' for value in shown)}{one['trials']:8}{one['compiled']:9}",
+                flush=True,
+            )
+            yield one

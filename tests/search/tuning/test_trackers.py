@@ -49,6 +49,17 @@ def test_what_is_logged_before_it_is_there_arrives_in_order() -> None:
         assert noted.told[-1] == TRIALS[2]
 
 
+@pytest.mark.parametrize("asks", [True, False])
+def test_it_is_not_made_in_its_quiet_time_before_something_waits_for_it(asks: bool) -> None:
+    noted = Noted()
+    with LateTracker(lambda: noted, quiet=600) as tracker:
+        tracker.log(TRIALS[0])
+        assert (tracker.run_id, noted.told) == ("", [])
+        if asks:
+            assert tracker.page == "page"
+    assert noted.told == TRIALS[:1]
+
+
 def fail() -> NoTracker:
     raise StoreError("no such store")
 
