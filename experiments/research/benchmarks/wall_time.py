@@ -203,7 +203,7 @@ def fill(problem: str, store: str) -> None:
     "--cores", multiple=True, default=CORES, show_default=True, type=click.IntRange(min=1), help="How many; repeatable."
 )
 @click.option("--drawn", "seed", type=click.IntRange(min=0), help="Draw the problem by this seed instead.")
-@click.option("--suite", "together", default=0, help="Also tune so many drawn problems together.")
+@click.option("--suite", "together", default=0, help="Also tune so many drawn problems together, on the most cores.")
 @click.option("--alone/--no-alone", default=True, help="Whether a tuning runs without processes that stand by, too.")
 @click.option("--repeats", default=1, show_default=True, help="How often all of it is done.")
 def main(
@@ -230,10 +230,12 @@ def main(
     for _ in range(repeats):
         for count in [count for count in cores if count <= available_cores()] or [available_cores()]:
             for problem in [chosen[cores.index(count)] if count in cores else chosen[0]] if chosen else problems:
-                for one in tuned(problem, count, STATES if alone else STATES[1:], gpu):
+                # Whatever was tuned before has left processes that stand by.
+                states = STATES if alone else STATES[2:] if found else STATES[1:]
+                for one in tuned(problem, count, states, gpu):
                     found.append(one)
                     run.keep({"tuned": gpu, "runs": found, "suites": suites})
-            if together and gpu:
+            if together and gpu and count == max(cores):
                 with TemporaryDirectory() as folder:
                     suites.append(timed_suite(count, chosen[len(cores) :], Path(folder)))
                 run.keep({"tuned": gpu, "runs": found, "suites": suites})

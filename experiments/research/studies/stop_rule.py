@@ -2,26 +2,32 @@ r"""Calibrate the rule by which a guided search stops, on problems that its mode
 
     python -m tilescout.experiments.research stop-rule search/tables/recorded/*.parquet --out stop-rule.json
 
-The rule promises that at most one search in twenty stops with more than 1 % left to find. It widens the standard
-deviations of its posterior by a factor. The study finds the smallest factor that keeps the promise on a new problem, by
+The rule promises that at most one answer in ten is more than 1 % off. A search stops after so many trials in a row
+without a faster one: its patience. The study finds the smallest patience that keeps the promise on a new problem, by
 conformal risk control (A. Angelopoulos, S. Bates, A. Fisch, L. Lei, T. Schuster: Conformal risk control, 2022).
 
 Models learn from the tables, as the shipped one does. Each problem is searched by a model that never saw its shape: of
 ten parts of the shapes, drawn at random, it has not seen the problem's; with ``--unseen family`` nothing of its family.
 The search is replayed, with its whole budget, and without the default: the shipped defaults were picked on such tables.
-After every measurement the study notes what is left to find, and from which factor on the search would have gone on. A
-search misses if it stops while more than 1 % is left; the larger the factor, the later it stops.
+A live search proposes some trials before it knows the outcomes of those in front; the replays do, too.
 
-Problems of one shape count as one, by their mean. The factor holds for problems that are drawn like these.
+After every measurement the study notes what is left to find. An answer that is more than 1 % off is a miss, whether the
+search stopped by itself or used its budget up. Problems of one shape count as one, by their mean, and so do the
+searches of a problem. The patience holds for problems that are drawn like these.
+
+Beside it stand the best of two other rules by the same searches: a fixed count of trials and, where it was recorded,
+the rule of an earlier version: the chance of a gain by the posterior, with standard deviations that a factor widens.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol
 
 import click
 import numpy as np
 import optuna
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table as Grid
 
@@ -35,7 +41,7 @@ from tilescout.experiments.research.runner import TABLES, Run, study
 from tilescout.search.build.cores import available_cores
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
-from tilescout.search.samplers.guided import GuidedSampler
+from tilescout.search.samplers.guided import GuidedOptions, GuidedSampler
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
@@ -43,15 +49,21 @@ from tilescout.search.tuning.loop import Budget, run
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.shapes import shape_groups
 
-RISK = 0.05
-"""The promised share of searches that stop with more than `GAIN` left."""
+RISKS = (0.1, 0.05)
+"""Shares of answers that may be more than `GAIN` off: the promise of the default, and a stricter one."""
 
 GAIN = 0.01
 TRIALS = 64
+LEAST = GuidedOptions().least
+AHEAD = (1, 8, 16)
+"""A replay has one proposal in flight, a live search up to 16: fewer on few cores, and where it is about to stop."""
+
 PARTS = 10
 """Parts of the problems; a model has not seen one of them."""
 
 UNSEEN = ("shape", "family")
+
+Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -64,10 +76,13 @@ class Watched:
         What was searched, the label of its shape, and its family.
     left
         After each measurement, the best found over the best recorded, less 1.
-    widest
-        After each measurement, the factor from which on the search would have gone on; 0 where it may not stop yet.
     gpu_seconds
         Recorded GPU seconds of each measurement.
+    ahead
+        Most proposals in flight.
+    widest
+        After each measurement, the factor from which on a rule by the chance of a gain would have gone on; 0 where it
+        may not stop yet. Empty where that was not recorded.
     """
 
     table: str
@@ -75,24 +90,48 @@ class Watched:
     shape: str
     family: str
     left: Sequence[float]
-    widest: Sequence[float]
     gpu_seconds: Sequence[float]
-
-    def stop(self, factor: float) -> int | None:
-        """The measurements after which it stops by itself; None if it uses its budget."""
-        at = np.flatnonzero(np.asarray(self.widest) > factor)
-        return int(at[0]) + 1 if len(at) else None
-
-    def misses(self, factor: float) -> bool:
-        """Whether it stops by itself with more than `GAIN` left."""
-        at = self.stop(factor)
-        return at is not None and self.left[at - 1] > GAIN
+    ahead: int = 1
+    widest: Sequence[float] = ()
 
     @property
-    def least(self) -> float:
-        """The smallest factor with which it does not miss."""
-        bad = np.asarray(self.left) > GAIN
-        return float(np.max(np.asarray(self.widest)[bad], initial=0.0))
+    def since(self) -> Counts:
+        """After each measurement, how many there were since the best so far was found."""
+        numbers = np.arange(len(self.left))
+        better = np.diff(self.left, prepend=np.inf) < 0
+        return np.asarray(numbers - np.maximum.accumulate(np.where(better, numbers, 0)))
+
+    def first(self, holds: NDArray[np.bool_]) -> int:
+        """The measurements after which a condition holds for the first time; all, if it never does."""
+        at = np.flatnonzero(holds[LEAST - 1 :])
+        return LEAST + int(at[0]) if len(at) else len(self.left)
+
+
+class Rule(Protocol):
+    """The measurements after which a search ends, by a limit; the larger the limit, the later."""
+
+    def __call__(self, one: Watched, limit: float) -> int:
+        """How many."""
+
+
+def by_count(one: Watched, limit: float) -> int:
+    """So many."""
+    return min(int(limit), len(one.left))
+
+
+def by_patience(one: Watched, limit: float) -> int:
+    """Until so many in a row found none that is faster."""
+    return one.first(one.since >= limit)
+
+
+def by_chance(one: Watched, limit: float) -> int:
+    """Until a gain is unlikely with standard deviations that are widened by this factor."""
+    return one.first(np.asarray(one.widest) > limit)
+
+
+def missed(one: Watched, rule: Rule, limit: float) -> bool:
+    """Whether the answer is more than `GAIN` off."""
+    return one.left[rule(one, limit) - 1] > GAIN
 
 
 def parts_of(problems: Sequence[Problem], seed: int) -> dict[str, tuple[str, ...]]:
@@ -107,22 +146,22 @@ def parts_of(problems: Sequence[Problem], seed: int) -> dict[str, tuple[str, ...
     return {str(problem): held[part] for problem, part in zip(problems, own, strict=True)}
 
 
-def watch(models: HeldOutModels, path: Path, name: str, shape: str, without: tuple[str, ...], trials: int) -> Watched:
+def watch(
+    models: HeldOutModels, path: Path, name: str, shape: str, without: tuple[str, ...], trials: int, ahead: int
+) -> Watched:
     """The search of a problem of a table by a model that never saw some problems."""
     table = Table.read(path)
     problem = table.problem(name)
-    engine = ReplayEngine(table, template_of(table))
+    engine = ReplayEngine(table, template_of(table), ahead=ahead)
     recording = engine.recording(problem)
     truth = Truth.of(recording)
     sampler = GuidedSampler(recording.space, 0, model=models.without(without))
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     search = optuna.create_study(sampler=sampler, direction="minimize")
     tried: list[int] = []
-    widest: list[float] = []
 
     def note(trial: TrialRecord) -> None:
         tried.append(trial.index)
-        widest.append(sampler.widest_stop(search))
 
     with Evaluator(engine, problem) as evaluator:
         run(search, evaluator, Budget(trials, whole=True), evaluator.library_us(), note)
@@ -133,69 +172,109 @@ def watch(models: HeldOutModels, path: Path, name: str, shape: str, without: tup
         shape=shape,
         family=problem.family,
         left=left.tolist(),
-        widest=widest,
         gpu_seconds=truth.gpu_seconds[tried].tolist(),
+        ahead=ahead,
     )
 
 
-def calibrated(searches: Sequence[Watched], risk: float = RISK) -> float | None:
-    """The smallest factor, at least 1, that keeps the promise; None if there are too few shapes for any to.
+def risk(searches: Sequence[Watched], rule: Rule, limit: float) -> float:
+    """The largest share of answers that are expected to miss on a new problem, by conformal risk control.
 
-    With n shapes whose mean share of misses is r, the expected share on a new problem is at most (n r + 1) / (n + 1).
+    With n shapes whose mean share of misses is r, it is (n r + 1) / (n + 1).
     """
-    shapes = [[one for one in searches if one.shape == shape] for shape in dict.fromkeys(s.shape for s in searches)]
-    for factor in sorted({1.0, *(one.least for one in searches if one.least > 1)}):
-        missed = sum(float(np.mean([one.misses(factor) for one in shape])) for shape in shapes)
-        if (missed + 1) / (len(shapes) + 1) <= risk:
-            return factor
-    return None
+    shapes: dict[str, list[bool]] = {}
+    for one in searches:
+        shapes.setdefault(one.shape, []).append(missed(one, rule, limit))
+    return (sum(float(np.mean(each)) for each in shapes.values()) + 1) / (len(shapes) + 1)
 
 
-def figures(searches: Sequence[Watched], factor: float) -> dict[str, float]:
-    """How searches do that stop by a factor: how many miss, after how many measurements they stop, and GPU seconds."""
-    stops = [one.stop(factor) for one in searches]
-    ends = [at if at is not None else len(one.left) for at, one in zip(stops, searches, strict=True)]
-    misses = sum(one.misses(factor) for one in searches)
+def calibrated(searches: Sequence[Watched], rule: Rule, limits: Sequence[float], promise: float) -> float | None:
+    """The first of some limits, the smallest first, that keeps a promise; None if none does."""
+    return next((limit for limit in limits if risk(searches, rule, limit) <= promise), None)
+
+
+def figures(searches: Sequence[Watched], rule: Rule, limit: float) -> dict[str, float]:
+    """How searches do that stop by a rule: their risk and misses, the measurements they take, their GPU seconds."""
+    ends = [rule(one, limit) for one in searches]
+    misses = sum(missed(one, rule, limit) for one in searches)
     low, high = share_interval(misses, len(searches))
     return {
-        "factor": factor,
+        "limit": limit,
         "searches": len(searches),
+        "risk": risk(searches, rule, limit),
         "misses": misses,
         "share_low": low,
         "share_high": high,
-        "stopped": sum(at is not None for at in stops),
+        "regret": float(np.mean([one.left[end - 1] for one, end in zip(searches, ends, strict=True)])),
         "measurements_median": float(np.median(ends)),
         "measurements_mean": float(np.mean(ends)),
+        "measurements_90": float(np.quantile(ends, 0.9)),
         "gpu_seconds_mean": float(np.mean([sum(s.gpu_seconds[:end]) for s, end in zip(searches, ends, strict=True)])),
     }
 
 
+def rules(searches: Sequence[Watched]) -> dict[str, tuple[Rule, Sequence[float]]]:
+    """The rules that can be judged by the searches, with the limits that are worth a look."""
+    counts = range(1, max(len(one.left) for one in searches) + 1)
+    found: dict[str, tuple[Rule, Sequence[float]]] = {"patience": (by_patience, counts), "count": (by_count, counts)}
+    if all(one.widest for one in searches):
+        found["chance"] = by_chance, np.linspace(1, 4, 301).tolist()
+    return found
+
+
 def print_figures(console: Console, searches: Sequence[Watched]) -> dict[str, object]:
-    """Print and return the factor, and what it costs."""
-    factor = calibrated(searches)
+    """Print and return the limits that keep the promises, what they cost, and what the patience does of today."""
     shapes = len({one.shape for one in searches})
-    rows = [figures(searches, 1.0)] + ([figures(searches, factor)] if factor is not None else [])
-    grid = Grid(
-        title=f"{len(searches)} searches of {shapes} shapes that the models have not seen", title_justify="left"
-    )
-    for heading in ("factor", "misses [95 %]", "stopped", "measurements: median", "mean", "GPU s: mean"):
-        grid.add_column(heading, justify="right")
-    for row in rows:
-        grid.add_row(
-            f"{row['factor']:.3f}",
-            f"{row['misses']:g} [{row['share_low']:.1%}, {row['share_high']:.1%}]",
-            f"{row['stopped']:g}",
-            f"{row['measurements_median']:g}",
-            f"{row['measurements_mean']:.1f}",
-            f"{row['gpu_seconds_mean']:.3f}",
-        )
+    heading = f"{len(searches)} searches of {shapes} shapes that the models have not seen"
+    grid = Grid(title=heading, title_justify="left")
+    for name in (
+        "rule",
+        "promise",
+        "limit",
+        "in flight",
+        "risk",
+        "misses [95 %]",
+        "measurements: median",
+        "mean",
+        "90 %",
+        "regret",
+    ):
+        grid.add_column(name, justify="right")
+    rows: list[dict[str, object]] = []
+
+    def add(name: str, promise: str, rule: Rule, limit: float) -> None:
+        known = [str(ahead) for ahead in sorted({one.ahead for one in searches})]
+        for ahead in known if len(known) == 1 else ["all", *known]:
+            some = [one for one in searches if ahead in ("all", str(one.ahead))]
+            row = figures(some, rule, limit)
+            rows.append({"rule": name, "promise": promise, "ahead": ahead, **row})
+            grid.add_row(
+                name,
+                promise,
+                f"{limit:g}",
+                ahead,
+                f"{row['risk']:.3f}",
+                f"{row['misses']:g} [{row['share_low']:.1%}, {row['share_high']:.1%}]",
+                f"{row['measurements_median']:g}",
+                f"{row['measurements_mean']:.1f}",
+                f"{row['measurements_90']:g}",
+                f"{row['regret']:.2%}",
+            )
+
+    found: dict[str, dict[str, float | None]] = {}
+    for name, (rule, limits) in rules(searches).items():
+        found[name] = {}
+        for promise in RISKS:
+            limit = found[name][f"{promise:g}"] = calibrated(searches, rule, limits, promise)
+            if limit is not None:
+                add(name, f"{promise:.0%}", rule, limit)
+    for patience in (GuidedOptions().patience, 18, 24):
+        add("patience", "", by_patience, patience)
     console.print(grid)
-    worst = sorted(searches, key=lambda one: -one.least)[:5]
-    for one in worst:
-        console.print(f"{one.table} {one.problem}: no miss from a factor of {one.least:.3f} on", highlight=False)
-    if factor is None:
-        console.print(f"{shapes} shapes are too few for a promise of {RISK:.0%}: {1 / RISK - 1:.0f} are needed")
-    return {"factor": factor, "shapes": shapes, "risk": RISK, "figures": rows}
+    for promise in RISKS:
+        if found["patience"][f"{promise:g}"] is None:
+            console.print(f"no patience promises {promise:.0%}: {shapes} shapes are too few, or the budget is")
+    return {"calibrated": found, "shapes": shapes, "figures": rows}
 
 
 @dataclass(frozen=True)
@@ -207,6 +286,7 @@ class Asked:
     unseen: str
     seed: int
     trials: int
+    ahead: tuple[int, ...]
     processes: int | None
     store: Path
 
@@ -229,11 +309,19 @@ class Asked:
 )
 @seed_option
 @click.option("--trials", default=TRIALS, show_default=True, help="Measurements of a search.")
+@click.option(
+    "--ahead",
+    type=click.IntRange(min=1),
+    multiple=True,
+    default=AHEAD,
+    show_default=True,
+    help="Most proposals in flight; repeatable.",
+)
 @processes_option
 @store_option
 @collected(Asked)
 def main(run: Run, asked: Asked) -> None:
-    """Search every problem of the tables, and print the factor."""
+    """Search every problem of the tables, and print the patience."""
     if run.record is not None:
         print_figures(Console(), [Watched(**one) for one in run.record.result["searches"]])
         return
@@ -252,9 +340,10 @@ def main(run: Run, asked: Asked) -> None:
     models.train(list(dict.fromkeys(without.values())), processes)
     labels = shape_groups([problem for _, problem in problems])
     jobs = [
-        (models, table.path, str(problem), label, without[str(problem)], asked.trials)
+        (models, table.path, str(problem), label, without[str(problem)], asked.trials, ahead)
         for (table, problem), label in zip(problems, labels, strict=True)
+        for ahead in asked.ahead
     ]
-    found = sorted(each(watch, jobs, processes, "search"), key=lambda one: (one.table, one.problem))
+    found = sorted(each(watch, jobs, processes, "search"), key=lambda one: (one.table, one.problem, one.ahead))
     result = {"searches": [asdict(one) for one in found]}
     run.keep({**result, **print_figures(Console(), found)})

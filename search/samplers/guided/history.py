@@ -32,6 +32,8 @@ class History:
         Failed trials and trials in flight that are not settled, too; in the order of the space.
     best
         The smallest value of a trial that was not pruned; None without one.
+    since
+        Finished trials, failed ones too, of larger numbers than the first trial with that value; 0 without one.
     are_times
         Whether the study minimises one positive value.
     """
@@ -42,6 +44,7 @@ class History:
     failed: Indices
     running: Indices
     best: float | None
+    since: int
     are_times: bool
 
     @cached_property
@@ -54,7 +57,7 @@ class History:
     def of_running(cls, running: Indices) -> "History":
         """The history of a search for the least time of which nothing is known yet but what is in flight."""
         none = np.empty(0, dtype=np.int64)
-        return cls(none, np.empty(0), np.empty(0, dtype=np.bool_), none, running, None, True)
+        return cls(none, np.empty(0), np.empty(0, dtype=np.bool_), none, running, None, 0, True)
 
 
 def history_of(study: optuna.Study, space: SearchSpace, but: int | None = None) -> History:
@@ -79,13 +82,19 @@ def history_of(study: optuna.Study, space: SearchSpace, but: int | None = None) 
     values = values[finite]
     exact = values[~pruned]
     running = [index for trial, index in in_state(TrialState.RUNNING) if trial.number != but]
+    failed = in_state(TrialState.FAIL)
+    best = float(exact.min()) if len(exact) else None
+    numbers = np.array([trial.number for trial, _ in finished], dtype=np.int64)[finite]
+    first = numbers[~pruned][int(exact.argmin())] if len(exact) else None
+    since = 0 if first is None else int((numbers > first).sum()) + sum(trial.number > first for trial, _ in failed)
     return History(
         settled=settled,
         values=values,
         pruned=pruned,
-        failed=np.setdiff1d(np.array([index for _, index in in_state(TrialState.FAIL)], dtype=np.int64), settled),
+        failed=np.setdiff1d(np.array([index for _, index in failed], dtype=np.int64), settled),
         running=np.setdiff1d(np.array(running, dtype=np.int64), settled),
-        best=float(exact.min()) if len(exact) else None,
+        best=best,
+        since=since,
         are_times=are_times,
     )
 

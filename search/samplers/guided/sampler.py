@@ -1,5 +1,6 @@
 """Samplers that start from what a cost model knows and learn from every measurement."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,12 +27,12 @@ from tilescout.search.samplers.guided.history import History, history_of
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.search.samplers.guided.posterior import Corrected, Posterior, Uninformed, fitted_to, kernel_of
 from tilescout.search.samplers.guided.prior import SHIPPED, Prior
-from tilescout.search.samplers.guided.stopping import may_stop, reason_to_stop, widest_stop
+from tilescout.search.samplers.guided.stopping import may_stop, out_of_patience, unlikely_gain
 from tilescout.search.samplers.options import OptionValue, options_of
 from tilescout.search.samplers.others import OtherTrials
 from tilescout.spaces.space import Indices, SearchSpace
 
-_REMEMBERED = 2  # of a search with and without what is in flight
+_REMEMBERED = 32  # what is foreseen before any outcome is known, twice: while a GPU is set up, and when it is ready
 
 
 class GuidedSampler(SpaceSampler):
@@ -151,7 +152,7 @@ class GuidedSampler(SpaceSampler):
         """Proposals one behind the other, none of whose outcomes is known; with a prior nothing is left to chance."""
         rng = np.random.default_rng(0)
         for _ in range(min(count, len(free))):
-            if self._reason_to_stop(self._left(known, free)) is not None:
+            if self._reason_to_stop(known, free) is not None:
                 return
             index = self._proposal(known, free, rng)
             yield index
@@ -162,18 +163,10 @@ class GuidedSampler(SpaceSampler):
         self._stored = stored
 
     def done(self, study: optuna.Study) -> str | None:
-        return self._reason_to_stop(self._left(*self._if_given_up(study)))
+        return self._reason_to_stop(*self._if_given_up(study))
 
     def sated(self, study: optuna.Study) -> bool:
-        return self._reason_to_stop(self._left(self._known(study), self.free(study))) is not None
-
-    def widest_stop(self, study: optuna.Study) -> float:
-        """The option `widening` from which on the search would go on now; 0 if it would with any.
-
-        The rule is calibrated by it, see `tilescout.search.samplers.guided.stopping`.
-        """
-        left = self._left(*self._if_given_up(study))
-        return 0.0 if left is None else widest_stop(left.mean, left.std, left.best, self.tuning)
+        return self._reason_to_stop(self._known(study), self.free(study)) is not None
 
     def _if_given_up(self, study: optuna.Study) -> tuple["_Known", Indices]:
         """The history without what is in flight, and what is still to be tried: that is among it."""
@@ -182,11 +175,16 @@ class GuidedSampler(SpaceSampler):
         left[self.free(study)] = left[known.history.running] = True
         return replace(known, history=replace(history, running=history.running[:0])), np.flatnonzero(left)
 
-    def _reason_to_stop(self, left: "_Left | None") -> str | None:
-        if left is None:
+    def _reason_to_stop(self, known: "_Known", free: Indices) -> str | None:
+        """Why the search would end, if the trials in flight came back as expected; None if it would not."""
+        history, has_prior = known.history, known.prior is not None
+        if not len(free) or not may_stop(history, has_prior, self.tuning):
             return None
-        widening = self.tuning.widening if left.informed else 1.0
-        return reason_to_stop(left.mean, left.std, left.best, self.tuning, widening)
+        if has_prior:
+            return out_of_patience(history, self.tuning)
+        assert history.best is not None
+        _, mean, std = self._foreseen(known, free, np.random.default_rng(len(history.settled)))
+        return unlikely_gain(mean, std, history.best, self.tuning)
 
     def gain(self, study: optuna.Study) -> float | None:
         """The largest expected improvement, as a share of the time: what the next proposal is chosen by."""
@@ -205,18 +203,6 @@ class GuidedSampler(SpaceSampler):
         """The distribution of configurations' values after the study's trials; without a prior one trial is needed."""
         return self._posterior(self._known(study))
 
-    def _left(self, known: "_Known", free: Indices) -> "_Left | None":
-        """The log times of the candidates, if the trials that count as in flight came back as expected.
-
-        None where the stopping rule is not to be asked.
-        """
-        history, informed = known.history, known.prior is not None
-        if not len(free) or not may_stop(history, informed, self.tuning, len(history.running)):
-            return None
-        assert history.best is not None
-        _, mean, std = self._foreseen(known, free, np.random.default_rng(len(history.settled)))
-        return _Left(mean, std, history.best, informed)
-
     def _known(self, study: optuna.Study, but: int | None = None) -> "_Known":
         history = history_of(study, self.space, but)
         return _Known(history, self.about.prior.now() if history.are_times else None)
@@ -230,12 +216,11 @@ class GuidedSampler(SpaceSampler):
     def _foreseen(self, known: "_Known", free: Indices, rng: np.random.Generator) -> tuple[Indices, Floats, Floats]:
         """The candidates, and the mean and standard deviation of their values.
 
-        A proposal is asked for right after the questions whether the search would go on: where all are of the same
-        history, they have the same answer. Without a prior candidates are drawn, and with other problems' trials the
-        posterior changes by those.
+        Proposals are asked for twice where their kernels are compiled ahead: of the same history, they are the same.
+        Without a prior candidates are drawn, and with other problems' trials the posterior changes by those.
         """
         again = self._seen if known.prior is not None and self._others is None else {}
-        key = (known.history.key, free.tobytes())
+        key = (known.history.key, hashlib.sha256(free.data).digest())
         if key not in again:
             about = self.about
             candidates = candidates_among(
@@ -286,16 +271,6 @@ class _Known:
 
     history: History
     prior: Prediction | None
-
-
-@dataclass(frozen=True, eq=False)
-class _Left:
-    """The log times that are expected of candidates, the best so far, and whether there is a prior."""
-
-    mean: Floats
-    std: Floats
-    best: float
-    informed: bool
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""The calibration of the stopping rule: what a factor promises, and what it is found from."""
+"""The calibration of the stopping rule: what a patience promises, and what it is found from."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,62 +8,76 @@ import pytest
 
 from tilescout.costmodel.persistence import load_model
 from tilescout.experiments.research.records import Record
-from tilescout.experiments.research.studies.stop_rule import RISK, Watched, calibrated, figures
+from tilescout.experiments.research.studies.stop_rule import (
+    AHEAD,
+    LEAST,
+    RISKS,
+    Watched,
+    by_chance,
+    by_count,
+    by_patience,
+    calibrated,
+    missed,
+)
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.search.tables.table import Table
 from tilescout.spaces.gemm import GemmProblem
 
-RESULTS = Path(__file__).resolve().parents[3] / "experiments" / "results"
-RECORDED = RESULTS / "evaluation-2026-11-22" / "stop-rule.json.gz"
+RESULTS = Path(__file__).resolve().parents[3] / "experiments" / "results" / "evaluation-2026-11-22"
+RECORDED = RESULTS / "stop-rule-patience.json.gz"
+BY_CHANCE = RESULTS / "stop-rule.json.gz"
+PROMISE = RISKS[0]
 
 
-def watched(problem: str, left: list[float], widest: list[float], shape: str = "") -> Watched:
-    return Watched("table", problem, shape or problem, "large", left, widest, [0.01] * len(left))
+def watched(problem: str, left: list[float], shape: str = "", widest: list[float] | None = None) -> Watched:
+    return Watched("table", problem, shape or problem, "large", left, [0.01] * len(left), widest=widest or [])
 
 
 def drawn(count: int, rng: np.random.Generator) -> list[Watched]:
-    """Searches that find the best after a random time, and grow sure of it at a random rate."""
-    found, sure = rng.integers(1, 40, count), rng.lognormal(0, 0.5, count)
-    return [
-        watched(f"p{at}", [0.05] * int(found[at]) + [0.0] * (40 - int(found[at])), (np.arange(40) / 20 * one).tolist())
-        for at, one in enumerate(sure)
-    ]
+    """Searches that find better ones at random times, and the best after a random time."""
+    found = []
+    for at in range(count):
+        times = np.sort(rng.integers(1, 40, 3))
+        left = np.select([np.arange(60) < time for time in times], [0.05, 0.03, 0.02], 0.0)
+        found.append(watched(f"p{at}", left.tolist()))
+    return found
 
 
-def test_a_search_misses_if_it_stops_with_more_left_than_is_worth_it() -> None:
-    one = watched("p", [0.05, 0.05, 0.02, 0.0], [0.0, 1.2, 1.1, 3.0])
-    assert (one.stop(1.0), one.misses(1.0)) == (2, True)
-    assert (one.stop(1.2), one.misses(1.2)) == (4, False)
-    assert (one.stop(3.0), one.misses(3.0)) == (None, False)  # it uses its budget
-    assert one.least == 1.2
+def test_a_rule_ends_a_search_and_misses_if_more_is_left_than_is_worth_it() -> None:
+    left = [0.05] * LEAST + [0.02] * 3 + [0.0] * 6
+    one = watched("p", left, widest=[0.0] * LEAST + [1.5] * 9)
+    assert list(one.since) == [*range(LEAST), 0, 1, 2, *range(6)]
+    assert [by_patience(one, limit) for limit in (1, LEAST - 1, LEAST, 40)] == [LEAST, LEAST, LEAST + 9, LEAST + 9]
+    assert [by_count(one, limit) for limit in (3, 99)] == [3, LEAST + 9]
+    assert [by_chance(one, limit) for limit in (1.4, 1.5)] == [LEAST + 1, LEAST + 9]
+    assert missed(one, by_patience, 2)
+    assert not missed(one, by_patience, LEAST)
+    assert missed(watched("q", [0.05] * 5), by_patience, 40)  # its budget is used up, and the answer is no better
 
 
-def test_the_factor_keeps_the_promise_on_problems_that_it_was_not_found_on() -> None:
+def test_the_patience_keeps_the_promise_on_problems_that_it_was_not_found_on() -> None:
     rng = np.random.default_rng(0)
-    missed = []
-    for _ in range(300):
-        factor = calibrated(drawn(30, rng))
-        assert factor is not None
-        missed.append(np.mean([one.misses(factor) for one in drawn(30, rng)]))
-    assert np.mean(missed) <= RISK
-    assert np.mean(missed) > RISK / 4  # it is no larger than it has to be
+    shares = []
+    for _ in range(150):
+        patience = calibrated(drawn(30, rng), by_patience, range(1, 60), PROMISE)
+        assert patience is not None
+        shares.append(np.mean([missed(one, by_patience, patience) for one in drawn(30, rng)]))
+    assert np.mean(shares) <= PROMISE
+    assert np.mean(shares) > PROMISE / 4  # it is no larger than it has to be
 
 
 def test_problems_of_one_shape_count_as_one_and_too_few_shapes_promise_nothing() -> None:
-    rng = np.random.default_rng(1)
-    few = drawn(18, rng)
-    assert calibrated(few) is None
-    assert calibrated([*few, *drawn(1, rng)]) is None  # one of the name of another
-    assert calibrated([*few, watched("other", [0.05, 0.0], [0.0, 2.0])]) is not None
+    few = [watched(f"p{at}", [0.0] * 20) for at in range(8)]
+    assert calibrated(few, by_patience, range(1, 20), PROMISE) is None
+    assert calibrated([*few, watched("twin", [0.0] * 20, "p0")], by_patience, range(1, 20), PROMISE) is None
+    assert calibrated([*few, watched("other", [0.0] * 20)], by_patience, range(1, 20), PROMISE) == 1
 
 
-def test_the_shipped_factor_is_the_one_of_the_recorded_searches() -> None:
+def test_the_shipped_patience_is_the_one_of_the_recorded_searches() -> None:
     searches = [Watched(**one) for one in Record.read(RECORDED).result["searches"]]
-    factor = calibrated(searches)
-    assert factor is not None
-    assert factor <= GuidedOptions().widening < factor + 0.01
+    assert {one.ahead for one in searches} == set(AHEAD)
+    assert calibrated(searches, by_patience, range(1, 64), PROMISE) == GuidedOptions().patience
     assert not any("out-of-sample" in one.table for one in searches)
-    assert figures(searches, 1.0)["misses"] > 2 * figures(searches, GuidedOptions().widening)["misses"]
 
 
 @pytest.mark.parametrize(("unseen", "without"), [("family", {1, 2}), ("shape", {2})])
@@ -72,21 +86,20 @@ def test_the_study_watches_searches_by_models_that_never_saw_the_problem(
 ) -> None:
     names = ("4096x4096x4096:bf16", "64x8192x8192:bf16", "128x14336x4096:bf16")
     table, out = part_of_table(*names, rows=120), tmp_path / "stop-rule.json"
-    asked = ["--unseen", unseen, "--trials", "14", "--processes", "1", "--store", str(tmp_path), "--out", str(out)]
-    study("stop-rule", str(table.path), *asked)
+    asked = ["--unseen", unseen, "--trials", "14", "--ahead", "4", "--processes", "1", "--store", str(tmp_path)]
+    study("stop-rule", str(table.path), *asked, "--out", str(out))
     known = [load_model(path)[1].problems for path in (tmp_path / "models" / "held-out").glob("*.npz")]
     assert {len(problems) for problems in known} == without
     assert not any(set(names) <= set(problems) for problems in known)
     result = Record.read(out).result
-    assert result["factor"] is None  # of three shapes
+    assert result["calibrated"]["patience"] == {"0.1": None, "0.05": None}  # of three shapes
     for one in result["searches"]:
         assert GemmProblem.parse(one["problem"]).family == one["family"]
-        assert len(one["left"]) == len(one["widest"]) == 14
+        assert len(one["left"]) == 14
         assert one["left"] == sorted(one["left"], reverse=True)
-        assert one["widest"][:9] == [0.0] * 9  # before ten measurements it may not stop
-        assert max(one["widest"]) > 0
+        assert one["ahead"] == 4
 
 
 def test_figures_are_printed_again(study: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
-    study("stop-rule", "--again", str(RECORDED))
+    study("stop-rule", "--again", str(BY_CHANCE))
     assert "84 searches of 71 shapes that the models have not seen" in capsys.readouterr().out
