@@ -18,7 +18,7 @@ from tilescout.costmodel import (
 from tilescout.costmodel.testing import example_samples
 
 samples = example_samples(500)  # so many that BLAS divides its work over threads
-blend = BlendModel(BlendOptions(ForestOptions(trees=8, validation_trees=4), RankingOptions(steps=20)))
+blend = BlendModel(BlendOptions(ForestOptions(trees=4, validation_trees=2), RankingOptions(steps=5)))
 save_model(Path(sys.argv[1]), blend.fit(samples), ModelCard("gemm_sm90", "h200", (), (), 1500))
 print(AnalyticModel().fit(samples).fitted.to_json())
 """
@@ -36,5 +36,5 @@ def train(path: Path, threads: int, hash_seed: int) -> Sequence[str]:
 
 @pytest.mark.slow
 def test_models_are_the_same_bytes_in_processes_of_other_threads_and_hashes(tmp_path: Path) -> None:
-    one, other = (train(tmp_path / f"{threads}.npz", threads, seed) for threads, seed in ((1, 1), (7, 20)))
+    one, other = (train(tmp_path / f"{threads}.npz", threads, seed) for threads, seed in ((1, 1), (3, 20)))
     assert one == other

@@ -138,12 +138,17 @@ def small_table(tmp_path_factory: pytest.TempPathFactory) -> Table:
 
 
 @pytest.fixture(scope="session")
-def searched(tmp_path_factory: pytest.TempPathFactory, small_table: Table) -> Path:
+def searched(
+    tmp_path_factory: pytest.TempPathFactory,
+    small_table: Table,
+    run_command: Callable[..., "subprocess.CompletedProcess[str]"],
+    copy_store: Callable[[Path], str],
+) -> Path:
     """A folder in which a replay was searched: ``store`` with its study, ``studies.db``, and ``result.json``."""
     folder = tmp_path_factory.mktemp("searched")
+    copy_store(folder / "store")
     for extra in (("--json", "result.json"), ("--storage", f"sqlite:///{folder}/studies.db")):
-        command = [TILESCOUT, "tune", "gemm_sm90", *SEARCH, "--table", small_table.path, *extra]
-        subprocess.run(list(map(str, command)), cwd=folder, check=True, capture_output=True)
+        run_command(folder, "tune", "gemm_sm90", *SEARCH, "--table", small_table.path, *extra).check_returncode()
     return folder
 
 

@@ -22,7 +22,7 @@ from tilescout.search.tables.table import Table, card_path
 from tilescout.spaces.gemm import GemmProblem
 
 if TYPE_CHECKING:
-    from conftest import Scene  # type: ignore[import-not-found]
+    from conftest import ForkedScene, Scene  # type: ignore[import-not-found]
 
 Record = dict[str, Any]
 Rename = Callable[[str], str]
@@ -52,8 +52,8 @@ def evil_table(scene: "Scene", small_table: Table, renamed: Rename) -> Path:
     ],
     ids=" ".join,
 )
-def test_a_table(scene: "Scene", evil_table: Path, arguments: tuple[str, ...]) -> None:
-    scene.survives(*arguments)
+def test_a_table(forked_scene: "ForkedScene", evil_table: Path, arguments: tuple[str, ...]) -> None:
+    forked_scene.survives(*arguments)
 
 
 @pytest.fixture
@@ -65,19 +65,19 @@ def evil_journal(scene: "Scene", searched: Path, renamed: Rename) -> Path:
     return path
 
 
-def test_a_journal(scene: "Scene", evil_journal: Path) -> None:
+def test_a_journal(forked_scene: "ForkedScene", evil_journal: Path) -> None:
     model = shipped_model("gemm_sm90", "h200")
 
-    scene.survives("report", evil_journal, codes=(0,))
-    scene.survives("report", evil_journal.stem, "--store", "store", codes=(0,))
-    scene.survives("report", evil_journal, "--model", model)
-    scene.survives("export", "--study", evil_journal, "--out", "bundle")
-    scene.survives("export", "--store", "store", "--out", "bundle")
-    scene.survives("doctor", "--store", "store", codes=(0, 1, 2))
+    forked_scene.survives("report", evil_journal, codes=(0,))
+    forked_scene.survives("report", evil_journal.stem, "--store", "store", codes=(0,))
+    forked_scene.survives("report", evil_journal, "--model", model)
+    forked_scene.survives("export", "--study", evil_journal, "--out", "bundle")
+    forked_scene.survives("export", "--store", "store", "--out", "bundle")
+    forked_scene.survives("doctor", "--store", "store", codes=(0, 1, 2))
 
 
 def test_a_journal_with_a_result_that_was_proven(
-    scene: "Scene", evil_journal: Path, proven: Record, renamed: Rename
+    forked_scene: "ForkedScene", evil_journal: Path, proven: Record, renamed: Rename
 ) -> None:
     lines = evil_journal.read_text().splitlines()
     (last,) = (at for at, line in enumerate(lines) if '"result":' in line)
@@ -86,18 +86,21 @@ def test_a_journal_with_a_result_that_was_proven(
     lines[last] = json.dumps(record)
     evil_journal.write_text("\n".join(lines) + "\n")
 
-    done = scene.survives("export", "--study", evil_journal, "--out", "bundle", codes=(2,))
+    done = forked_scene.survives("export", "--study", evil_journal, "--out", "bundle", codes=(2,))
 
     assert EVIL in done.stderr
     assert "name it if it is your own" in done.stderr
 
 
-def test_resuming_it(scene: "Scene", evil_journal: Path, small_table: Table) -> None:
-    scene.survives("tune", "gemm_sm90", *SEARCH, "--table", small_table.path, "--resume")
+def test_resuming_it(
+    forked_scene: "ForkedScene", evil_journal: Path, small_table: Table, copy_store: Callable[[Path], str]
+) -> None:
+    copy_store(forked_scene.folder / "store")
+    forked_scene.survives("tune", "gemm_sm90", *SEARCH, "--table", small_table.path, "--resume")
 
 
-def test_a_row_of_a_database(scene: "Scene", searched: Path, renamed: Rename) -> None:
-    path = scene.folder / "studies.db"
+def test_a_row_of_a_database(forked_scene: "ForkedScene", searched: Path, renamed: Rename) -> None:
+    path = forked_scene.folder / "studies.db"
     shutil.copyfile(searched / "studies.db", path)
     with sqlite3.connect(path) as database:
         rows = database.execute("SELECT study_user_attribute_id, value_json FROM study_user_attributes").fetchall()
@@ -110,18 +113,18 @@ def test_a_row_of_a_database(scene: "Scene", searched: Path, renamed: Rename) ->
     database.close()
     storage = f"sqlite:///{path}"
 
-    scene.survives("report", name, "--storage", storage, codes=(0,))
-    scene.survives("export", "--storage", storage, "--out", "bundle")
-    scene.survives("export", "--study", name, "--storage", storage, "--out", "bundle")
+    forked_scene.survives("report", name, "--storage", storage, codes=(0,))
+    forked_scene.survives("export", "--storage", storage, "--out", "bundle")
+    forked_scene.survives("export", "--study", name, "--storage", storage, "--out", "bundle")
 
 
-def test_a_result_file(scene: "Scene", proven: Record, renamed: Rename) -> None:
-    (scene.folder / "result.json").write_text(renamed(json.dumps(proven)))
+def test_a_result_file(forked_scene: "ForkedScene", proven: Record, renamed: Rename) -> None:
+    (forked_scene.folder / "result.json").write_text(renamed(json.dumps(proven)))
 
-    done = scene.survives("export", "--study", "result.json", "--out", "bundle", codes=(2,))
+    done = forked_scene.survives("export", "--study", "result.json", "--out", "bundle", codes=(2,))
 
     assert EVIL in done.stderr
-    assert not (scene.folder / "bundle").exists()
+    assert not (forked_scene.folder / "bundle").exists()
 
 
 LOAD = "import sys; from tilescout.search.export.inductor import load; load(sys.argv[1], sys.argv[2:])"
@@ -155,44 +158,44 @@ def evil_bundle(scene: "Scene") -> Callable[..., Path]:
 
 
 @pytest.mark.parametrize("space", [EVIL, "gemm_sm90", "", ["evil"], 1], ids=str)
-def test_the_workload_of_a_bundle(scene: "Scene", evil_bundle: Callable[..., Path], space: object) -> None:
+def test_the_workload_of_a_bundle(forked_scene: "ForkedScene", evil_bundle: Callable[..., Path], space: object) -> None:
     path = evil_bundle(space=space)
 
     # The folder is where this program looks for modules: a program of somebody's own, started there.
-    done = scene.run(sys.executable, "-c", LOAD, path)
+    done = forked_scene.run(sys.executable, "-c", LOAD, path)
 
-    assert not scene.canary.exists()
+    assert not forked_scene.canary.exists()
     assert "BundleError" in done.stderr
     assert "evil:Workload" in done.stderr
 
 
 def test_the_workload_of_a_bundle_may_be_that_of_a_space_that_the_caller_names(
-    scene: "Scene", evil_bundle: Callable[..., Path]
+    forked_scene: "ForkedScene", evil_bundle: Callable[..., Path]
 ) -> None:
     path = evil_bundle(workload="own:Workload", space="own")
-    scene.plant(
+    forked_scene.plant(
         "own",
         source="from evil import Template as Base, Workload\n"
         "class Own(Base):\n    name, workload = 'own', 'own:Workload'\n",
     )
 
-    done = scene.run(sys.executable, "-c", LOAD, path, "own:Own")
+    done = forked_scene.run(sys.executable, "-c", LOAD, path, "own:Own")
 
     assert done.returncode == 0, done.stderr
-    assert scene.canary.read_text().split() == ["own", "evil"]
+    assert forked_scene.canary.read_text().split() == ["own", "evil"]
 
 
-def test_the_card_of_a_model(scene: "Scene", searched: Path, renamed: Rename) -> None:
+def test_the_card_of_a_model(forked_scene: "ForkedScene", searched: Path, renamed: Rename) -> None:
     model = shipped_model("gemm_sm90", "h200")
     assert model is not None
     with np.load(model) as archive:
         arrays = {name: archive[name] for name in archive.files}
     arrays["card"] = np.array(renamed(str(arrays["card"])))
-    np.savez(scene.folder / "model.npz", **arrays)
+    np.savez(forked_scene.folder / "model.npz", **arrays)
     (journal,) = (searched / "store" / "studies").glob("*.journal")
 
-    scene.survives("predict", "gemm_sm90", "--problem", PROBLEM, "--model", "model.npz")
-    scene.survives("report", journal, "--model", "model.npz", "--out", "page.html", codes=(2,))
+    forked_scene.survives("predict", "gemm_sm90", "--problem", PROBLEM, "--model", "model.npz")
+    forked_scene.survives("report", journal, "--model", "model.npz", "--out", "page.html", codes=(2,))
 
 
 @pytest.mark.parametrize(
@@ -204,16 +207,17 @@ def test_the_card_of_a_model(scene: "Scene", searched: Path, renamed: Rename) ->
         f'title = "{EVIL}"\nsource = "{EVIL}"\nproblems = ["{PROBLEM}"]\n',
     ],
 )
-def test_a_suite(scene: "Scene", text: str) -> None:
-    (scene.folder / "suite.toml").write_text(text)
+def test_a_suite(forked_scene: "ForkedScene", text: str) -> None:
+    (forked_scene.folder / "suite.toml").write_text(text)
 
-    scene.survives("suites", "suite.toml")
-    scene.survives(
+    forked_scene.survives("suites", "suite.toml")
+    forked_scene.survives(
         "collect", "gemm_sm90", "--suite", "suite.toml", "--sample", "1", "--device", "x", "--out", "t.parquet"
     )
 
 
-def test_a_cache_of_kernel_tuner(scene: "Scene") -> None:
+def test_a_cache_of_kernel_tuner(forked_scene: "ForkedScene", copy_store: Callable[[Path], str]) -> None:
+    copy_store(forked_scene.folder / ".tilescout")
     run = "__import__('evil')"
     entries = {
         f"{value},{run}": {"block": value, "text": run, "time": 1.0 + value, "times": [1.0 + value]}
@@ -228,22 +232,25 @@ def test_a_cache_of_kernel_tuner(scene: "Scene") -> None:
         "objective": "time",
         "cache": entries,
     }
-    (scene.folder / "cache.json").write_text(json.dumps(cache))
+    (forked_scene.folder / "cache.json").write_text(json.dumps(cache))
 
-    scene.survives("tables", "import", "cache.json", "table.parquet", codes=(2,))
-    scene.survives("tables", "import", "cache.json", "table.parquet", "--problem", "evil", codes=(0,))
-    scene.survives("tables", "table.parquet", codes=(0,))
-    scene.survives(
-        "compare", "--table", "table.parquet", "--samplers", "kernel_tuner.hybrid_vndx", "--trials", "4", "--seeds", "1"
-    )
+    forked_scene.survives("tables", "import", "cache.json", "table.parquet", codes=(2,))
+    forked_scene.survives("tables", "import", "cache.json", "table.parquet", "--problem", "evil", codes=(0,))
+    forked_scene.survives("tables", "table.parquet", codes=(0,))
+    forked_scene.survives(
+        "compare", "--table", "table.parquet", "--samplers", "kernel_tuner.hybrid_vndx", "--trials", "4",
+        "--seeds", "1", "--processes", "1",
+    )  # fmt: skip
 
 
-def test_what_the_person_names_is_loaded(scene: "Scene", evil_table: Path, evil_journal: Path, proven: Record) -> None:
-    unnamed = scene.tilescout("tables", "table.parquet")
-    named = scene.tilescout("tables", "table.parquet", "--space", EVIL)
-    reported = scene.tilescout("report", evil_journal, "--space", EVIL)
+def test_what_the_person_names_is_loaded(
+    forked_scene: "ForkedScene", evil_table: Path, evil_journal: Path, proven: Record
+) -> None:
+    unnamed = forked_scene.tilescout("tables", "table.parquet")
+    named = forked_scene.tilescout("tables", "table.parquet", "--space", EVIL)
+    reported = forked_scene.tilescout("report", evil_journal, "--space", EVIL)
 
     assert unnamed.returncode == named.returncode == reported.returncode == 0
     assert "does not know the space" in unnamed.stdout
     assert "does not know the space" not in named.stdout
-    assert scene.canary.read_text().split() == ["evil", "evil"]
+    assert forked_scene.canary.read_text().split() == ["evil", "evil"]

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from socket import socket
@@ -48,8 +49,7 @@ def poisoned(scene: "Scene") -> "Scene":
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("tune", "gemm_sm90", *SEARCH, "--sampler", "tpe"),
-        ("tune", "gemm_sm90", *SEARCH, "--sampler", "random", "--storage", "sqlite:///studies.db"),
+        ("tune", "gemm_sm90", *SEARCH, "--sampler", "tpe", "--storage", "sqlite:///studies.db"),
         ("tables",),
         ("suites",),
         ("predict", "gemm_sm90", "--problem", PROBLEM),
@@ -69,7 +69,10 @@ def test_commands_on_a_study(poisoned: "Scene", searched: Path) -> None:
     poisoned.survives("export", "--study", journal, "--out", "bundle", codes=(0,))
 
 
-def test_a_comparison_on_several_processes(poisoned: "Scene", small_table: Table) -> None:
+def test_a_comparison_on_several_processes(
+    poisoned: "Scene", small_table: Table, copy_store: Callable[[Path], str]
+) -> None:
+    copy_store(poisoned.folder / "store")
     compare = ("compare", "--table", small_table.path, "--trials", "3", "--seeds", "2", "--processes", "2")
     poisoned.survives(*compare, "--samplers", "random,kernel_tuner.random_sample", "--store", "store", codes=(0,))
 
@@ -212,7 +215,8 @@ def test_the_command_as_a_module_leaves_the_directory_out(scene: "Scene") -> Non
     scene.check(scene.run(sys.executable, "-m", "tilescout.experiments", "tables"), 0)
 
 
-def test_the_directory_is_no_place_of_an_installed_package(scene: "Scene") -> None:
+def test_the_directory_is_no_place_of_an_installed_package(scene: "Scene", copy_store: Callable[[Path], str]) -> None:
+    copy_store(scene.folder / "store")
     information = scene.folder / "evil-1.0.dist-info"
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")

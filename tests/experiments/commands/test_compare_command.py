@@ -42,7 +42,7 @@ def test_a_comparison_ends_in_figures_plots_and_mlflow(
     copy_store(tmp_path / ".tilescout")
     arguments = ("--table", str(table.path), "--trials", "15", "--seeds", "3")
     names = ("random", "lfbo:initial=5", "kernel_tuner.genetic_algorithm", "ranking.quack")
-    run("compare", *arguments, "--samplers", ",".join(names), "--processes", "2", "--json", "c.json")
+    run("compare", *arguments, "--samplers", ",".join(names), "--processes", "1", "--json", "c.json")
     printed = capsys.readouterr().out
     assert all(name in printed for name in names)
     result = json.loads(Path("c.json").read_text())

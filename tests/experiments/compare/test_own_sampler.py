@@ -75,7 +75,7 @@ def test_it_runs_in_tune_and_in_compare(elsewhere: Path, table: Table) -> None:
     assert tuned["sampler"] == "nearest:startup=3"
     assert tuned["trials"] == 12
     tilescout(
-        elsewhere, "compare", *about, "--samplers", f"random,{SAMPLER}", "--seeds", "2", "--processes", "2",
+        elsewhere, "compare", *about, "--samplers", f"random,{SAMPLER}", "--seeds", "2", "--processes", "1",
         "--json", "compared.json",
     )  # fmt: skip
     figures = json.loads((elsewhere / "compared.json").read_text())["contenders"]
