@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import cache
 
 import click
 
@@ -40,7 +41,7 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
         If the problems have less than a trial each.
     """
     assert asked.suite is not None
-    from tilescout.search.tracking import MlflowTracker, SuiteInfo, SuiteRun, default_store
+    from tilescout.search.tracking import MlflowTracker, Opening, SuiteInfo, SuiteRun, default_store
 
     check_device(asked.device)
     if asked.sampler is not None:
@@ -85,11 +86,15 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
             asked.suite, template.name, engine.device.name, make_sampler(sampler).label, options.seed, len(problems),
             engine.provenance.description, engine.objective,
         )  # fmt: skip
-        run = stack.enter_context(SuiteRun(uri, root, about, asked.resume))
+        opening = stack.enter_context(Opening(uri))
         bars.update(task, total=options.budget.trials)
 
+        @cache  # `tune_suite` makes one tracker at a time
+        def run() -> SuiteRun:
+            return stack.enter_context(SuiteRun(uri, root, about, asked.resume, opening))
+
         def make_tracker(info: StudyInfo, run_id: str | None) -> MlflowTracker:
-            return MlflowTracker(uri, root, info, run_id, suite=run.run_id)
+            return MlflowTracker(uri, root, info, run_id, suite=run().run_id, opening=opening)
 
         def show(problem: Problem, trial: TrialRecord) -> None:
             bars.update(task, advance=1, description=str(problem))
@@ -98,23 +103,26 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
             bars.update(task, description=f"{problem}: {phase.partition(';')[0]}")
 
         title = f"{template.name}, suite {asked.suite}, on {engine.device.name}"
+
+        def answer(results: list[StudyResult]) -> None:
+            bars.update(task, description=why_ended(results, options.budget))
+            bars.stop()
+            _print(results, len(problems), title, asked.console)
+
         try:
-            results = tune_suite(engine, problems, options, make_tracker, show, say)
+            results = tune_suite(engine, problems, options, make_tracker, show, say, answer)
         except SuiteInterrupted as interrupted:
             bars.stop()
             if interrupted.results:
                 _print(interrupted.results, len(problems), title, asked.console)
             write_result(asked.json_path, [result.to_dict() for result in interrupted.results])
-            run.log(interrupted.results)
+            run().log(interrupted.results)
             raise
-        bars.update(task, description=why_ended(results, options.budget))
-        bars.stop()
-        _print(results, len(problems), title, asked.console)
         with waiting("log the figures of all to MLflow"):
-            run.finish(results)
+            run().finish(results)
     missing = [result.not_tracked for result in results if result.not_tracked]
     asked.deliver([result.to_dict() for result in results], missing[0] if missing else "")
-    _LOG.info("%s", asked.shown_at(run.page))
+    _LOG.info("%s", asked.shown_at(run().page))
     return results
 
 

@@ -31,12 +31,12 @@ class ClockSampler:
     ----------
     nvml, handle
         The module ``pynvml``, initialised, and its handle of the GPU.
-    version
-        The version of NVML.
+    version, driver
+        The versions of NVML and of the driver.
     """
 
-    def __init__(self, nvml: Any, handle: Any, version: str) -> None:
-        self._nvml, self._handle, self.version = nvml, handle, version
+    def __init__(self, nvml: Any, handle: Any, version: str, driver: str) -> None:
+        self._nvml, self._handle, self.version, self.driver = nvml, handle, version, driver
 
     @classmethod
     def of(cls, uuid: str) -> Self:
@@ -53,7 +53,7 @@ class ClockSampler:
             pynvml.nvmlInit()
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
             pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)  # what the estimator goes by
-            return cls(pynvml, handle, str(pynvml.nvmlSystemGetNVMLVersion()))
+            return cls(pynvml, handle, str(pynvml.nvmlSystemGetNVMLVersion()), str(pynvml.nvmlSystemGetDriverVersion()))
         except Exception as error:  # ImportError, or any of NVML's errors
             raise NoClocksError(one_line(error) or type(error).__name__) from error
 

@@ -208,7 +208,10 @@ class CudaMachine(Machine):
     def versions(self) -> dict[str, str]:
         import torch
 
-        versions = {"torch": torch.__version__, "cuda": str(torch.version.cuda), "driver": _driver_version()}
+        driver = (
+            self._sampler.driver if self._sampler is not None else _driver_version()
+        )  # nvidia-smi is a process of its own
+        versions = {"torch": torch.__version__, "cuda": str(torch.version.cuda), "driver": driver}
         return {**versions, "cublaslt": _cublaslt_version(), "nvml": self._nvml}
 
     def synchronize(self) -> None:

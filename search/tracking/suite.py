@@ -15,7 +15,14 @@ from tilescout.search.measure.protocol import UNNAMED, Objective
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.fields import milliseconds
-from tilescout.search.tracking.store import artifact_folder, find_experiment, open_client, quiet_mlflow, translated
+from tilescout.search.tracking.store import (
+    Opening,
+    artifact_folder,
+    find_experiment,
+    open_client,
+    quiet_mlflow,
+    translated,
+)
 from tilescout.spaces.texts import printable
 
 
@@ -65,6 +72,8 @@ class SuiteRun:
         Its description.
     resume
         Go on with the newest run of the same kind.
+    opening
+        The store, where it is being opened already.
 
     Attributes
     ----------
@@ -79,11 +88,19 @@ class SuiteRun:
         If the store can't be opened or written.
     """
 
-    def __init__(self, uri: str, artifact_root: Path | None, info: SuiteInfo, resume: bool = False) -> None:
+    def __init__(
+        self,
+        uri: str,
+        artifact_root: Path | None,
+        info: SuiteInfo,
+        resume: bool = False,
+        opening: Opening | None = None,
+    ) -> None:
         self._uri, self._status = uri, "KILLED"
         with ExitStack() as stack:
+            opened = opening.client() if opening is not None else None
             stack.enter_context(quiet_mlflow())
-            self._client = open_client(uri)
+            self._client = opened or open_client(uri)
             with translated(uri):
                 root = artifact_root or artifact_folder(uri)
                 self._experiment = find_experiment(

@@ -17,14 +17,15 @@ from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.sharing import Tuner
 from tilescout.search.studies.trials import finished_trials
 from tilescout.search.tuning.loop import Budget, run
-from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
+from tilescout.search.tuning.study import QUIET_SECONDS, SearchInterrupted, TuneOptions, run_study
 from tilescout.search.tuning.trackers import NoTracker, Tracker
 from tilescout.search.tuning.turns import Claim, Turn, Turns
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.problems import Problem
 
-SLICE = 16
-"""Trials that a search has a GPU for: a problem takes a second to set up on it, and a trial some 30 ms."""
+SLICE = 32
+"""Trials that a search has a GPU for: a problem takes a second to set up on it, and a trial some 30 ms. Most guided
+searches end by themselves in less."""
 
 
 class SuiteInterrupted(KeyboardInterrupt):
@@ -48,6 +49,7 @@ def tune_suite(
     make_tracker: Callable[[StudyInfo, str | None], Tracker] = lambda info, run_id: NoTracker(),
     on_trial: Callable[[Problem, TrialRecord], None] = lambda problem, trial: None,
     on_phase: Callable[[Problem, str], None] = lambda problem, phase: None,
+    on_results: Callable[[list[StudyResult]], None] = lambda results: None,
     slice: int = SLICE,
 ) -> list[StudyResult]:
     """Search for the fastest configuration of every problem.
@@ -68,6 +70,8 @@ def tune_suite(
         See `TuneOptions`; the budget is that of all problems together.
     make_tracker, on_trial, on_phase
         See `run_study`; they are called in threads, `on_trial` in one at a time.
+    on_results
+        Called with all results as soon as they are known and stored; the trackers take seconds more.
     slice
         Trials of a turn.
 
@@ -87,6 +91,7 @@ def tune_suite(
         raise SamplerError("the searches of a suite need a sampler each: give a name or a class, not an object")
     learns = find_sampler(options.sampler).learns_from_others
     turns = Turns(len(problems), engine.gpus, options.budget, slice)
+    answers = _Answers(len(problems))
     lock, making = threading.Lock(), threading.Lock()
     known: dict[int, OtherTrials] = {}  # by the problem's number, as of its last turn
 
@@ -103,6 +108,10 @@ def tune_suite(
         def others() -> list[OtherTrials]:
             return [trials for other, trials in sorted(known.copy().items()) if other != number]
 
+        def answer(result: StudyResult) -> None:
+            part.end()
+            answers.give(number, result)
+
         def show_phase(phase: str) -> None:
             on_phase(problems[number], phase)
 
@@ -117,17 +126,26 @@ def tune_suite(
                     part.begin()
                     evaluator.move(part.gpu)
 
-                return run_study(evaluator, asked, make_one, show, part.search, meanwhile=begin, on_phase=show_phase)
+                return run_study(
+                    evaluator, asked, make_one, show, part.search, answer, meanwhile=begin, on_phase=show_phase
+                )
         finally:
             part.end()
+            answers.leave(number)
 
     with ThreadPoolExecutor(len(problems), "search") as threads:
         futures = [threads.submit(search, number) for number in range(len(problems))]
         try:
+            if (found := answers.wait()) is not None:
+                on_results(found)
+            answers.open()
             return [future.result() for future in futures]
         except KeyboardInterrupt as interrupt:
             turns.stop()  # of an error in one of them the others learn nothing, and finish
+            answers.open()
             raise SuiteInterrupted([result for future in futures if (result := _so_far(future))]) from interrupt
+        finally:
+            answers.open()
 
 
 def _so_far(future: "Future[StudyResult]") -> StudyResult | None:
@@ -138,6 +156,43 @@ def _so_far(future: "Future[StudyResult]") -> StudyResult | None:
     return error.result if isinstance(error, SearchInterrupted) else None
 
 
+class _Answers:
+    """Keeps searches that have their results until all have: what logs one takes its time from the others."""
+
+    def __init__(self, searches: int) -> None:
+        self._searches = searches
+        self._results: dict[int, StudyResult] = {}
+        self._left: set[int] = set()
+        self._open = False
+        self._changed = threading.Condition()
+
+    def give(self, search: int, result: StudyResult) -> None:
+        """Have the result of a search, and wait for the others' for a while."""
+        with self._changed:
+            self._results[search] = result
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._open, QUIET_SECONDS)
+
+    def leave(self, search: int) -> None:
+        """End, with a result or without."""
+        with self._changed:
+            self._left.add(search)
+            self._changed.notify_all()
+
+    def wait(self) -> list[StudyResult] | None:
+        """Wait until no more results can come: all of them in the searches' order, or None if some have none."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._left | self._results.keys()) == self._searches)
+            whole = len(self._results) == self._searches
+            return [result for _, result in sorted(self._results.items())] if whole else None
+
+    def open(self) -> None:
+        """Keep nobody any more."""
+        with self._changed:
+            self._open = True
+            self._changed.notify_all()
+
+
 class _Part:
     """One search of a suite: its turns, in its thread."""
 
@@ -145,6 +200,7 @@ class _Part:
         self._turns, self._number, self._known = turns, number, known
         self._turn: Turn | None = None
         self._claim = Claim(0, 0.0, None)
+        self._ended = False
 
     @property
     def gpu(self) -> int:
@@ -157,8 +213,10 @@ class _Part:
         self._turn = self._turns.take(self._number, self._claim)
 
     def end(self) -> None:
-        """Leave the others alone with the GPUs."""
-        self._turns.leave(self._number, self._turn, self._claim)
+        """Leave the others alone with the GPUs; once is enough."""
+        if not self._ended:
+            self._ended = True
+            self._turns.leave(self._number, self._turn, self._claim)
 
     def search(
         self,

@@ -20,6 +20,7 @@ from tilescout.search.tracking import MlflowTracker, SuiteInfo, SuiteRun
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import SuiteInterrupted, tune_suite
+from tilescout.search.tuning.trackers import NoTracker
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
@@ -107,6 +108,21 @@ def test_all_problems_share_one_budget_and_each_starts_with_its_default(table: T
     spent = [result.gpu_seconds for result in results]
     turn = max(sum(t.measurement.gpu_seconds for t in result.trials[:5]) for result in results)
     assert max(spent) - min(spent) <= 3 * turn
+
+
+def test_the_results_are_handed_out_before_any_of_them_is_logged(table: Table, tmp_path: Path) -> None:
+    told: list[list[StudyResult]] = []
+
+    class Noted(NoTracker):
+        def finish(self, result: StudyResult) -> None:
+            told.append([result])
+
+    options = TuneOptions("random", 0, Budget(trials=6), tmp_path)
+    tune_suite(ReplayEngine(table, TEMPLATE), PROBLEMS, options, lambda info, run_id: Noted(), on_results=told.append)
+
+    first, *logged = told
+    assert [result.info.problem for result in first] == list(PROBLEMS)
+    assert len(logged) == len(PROBLEMS)
 
 
 @pytest.mark.parametrize("trials", [1, 3, 4])
