@@ -4,11 +4,13 @@ C. Rasmussen, C. Williams: Gaussian processes for machine learning. MIT Press, 2
 smoothness 5/2 over distances in which every coordinate has its own length.
 
 With a cost model as the prior mean, the process models the error of that model: a shift that all configurations of a
-problem share, and an error of each configuration's own, which is alike for similar ones (also on similar problems,
-where sizes are among the coordinates). Without a prior it models the values themselves.
+problem share, errors that are alike for similar ones (also on similar problems, where sizes are among the coordinates),
+and an error that each configuration has alone. Without a prior it models the values themselves.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,21 @@ JITTER = 1e-8
 FIT_ITERATIONS = 25
 LARGEST_FIT = 100
 """Most values that a kernel is fitted to: fitting takes time by the cube of their number."""
+
+
+class Covariance(Protocol):
+    """How the errors of configurations vary together, in units of their expected standard deviations."""
+
+    @property
+    def shared(self) -> float:
+        """Variance of what a configuration shares with any that lies at the same point."""
+
+    @property
+    def alone(self) -> float:
+        """Variance of what it shares with none."""
+
+    def between(self, points: Floats, others: Floats) -> Floats:
+        """The covariance of points [a, coordinates] and others [b, coordinates], of shape [a, b]."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +55,8 @@ class Kernel:
 
     lengths: Floats
     noise: float
+    shared = 1.0
+    alone = 0.0
 
     @classmethod
     def even(cls, coordinates: int, length: float, noise: float) -> "Kernel":
@@ -49,6 +68,34 @@ class Kernel:
         a, b = points / self.lengths, others / self.lengths
         squares = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1) - 2 * a @ b.T
         return matern(np.maximum(squares, 0))
+
+
+@dataclass(frozen=True)
+class KernelSum:
+    """Several ways to be alike at once: what configurations share is the sum of what they share by each.
+
+    Attributes
+    ----------
+    parts
+        How alike they are by each; a part sees as many of the coordinates as it has lengths, in the order of the parts.
+    alone
+        Variance of the error that each configuration has alone. Without it the process is sure of whatever lies near a
+        measurement.
+    """
+
+    parts: Sequence[Kernel]
+    alone: float
+
+    @property
+    def shared(self) -> float:
+        """Variance of what a configuration shares with any that lies at the same point."""
+        return sum(part.shared for part in self.parts)
+
+    def between(self, points: Floats, others: Floats) -> Floats:
+        """The covariance of points [a, coordinates] and others [b, coordinates], of shape [a, b]."""
+        ends = np.cumsum([len(part.lengths) for part in self.parts])[:-1]
+        pieces = zip(np.split(points, ends, axis=1), np.split(others, ends, axis=1), self.parts, strict=True)
+        return np.asarray(sum(part.between(some, of_others) for some, of_others, part in pieces))
 
 
 def matern(squares: Floats) -> Floats:
@@ -101,7 +148,7 @@ class Observed:
 
 @one_thread()
 def condition(
-    kernel: Kernel, shift: float, observed: Observed, points: Floats, spread: Floats
+    kernel: Covariance, shift: float, observed: Observed, points: Floats, spread: Floats
 ) -> tuple[Floats, Floats]:
     """Mean and standard deviation of the errors at `points`, after the measurements.
 
@@ -111,7 +158,7 @@ def condition(
     Parameters
     ----------
     kernel
-        How alike configurations are.
+        What the errors of configurations have in common.
     shift
         Standard deviation of the error that all share.
     observed
@@ -123,7 +170,7 @@ def condition(
 
     own = kernel.between(observed.points, observed.points) * np.outer(observed.spread, observed.spread)
     own += shift**2 * (observed.problem[:, None] == observed.problem) + np.diag(
-        observed.noise**2 + JITTER * observed.spread**2
+        observed.noise**2 + (kernel.alone + JITTER) * observed.spread**2
     )
     factor = np.linalg.cholesky(own)
     across = kernel.between(observed.points, points) * np.outer(observed.spread, spread)
@@ -131,7 +178,7 @@ def condition(
     solved = solve_triangular(factor, across, lower=True, check_finite=False)
     weights = cho_solve((factor, True), observed.errors, check_finite=False)
     mean = across.T @ weights
-    variance = spread**2 + shift**2 - np.einsum("ij,ij->j", solved, solved)
+    variance = (kernel.shared + kernel.alone) * spread**2 + shift**2 - np.einsum("ij,ij->j", solved, solved)
     scale = (SURE + float(observed.errors @ weights)) / (SURE + len(observed.errors))
     return mean, np.sqrt(np.maximum(variance, JITTER * spread**2) * scale)
 

@@ -6,17 +6,13 @@ log times that the shipped model of ``gemm_sm90`` expects of cuBLASLt's algorith
 by 0.94 in the median of 21 problems (H200, 2026-11-22). It does not know how wrong it is there, so `doubted` says.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import Prediction
-from tilescout.costmodel.features import Features
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.templates import find_template
 from tilescout.spaces.texts import file_name
@@ -49,38 +45,6 @@ def doubted(prediction: Prediction) -> Prediction:
     return replace(
         prediction, spread=np.hypot(prediction.spread, ERROR), shift=float(np.hypot(prediction.shift, ERROR))
     )
-
-
-@dataclass(frozen=True, eq=False)
-class Likeness:
-    """Where configurations lie if those are near whose features are alike: a relative's model errs alike on them.
-
-    It has not seen what the knobs of this kernel do, only what they do to the features. Where searches corrected it by
-    the features and not by the knobs, they were within 2 % after 6 trials instead of 12 on cuBLASLt's algorithms (the
-    median of 21 problems), and after 4 instead of 19 on fp8 with a model of bf16 (12 problems; replayed, 2026-11-22).
-
-    Attributes
-    ----------
-    kept
-        The features that differ within the space, of shape [coordinates].
-    least, span
-        The least value of each of them in the space, and its range; of the same shape.
-    """
-
-    kept: NDArray[np.int64]
-    least: Floats
-    span: Floats
-
-    @classmethod
-    def of(cls, features: Features) -> Self:
-        """The likeness of the configurations of a space: a feature's whole range in it is 1."""
-        span = np.ptp(features.values, axis=0)
-        kept = np.flatnonzero(span > 0)
-        return cls(kept, features.values[:, kept].min(axis=0), span[kept])
-
-    def points(self, features: Features) -> Floats:
-        """Points of shape [configurations, coordinates], also of another problem's configurations."""
-        return np.asarray((features.values[:, self.kept] - self.least) / self.span)
 
 
 def _is_relative(space: str) -> bool:

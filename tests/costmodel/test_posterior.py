@@ -6,6 +6,7 @@ from scipy.optimize import check_grad
 
 from tilescout.costmodel.posterior import (
     Kernel,
+    KernelSum,
     Observed,
     _unlikelihood,
     chance_below,
@@ -87,3 +88,21 @@ def test_measurements_of_another_problem_say_which_is_fast_and_not_how_fast() ->
     assert (std > 2.5).all()
     both, _ = condition(KERNEL, 3.0, seen.and_(elsewhere), seen.points, seen.spread)
     np.testing.assert_allclose(both, seen.errors, atol=1e-2)
+
+
+def test_near_a_measurement_an_error_that_each_has_alone_stays_unknown() -> None:
+    seen = observed()
+    near = seen.points + 1e-6
+    for alone in (0.0, 0.04):
+        _, std = condition(KernelSum((KERNEL,), alone), 0.0, seen, near, np.ones(12))
+        assert (std**2 >= alone).all()
+        assert (std**2 < 2 * alone + 0.01).all()
+
+
+def test_what_several_likenesses_share_is_the_sum_of_what_each_does() -> None:
+    points = np.random.default_rng(0).random((12, 3))
+    first, second = Kernel.even(2, 0.5, 0.01), Kernel.even(1, 2.0, 0.01)
+    both = KernelSum((first, second), 0.1)
+    expected = first.between(points[:5, :2], points[:, :2]) + second.between(points[:5, 2:], points[:, 2:])
+    np.testing.assert_allclose(both.between(points[:5], points), expected)
+    assert both.shared == 2

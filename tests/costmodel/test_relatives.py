@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilescout.costmodel import Features, Prediction, space_features
+from tilescout.costmodel.likeness import Likeness
 from tilescout.costmodel.persistence import load_model, shipped_model
-from tilescout.costmodel.relatives import ERROR, Likeness, doubted, relative_model
+from tilescout.costmodel.relatives import ERROR, doubted, relative_model
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.templates import find_template
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import Prediction
-from tilescout.costmodel.posterior import Kernel, Observed, condition, fit_kernel
+from tilescout.costmodel.posterior import Covariance, Kernel, Observed, condition, fit_kernel
 from tilescout.search.samplers.guided.history import History
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.spaces.space import Indices
@@ -43,6 +43,8 @@ class Corrected:
         Expected log times of all configurations.
     elsewhere
         The prior's errors on other problems, if any are known.
+    covariance
+        What the prior's errors on the configurations have in common, by their points.
     options
         The options of the search.
     """
@@ -51,6 +53,7 @@ class Corrected:
     history: History
     prior: Prediction
     elsewhere: Observed | None
+    covariance: Covariance
     options: GuidedOptions
 
     def at(self, candidates: Indices) -> tuple[Floats, Floats]:
@@ -58,7 +61,7 @@ class Corrected:
         prior, history = self.prior, self.history
         if self.elsewhere is None and not len(history.settled) + len(history.failed) + len(history.running):
             return prior.mean[candidates], prior.std[candidates]
-        kernel = Kernel.even(self.points.shape[1], self.options.length, self.options.noise)
+        kernel = self.covariance
         observed = self._observed()
         if self.elsewhere is not None:
             observed = observed.and_(self.elsewhere)
@@ -150,7 +153,7 @@ def fitted_to(count: int, options: GuidedOptions) -> int:
 
 
 def _believed(
-    observed: Observed, kernel: Kernel, shift: float, points: Floats, spread: Floats, noise: float
+    observed: Observed, kernel: Covariance, shift: float, points: Floats, spread: Floats, noise: float
 ) -> Observed:
     """The observations, with trials in flight at `points` as what is expected of them (a kriging believer)."""
     if not len(points):

@@ -10,11 +10,12 @@ from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import CostModel, Prediction
 from tilescout.costmodel.features import Features
 from tilescout.costmodel.forest import ForestModel, ForestOptions
+from tilescout.costmodel.likeness import Likeness
 from tilescout.costmodel.persistence import ModelCard, load_model, shipped_model
-from tilescout.costmodel.posterior import Observed
-from tilescout.costmodel.relatives import Likeness, doubted, relative_model
+from tilescout.costmodel.posterior import Covariance, Kernel, KernelSum, Observed
+from tilescout.costmodel.relatives import doubted, relative_model
 from tilescout.search.samplers.guided.options import GuidedOptions
-from tilescout.search.samplers.others import OtherTrials, features_of, nearest, points_of
+from tilescout.search.samplers.others import OtherTrials, features_of, nearest, place_of, points_of
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import find_template
 
@@ -107,9 +108,23 @@ class Prior:
     def points(self) -> Floats:
         """Where the configurations lie among those of all problems, of shape [configurations, coordinates].
 
-        The prior errs alike on those that lie near one another.
+        The prior errs alike on those that lie near one another; `covariance` says how much. First come their knobs,
+        then their features, each with the sizes of the problem. Of a relative's model there are the features alone.
         """
-        return points_of(self.space) if self._likeness is None else self._likeness.points(self._features)
+        return self._located(points_of(self.space), self._features, place_of(self.space.problem))
+
+    @cached_property
+    def covariance(self) -> Covariance:
+        """How the errors of the prior on the configurations vary together, by `points`."""
+        options, coordinates = self._options, self.points.shape[1]
+        if self.of_relative:
+            return Kernel.even(coordinates, options.length, options.noise)
+        knobs = points_of(self.space.subset([0])).shape[1]
+        parts = (
+            Kernel.even(knobs, options.length, options.noise),
+            Kernel.even(coordinates - knobs, options.work_length, options.noise),
+        )
+        return KernelSum(parts, options.alone**2)
 
     def now(self) -> Prediction | None:
         """The expectation of the model or of one that is learned from other problems; None if there is neither."""
@@ -136,7 +151,7 @@ class Prior:
             expected = self._predicted[id(other)][1]
             noise = np.where(other.pruned, self._options.pilot_noise, self._options.noise)
             problem = np.full(len(other), number)
-            points = other.points if self._likeness is None else self._likeness.points(other.features)
+            points = self._located(other.points, other.features, place_of(other.space.problem))
             parts.append(Observed(points, other.log_time - expected.mean, expected.spread, noise, problem))
         return reduce(Observed.and_, parts)
 
@@ -145,8 +160,15 @@ class Prior:
         return features_of(self.space)
 
     @cached_property
-    def _likeness(self) -> Likeness | None:
-        return Likeness.of(self._features) if self.of_relative else None
+    def _likeness(self) -> Likeness:
+        return Likeness.of(self._features)
+
+    def _located(self, by_knobs: Floats, features: Features, place: Floats) -> Floats:
+        """See `points`."""
+        by_work = self._likeness.points(features)
+        if self.of_relative:
+            return by_work
+        return np.concatenate([by_knobs, by_work, np.tile(place, (len(by_work), 1))], axis=1)
 
     def _predict(self, model: CostModel, features: Features) -> Prediction:
         predicted = model.predict(features)

@@ -234,7 +234,8 @@ class GuidedSampler(SpaceSampler):
     def _posterior(self, known: "_Known") -> Posterior:
         about, history = self.about, known.history
         if known.prior is not None:
-            return Corrected(about.prior.points, history, known.prior, about.prior.elsewhere(), self.tuning)
+            prior = about.prior
+            return Corrected(prior.points, history, known.prior, prior.elsewhere(), prior.covariance, self.tuning)
         return Uninformed(about.points, history, self._kernel(history), self.tuning)
 
     def _kernel(self, history: History) -> Kernel:
