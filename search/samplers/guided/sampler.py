@@ -27,10 +27,12 @@ from tilescout.search.samplers.guided.history import History, history_of
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.search.samplers.guided.posterior import Corrected, Posterior, Uninformed, fitted_to, kernel_of
 from tilescout.search.samplers.guided.prior import SHIPPED, Prior
-from tilescout.search.samplers.guided.stopping import may_stop, out_of_patience, unlikely_gain
+from tilescout.search.samplers.guided.stopping import least_trials, may_stop, out_of_patience, unlikely_gain
 from tilescout.search.samplers.options import OptionValue, options_of
 from tilescout.search.samplers.others import OtherTrials
+from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.space import Indices, SearchSpace
+from tilescout.spaces.templates import find_template
 
 _REMEMBERED = 32  # what is foreseen before any outcome is known, twice: while a GPU is set up, and when it is ready
 
@@ -178,7 +180,8 @@ class GuidedSampler(SpaceSampler):
     def _reason_to_stop(self, known: "_Known", free: Indices) -> str | None:
         """Why the search would end, if the trials in flight came back as expected; None if it would not."""
         history, has_prior = known.history, known.prior is not None
-        if not len(free) or not may_stop(history, has_prior, self.tuning):
+        least = least_trials(has_prior, self.about.compiled, self.tuning)
+        if not len(free) or not may_stop(history, least):
             return None
         if has_prior:
             return out_of_patience(history, self.tuning)
@@ -285,6 +288,14 @@ class _About:
     def neighbours(self) -> Neighbours:
         """The configurations near others."""
         return Neighbours(self.space)
+
+    @cached_property
+    def compiled(self) -> bool:
+        """Whether its kernels are compiled, and not a library's."""
+        try:
+            return not find_template(self.space.name).loader
+        except SpaceError:  # of a table, or of your own
+            return True
 
     @cached_property
     def points(self) -> Floats:

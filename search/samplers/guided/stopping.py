@@ -18,9 +18,15 @@ from tilescout.search.samplers.guided.history import History
 from tilescout.search.samplers.guided.options import GuidedOptions
 
 
-def may_stop(history: History, has_prior: bool, options: GuidedOptions) -> bool:
+def least_trials(has_prior: bool, compiled: bool, options: GuidedOptions) -> int:
+    """Finished trials before which a search does not stop by itself, of kernels that are compiled or of a library's."""
+    if not has_prior:
+        return options.least_cold
+    return options.least if compiled else max(options.least, options.least_library)
+
+
+def may_stop(history: History, least: int) -> bool:
     """Whether enough is known for a rule to be asked, trials in flight included."""
-    least = options.least if has_prior else options.least_cold
     return len(history.settled) + len(history.running) >= least and history.best is not None and history.are_times
 
 
