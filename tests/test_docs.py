@@ -6,6 +6,7 @@ import importlib.util
 import pkgutil
 import re
 import shlex
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -192,6 +193,12 @@ def test_the_architecture_says_which_room_of_search_imports_which() -> None:
         assert imports <= seen, f"{room} stands above a room that it imports"
         assert imported_rooms(ROOT / "search" / room) <= imports, room
         seen.add(room)
+
+
+def test_every_extra_is_among_what_can_be_installed() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    told = (DOCS / "how-to" / "install.md").read_text(encoding="utf-8")
+    assert {name for name in extras if f"`{name}`" not in told} == set()
 
 
 def test_every_file_that_the_architecture_names_exists() -> None:
