@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilescout.experiments.compare import flashinfer, portfolio
@@ -26,6 +26,7 @@ SPACE = TEMPLATE.space(PROBLEM, DEVICES["h200"])
 DEFAULT = TEMPLATE.default(PROBLEM, DEVICES["h200"])
 
 
+@settings(max_examples=30)  # of some tens of milliseconds each
 @given(indices=st.lists(st.integers(0, len(SPACE) - 1), max_size=5))
 def test_what_is_in_the_space_stands_for_itself_once(indices: list[int]) -> None:
     assert places(SPACE, DEFAULT, [SPACE[index] for index in indices]).tolist() == list(dict.fromkeys(indices))
