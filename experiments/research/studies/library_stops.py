@@ -65,7 +65,7 @@ def searched(found: Screened, model: CostModel, trials: int) -> Search:
     assert space is not None
     us = np.empty(len(space))
     us[space.find(codes)] = found.us[right]
-    sampler = make_sampler("guided", space, 0, model=model, options={"least_library": LEAST})
+    sampler = make_sampler("guided", space, 0, model=model, options={"least_apart": LEAST})
     told = optuna.create_study(sampler=sampler)
     knobs, default = distributions(space), space.index(template.default_in(space))
     for index in (default, *template.first_in(space)):

@@ -180,7 +180,7 @@ class GuidedSampler(SpaceSampler):
     def _reason_to_stop(self, known: "_Known", free: Indices) -> str | None:
         """Why the search would end, if the trials in flight came back as expected; None if it would not."""
         history, has_prior = known.history, known.prior is not None
-        least = least_trials(has_prior, self.about.compiled, self.tuning)
+        least = least_trials(has_prior, self.about.calibrated, self.tuning)
         if not len(free) or not may_stop(history, least):
             return None
         if has_prior:
@@ -290,12 +290,12 @@ class _About:
         return Neighbours(self.space)
 
     @cached_property
-    def compiled(self) -> bool:
-        """Whether its kernels are compiled, and not a library's."""
+    def calibrated(self) -> bool:
+        """Whether its kernels are compiled, and the model is theirs: the stopping rule is calibrated on such."""
         try:
-            return not find_template(self.space.name).loader
+            return not find_template(self.space.name).loader and not self.prior.of_relative
         except SpaceError:  # of a table, or of your own
-            return True
+            return not self.prior.of_relative
 
     @cached_property
     def points(self) -> Floats:

@@ -18,11 +18,11 @@ from tilescout.search.samplers.guided.history import History
 from tilescout.search.samplers.guided.options import GuidedOptions
 
 
-def least_trials(has_prior: bool, compiled: bool, options: GuidedOptions) -> int:
-    """Finished trials before which a search does not stop by itself, of kernels that are compiled or of a library's."""
+def least_trials(has_prior: bool, calibrated: bool, options: GuidedOptions) -> int:
+    """Finished trials before which a search does not stop by itself, where its rule is calibrated and where not."""
     if not has_prior:
         return options.least_cold
-    return options.least if compiled else max(options.least, options.least_library)
+    return options.least if calibrated else max(options.least, options.least_apart)
 
 
 def may_stop(history: History, least: int) -> bool:

@@ -228,7 +228,7 @@ def test_without_a_model_it_stops_when_a_gain_is_unlikely_and_says_why() -> None
 def test_of_kernels_that_nobody_compiles_it_tries_more_before_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(TEMPLATE), "loader", "a_library:Loader")
     truth = truth_of(SPACE)
-    study = study_of(SPACE, Expectation(truth, 0.01, 0.1), least_library=30, patience=5)
+    study = study_of(SPACE, Expectation(truth, 0.01, 0.1), least_apart=30, patience=5)
     search(study, SPACE, truth, 29)
     assert sampler_of(study).done(study) is None
     search(study, SPACE, truth, 1)
