@@ -1,11 +1,12 @@
-r"""Tune problems whose family the model never saw, and race each answer against an exhaustive best.
+r"""Tune problems that the model never saw, nor their family, and race each answer against an exhaustive best.
 
     python -m tilescout.experiments.research tunings-out-of-sample \
         experiments/results/out-of-sample-2026-11-22/gemm_sm90-h200-out-of-sample.parquet --out tunings.json
 
 The problems are drawn from the table, evenly over the five kinds of the suite `out-of-sample`. Each is tuned once by
 the command ``tilescout tune``, with an empty store and a model that is trained like the shipped one, of the shipped
-tables, without all problems of its family (small, skinny or large) and shape. Then the answer, the default, and the
+tables, without all problems of its family (small, skinny or large) and shape; with ``--unseen problem`` by the shipped
+model, which saw none of these problems, but others of their families. Then the answer, the default, and the
 fastest configurations of the table run in rounds against each other and `torch.mm`. The table's are an exhaustive best
 of its sub-space that the tuning had no part in. The tuning searches the whole space, so that its answer may be faster.
 
@@ -54,6 +55,8 @@ from tilescout.spaces.templates import find_template
 
 BEST = 3
 """Configurations of the table that race: the first by its own race, and those that may be faster here."""
+
+UNSEEN = ("family", "problem")
 
 HEATS, RACE = 10, RaceOptions()
 COMPILERS = 16
@@ -156,7 +159,7 @@ def over_library_best(result: Mapping[str, Any]) -> float | None:
 def print_figures(console: Console, result: Mapping[str, Any]) -> dict[str, Any]:
     """Print the figures of every problem, and return those of all of them."""
     of = {name: figures(problem) for name, problem in result["problems"].items()}
-    grid = Grid(title="answers of tunings with models that never saw the problem's family", title_justify="left")
+    grid = Grid(title="answers of tunings with models that never saw the problem", title_justify="left")
     for heading in ("problem", "over torch.mm [95 %]", "table's best", "default", "regret [95 %]", "trials", "kernels"):
         grid.add_column(heading)
     for heading in ("GPU s", "wall s", "stopped", "over the library's best"):
@@ -205,6 +208,7 @@ class Asked:
     table: Path | None
     problems: int
     names: tuple[str, ...]
+    unseen: str
     compilers: int
     device: str
     seed: int
@@ -215,6 +219,13 @@ class Asked:
 @click.argument("table", type=click.Path(path_type=Path), required=False)
 @click.option("--problems", default=10, show_default=True, help="How many problems to draw.")
 @click.option("--problem", "names", multiple=True, metavar="NAME", help="This problem instead; repeatable.")
+@click.option(
+    "--unseen",
+    type=click.Choice(UNSEEN),
+    default=UNSEEN[0],
+    show_default=True,
+    help="What a model has not seen of the problem that it searches: its family, or only itself.",
+)
 @click.option("--compilers", default=COMPILERS, show_default=True, help="Most compilers at a time.")
 @device_option
 @seed_option
@@ -228,14 +239,17 @@ def main(run: Run, asked: Asked) -> None:
     if asked.table is None or run.out is None:
         raise click.UsageError("name a table and --out, or a file with --again")
     table = Table.read(asked.table)
-    checked_model(table)
     names = asked.names or drawn(table, asked.problems, asked.seed)
     done: dict[str, Any] = Record.read(run.out).result["problems"] if run.out.exists() else {}
     result: dict[str, Any] = {"protocol": VERSION, "table": table.path.name, "problems": done}
     template = find_template(table.card.space)
-    models = HeldOutModels.of(named_tables(template, ()), asked.store, BlendOptions())
-    unseen = {name: models.of_family(table.problem(name)) for name in names if name not in done}
-    models.train(list(dict.fromkeys(unseen.values())), len(unseen))
+    unseen: dict[str, tuple[str, ...]] = {name: (name,) for name in names if name not in done}
+    files = dict.fromkeys(unseen, checked_model(table))
+    if asked.unseen == "family":
+        models = HeldOutModels.of(named_tables(template, ()), asked.store, BlendOptions())
+        unseen = {name: models.of_family(table.problem(name)) for name in unseen}
+        models.train(list(dict.fromkeys(unseen.values())), len(unseen))
+        files = {name: models.file_without(without) for name, without in unseen.items()}
     use_cores(asked.compilers)  # before the compilers of the races start
     with (
         TemporaryDirectory() as folder,
@@ -245,8 +259,7 @@ def main(run: Run, asked: Asked) -> None:
             if name in done:
                 continue
             problem = table.problem(name)
-            model = models.file_without(unseen[name])
-            found = tuned(table.card.space, name, model, asked.device, Path(folder, f"store-{len(done)}"))
+            found = tuned(table.card.space, name, files[name], asked.device, Path(folder, f"store-{len(done)}"))
             found["unseen"] = unseen[name]
             runners = {
                 "answer": Configuration.of(found["result"]["best"]["configuration"]),
