@@ -39,11 +39,11 @@ class TestGP(SamplerConformance):
 
 
 class TestLFBO(SamplerConformance):
-    tested = "lfbo:initial=5:neighbours=10"
+    tested = "lfbo:initial=5:neighbours=60"
 
 
 class TestEvolutionary(SamplerConformance):
-    tested = "evolutionary:batch=4:population=16"
+    tested = "evolutionary:batch=12:population=16"
 
 
 class TestGuided(SamplerConformance):
