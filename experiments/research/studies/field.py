@@ -20,8 +20,9 @@ what is slower than the default, and flips are by this race. A search's seconds 
 measured for; its own seconds are the others, without waiting. Kernels are compiled once for all; counted is what a
 search alone would have compiled.
 
-A problem of an earlier file (--also) is measured once more on this GPU, for the agreement of GPUs. Problems that the
-file of ``--out`` has are not played again: a run that was interrupted goes on by the same command.
+Searches that the file of ``--out`` has are not played again: a run that was interrupted, or lacked a tuner, goes on by
+the same command. All answers to a problem then race anew. Its part is measured once more, and where that is on another
+GPU, it says how well the two agree on the order of the configurations.
 """
 
 import hashlib
@@ -86,7 +87,7 @@ FASTEST = 5  # of the survey, that race beside the answers
 HEATS, ROUNDS = 6, 6
 TOP = 50  # the fastest configurations, on whose order GPUs are compared apart
 LONGEST = 60.0  # s, of a search
-RESERVED = 8.0  # s, for the race of a problem
+RESERVED = 10.0  # s, for the race of a problem
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,19 @@ class Asked:
     searches: int
     seconds: float
     processes: int | None
-    also: Path | None
     device: str
     store: Path
+
+    def plays(self, problem: str) -> list[Play]:
+        """The searches of a problem: first one by each tuner, then the second ones, and so on."""
+        numbers = range(self.searches)
+        return [Play(tuner, problem, number, self.trials) for number in numbers for tuner in self.tuners]
+
+
+def played_in(play: Play, done: Mapping[str, Any]) -> bool:
+    """Whether the problems of a file have this search."""
+    runs = done.get(play.problem, {}).get("runs", ())
+    return any((run["tuner"], run["number"]) == (play.tuner, play.number) for run in runs)
 
 
 class Clock:
@@ -167,11 +178,16 @@ def play_all(players: Sequence[Player], plays: Sequence[Play], referee: Referee,
 
 
 def compete(
-    field: Field, wide: SearchSpace | None, asked: Asked, players: Sequence[Player], referee: Referee, clock: Clock
+    field: Field,
+    wide: SearchSpace | None,
+    plays: Sequence[Play],
+    before: Sequence[dict[str, Any]],
+    players: Sequence[Player],
+    referee: Referee,
+    clock: Clock,
 ) -> dict[str, Any]:
-    """One problem: the searches, and the race of their answers; see the module."""
+    """One problem: the searches, beside those of an earlier run, and the race of their answers; see the module."""
     name = str(field.space.problem)
-    plays = [Play(tuner, name, number, asked.trials) for number in range(asked.searches) for tuner in asked.tuners]
     elsewhere = [play for play in plays if searched_at(play.tuner, name) != name]
     sent = [field.sent()]
     if elsewhere and wide is not None:
@@ -181,6 +197,7 @@ def compete(
     # A problem is set up at a time: what is measured at another one is measured by itself.
     runs = play_all(players, elsewhere, referee, clock) if wide is not None else []
     runs += play_all(players, [play for play in plays if play not in elsewhere], referee, clock)
+    runs = [*before, *runs]
     default = field.space.index(field.default)
     answers = [run["answer"] for run in runs if run["answer"] is not None]
     fastest = np.argsort(np.where(np.isfinite(field.ratios), field.ratios, np.inf))[:FASTEST].tolist()
@@ -208,14 +225,26 @@ def survey_record(field: Field) -> dict[str, Any]:
     }
 
 
+def runs_in(record: Mapping[str, Any], space: SearchSpace) -> list[dict[str, Any]]:
+    """The searches of a problem's record, with answers as indices of this part; without those whose answer it lacks."""
+    found = []
+    for run in record.get("runs", ()):
+        answer = None if run["answer"] is None else int(space.find(record["survey"]["codes"][run["answer"]]))
+        if answer != -1:
+            found.append({**run, "answer": answer})
+    return found
+
+
 def agreements(result: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """How well the order of a problem's configurations agrees with that on another GPU, for problems surveyed twice."""
+    """How well the orders of a problem's configurations on two GPUs agree, for problems that were measured on two."""
     found = {}
-    for name, again in result.get("again", {}).items():
-        earlier, later = again["earlier"]["survey"], again["later"]["survey"]
-        at = {tuple(code): place for place, code in enumerate(later["codes"])}
-        both = [(place, at[tuple(code)]) for place, code in enumerate(earlier["codes"]) if tuple(code) in at]
-        first, second = (np.array(each["ratios"], dtype=np.float64) for each in (earlier, later))
+    for name, earlier in result.get("earlier", {}).items():
+        later = result["problems"][name]
+        if earlier["card"] == later["card"]:
+            continue
+        at = {tuple(code): place for place, code in enumerate(later["survey"]["codes"])}
+        both = [(place, at[tuple(code)]) for place, code in enumerate(earlier["survey"]["codes"]) if tuple(code) in at]
+        first, second = (np.array(each["survey"]["ratios"], dtype=np.float64) for each in (earlier, later))
         found[name] = agreement(first[[a for a, _ in both]], second[[b for _, b in both]], TOP)
     return found
 
@@ -290,7 +319,6 @@ def card() -> str:
 @click.option("--searches", type=click.IntRange(min=1), default=3, show_default=True, help="By each of a problem.")
 @click.option("--seconds", type=Finite(min=0), default=600.0, show_default=True, help="End after that.")
 @click.option("--processes", type=click.IntRange(min=1), help="Searches at a time; by default one for each core.")
-@click.option("--also", type=click.Path(path_type=Path), help="Measure the problems of this file anew, too.")
 @device_option
 @store_option
 @collected(Asked)
@@ -306,18 +334,18 @@ def main(run: Run, asked: Asked) -> None:
         check_tuner(tuner)
     clock, template = Clock(asked.seconds), find_template(asked.space)
     within = WITHIN if asked.within is None else read_subspace(asked.within, template.knobs)
-    done: dict[str, Any] = Record.read(run.out).result["problems"] if run.out.exists() else {}
-    earlier = Record.read(asked.also).result["problems"] if asked.also is not None else {}
+    kept = Record.read(run.out).result if run.out.exists() else {"problems": {}}
+    done, earlier = kept["problems"], kept.get("earlier", {})
     result: dict[str, Any] = {
         "protocol": VERSION, "space": asked.space, "within": str(within), "trials": asked.trials,
-        "versions": versions(), "card": card(), "problems": done, "again": {},
+        "versions": versions(), "problems": done, "earlier": earlier,
     }  # fmt: skip
+    left = {name: [play for play in asked.plays(name) if not played_in(play, done)] for name in asked.problems}
     with ExitStack() as stack:
         engine = stack.enter_context(LocalEngine(template, artifacts(asked.store), [asked.device]))
-        wanted = parts(template, [name for name in asked.problems if name not in done], within, engine.device)
-        known = parts(template, list(earlier), within, engine.device)
+        wanted = parts(template, [name for name, plays in left.items() if plays], within, engine.device)
         kernels = {}
-        for space in (*wanted.values(), *known.values()):
+        for space in wanted.values():
             for index in range(len(space)):
                 if (one := space[index]) not in kernels:
                     kernels[one] = engine.compile(one, space.problem.signature)
@@ -327,19 +355,18 @@ def main(run: Run, asked: Asked) -> None:
         for player in players:
             stack.callback(player.close)
         result["objective"] = str(engine.objective)
-        for name, space in known.items():
-            if clock.left > RESERVED:
-                again = referee.survey(space, template.default_in(space))
-                result["again"][name] = {"earlier": earlier[name], "later": survey_record(again)}
-                run.keep(result)
         for name, space in wanted.items():
             if clock.left < 2 * RESERVED:
                 break
             field = referee.survey(space, template.default_in(space))
             wide = None
-            if any(tuner.startswith(BUCKETED) for tuner in asked.tuners) and bucketed(name) != name:
+            if any(play.tuner.startswith(BUCKETED) for play in left[name]) and bucketed(name) != name:
                 wide = template.space(template.parse(bucketed(name)), engine.device)
-            done[name] = {"card": result["card"], **compete(field, wide, asked, players, referee, clock)}
+            before = runs_in(done.get(name, {}), field.space)
+            found = compete(field, wide, left[name], before, players, referee, clock)
+            if name in done:
+                earlier[name] = {"card": done[name]["card"], "survey": done[name]["survey"]}
+            done[name] = {"card": card(), **found}
             run.keep(result)
             console.print(f"{name}: {len(field.space)} configurations, {clock.left:.0f} s left", highlight=False)
     print_all(console, result)

@@ -168,27 +168,30 @@ def test_products_and_blocks_are_measured_by_both_objectives_and_their_file_is_p
     assert again == printed[-len(again) :]
 
 
-def test_tuners_compete_live_on_the_same_kernels(
+def test_tuners_compete_live_on_the_same_kernels_and_others_join_them(
     study: Callable[..., None], plain_gemm: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     within, out, listed = tmp_path / "within.toml", tmp_path / "field.json", tmp_path / "list.json"
     within.write_text('about = "the right ones, and one that is wrong"\n[[part]]\nfault = ["nothing", "corner"]\n')
     listed.write_text('[{"fault": "nothing", "repeats": 4}]')
-    tuners = ("default", "tune.random", "random", f"ranking.{listed}")
-    asked = [word for tuner in tuners for word in ("--tuner", tuner)]
-    study(
-        *("field", "--space", "plain_gemm", "--problem", str(PROBLEM), "--within", str(within), *asked),
-        *("--trials", "4", "--searches", "2", "--processes", "1", "--seconds", "100", "--device", "cpu"),
-        *("--store", str(tmp_path), "--out", str(out)),
-    )
-    record = Record.read(out).result["problems"][str(PROBLEM)]
-    runs = {(run["tuner"], run["number"]): run for run in record["runs"]}
-    assert len(runs) == 2 * len(tuners)
+    rank = f"ranking.{listed}"
+    for tuners in (("default", rank), ("default", "tune.random", "random", rank)):
+        study(
+            *("field", "--space", "plain_gemm", "--problem", str(PROBLEM), "--within", str(within)),
+            *(word for tuner in tuners for word in ("--tuner", tuner)),
+            *("--trials", "4", "--searches", "1", "--processes", "1", "--seconds", "100", "--device", "cpu"),
+            *("--store", str(tmp_path), "--out", str(out)),
+        )
+    result = Record.read(out).result
+    record = result["problems"][str(PROBLEM)]
+    assert list(result["earlier"]) == [str(PROBLEM)]
+    runs = {run["tuner"]: run for run in record["runs"]}
+    assert list(runs) == ["default", rank, "tune.random", "random"]
     assert not [run["error"] for run in runs.values() if run["error"]]
-    assert runs["default", 0]["kernels"] == 0
-    assert runs["default", 0]["answer"] == record["default"]
-    assert runs[f"ranking.{listed}", 0]["kernels"] == 1
-    assert record["configurations"][str(runs[f"ranking.{listed}", 0]["answer"])] == {"fault": "nothing", "repeats": 4}
+    assert runs["default"]["kernels"] == 0
+    assert runs["default"]["answer"] == record["default"]
+    assert runs[rank]["kernels"] == 1
+    assert record["configurations"][str(runs[rank]["answer"])] == {"fault": "nothing", "repeats": 4}
     assert {configuration["fault"] for configuration in record["configurations"].values()} == {"nothing"}
     assert all(run["gpu_seconds"] > 0 for run in runs.values() if run["kernels"])
     capsys.readouterr()
