@@ -134,7 +134,7 @@ def test_the_registry_has_the_trained_model_with_its_evaluation(folder: Path) ->
 def test_models_are_evaluated_on_what_they_have_not_seen(run_command: Run, folder: Path, table: Path) -> None:
     uri, target = f"sqlite:///{folder / 'mlflow.db'}", folder / "quality.json"
     done = run_command(
-        folder, "evaluate-model", "gemm_sm90", "--table", table, "--trees", 4, "--steps", 20,
+        folder, "evaluate-model", "gemm_sm90", "--table", table, "--trees", 4, "--steps", 20, "--processes", 1,
         "--json", target, "--plots", "plots", "--mlflow", uri,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
