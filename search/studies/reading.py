@@ -51,7 +51,7 @@ def study_result(study: optuna.Study, named: Named = NONE_NAMED) -> StudyResult:
             stopped=found.get("stopped", ""),
             library_best=_library_best(found.get("library_best")),
             no_library_best=_no_library_best(found),
-            peers=[Peer.from_dict(record) for record in found.get("peers", ())],
+            peers=tuple(Peer.from_dict(record) for record in found.get("peers", ())),
             wall=found.get("wall", {}),
         )
         _check(result)

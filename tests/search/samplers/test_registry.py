@@ -84,7 +84,7 @@ def test_an_option_that_is_given_twice_is_refused() -> None:
 
 
 def test_every_class_is_known_by_its_own_name_and_says_what_it_does() -> None:
-    assert list(SAMPLERS) == ["exhaustive", "random", "tpe", "gp", "lfbo", "guided", "guided-cold"]
+    assert list(SAMPLERS) == ["exhaustive", "random", "tpe", "gp", "lfbo", "evolutionary", "guided", "guided-cold"]
     for name, kind in SAMPLERS.items():
         assert kind.name == name
         assert kind.summary
