@@ -57,10 +57,12 @@ from tilescout.costmodel.grouped import grouped_features
 from tilescout.costmodel.roofline import parts_us
 from tilescout.costmodel.work import work_of
 from tilescout.spaces.constraints import Columns
+from tilescout.spaces.description import Describes
 from tilescout.spaces.devices import Device
+from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.faults import described
 from tilescout.spaces.knobs import Knob
 from tilescout.spaces.space import SearchSpace
-from tilescout.spaces.templates import KernelTemplate
 from tilescout.spaces.tiling import Tiling, ceil_div
 
 BINARY_PREFIX = "binary:"
@@ -125,7 +127,7 @@ def knob_features(knobs: tuple[Knob, ...], columns: Columns) -> dict[str, Floats
     return found
 
 
-def space_features(space: SearchSpace, template: KernelTemplate | None = None) -> Features:
+def space_features(space: SearchSpace, template: Describes | None = None) -> Features:
     """The features of every configuration of a space.
 
     Parameters
@@ -134,15 +136,24 @@ def space_features(space: SearchSpace, template: KernelTemplate | None = None) -
         The configurations.
     template
         Describes how they divide the work. Without one, or if it describes no tiling, the features are the knobs.
+
+    Raises
+    ------
+    SpaceError
+        If the template can't describe them.
     """
     knobs = knob_features(space.knobs, space.columns)
-    grouped = template.grouped_tiling(space.columns, space.problem) if template is not None else None
-    if grouped is not None:
-        return Features.of(knobs | grouped_features(grouped, space.device))
-    tiling = template.tiling(space.columns, space.problem) if template is not None else None
-    if tiling is None:
+    if template is None:
         return Features.of(knobs)
-    return Features.of(tiling_features(tiling, space.device))
+    try:
+        grouped = template.grouped_tiling(space.columns, space.problem)
+        if grouped is not None:
+            return Features.of(knobs | grouped_features(grouped, space.device))
+        tiling = template.tiling(space.columns, space.problem)
+        described_as = knobs if tiling is None else tiling_features(tiling, space.device)
+        return Features.of({name: np.broadcast_to(column, len(space)) for name, column in described_as.items()})
+    except Exception as error:  # whatever code of others raises
+        raise SpaceError(f"{space.name}: the tiling of its template failed: {described(error)}") from error
 
 
 def binary_features(registers: Floats, spill_bytes: Floats, instructions: Floats) -> Features:

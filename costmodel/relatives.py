@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from tilescout.costmodel.estimator import Prediction
+from tilescout.spaces.description import Describes
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.templates import find_template
 from tilescout.spaces.texts import file_name
@@ -23,21 +24,24 @@ each configuration, and of all together. Beyond what was stated, it was 0.03, 0,
 not seen a schedule, swapped operands, a split k, fp8 and cuBLASLt; of 0.1 to 0.4, no value searched better on all."""
 
 
-def relative_model(space: str, device: str) -> Path | None:
+def relative_model(space: Describes | str, device: str) -> Path | None:
     """The shipped model of another kernel that describes its work in the terms of this space; None if there is none.
 
     Parameters
     ----------
-    space, device
-        The names of the space and of the device.
+    space
+        The template of the space, also one that no package registers; or the name of one that is known.
+    device
+        The name of the device.
     """
     if not _is_tiled(space):
         return None
+    own = space if isinstance(space, str) else space.name
     ending = f"-{file_name(device)}"
     folder = Path(str(files("tilescout.costmodel").joinpath("pretrained")))
     models = sorted(path for path in folder.glob("*.npz") if path.stem.endswith(ending))
     others = {path.stem.removesuffix(ending): path for path in models}
-    return next((path for name, path in others.items() if name != space and _is_relative(name)), None)
+    return next((path for name, path in others.items() if name != own and _is_relative(name)), None)
 
 
 def doubted(prediction: Prediction) -> Prediction:
@@ -52,8 +56,8 @@ def _is_relative(space: str) -> bool:
     return _is_tiled(space) and not find_template(space).loader
 
 
-def _is_tiled(space: str) -> bool:
+def _is_tiled(space: Describes | str) -> bool:
     try:
-        return find_template(space).is_tiled
+        return (find_template(space) if isinstance(space, str) else space).is_tiled
     except SpaceError:
         return False

@@ -249,7 +249,7 @@ def _warn_of_hindsight(sampler: SpaceSampler) -> None:
 
 def chosen_sampler(template: KernelTemplate, device: Device, settings: Mapping[str, Any]) -> str:
     """The sampler of a search for which none is named; the log says which and why."""
-    choice = choose_sampler(template.name, device.name, with_model=settings.get("model") is not None)
+    choice = choose_sampler(template, device.name, with_model=settings.get("model") is not None)
     _LOG.info("searched by %s: %s", choice.sampler, choice.reason)
     return choice.sampler
 

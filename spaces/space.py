@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tilescout.spaces.constraints import Columns, Constraint, Mask
+from tilescout.spaces.description import Describes
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.faults import described
@@ -35,6 +36,8 @@ class SearchSpace(Generic[P_co]):
         The problem and the device, on which the rules may depend.
     codes
         Legal configurations, of shape [configurations, knobs], in lexicographic order; None enumerates them all.
+    template
+        The template that made the space, and knows what its configurations do; None if only the name is known.
     """
 
     def __init__(
@@ -45,8 +48,10 @@ class SearchSpace(Generic[P_co]):
         problem: P_co,
         device: Device,
         codes: NDArray[np.int16] | None = None,
+        template: Describes | None = None,
     ) -> None:
         self.name = name
+        self.template = template
         self.knobs = tuple(knobs)
         self.constraints = tuple(constraints)
         self.problem = problem
@@ -206,7 +211,8 @@ class SearchSpace(Generic[P_co]):
     def subset(self, indices: ArrayLike) -> "SearchSpace[P_co]":
         """The space that holds only the given configurations."""
         rows = np.unique(np.asarray(indices, dtype=np.int64))
-        return SearchSpace(self.name, self.knobs, self.constraints, self.problem, self.device, self.codes[rows])
+        kept, what = self.codes[rows], (self.problem, self.device)
+        return SearchSpace(self.name, self.knobs, self.constraints, *what, kept, self.template)
 
     def _columns(self, codes: NDArray[np.int16]) -> Columns:
         return {

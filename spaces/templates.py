@@ -192,7 +192,7 @@ class KernelTemplate(ABC, Generic[P]):
         self.check(problem)
         if device.arch not in self.archs:
             raise SpaceError(f"{self.name} builds for {', '.join(self.archs)}, not for {device.arch} ({device.name})")
-        return SearchSpace(self.name, self.knobs, self.constraints, problem, device)
+        return SearchSpace(self.name, self.knobs, self.constraints, problem, device, template=self)
 
     @property
     def source_hash(self) -> str:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from tilescout.costmodel.persistence import shipped_model
 from tilescout.costmodel.relatives import relative_model
+from tilescout.spaces.description import Describes
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Choice:
     reason: str
 
 
-def choose_sampler(space: str, device: str, *, with_model: bool = False) -> Choice:
+def choose_sampler(space: Describes | str, device: str, *, with_model: bool = False) -> Choice:
     """The sampler that needs the fewest measurements: `guided` where there is a cost model, else `guided-cold`.
 
     Both lead the comparisons of their kind: on recorded tables of the GEMM, and on spaces of other people's kernels
@@ -31,18 +32,21 @@ def choose_sampler(space: str, device: str, *, with_model: bool = False) -> Choi
 
     Parameters
     ----------
-    space, device
-        The names of the space that is searched and of the device.
+    space
+        The template of the space that is searched, or its name.
+    device
+        The name of the device.
     with_model
         Whether a cost model was named.
     """
     if with_model:
         return Choice("guided", "a cost model was named")
-    if shipped_model(space, device) is not None:
-        return Choice("guided", f"a cost model of {space} on {device} is shipped")
+    name = space if isinstance(space, str) else space.name
+    if shipped_model(name, device) is not None:
+        return Choice("guided", f"a cost model of {name} on {device} is shipped")
     relative = relative_model(space, device)
     if relative is not None:
         return Choice(
-            "guided", f"no cost model of {space} on {device} is shipped, but one of a relative: {relative.stem}"
+            "guided", f"no cost model of {name} on {device} is shipped, but one of a relative: {relative.stem}"
         )
-    return Choice("guided-cold", f"no cost model of {space} on {device} is shipped")
+    return Choice("guided-cold", f"no cost model of {name} on {device} is shipped")

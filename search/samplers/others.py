@@ -1,6 +1,7 @@
 """Trials of other problems: a search of one problem of a suite learns from them."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -14,6 +15,7 @@ from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.features import Features, space_features
 from tilescout.search.samplers.base import distributions
 from tilescout.search.samplers.coordinates import coordinates
+from tilescout.spaces.description import Describes
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import Indices, SearchSpace
@@ -101,11 +103,20 @@ class OtherTrials:
 
 
 def features_of(space: SearchSpace) -> Features:
-    """The features of a space as a cost model sees them: those of its template or, if there is none, the knobs."""
-    try:
-        return space_features(space, find_template(space.name))
-    except SpaceError:
-        return space_features(space)
+    """The features of a space as a cost model sees them: those of its template or, if there is none, the knobs.
+
+    The template is the one that made the space, which a person may have named, or the known one of that name.
+
+    Raises
+    ------
+    SpaceError
+        If the template can't describe the configurations.
+    """
+    template: Describes | None = space.template
+    if template is None:
+        with suppress(SpaceError):
+            template = find_template(space.name)
+    return space_features(space, template)
 
 
 def points_of(space: SearchSpace) -> Floats:

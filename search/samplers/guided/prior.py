@@ -60,8 +60,8 @@ class Prior:
         if self._given is None or isinstance(self._given, CostModel):
             return None
         if self._given == SHIPPED:
-            named = self.space.name, self.space.device.name
-            return shipped_model(*named) or relative_model(*named)
+            name, device = self.space.name, self.space.device.name
+            return shipped_model(name, device) or relative_model(self.space.template or name, device)
         return Path(self._given)
 
     @property
@@ -87,7 +87,7 @@ class Prior:
         """
         if self._given is None:
             return None
-        if self._given != SHIPPED:
+        if self._given != SHIPPED and self.space.template is None:
             find_template(self.space.name)
         if isinstance(self._given, CostModel):
             return self._given

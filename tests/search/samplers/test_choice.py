@@ -3,11 +3,19 @@
 import logging
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tilescout.costmodel.persistence import shipped_model
 from tilescout.search import tune
 from tilescout.search.samplers import SAMPLERS, choose_sampler
+from tilescout.search.samplers.guided import GuidedSampler
+from tilescout.spaces.constraints import Columns
+from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.libraries.quack import QuackSm90Template
+from tilescout.spaces.tiling import Tiling
 
 
 @pytest.mark.parametrize(("device", "sampler"), [("h200", "guided"), ("b200", "guided-cold")])
@@ -24,6 +32,37 @@ def test_the_model_of_a_relative_guides_where_no_other_is_shipped() -> None:
     assert choice.sampler == "guided"
     assert "no cost model of quack_sm90 on h200 is shipped, but one of a relative: gemm_sm90-h200" in choice.reason
     assert choose_sampler("softmax_sm90", "h200").sampler == "guided-cold"
+
+
+class Own(QuackSm90Template):
+    """A kernel of one's own that divides products as Quack's do."""
+
+    name = "own"
+
+
+class Broken(Own):
+    def tiling(self, columns: Columns, problem: GemmProblem) -> Tiling:
+        return super().tiling({"tile": columns["tile_m"]}, problem)
+
+
+def test_a_kernel_of_ones_own_that_describes_its_tiling_is_guided_by_a_relative_without_being_registered() -> None:
+    assert choose_sampler(Own(), "h200").sampler == "guided"
+    assert choose_sampler("own", "h200").sampler == "guided-cold"  # a name alone names no code
+    space, known = (
+        template.space(GemmProblem(512, 512, 4096), DEVICES["h200"]).subset(range(0, 9000, 300))
+        for template in (Own(), QuackSm90Template())
+    )
+    told, expected = GuidedSampler(space, 0), GuidedSampler(known, 0).prior
+    assert told.model_file == shipped_model("gemm_sm90", "h200")
+    assert told.prior is not None
+    assert expected is not None
+    np.testing.assert_array_equal(told.prior.mean, expected.mean)
+
+
+def test_a_tiling_that_fails_is_refused_with_its_error() -> None:
+    space = Broken().space(GemmProblem(512, 512, 4096), DEVICES["h200"])
+    with pytest.raises(SpaceError, match="own: the tiling of its template failed: KeyError"):
+        _ = GuidedSampler(space, 0).prior
 
 
 def test_a_cost_model_that_is_named_guides_wherever_it_is_of() -> None:
