@@ -6,10 +6,10 @@
 - ``check`` verifies ``torch._grouped_mm`` and random configurations of a space on problems at the edges: single tokens,
   empty experts, all tokens to one expert, sizes that no tile divides.
 - ``peers`` races configurations of spaces, cuBLAS expert by expert (which has to know the sizes on the host), with
-  ``--triton`` the kernel that TorchInductor's autotuning chooses among its Triton kernels, and ``torch._grouped_mm`` in
-  interleaved rounds. Of each space it takes the default and, of some configurations, the
-  fastest by a first measurement; the race is on draws of the routing that this one did not see. All times are over that
-  of ``torch._grouped_mm`` beside them.
+  ``--triton N`` for N of the problems the kernel that TorchInductor's autotuning chooses among its Triton kernels, and
+  ``torch._grouped_mm`` in interleaved rounds. Of each space it takes the default and, of some configurations, the
+  fastest by a first measurement; the race is on draws of the routing that this one did not see. All times are over
+  that of ``torch._grouped_mm`` beside them.
 """
 
 import json
@@ -40,7 +40,7 @@ from tilescout.search.measure.verification import Case, WrongResultError
 from tilescout.search.measure.worker import Worker
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.devices import DEVICES
-from tilescout.spaces.errors import ProblemError, one_line
+from tilescout.spaces.errors import ProblemError, SpaceError, one_line
 from tilescout.spaces.grouped import DRAWS, Grouped, GroupedProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import KernelTemplate, find_template
@@ -200,6 +200,11 @@ class Inductor:
     """``torch._grouped_mm`` as TorchInductor compiles it for given inputs, if it may take Triton's kernels alone.
 
     Its autotuning draws balanced routings of its own. The result is in memory of its own, as the library's is.
+
+    Raises
+    ------
+    SpaceError
+        If it has none.
     """
 
     def __init__(self, inputs: Tensors) -> None:
@@ -210,8 +215,12 @@ class Inductor:
         choice: dict[str, str | int | bool | Callable[..., Any]]
         choice = {"max_autotune": True, "max_autotune_gemm_backends": "TRITON"}
         self._product = torch.compile(by_torch, options=choice, dynamic=False)
-        _, code = run_and_get_code(self._product, inputs)
-        self.is_triton = any("triton_tem" in text for text in code)
+        try:
+            _, code = run_and_get_code(self._product, inputs)
+        except Exception as error:  # whatever the compilers of this torch raise
+            raise SpaceError(f"TorchInductor: {one_line(error, 200)}") from error
+        if not any("triton_tem" in text for text in code):
+            raise SpaceError("TorchInductor has no Triton kernel for it")
 
     def __call__(self, inputs: Tensors, output: "torch.Tensor") -> "torch.Tensor":
         """Run it."""
@@ -238,7 +247,7 @@ def peers(
     pools: Mapping[str, CompilePool],
     options: ProtocolOptions,
     run: Run,
-    triton: bool = False,
+    triton: int = 0,
 ) -> None:
     """Race, on every problem, the default and the fastest of each space, and the peers; keep the result after each."""
     built = {
@@ -250,7 +259,7 @@ def peers(
     worker = Worker("cuda")
     result: dict[str, Any] = {"device": worker.machine.name, "versions": worker.machine.versions()}
     result |= {"protocol": protocol_of(options.objective)[0], "rounds": ROUNDS, "pairs": PAIRS, "problems": {}}
-    for text in texts:
+    for number, text in enumerate(texts):
         started, problem = time.perf_counter(), GroupedProblem.parse(text)
         bench = Bench(worker.machine, cast(Workload, Grouped()), problem, options)
         launches: dict[str, Launch] = {}
@@ -268,7 +277,7 @@ def peers(
                 launches[f"{template.name} best"] = min(right, key=lambda one: one[:2])[2]
         del bench
         worker.machine.release()  # there may be no room for the operands of two
-        record |= judged(worker, problem, launches, options, triton)
+        record |= judged(worker, problem, launches, options, number < triton)
         worker.machine.release()
         record["seconds"] = time.perf_counter() - started
         result["problems"][text] = record
@@ -299,12 +308,12 @@ def judged(
         bench.verify(launch, edge=False)
     runners: dict[str, Launch] = {**launches, "cuBLAS by expert": workload.expert_by_expert}
     if triton:
-        compiled = Inductor(workload.inputs(unseen, torch.Generator(worker.machine.device).manual_seed(0)))
-        if compiled.is_triton:
+        try:
+            compiled = Inductor(workload.inputs(unseen, torch.Generator(worker.machine.device).manual_seed(0)))
             bench.verify(compiled.into, edge=False)
             runners["Triton by TorchInductor"] = compiled
-        else:
-            print(f"{problem}: TorchInductor has no Triton kernel for it", flush=True)
+        except (SpaceError, WrongResultError) as error:
+            print(f"{problem}: {error}", flush=True)
     ratios = bench.race(list(runners.values()), ROUNDS, PAIRS, seed=0)
     return {
         "judged_on": str(unseen),
@@ -355,7 +364,11 @@ def speed(ratios: Sequence[float]) -> dict[str, float]:
     "--configurations", type=click.Path(path_type=Path), help="A JSON list of configurations instead, for `peers`."
 )
 @click.option(
-    "--triton", is_flag=True, help="Have TorchInductor tune its Triton kernels too; takes a minute a problem."
+    "--triton",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Have TorchInductor tune its Triton kernels for so many of the problems too.",
 )
 @seed_option
 @store_option
@@ -366,7 +379,7 @@ def main(
     problems: tuple[str, ...],
     sample: int,
     configurations: Path | None,
-    triton: bool,
+    triton: int,
     seed: int,
     store: Path,
 ) -> None:
