@@ -19,7 +19,7 @@ Beside it stand the best of two other rules by the same searches: a fixed count 
 the rule of an earlier version: the chance of a gain by the posterior, with standard deviations that a factor widens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -54,6 +54,9 @@ RISKS = (0.1, 0.05)
 
 GAIN = 0.01
 TRIALS = 64
+TOLD_AFTER = 20
+"""Measurements after which it is looked at what tells the searches with more left from the others."""
+
 LEAST = GuidedOptions().least
 AHEAD = (1, 8, 16)
 """A replay has one proposal in flight, a live search up to 16: fewer on few cores, and where it is about to stop."""
@@ -213,6 +216,22 @@ def figures(searches: Sequence[Watched], rule: Rule, limit: float) -> dict[str, 
     }
 
 
+def told_apart(searches: Sequence[Watched], done: Callable[[Watched], float]) -> float:
+    """The share of pairs of searches that a score tells apart after `TOLD_AFTER` measurements: with more and less left.
+
+    Parameters
+    ----------
+    searches
+        Of each pair, one has more than `GAIN` left and one has not.
+    done
+        The score; larger where less is left. Where it is the same, the pair counts half.
+    """
+    scores = np.array([done(one) for one in searches])
+    bad = np.array([one.left[TOLD_AFTER - 1] > GAIN for one in searches])
+    above = scores[~bad][:, None] - scores[bad]
+    return float(np.mean((above > 0) + 0.5 * (above == 0)))
+
+
 def rules(searches: Sequence[Watched]) -> dict[str, tuple[Rule, Sequence[float]]]:
     """The rules that can be judged by the searches, with the limits that are worth a look."""
     counts = range(1, max(len(one.left) for one in searches) + 1)
@@ -271,10 +290,19 @@ def print_figures(console: Console, searches: Sequence[Watched]) -> dict[str, ob
     for patience in (GuidedOptions().patience, 18, 24):
         add("patience", "", by_patience, patience)
     console.print(grid)
+    apart: dict[str, float] = {}
+    if all(len(one.left) >= TOLD_AFTER for one in searches):
+        apart["patience"] = told_apart(searches, lambda one: float(one.since[TOLD_AFTER - 1]))
+        if "chance" in found:
+            apart["chance"] = told_apart(searches, lambda one: one.widest[TOLD_AFTER - 1])
+        console.print(
+            f"after {TOLD_AFTER} measurements, pairs of searches told apart by "
+            + ", ".join(f"{name} {share:.0%}" for name, share in apart.items())
+        )
     for promise in RISKS:
         if found["patience"][f"{promise:g}"] is None:
             console.print(f"no patience promises {promise:.0%}: {shapes} shapes are too few, or the budget is")
-    return {"calibrated": found, "shapes": shapes, "figures": rows}
+    return {"calibrated": found, "shapes": shapes, "figures": rows, "told_apart": apart}
 
 
 @dataclass(frozen=True)
