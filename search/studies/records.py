@@ -176,7 +176,7 @@ class StudyResult:
     page: str = ""
     library_best: LibraryBest | None = None
     no_library_best: str = ""
-    peers: Sequence[Peer] = ()
+    peers: tuple[Peer, ...] = ()
     wall: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     def __repr__(self) -> str:

@@ -219,7 +219,7 @@ def run_study(
         try:
             if options.peers and evaluator.measures_anew:
                 on_phase(f"tune {' and '.join(options.peers)}")
-                result = replace(result, peers=evaluator.peers(options.peers))
+                result = replace(result, peers=tuple(evaluator.peers(options.peers)))
                 clock.end("peers")
             on_phase("race the best" if evaluator.measures_anew else "store the result")
             result = _race(evaluator, result, default, options)
@@ -286,7 +286,7 @@ def _race(evaluator: Evaluator, result: StudyResult, default: int | None, option
             replace(peer, ratio=race.beside[number], over=race.over_beside[number]) if number in race.beside else peer
             for number, peer in peers.items()
         ]
-        return replace(result, race=race, library_best=best, peers=raced, not_raced="")
+        return replace(result, race=race, library_best=best, peers=tuple(raced), not_raced="")
     return result
 
 

@@ -102,7 +102,7 @@ def test_what_others_would_run_is_tuned_and_races_and_what_does_not_work_is_said
     assert f"triton: {fails.error}" in out.getvalue()
     assert fields.result_metrics(result)["best_speedup_over_aten"] == over.value
     assert "aten" in {row["name"] for row in times(result)}
-    assert list(study_store(studies).read(result.info.name).peers) == list(result.peers)
+    assert study_store(studies).read(result.info.name).peers == result.peers
     damaged = works.to_dict() | {"ratio": {"value": 0, "low": 0, "high": 1}}
     with pytest.raises(ValueError, match="can't have the interval"):
         Peer.from_dict(damaged)
