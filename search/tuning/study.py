@@ -28,9 +28,9 @@ from tilescout.search.tuning.wall import WallClock
 from tilescout.spaces.errors import DeviceError, SpaceError, StoreError, one_line
 from tilescout.spaces.texts import file_name
 
-QUIET_SECONDS = 10.0
-"""Seconds of a live search before its tracker is made: most have ended by then. Beside a thread that imports and calls
-MLflow, proposals took 90 ms each on an H200 host instead of 10 (2026-11-22)."""
+QUIET_SECONDS = 20.0
+"""Seconds of a live search before its tracker is made: most have ended by then, and so have small suites. Beside a
+thread that imports and calls MLflow, proposals took 90 ms each on an H200 host instead of 10 (2026-11-22)."""
 
 _ABOUT = "about"  # the user attribute of a study that says what it is about
 _TRACKING_RUN = "tracking_run"
