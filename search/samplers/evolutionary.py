@@ -62,7 +62,7 @@ class EvolutionarySampler(SpaceSampler):
         """The configurations to measure next, in order; never empty."""
         count = min(int(self.option["batch"]), len(free))
         indices, speeds = self._outcomes(study)
-        if not speeds.any():
+        if len(indices) < 2 or not speeds.any():  # of one row, a part of the rows leaves none to judge the trees by
             return [int(index) for index in rng.choice(free, count, replace=False)]
         model = self._fit(indices, speeds, rng)
         met = self._evolved(indices, speeds, model, rng)
