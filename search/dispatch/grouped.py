@@ -21,7 +21,7 @@ from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.knobs import Configuration
 
-MOST_KERNELS = 4
+MOST_KERNELS = 6
 ENOUGH = 0.01
 """No more kernels are taken once none is expected to be behind the best single one by more than this, as a share."""
 _EXCHANGES = 20
