@@ -38,8 +38,8 @@ class GuidedOptions:
     # Without a prior the process is too sure of itself early on: of 104 searches of other kernels' recorded spaces that
     # stopped after 20 to 199 trials, 33 had more than 1 % left to find.
     least_cold: int = option(100, 1, 10**6, "the same where there is no prior")
-    # Of 96 replayed searches of cuBLASLt's algorithms the rule would have ended 93 before the 40th trial, 18 in all
-    # with more than 1 % left to find. After 40 trials 6 had (`experiments/results/library-model.md`). Two searches of
+    # Of 96 replayed searches of cuBLASLt's algorithms the rule would have ended 91 before the 40th trial, 17 in all
+    # with more than 1 % left to find. After 40 trials 4 had (`experiments/results/library-model.md`). Two searches of
     # 56 trials with a relative's model found their answers in the 36th and the 49th (`stream-k.md` there).
     least_apart: int = option(40, 1, 10**6, "the same of a library's kernels, and with a relative's model")
     gain: float = option(0.01, 0.0, 0.99, "relative improvement worth going on for without a prior")
