@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.race import Estimate
 from tilescout.search.studies.records import StudyResult, spoken
+from tilescout.search.studies.structure import unexplained
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.terminal import Console, Grid
@@ -54,6 +55,8 @@ def print_result(result: StudyResult, console: Console) -> None:
             )
     if result.stopped:
         console.say(f"stopped by itself: {result.stopped}")
+    if (doubt := unexplained(result)) is not None:
+        console.say(doubt)
     if (guide := info.guide) is not None:
         knows = "was trained on this very problem" if guide["trained_on_problem"] else "never saw this problem"
         console.say(f"cost model: {guide['name']}, sha256 {guide['sha256'][:12]}; it {knows}")

@@ -11,10 +11,10 @@ import optuna
 from numpy.typing import NDArray
 from optuna.trial import TrialState
 
+from tilescout.costmodel.coordinates import coordinates
 from tilescout.costmodel.estimator import Sample
 from tilescout.costmodel.features import Features, space_features
 from tilescout.search.samplers.base import distributions
-from tilescout.search.samplers.coordinates import coordinates
 from tilescout.spaces.description import Describes
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.problems import Problem

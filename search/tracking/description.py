@@ -8,6 +8,7 @@ from urllib.parse import quote
 from tilescout.search.measure.measurement import Status, Timing
 from tilescout.search.measure.race import Estimate
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord, spoken
+from tilescout.search.studies.structure import unexplained
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.plots import CAPTIONS
 from tilescout.search.tracking.views import over_default, over_library
@@ -113,6 +114,7 @@ def describe(result: StudyResult, place: Place, children: Mapping[int, str], plo
             "- GPU time: " + _listed({k: v for k, v in result.account.items() if k != "compile"}),
             *([f"- that run: {_listed(result.wall)}"] if result.wall else []),
             *([f"- stopped by itself: {_plain(result.stopped)}"] if result.stopped else []),
+            *([f"- {_plain(doubt)}"] if (doubt := unexplained(result)) is not None else []),
             *([f"- cost model: {_plain(HINDSIGHT)}"] if info.hindsight else []),
             f"- [all trials, the fastest first]({_table(place)}); their knobs: Columns, Parameters",
             f"- [artifacts]({page}): the trials (`trials.csv`), the result (`best_configuration.json`), the plots",

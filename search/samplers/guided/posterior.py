@@ -93,7 +93,7 @@ class Uninformed:
     ----------
     points
         Where the configurations lie, of shape [configurations, coordinates]; see
-        `tilescout.search.samplers.coordinates`.
+        `tilescout.costmodel.coordinates`.
     history
         The trials, at least one of them settled.
     kernel

@@ -1,6 +1,7 @@
 """Samplers that start from what a cost model knows and learn from every measurement."""
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,10 +13,10 @@ import optuna
 from optuna.trial import FrozenTrial
 
 from tilescout.costmodel.arrays import Floats
+from tilescout.costmodel.coordinates import coordinates
 from tilescout.costmodel.estimator import CostModel, Expected, Prediction
 from tilescout.costmodel.posterior import Kernel, expected_improvement
 from tilescout.search.samplers.base import SpaceSampler
-from tilescout.search.samplers.coordinates import coordinates
 from tilescout.search.samplers.guided.acquisition import (
     Neighbours,
     candidates_among,
@@ -30,11 +31,14 @@ from tilescout.search.samplers.guided.prior import SHIPPED, Prior
 from tilescout.search.samplers.guided.stopping import least_trials, may_stop, out_of_patience, unlikely_gain
 from tilescout.search.samplers.options import OptionValue, options_of
 from tilescout.search.samplers.others import OtherTrials
+from tilescout.search.studies.structure import LEAST, doubt
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.space import Indices, SearchSpace
 from tilescout.spaces.templates import find_template
 
 _REMEMBERED = 32  # what is foreseen before any outcome is known, twice: while a GPU is set up, and when it is ready
+
+_LOG = logging.getLogger("tilescout")
 
 
 class GuidedSampler(SpaceSampler):
@@ -247,7 +251,10 @@ class GuidedSampler(SpaceSampler):
         settled, values = history.settled[:due], history.values[:due]
         key = (*values.tolist(), *map(float, settled))
         if key not in self._kernels:
-            self._kernels = {key: kernel_of(self.about.points[settled], values)}
+            points = self.about.points[settled]
+            self._kernels = {key: kernel_of(points, values)}
+            if due == LEAST and history.are_times and (doubted := doubt(points, values)) is not None:
+                _LOG.warning(doubted)
         return self._kernels[key]
 
 

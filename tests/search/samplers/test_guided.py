@@ -5,10 +5,10 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
+from tilescout.costmodel.coordinates import coordinates
 from tilescout.costmodel.estimator import CostModel, Prediction
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import distributions
-from tilescout.search.samplers.coordinates import coordinates
 from tilescout.search.samplers.guided import GuidedSampler
 from tilescout.search.samplers.guided.history import history_of
 from tilescout.spaces.devices import DEVICES

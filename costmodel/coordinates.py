@@ -1,5 +1,7 @@
 """Coordinates of configurations, for knobs of which nothing but their values is known."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,11 +20,16 @@ def coordinates(space: SearchSpace) -> NDArray[np.float64]:
     0.69 with these coordinates and 0.59 with positions alone (0 is random search, 1 the optimum at once; means of 6
     seeds of 200 trials).
     """
+    return coordinates_of(space.knobs, space.codes)
+
+
+def coordinates_of(knobs: Sequence[Knob], codes: NDArray[np.int16]) -> NDArray[np.float64]:
+    """The same of some configurations, given as codes of shape [configurations, knobs]."""
     columns = []
-    for axis, knob in enumerate(space.knobs):
+    for axis, knob in enumerate(knobs):
         if len(knob.values) > 1:
-            columns += [scale[space.codes[:, axis]] for scale in _scales(knob)]
-    return np.stack(columns, axis=1) if columns else np.zeros((len(space), 1))
+            columns += [scale[codes[:, axis]] for scale in _scales(knob)]
+    return np.stack(columns, axis=1) if columns else np.zeros((len(codes), 1))
 
 
 def _scales(knob: Knob) -> list[NDArray[np.float64]]:
