@@ -30,7 +30,8 @@ from tilescout.spaces.texts import file_name
 
 QUIET_SECONDS = 20.0
 """Seconds of a live search before its tracker is made: most have ended by then, and so have small suites. Beside a
-thread that imports and calls MLflow, proposals took 90 ms each on an H200 host instead of 10 (2026-11-22)."""
+thread that imports and calls MLflow, a search of stored kernels waited 0.1 s for each proposal on an H200 host, and
+next to nothing alone (2026-11-22, `experiments/results/wall-time.md`)."""
 
 _ABOUT = "about"  # the user attribute of a study that says what it is about
 _TRACKING_RUN = "tracking_run"
