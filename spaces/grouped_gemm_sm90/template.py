@@ -28,6 +28,8 @@ from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import Built, KernelTemplate
 
 _STAGES = tuple(range(2, 9))
+_PAIR = 256  # tokens of two tiles
+_FILLED = 1.05  # rows of such pairs over the tokens, up to which they are full enough
 KNOBS = (
     Knob("schedule", ("cooperative", "pingpong"), "whether the warp groups share a tile or take tiles in turn"),
     Knob("warp_groups", (1, 2, 3), "consumer warp groups"),
@@ -151,12 +153,17 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
 
         With few tokens, narrow tiles of them and wide ones of the weights, which decide the time; with many, the tiles
         that were the best or near it on 12 problems (`experiments/results/grouped-products.md`), by which both the
-        bounds and the tiles were chosen.
+        bounds and the tiles were chosen. Where groups nearly fill pairs of tiles, two blocks share the weights: that
+        and its bounds were chosen on the recorded tables (`experiments/results/grouped-tables.md`).
         """
         size = sum(group * group for group in problem.groups) / problem.tokens
         narrow = next((width for width in (16, 32, 64) if size <= width), 0)
         if narrow and problem.n > MMA_ROWS:
             return _like(problem, device, tile=(128, narrow, 64), swap_ab=1, raster="n")
+        pairs = sum(math.ceil(group / _PAIR) * _PAIR for group in problem.groups)
+        if problem.n > 2 * MMA_ROWS and pairs <= _FILLED * problem.tokens:
+            tile = (128, 128 if size < 2 * _PAIR else 192, 64)
+            return _like(problem, device, tile=tile, schedule="pingpong", cluster_m=2, swizzle=4, raster="n")
         if problem.n > 2 * MMA_ROWS:
             return _like(problem, device, tile=(128, 192, 64), schedule="pingpong", swizzle=4, raster="n")
         return _like(problem, device, tile=(MMA_ROWS, 16 if narrow else 32, 64), warp_groups=1, swap_ab=int(narrow > 0))

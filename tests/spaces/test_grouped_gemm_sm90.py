@@ -61,6 +61,13 @@ def test_the_default_goes_by_the_groups_of_most_tokens_not_by_the_mean_expert() 
     assert (many["swap_ab"], many["tile_n"]) == (0, 192)
 
 
+def test_by_default_two_blocks_share_weights_where_groups_fill_pairs_of_tiles() -> None:
+    full, torn = (TEMPLATE.default(TEMPLATE.parse(f"8x2048x1536x2048:bf16:{r}"), H200) for r in ("balanced", "zipf-1"))
+    assert (full["cluster_m"], torn["cluster_m"]) == (2, 1)
+    space = TEMPLATE.space(TEMPLATE.parse("1x250x1536x2048"), H200)
+    assert TEMPLATE.default(space.problem, H200) in space
+
+
 def test_every_part_of_the_recorded_sub_space_holds_something_of_a_large_problem() -> None:
     path = Path(str(files("tilescout.search.tables").joinpath("recorded", "grouped_gemm_sm90-subspace.toml")))
     parts = read_subspace(path, TEMPLATE.knobs)
