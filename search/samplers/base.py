@@ -8,8 +8,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import optuna
+from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from tilescout.costmodel.estimator import Expected
@@ -239,6 +241,17 @@ class SpaceSampler(BaseSampler, ABC):
         without = [trial for trial in finished if trial.values is None]
         with_values = [trial for trial in finished if trial.values is not None]
         return with_values, [*self.trials(study, TrialState.FAIL), *without]
+
+    def outcomes(self, study: optuna.Study) -> tuple[Indices, NDArray[np.float64]]:
+        """The configurations that were `told`, -1 for one outside the space, and their values.
+
+        Values are the sums over the objectives, the smaller the better; of trials that failed they are infinite.
+        """
+        trials, failed = self.told(study)
+        towards_worse = [1 if direction == StudyDirection.MINIMIZE else -1 for direction in study.directions]
+        values = [float(np.dot(each.values, towards_worse)) for each in trials] + [np.inf] * len(failed)
+        codes = [[each.params[name] for name in self.knobs] for each in (*trials, *failed)]
+        return self.space.find(np.array(codes, dtype=np.int64).reshape(-1, len(self.knobs))), np.array(values)
 
     def seed_of(self, trial: FrozenTrial) -> int:
         """The seed, of 32 bits, of all that is random in the proposal for a trial."""

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import optuna
 from numpy.typing import NDArray
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
 
 from tilescout.search.samplers.base import SpaceSampler
@@ -61,7 +60,7 @@ class EvolutionarySampler(SpaceSampler):
     def _batch(self, study: optuna.Study, free: Indices, rng: np.random.Generator) -> list[int]:
         """The configurations to measure next, in order; never empty."""
         count = min(int(self.option["batch"]), len(free))
-        indices, speeds = self._outcomes(study)
+        indices, speeds = self._speeds(study)
         if len(indices) < 2 or not speeds.any():  # of one row, a part of the rows leaves none to judge the trees by
             return [int(index) for index in rng.choice(free, count, replace=False)]
         model = self._fit(indices, speeds, rng)
@@ -72,21 +71,17 @@ class EvolutionarySampler(SpaceSampler):
         others = rng.permutation(np.setdiff1d(free, chosen))[: count - len(chosen)]
         return [*map(int, chosen), *map(int, others)]
 
-    def _outcomes(self, study: optuna.Study) -> tuple[Indices, Floats]:
+    def _speeds(self, study: optuna.Study) -> tuple[Indices, Floats]:
         """The configurations of finished trials and their speeds over that of the fastest; 0 where one failed."""
-        trials, failed = self.told(study)
-        towards_worse = [1 if direction == StudyDirection.MINIMIZE else -1 for direction in study.directions]
-        values = np.array([float(np.dot(each.values, towards_worse)) for each in trials])
-        codes = [[each.params[name] for name in self.knobs] for each in (*trials, *failed)]
-        found = self.space.find(np.array(codes, dtype=np.int64).reshape(-1, len(self.knobs)))
-        speeds = np.zeros(len(found))
-        if len(values):
+        indices, values = self.outcomes(study)
+        timed = np.isfinite(values)
+        speeds = np.zeros(len(values))
+        if timed.any():
             # The fastest over each, for times; of values that are none, how far they are from the best.
-            least = values.min()
-            ratio = least / values if least > 0 else 1 / (1 + values - least)
-            speeds[: len(values)] = ratio
-        inside = found >= 0
-        return found[inside], speeds[inside]
+            least = values[timed].min()
+            speeds[timed] = least / values[timed] if least > 0 else 1 / (1 + values[timed] - least)
+        inside = indices >= 0
+        return indices[inside], speeds[inside]
 
     def _fit(self, indices: Indices, speeds: Floats, rng: np.random.Generator) -> "GradientBoostingRegressor":
         from sklearn.ensemble import GradientBoostingRegressor

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import optuna
 from numpy.typing import NDArray
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
 
 from tilescout.search.samplers.base import SpaceSampler
@@ -99,7 +98,9 @@ class LFBOSampler(SpaceSampler):
 
     def _next(self, plan: _Plan | None, study: optuna.Study, free: Indices, rng: np.random.Generator) -> _Plan:
         """The plan of the next generation; never empty."""
-        indices, values = self._outcomes(study)
+        indices, values = self.outcomes(study)
+        inside = indices >= 0
+        indices, values = indices[inside], values[inside]
         known = dict(zip(indices.tolist(), values.tolist(), strict=True))
         forest = self._fit(indices, values, rng)
         copies: list[_Copy] = []
@@ -112,16 +113,6 @@ class LFBOSampler(SpaceSampler):
             return _Plan((), tuple(copies))
         size = min(int(self.option["initial"]), len(free))
         return _Plan(tuple(rng.choice(free, size, replace=False).tolist()))
-
-    def _outcomes(self, study: optuna.Study) -> tuple[Indices, NDArray[np.float64]]:
-        """The configurations of finished trials and their values, the smaller the better; infinite where one failed."""
-        trials, failed = self.told(study)
-        towards_worse = [1 if direction == StudyDirection.MINIMIZE else -1 for direction in study.directions]
-        values = [float(np.dot(t.values, towards_worse)) for t in trials] + [np.inf] * len(failed)
-        codes = [[t.params[name] for name in self.knobs] for t in (*trials, *failed)]
-        found = self.space.find(np.array(codes, dtype=np.int64).reshape(-1, len(self.knobs)))
-        inside = found >= 0
-        return found[inside], np.array(values)[inside]
 
     def _advance(self, plan: _Plan | None, known: Mapping[int, float]) -> Sequence[_Copy]:
         """The copies that go on, where they stand now."""
