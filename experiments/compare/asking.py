@@ -51,7 +51,7 @@ class Racing:
 
 
 Ask = Callable[[Trying | Racing], Any]
-"""What has a request done: a `Measurement` comes back, or an array of ratios to the library [rounds, indices]."""
+"""Has a request done, and returns a `Measurement`, or an array of ratios to the library [rounds, indices]."""
 
 
 @dataclass(frozen=True, eq=False)

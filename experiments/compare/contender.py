@@ -11,7 +11,7 @@ from tilescout.search.engines.replay import ReplayEngine
 from tilescout.spaces.problems import Problem
 
 Answering: TypeAlias = ReplayEngine | AskingEngine
-"""What a strategy can be played on: a recorded table, or a GPU that another process measures on."""
+"""An engine that a strategy can be played on: a recorded table, or a GPU that another process measures on."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a configuration of ``grouped_swiglu_sm90`` occupies: less than of ``grouped_gemm_sm90``, as half is stored."""
+"""Shared memory of a configuration of ``grouped_swiglu_sm90``: less than of ``grouped_gemm_sm90``; half is stored."""
 
 from typing import Any
 
