@@ -20,11 +20,14 @@ What this torch or host lacks is said. Beside the speed stands what finding each
 seconds of one core that compiled, and seconds of benchmarking. Kernels are compiled into an empty store. One compiled
 kernel of Quack's, the operators' and ours serves all sizes, so that on the second problem of a signature their seconds
 are those of benchmarking. The processes that compile and measure are started before the first problem.
+
+With --before, the problems of earlier files are kept as they are and not run again, so that several runs make one file;
+it says which run each problem is of. Where nothing is left to run, no GPU is needed.
 """
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -34,10 +37,22 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import Finite, collected, seed_option, store_option
-from tilescout.experiments.compare.inference import geometric_mean
+from tilescout.experiments.research.backend_rows import (
+    COSTS,
+    CUBLASLT,
+    DEFAULT,
+    EXPORTED,
+    LIBRARY,
+    OF_ALL,
+    OF_LIST,
+    OURS,
+    known_before,
+    over_library,
+    print_speeds,
+    summarised,
+)
 from tilescout.experiments.research.kernels import CHAINS, LIVE_CHAINS
 from tilescout.experiments.research.runner import Run, device_option, study
 from tilescout.experiments.research.screening import Screen, screened
@@ -79,12 +94,9 @@ PROBLEMS = (
 )
 INDUCTOR = {"Triton": "TRITON", "CUTLASS": "CUTLASS", "CuteDSL": "CUTEDSL", "NVGEMM": "NVGEMM"}
 TIMED, KEPT = 10, 4  # of the operators: by TorchInductor, and by our ranker
-OURS, DEFAULT, OF_LIST, CUBLASLT = "ours", "ours, default", "cuBLASLt, best of its list", "cuBLASLt, tuned"
-EXPORTED, LIBRARY, OF_ALL = "exported", "torch.mm", "cuBLASLt, best of all"
 OTHERS = ("quack_sm90", "cutlass_operators")
 SCREENED = 12  # that are timed in pairs, of those that were screened
 SEARCHED = {"gemm_sm90": OURS, "cublaslt": CUBLASLT}
-COSTS = ("compile_seconds", "gpu_seconds")  # of a search, as an entrant's compiling and benchmarking
 
 
 @dataclass(frozen=True)
@@ -147,7 +159,8 @@ def searched(
     if len(results) > 1:
         found |= {f"ours, of {result.info.space}": entrant(result, result.seconds) for result in results}
     answer = entrant(fastest_of(results), seconds)
-    compiling, benchmarking = (sum(getattr(each, name) for each in results) for name in COSTS)
+    compiling = sum(result.compile_seconds for result in results)
+    benchmarking = sum(result.gpu_seconds for result in results)
     return found | {OURS: replace(answer, compiling=compiling, benchmarking=benchmarking)}, outcomes
 
 
@@ -210,8 +223,7 @@ def found_by_engines(
 
 
 def _sums(entrants: Sequence[Entrant]) -> dict[str, Any]:
-    names = ("seconds", "compiling", "benchmarking", "trials")
-    return {name: sum(getattr(each, name) for each in entrants) for name in names}
+    return {name: sum(getattr(each, name) for each in entrants) for name in (*COSTS, "trials")}
 
 
 def engines_of(spaces: Sequence[str], store: Path, device: str, stack: ExitStack) -> dict[str, Engine | str]:
@@ -306,61 +318,13 @@ def raced(
     return {"library_us": bench.library_us, "rounds": race.rounds, "rows": rows}
 
 
-def summarised(found: Mapping[str, Mapping[str, Any]], seed: int) -> dict[str, dict[str, Any]]:
-    """The figures of each row over the problems where it works: speeds, those of ours over it, seconds of finding."""
-    told = {}
-    for who in dict.fromkeys(who for one in found.values() for who in one["rows"]):
-        here = [one["rows"] for one in found.values() if "speed" in one["rows"].get(who, {})]
-        if not here:
-            continue
-        speeds = [rows[who]["speed"]["value"] for rows in here]
-        ours = [rows[OURS]["speed"]["value"] / rows[who]["speed"]["value"] for rows in here if "speed" in rows[OURS]]
-        told[who] = {
-            "problems": len(here),
-            "speed": list(geometric_mean(speeds, seed)),
-            "least": min(speeds),
-            "clearly below 1": sum(rows[who]["speed"]["high"] < 1 for rows in here),
-            "ours over it": list(geometric_mean(ours, seed)) if ours else None,
-            "least of ours over it": min(ours, default=None),
-            "median seconds": float(np.median([rows[who]["seconds"] for rows in here])),
-        }
-    return told
-
-
-def print_speeds(
-    console: Console, found: Mapping[str, Mapping[str, Any]], means: Mapping[str, Mapping[str, Any]]
-) -> None:
-    """Print the speeds and the costs of all problems, and the means over those where each works."""
-    names = list(dict.fromkeys(who for one in found.values() for who in one["rows"]))
-    grid = Grid(
-        title="speed over torch.mm by the race; seconds from asking to knowing (of one core compiling, of benchmarking)"
-    )
-    for heading in ("", *found, "mean"):
-        grid.add_column(heading, overflow="fold")
-    for who in names:
-        cells = []
-        for row in (one["rows"].get(who, {}) for one in found.values()):
-            if "speed" not in row:
-                cells.append("-")
-                continue
-            compiling = row.get("compiling", row.get("precompiling"))
-            parts = ", ".join("?" if part is None else f"{part:.1f}" for part in (compiling, row.get("benchmarking")))
-            cells.append(f"{row['speed']['value']:.3f}\n{row['seconds']:.1f} s ({parts})")
-        mean = means.get(who)
-        grid.add_row(who, *cells, f"{mean['speed'][0]:.3f} of {mean['problems']}" if mean is not None else "-")
-    console.print(grid)
-    for text, one in found.items():
-        for who, row in one["rows"].items():
-            if "error" in row:
-                console.print(f"{text}: {who}: {row['error']}", highlight=False, soft_wrap=True, markup=False)
-
-
 @dataclass(frozen=True)
 class Asked:
     """The parameters of the command; its help text says what each means."""
 
     problems: tuple[str, ...]
     suites: tuple[str, ...]
+    before: tuple[Path, ...]
     trials: int
     screen: float
     seconds: float
@@ -373,12 +337,18 @@ class Asked:
         """The problems, without repeats."""
         found = [GemmProblem.parse(text) for text in self.problems]
         found += [problem for suite in self.suites for problem in find_suite(suite).parsed(GemmProblem.parse)]
-        return list(dict.fromkeys(found)) or [GemmProblem.parse(text) for text in PROBLEMS]
+        return list(dict.fromkeys(found)) or [GemmProblem.parse(text) for text in (PROBLEMS if not self.before else ())]
 
 
 @study("an H200, and the extras quack and operators", out_required=True)
 @click.option("--problem", "problems", multiple=True, help=f"Repeatable.  [default: {' '.join(PROBLEMS)}]")
 @click.option("--suite", "suites", multiple=True, help="A suite of problems; repeatable.")
+@click.option(
+    "--before",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Keep the problems of this earlier file, and run the others; repeatable.",
+)
 @click.option("--trials", type=click.IntRange(min=1), default=40, show_default=True, help="Of each search.")
 @click.option(
     "--screen",
@@ -404,15 +374,36 @@ def main(run: Run, asked: Asked) -> None:
     def say(line: str) -> None:
         console.print(f"{time.monotonic() - started:4.0f} s {line}", highlight=False, soft_wrap=True, markup=False)
 
-    found: dict[str, dict[str, Any]] = {}
-    report: dict[str, Any] = {"protocol": VERSION, "objective": str(Objective.CHAIN), "problems": found}
+    runs, found = known_before(asked.before)
+    left = [problem for problem in asked.parsed() if str(problem) not in found]
+    report: dict[str, Any] = {"protocol": VERSION, "objective": str(Objective.CHAIN), "runs": runs, "problems": found}
+    run.keep(report)
+    if left:
+        assert run.record is not None
+        runs.append({"about": run.record.about})
+        for problem, one in _run_all(left, asked, runs[-1], say):
+            found[str(problem)] = one | {"run": len(runs) - 1}
+            run.keep(report)
+    for dtype in ("all", *dict.fromkeys(GemmProblem.parse(text).dtype for text in found)):
+        of = {text: one for text, one in found.items() if dtype in ("all", GemmProblem.parse(text).dtype)}
+        report.setdefault("means", {})[dtype] = summarised(of, asked.seed)
+        report.setdefault("over the library's best", {})[dtype] = over_library(of, asked.seed)
+    print_speeds(console, found, report["means"]["all"], report["over the library's best"])
+    run.keep(report)
+
+
+def _run_all(
+    problems: Sequence[GemmProblem], asked: Asked, about: dict[str, Any], say: Callable[[str], None]
+) -> Iterator[tuple[GemmProblem, dict[str, Any]]]:
+    """Yield the findings for each problem that there is time for; the run's device, versions and seconds are noted."""
+    started = time.monotonic()
     absent = dict[tuple[str, str], str]()
     with ExitStack() as stack:
         spaces = (*SEARCHED, *(OTHERS if asked.others else ()))
         engines = engines_of(spaces, asked.store, asked.device, stack)
         worker = Worker(asked.device)
-        report |= {"device": worker.machine.name, "versions": worker.machine.versions()}
-        for problem in asked.parsed():
+        about |= {"device": worker.machine.name, "versions": worker.machine.versions()}
+        for problem in problems:
             if time.monotonic() - started > asked.seconds:
                 say(f"{problem}: not begun, {asked.seconds:g} s are over")
                 continue
@@ -422,16 +413,11 @@ def main(run: Run, asked: Asked) -> None:
             try:
                 if asked.screen and not isinstance(cublaslt, str):
                     entrants[OF_ALL] = best_of_all(worker.machine, cublaslt, problem, asked.screen, asked.seed)
-                found[str(problem)] = raced(worker, problem, entrants, asked.store, absent, asked.seed, asked.others)
+                one = raced(worker, problem, entrants, asked.store, absent, asked.seed, asked.others)
             except (TilescoutError, RuntimeError) as error:
                 say(f"{problem}: {one_line(error)}")
                 continue
-            run.keep(report)
-            rows = found[str(problem)]["rows"].items()
+            about["seconds"] = time.monotonic() - started
+            rows = one["rows"].items()
             say(f"{problem}: " + ", ".join(f"{who} {row['speed']['value']:.3f}" for who, row in rows if "speed" in row))
-    for dtype in ("all", *dict.fromkeys(problem.dtype for problem in asked.parsed())):
-        of = {text: one for text, one in found.items() if dtype in ("all", GemmProblem.parse(text).dtype)}
-        report.setdefault("means", {})[dtype] = summarised(of, asked.seed)
-    print_speeds(console, found, report["means"]["all"])
-    report["seconds"] = time.monotonic() - started
-    run.keep(report)
+            yield problem, one

@@ -15,16 +15,30 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from tilescout.experiments.research import screening
+from tilescout.experiments.research.backend_rows import (
+    CUBLASLT,
+    EXPORTED,
+    LIBRARY,
+    OF_LIST,
+    OURS,
+    known_before,
+    over_library,
+    print_speeds,
+    summarised,
+)
 from tilescout.experiments.research.kernels import LIVE_CHAINS
+from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.screening import Screen, Screened, screened
 from tilescout.experiments.research.studies import backends, library_exhaustive, library_screen
 from tilescout.search.engines.engine import Engine
 from tilescout.search.engines.local import LocalEngine
+from tilescout.search.measure.protocol import VERSION
 from tilescout.search.measure.worker import Worker
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces import devices, templates
 from tilescout.spaces.cublaslt import algorithms
 from tilescout.spaces.cublaslt.algorithms import KNOBS, Row
+from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import Gemm, GemmProblem
 from tilescout.spaces.inductor.tuning import NoBackendError, tune_by
 
@@ -123,23 +137,55 @@ def test_what_backends_found_races_and_what_is_absent_is_said(
     with LocalEngine(host_library.COMPARED, artifacts(tmp_path), ["cpu"], options=LIVE_CHAINS) as engine:
         engines: dict[str, Engine | str] = {"gemm_sm90": engine, "cublaslt": "not in this test"}
         entrants = backends.found_by_engines(engines, PROBLEM, 1, tmp_path)
-    assert entrants[backends.CUBLASLT] == "not in this test"
-    assert isinstance(entrants[backends.OURS], backends.Entrant)
+    assert entrants[CUBLASLT] == "not in this test"
+    assert isinstance(entrants[OURS], backends.Entrant)
     absent = {("OTHER", PROBLEM.signature): "not in this torch"}
 
     entrants |= {"Quack": "not installed"}
     found = backends.raced(Worker("cpu"), PROBLEM, entrants, tmp_path, absent, 0)
 
     rows = found["rows"]
-    assert rows[backends.OURS]["speed"]["value"] > 0
-    assert rows[backends.OF_LIST]["speed"]["value"] > 0
+    assert rows[OURS]["speed"]["value"] > 0
+    assert rows[OF_LIST]["speed"]["value"] > 0
     assert rows["ATen"]["speed"]["value"] > 0
-    assert rows[backends.EXPORTED]["speed"]["value"] >= 0.99
+    assert rows[EXPORTED]["speed"]["value"] >= 0.99
     assert (rows["Quack"]["error"], rows["Other"]["error"]) == ("not installed", "not in this torch")
     console = Console(width=200, record=True)
-    means = backends.summarised({str(PROBLEM): found}, 0)
-    backends.print_speeds(console, {str(PROBLEM): found}, means)
-    assert means[backends.OURS]["ours over it"][0] == 1
+    means = summarised({str(PROBLEM): found}, 0)
+    over = over_library({str(PROBLEM): found}, 0)
+    print_speeds(console, {str(PROBLEM): found}, means, {"all": over})
+    assert means[OURS]["ours over it"][0] == 1
     assert means["ATen"]["least"] == rows["ATen"]["speed"]["value"]
-    assert {backends.OURS, backends.LIBRARY, backends.EXPORTED, "ATen"} <= set(means)
+    assert {OURS, LIBRARY, EXPORTED, "ATen"} <= set(means)
     assert "not installed" in console.export_text()
+    theirs = max(rows[who]["speed"]["value"] for who in (LIBRARY, OF_LIST))
+    assert over[OURS]["least"] == pytest.approx(rows[OURS]["speed"]["value"] / theirs)
+    assert over[EXPORTED]["problems"] == 1
+    assert means[OURS]["median benchmarking"] == rows[OURS]["benchmarking"]
+
+
+def test_files_of_earlier_runs_become_one_without_a_gpu(tmp_path: Path) -> None:
+    paths = []
+    for name, problem in [("a", "32x48x40:bf16"), ("b", "8x48x40:e4m3-bf16")]:
+        speeds = {
+            who: {"seconds": 1.0, "speed": {"value": 1.0, "low": 1.0, "high": 1.0}} for who in ("ours", "torch.mm")
+        }
+        result = {"protocol": VERSION, "problems": {problem: {"rows": speeds}}}
+        paths.append(tmp_path / f"{name}.json")
+        Record({"study": name}, result).write(paths[-1])
+    out = tmp_path / "both.json"
+    asked = ["--before", str(paths[0]), "--before", str(paths[1]), "--problem", "32x48x40:bf16", "--out", str(out)]
+
+    done = CliRunner().invoke(backends.main, [*asked, "--device", "no such device"])
+
+    assert done.exit_code == 0, done.output
+    told = Record.read(out).result
+    assert [run["about"]["study"] for run in told["runs"]] == ["a", "b"]
+    assert [one["run"] for one in told["problems"].values()] == [0, 1]
+    assert told["means"]["all"]["ours"]["problems"] == 2
+    again = CliRunner().invoke(backends.main, ["--before", str(out), "--out", str(tmp_path / "again.json")])
+    assert again.exit_code == 0, again.output
+    assert [one["run"] for one in Record.read(tmp_path / "again.json").result["problems"].values()] == [0, 1]
+    Record({}, {"protocol": "paired-1", "problems": {}}).write(paths[0])
+    with pytest.raises(StoreError, match="paired-1"):
+        known_before([paths[0]])
