@@ -39,6 +39,27 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Recording:
+    """Operations of a step that were recorded; calling it repeats them.
+
+    Attributes
+    ----------
+    repeat
+        Starts them.
+    step
+        The step. It is kept for its tensors: of these a CUDA graph has the addresses alone, and memory that nobody
+        holds any more is given to others, over which the graph then writes.
+    """
+
+    repeat: Callable[[], None]
+    step: Callable[[], None]
+
+    def __call__(self) -> None:
+        """Start the operations."""
+        self.repeat()
+
+
+@dataclass(frozen=True)
 class Queued:
     """Blocks that were queued one after another.
 
@@ -118,7 +139,8 @@ class Machine(ABC):
     def record(self, steps: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
         """Run steps once, and return for each a function that repeats it: the same operations on the same tensors.
 
-        Temporary tensors of a step are its own until it ends; the steps share the memory for them.
+        The function keeps the step, and so the tensors that it holds. Temporary tensors of a step are its own until it
+        ends; the steps share the memory for them.
         """
 
     def times_us(
@@ -249,7 +271,7 @@ class CudaMachine(Machine):
         pool = torch.cuda.graph_pool_handle()
         return [self._capture(step, pool) for step in steps]
 
-    def _capture(self, step: Callable[[], None], pool: "_POOL_HANDLE | None" = None) -> Callable[[], None]:
+    def _capture(self, step: Callable[[], None], pool: "_POOL_HANDLE | None" = None) -> Recording:
         import torch
 
         graph = torch.cuda.CUDAGraph()
@@ -260,7 +282,7 @@ class CudaMachine(Machine):
                 step()
             finally:
                 graph.capture_end()
-        return graph.replay
+        return Recording(graph.replay, step)
 
     def start(self, block: Block) -> Callable[[], float]:
         assert block.events is not None

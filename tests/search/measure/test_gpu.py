@@ -17,6 +17,7 @@ from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.jobs import complete, make_job
 from tilescout.search.engines.local import LocalEngine
+from tilescout.search.measure.machine import CudaMachine
 from tilescout.search.measure.measurement import Status
 from tilescout.search.measure.process import MeasuringProcess
 from tilescout.search.measure.protocol import Objective, ProtocolOptions
@@ -240,6 +241,25 @@ torch.zeros(1, device="cuda")
 sms = torch.cuda.get_device_properties(0).multi_processor_count
 print(json.dumps([sms, {blocks: max_active_clusters(blocks, 0) for blocks in (1, 2, 4, 8)}]))
 """
+
+
+def test_a_recorded_step_writes_no_memory_that_others_were_given() -> None:
+    import torch
+
+    machine = CudaMachine(0)
+
+    def step_that_fills_memory_of_its_own() -> Callable[[], None]:
+        memory = torch.empty(2**19, dtype=torch.uint8, device="cuda")
+
+        def fill() -> None:
+            memory.fill_(7)
+
+        return fill
+
+    [repeat] = machine.record([step_that_fills_memory_of_its_own()])
+    others = [torch.zeros(128, dtype=torch.int32, device="cuda") for _ in range(2**12)]  # 2 MiB, as small as offsets
+    repeat()
+    assert not torch.stack(others).any()
 
 
 def test_clusters_fill_the_gpu_but_for_what_is_left_over() -> None:

@@ -1,11 +1,13 @@
 """Verification sees wrong results, whatever the kernel before left behind."""
 
 import math
+import weakref
+from contextlib import nullcontext
 
 import pytest
 import torch
 
-from tilescout.search.measure.machine import HostMachine
+from tilescout.search.measure.machine import CudaMachine, HostMachine
 from tilescout.search.measure.verification import Case, Verifier, WrongResultError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.workloads import Tensors, load_workload
@@ -61,3 +63,34 @@ def test_an_element_right_beside_the_output_is_in_a_guard_band(text: str, offset
     case.find(findings)
     with pytest.raises(WrongResultError, match="outside its output"):
         case.check(*findings.tolist())
+
+
+class Graph:
+    """A CUDA graph as far as the machine uses one, which knows nothing of what was recorded."""
+
+    def capture_begin(self, *_: object, **__: object) -> None:
+        pass
+
+    def capture_end(self) -> None:
+        pass
+
+    def replay(self) -> None:
+        pass
+
+
+def test_a_recorded_step_keeps_the_memory_that_its_graph_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Memory:
+        def write(self) -> None:
+            pass
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    machine = object.__new__(CudaMachine)  # no stream, no device
+    monkeypatch.setattr(machine, "_capturing", None, raising=False)
+    memory = Memory()
+    held, repeat = weakref.ref(memory), machine._capture(memory.write)
+    del memory
+    assert held() is not None
+    repeat()
+    del repeat
+    assert held() is None
