@@ -4,8 +4,9 @@ import contextlib
 import io
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tilescout.spaces.errors import TilescoutError, one_line
@@ -83,10 +84,13 @@ def form_of(problem: GemmProblem, device: "torch.device") -> Callable[..., "torc
     return form
 
 
-def tune_by(backend: str, problem: GemmProblem, inputs: Tensors) -> Tuned:
+def tune_by(
+    backend: str, problem: GemmProblem, inputs: Tensors, settings: Mapping[str, Any] = MappingProxyType({})
+) -> Tuned:
     """Compile a problem with TorchInductor, which may choose among the candidates of one backend alone.
 
-    Its caches are not used, so that the seconds are those of a first time.
+    Its caches are not used, so that the seconds are those of a first time. Settings are further ones of TorchInductor's
+    configuration, by name; one that this torch does not have is left out.
 
     Raises
     ------
@@ -101,6 +105,7 @@ def tune_by(backend: str, problem: GemmProblem, inputs: Tensors) -> Tuned:
         "max_autotune_gemm_backends": backend,
         "autotune_fallback_to_aten": False,
         "force_disable_caches": True,
+        **settings,
     }
     known = torch._inductor.config.get_config_copy()
     options = {name: value for name, value in options.items() if name in known}  # names come and go with releases

@@ -93,6 +93,11 @@ PROBLEMS = (
     *("512x1024x4096:bf16:bias+gelu", "1024x4096x4096:e4m3-bf16"),
 )
 INDUCTOR = {"Triton": "TRITON", "CUTLASS": "CUTLASS", "CuteDSL": "CUTEDSL", "NVGEMM": "NVGEMM"}
+CUTLASS_KERNELS = "warpspecialized_(cooperative|pingpong)_epi_tma"
+"""Kernels of CUTLASS's generator that TorchInductor is given, as its own configuration names those for large products:
+20 of the 66 in bf16. nvcc takes some 40 s of a core for each."""
+Inductor = tuple[str, Mapping[str, Any]]
+"""A backend of TorchInductor's, and settings of its configuration."""
 TIMED, KEPT = 10, 4  # of the operators: by TorchInductor, and by our ranker
 OTHERS = ("quack_sm90", "cutlass_operators")
 SCREENED = 12  # that are timed in pairs, of those that were screened
@@ -261,7 +266,7 @@ def raced(
     store: Path,
     absent: dict[tuple[str, str], str],
     seed: int,
-    others: bool = True,
+    inductor: Mapping[str, Inductor],
 ) -> dict[str, Any]:
     """The race of all that there is for a problem, with TorchInductor's kernels, tuned here; ready for JSON."""
     import torch
@@ -286,13 +291,13 @@ def raced(
         launches[who] = worker.load(
             make_job(template, entrant.configuration, artifact, problem, bench.library_us, CHAINS)
         )
-    for who, backend in INDUCTOR.items() if others else ():
+    for who, (backend, settings) in inductor.items():
         known = (backend, problem.signature)
         if known in absent:
             rows[who] = {"error": absent[known]}
             continue
         try:
-            tuned = tune_by(backend, problem, inputs)
+            tuned = tune_by(backend, problem, inputs, settings)
             bench.verify(tuned.launch_into, edge=False)
             rows[who], launches[who] = tuned.to_dict(), tuned.launch
         except NoBackendError as error:
@@ -329,9 +334,24 @@ class Asked:
     screen: float
     seconds: float
     others: bool
+    cutlass: Path | None
     device: str
     seed: int
     store: Path
+
+    @property
+    def inductor(self) -> dict[str, Inductor]:
+        """The backends of TorchInductor that take part."""
+        if not self.others:
+            return {}
+        settings: dict[str, Mapping[str, Any]] = {}
+        if self.cutlass is not None:
+            folder = str(self.cutlass.resolve())
+            settings["CUTLASS"] = {
+                "cutlass.cutlass_dir": folder,
+                "cutlass.cutlass_op_allowlist_regex": CUTLASS_KERNELS,
+            }
+        return {who: (backend, settings.get(backend, {})) for who, backend in INDUCTOR.items()}
 
     def parsed(self) -> list[GemmProblem]:
         """The problems, without repeats."""
@@ -362,6 +382,12 @@ class Asked:
 )
 @click.option(
     "--others/--no-others", default=True, show_default=True, help="Also TorchInductor's, Quack's and the operators."
+)
+@click.option(
+    "--cutlass",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="CUTLASS's sources, with python/cutlass_library and include/, for TorchInductor's CUTLASS; nvcc is needed.",
 )
 @device_option
 @seed_option
@@ -413,7 +439,7 @@ def _run_all(
             try:
                 if asked.screen and not isinstance(cublaslt, str):
                     entrants[OF_ALL] = best_of_all(worker.machine, cublaslt, problem, asked.screen, asked.seed)
-                one = raced(worker, problem, entrants, asked.store, absent, asked.seed, asked.others)
+                one = raced(worker, problem, entrants, asked.store, absent, asked.seed, asked.inductor)
             except (TilescoutError, RuntimeError) as error:
                 say(f"{problem}: {one_line(error)}")
                 continue

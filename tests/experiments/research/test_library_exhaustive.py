@@ -132,7 +132,7 @@ def test_inductor_compiles_by_one_backend_or_says_that_it_can_not() -> None:
 def test_what_backends_found_races_and_what_is_absent_is_said(
     host_library: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backends, "INDUCTOR", {"ATen": "ATEN", "Other": "OTHER"})
+    inductor: dict[str, backends.Inductor] = {"ATen": ("ATEN", {"no such setting": 1}), "Other": ("OTHER", {})}
     monkeypatch.setitem(templates._BUILT_IN, "compared_gemm", "fake_cublaslt:COMPARED")
     with LocalEngine(host_library.COMPARED, artifacts(tmp_path), ["cpu"], options=LIVE_CHAINS) as engine:
         engines: dict[str, Engine | str] = {"gemm_sm90": engine, "cublaslt": "not in this test"}
@@ -142,7 +142,7 @@ def test_what_backends_found_races_and_what_is_absent_is_said(
     absent = {("OTHER", PROBLEM.signature): "not in this torch"}
 
     entrants |= {"Quack": "not installed"}
-    found = backends.raced(Worker("cpu"), PROBLEM, entrants, tmp_path, absent, 0)
+    found = backends.raced(Worker("cpu"), PROBLEM, entrants, tmp_path, absent, 0, inductor)
 
     rows = found["rows"]
     assert rows[OURS]["speed"]["value"] > 0
