@@ -40,17 +40,18 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
     UsageError
         If the problems have less than a trial each.
     """
-    assert asked.suite is not None
+    suite = asked.suite
+    assert suite is not None
     from tilescout.search.tracking import MlflowTracker, Opening, SuiteInfo, SuiteRun, default_store
 
     check_device(asked.device)
     if asked.sampler is not None:
         check_sampler(asked.sampler)
     template = named_template(asked.space, asked.table)
-    problems = suite_problems(template, asked.suite, asked.signature)
+    problems = suite_problems(template, suite, asked.signature)
     if asked.trials is not None and asked.trials < len(problems):
         raise click.UsageError(
-            f"--trials {asked.trials} is for all {len(problems)} problems of {asked.suite}, and each has its default "
+            f"--trials {asked.trials} is for all {len(problems)} problems of {suite}, and each has its default "
             f"tried: give at least {len(problems)}"
         )
     uri, root = (asked.mlflow_uri, None) if asked.mlflow_uri else default_store(asked.store)
@@ -70,7 +71,6 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
                 options=asked.live,
             )
         )
-        _LOG.info("%s", engine.provenance.description)
         sampler = asked.sampler or chosen_sampler(template, engine.device, asked.settings)
         options = TuneOptions(
             sampler,
@@ -82,27 +82,32 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
             library_kernels=asked.library_kernels,
             peers=asked.peers,
         )
-        about = SuiteInfo(
-            asked.suite, template.name, engine.device.name, make_sampler(sampler).label, options.seed, len(problems),
-            engine.provenance.description, engine.objective,
-        )  # fmt: skip
         opening = stack.enter_context(Opening(uri))
         bars.update(task, total=options.budget.trials)
 
+        @cache  # what measures takes a second to be ready, in which the searches begin
+        def say_source() -> None:
+            _LOG.info("%s", engine.provenance.description)
+
         @cache  # `tune_suite` makes one tracker at a time
         def run() -> SuiteRun:
+            about = SuiteInfo(
+                suite, template.name, engine.device.name, make_sampler(sampler).label, options.seed,
+                len(problems), engine.provenance.description, engine.objective,
+            )  # fmt: skip
             return stack.enter_context(SuiteRun(uri, root, about, asked.resume, opening))
 
         def make_tracker(info: StudyInfo, run_id: str | None) -> MlflowTracker:
             return MlflowTracker(uri, root, info, run_id, suite=run().run_id, opening=opening)
 
         def show(problem: Problem, trial: TrialRecord) -> None:
+            say_source()
             bars.update(task, advance=1, description=str(problem))
 
         def say(problem: Problem, phase: str) -> None:
             bars.update(task, description=f"{problem}: {phase.partition(';')[0]}")
 
-        title = f"{template.name}, suite {asked.suite}, on {engine.device.name}"
+        title = f"{template.name}, suite {suite}, on {engine.device.name}"
 
         def answer(results: list[StudyResult]) -> None:
             bars.update(task, description=why_ended(results, options.budget))

@@ -215,6 +215,7 @@ class CompilePool(Closing):
         self.template, self.signature, self.arch, self.store, self.options = template, signature, arch, store, options
         self._forks: ForkPool | None = None
         self._compiling: dict[str, Shared[Artifact | CompileFailure]] = {}
+        self._later: dict[str, Future[None]] = {}  # those of them that let all others go first
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -228,7 +229,9 @@ class CompilePool(Closing):
             return []
         return self.store.configurations(ArtifactKey.of(self.template, Configuration(()), signature, self.arch))
 
-    def submit(self, configuration: Configuration, signature: str | None = None) -> "Future[Artifact | CompileFailure]":
+    def submit(
+        self, configuration: Configuration, signature: str | None = None, *, later: bool = False
+    ) -> "Future[Artifact | CompileFailure]":
         """Compile a configuration unless the store has it, or it is being compiled.
 
         Parameters
@@ -237,6 +240,8 @@ class CompilePool(Closing):
             The knob values.
         signature
             For problems of another signature than the pool's.
+        later
+            Begin when nothing else waits for a compiler, or once it is submitted again without this.
 
         Returns
         -------
@@ -247,6 +252,8 @@ class CompilePool(Closing):
         key = ArtifactKey.of(self.template, configuration, signature or self.signature, self.arch)
         with self._lock:
             if (compiling := self._compiling.get(key.digest)) is not None and (joined := compiling.wait()) is not None:
+                if not later and (waiting := self._later.pop(key.digest, None)) is not None:
+                    self._started().hurry(waiting)
                 return joined
             result: Future[Artifact | CompileFailure] = Future()
             if (stored := self.store.find(key)) is not None:
@@ -261,11 +268,16 @@ class CompilePool(Closing):
             shared = self._compiling[key.digest] = Shared(result)
             wanted = shared.wait()
             assert wanted is not None
+            arguments = {"configuration": dict(key.configuration), "signature": key.signature}
+            task = self._started().submit(arguments, self.options.timeout, later)
+            if later:
+                self._later[key.digest] = task
 
         def finish(task: "Future[None]") -> None:
             with self._lock:
                 if self._compiling.get(key.digest) is shared:
                     del self._compiling[key.digest]
+                    self._later.pop(key.digest, None)
             if task.cancelled():
                 result.cancel()
             if not result.set_running_or_notify_cancel():
@@ -275,8 +287,6 @@ class CompilePool(Closing):
             except Exception as error:  # the caller's, as of any future
                 result.set_exception(error)
 
-        arguments = {"configuration": dict(key.configuration), "signature": key.signature}
-        task = self._started().submit(arguments, self.options.timeout)
         task.add_done_callback(finish)
         result.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
         return wanted

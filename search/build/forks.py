@@ -70,6 +70,19 @@ class ForkDiedError(Exception):
         self.exitcode, self.seconds = exitcode, seconds
 
 
+@dataclass
+class _Waiting:
+    """A task that is not finished, what hears of it, and whether all others go before it."""
+
+    task: Task
+    timeout: float
+    future: "Future[None]"
+    later: bool
+
+    def message(self, number: int) -> dict[str, Any]:
+        return {"number": number, "task": self.task, "timeout": self.timeout, "later": self.later}
+
+
 class ForkPool(Closing):
     """Runs a function in children of one warm process, some at a time.
 
@@ -104,7 +117,7 @@ class ForkPool(Closing):
         self._standby = standby
         self._lock = threading.Lock()
         self._warm: _Warm | None = None
-        self._waiting: dict[int, tuple[Task, float, Future[None]]] = {}
+        self._waiting: dict[int, _Waiting] = {}
         self._count = 0
         self._fruitless = 0  # warm processes that ended without having finished anything
         self._closed = False
@@ -114,7 +127,7 @@ class ForkPool(Closing):
         with self._lock:
             self._started()
 
-    def submit(self, task: Task, timeout: float) -> "Future[None]":
+    def submit(self, task: Task, timeout: float, later: bool = False) -> "Future[None]":
         """Run the function with a task.
 
         Cancelling the future, at any time, drops the task or kills its child.
@@ -125,6 +138,8 @@ class ForkPool(Closing):
             A JSON object.
         timeout
             Seconds after which the child is killed.
+        later
+            Start it only when no other waits, unless `hurry` is called.
 
         Returns
         -------
@@ -138,10 +153,18 @@ class ForkPool(Closing):
                 raise RuntimeError("the pool was closed")
             self._count += 1
             number = self._count
-            self._waiting[number] = task, timeout, future
-            self._started().send({"number": number, "task": task, "timeout": timeout})
+            self._waiting[number] = waiting = _Waiting(task, timeout, future, later)
+            self._started().send(waiting.message(number))
         future.add_done_callback(lambda done: self._cancel(number) if done.cancelled() else None)
         return future
+
+    def hurry(self, future: "Future[None]") -> None:
+        """Have a task that was submitted for later wait no longer than any other."""
+        with self._lock:
+            for number, waiting in self._waiting.items():
+                if waiting.future is future and waiting.later:
+                    waiting.later = False
+                    self._started().send({"hurry": number})
 
     def close(self) -> None:
         """Kill all processes; the futures of tasks that are not finished are cancelled."""
@@ -151,9 +174,9 @@ class ForkPool(Closing):
             waiting, self._waiting = self._waiting, {}
         if warm is not None:
             warm.end()
-        for _, _, future in waiting.values():
-            if future.cancel():
-                future.set_running_or_notify_cancel()
+        for each in waiting.values():
+            if each.future.cancel():
+                each.future.set_running_or_notify_cancel()
 
     def _started(self) -> "_Warm":
         if self._warm is None:
@@ -168,14 +191,15 @@ class ForkPool(Closing):
     def _answered(self, answer: Mapping[str, Any]) -> None:
         with self._lock:
             self._fruitless = 0
-            _, timeout, future = self._waiting.pop(answer["number"], (None, 0.0, None))
-        if future is None or not future.set_running_or_notify_cancel():
+            waiting = self._waiting.pop(answer["number"], None)
+        if waiting is None or not waiting.future.set_running_or_notify_cancel():
             return
+        future = waiting.future
         if "error" in answer:
             kind, message = answer["error"]
             future.set_exception(_ERRORS.get(kind, BuildError)(message))
         elif answer["timed_out"]:
-            future.set_exception(ForkTimeoutError(timeout))
+            future.set_exception(ForkTimeoutError(waiting.timeout))
         elif answer["exitcode"]:
             future.set_exception(ForkDiedError(answer["exitcode"], answer["seconds"]))
         else:
@@ -194,11 +218,11 @@ class ForkPool(Closing):
                 lost, self._waiting = list(self._waiting.values()), {}
             elif self._waiting:
                 _LOG.warning("%s: starting another", message)
-                for number, (task, timeout, _) in self._waiting.items():
-                    self._started().send({"number": number, "task": task, "timeout": timeout})
-        for _, _, future in lost:
-            if future.set_running_or_notify_cancel():
-                future.set_exception(BuildError(f"{message}, {_STARTS} times in a row"))
+                for number, waiting in self._waiting.items():
+                    self._started().send(waiting.message(number))
+        for each in lost:
+            if each.future.set_running_or_notify_cancel():
+                each.future.set_exception(BuildError(f"{message}, {_STARTS} times in a row"))
 
 
 _Target = tuple[Callable[[], None], Callable[[Task], None], int, int]
@@ -313,11 +337,12 @@ def serve(asked: Connection, work: Callable[[Task], None], processes: int) -> No
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     told = _told_to_end()
     queue: deque[Mapping[str, Any]] = deque()
+    later: deque[Mapping[str, Any]] = deque()
     children: dict[Connection, _Child] = {}
     try:
         while True:
-            while queue and len(children) < processes:
-                message = queue.popleft()
+            while (queue or later) and len(children) < processes:
+                message = (queue or later).popleft()
                 try:
                     child = _fork(message, work, asked)
                 except OSError as error:  # no memory, or too many processes
@@ -336,9 +361,13 @@ def serve(asked: Connection, work: Callable[[Task], None], processes: int) -> No
                     continue
                 message = json.loads(asked.recv_bytes(MESSAGE_BYTES))
                 if "task" in message:
-                    queue.append(message)
+                    (later if message["later"] else queue).append(message)
                     continue
-                queue = deque(waiting for waiting in queue if waiting["number"] != message["cancel"])
+                if "hurry" in message:
+                    queue.extend(_taken(later, message["hurry"]))
+                    continue
+                for waiting in (queue, later):
+                    _taken(waiting, message["cancel"])
                 for child in [each for each in children.values() if each.number == message["cancel"]]:
                     _reap(children.pop(child.answers))
             now = time.monotonic()
@@ -350,6 +379,14 @@ def serve(asked: Connection, work: Callable[[Task], None], processes: int) -> No
     finally:
         for child in children.values():
             child.kill()
+
+
+def _taken(waiting: deque[Mapping[str, Any]], number: int) -> list[Mapping[str, Any]]:
+    """The message of this number, taken out of those that wait; none if it does not wait there."""
+    found = [message for message in waiting if message["number"] == number]
+    for message in found:
+        waiting.remove(message)
+    return found
 
 
 def _told_to_end() -> Connection:

@@ -238,6 +238,10 @@ class Engine(Closing):
         Every call gets a future of its own. Cancelling it gives the kernel up, unless another call waits for it.
         """
 
+    def expect(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
+        """Compile what is likely to be asked for, where nothing that was asked for waits; see `compile`."""
+        return self.compile(configuration, signature)
+
     @abstractmethod
     def prepare(self, gpu: int, problem: Problem) -> "Future[float]":
         """Set a problem up on a GPU and take the library's steady time, in µs."""

@@ -107,7 +107,7 @@ class Evaluator(Closing):
 
     def expect(self, index: int) -> None:
         """Start compiling a configuration that is likely to be submitted; if it never is, nothing hears of it."""
-        self._expected.append(self.engine.compile(self.space[index], self.problem.signature))
+        self._expected.append(self.engine.expect(self.space[index], self.problem.signature))
 
     def submit(self, index: int, incumbent: float | None = None) -> None:
         """Start trying the configuration with this index in `space`.

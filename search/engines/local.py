@@ -148,6 +148,9 @@ class LocalEngine(Engine):
     def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
         return self._pool.submit(configuration, signature)
 
+    def expect(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
+        return self._pool.submit(configuration, signature, later=True)
+
     def prepare(self, gpu: int, problem: Problem) -> "Future[float]":
         workload, options = self.template.workload, self.options.protocol
         return self._on(gpu, lambda process: process.prepare(workload, str(problem), options))

@@ -107,6 +107,11 @@ class Machine(ABC):
     def synchronize(self) -> None:
         """Wait for all launches; raise if one failed."""
 
+    @property
+    @abstractmethod
+    def used(self) -> float:
+        """The share of its memory that is in use, by whatever process."""
+
     @abstractmethod
     def release(self) -> None:
         """Give memory that is no longer used back to the device."""
@@ -241,6 +246,13 @@ class CudaMachine(Machine):
 
         torch.cuda.synchronize(self.device)
 
+    @property
+    def used(self) -> float:
+        import torch
+
+        free, total = torch.cuda.mem_get_info(self.device)
+        return 1 - free / total
+
     def release(self) -> None:
         import torch
 
@@ -356,6 +368,10 @@ class HostMachine(Machine):
 
     def synchronize(self) -> None:
         pass
+
+    @property
+    def used(self) -> float:
+        return 0.0
 
     def release(self) -> None:
         pass

@@ -75,25 +75,32 @@ class Job:
         return cls(**{**record, "options": ProtocolOptions.from_dict(record["options"])})
 
 
+_KEPT = 4
+"""Problems that stay set up: searches of several take turns, and setting one up takes up to a second."""
+
+
 class Worker:
-    """The state of a measuring process: its device, and the bench of the last problem."""
+    """The state of a measuring process: its device, and the benches of the last problems."""
 
     def __init__(self, device: str) -> None:
         self.machine: Machine = make_machine(device)
         load_runtime_libraries()
-        self._bench: tuple[tuple[str, str, ProtocolOptions], Bench] | None = None
+        self._benches: dict[tuple[str, str, ProtocolOptions], Bench] = {}  # the one that was used last comes last
         self._edge_errors: dict[str, float] = {}  # of the libraries (by checksum) that passed on the edge problem
 
     def bench(self, workload: str, problem: str, options: ProtocolOptions, library_us: float | None) -> Bench:
-        """The problem set up; kept until another, or another protocol, is asked for."""
+        """The problem set up; kept until `_KEPT` others were asked for, or half of the device's memory is in use."""
         asked = (workload, problem, options)
-        if self._bench is None or self._bench[0] != asked:
-            self._bench = None  # frees the old operands before the new ones are made
-            self.machine.release()
+        bench = self._benches.pop(asked, None)
+        if bench is None:
+            # The operands of the oldest go before new ones are made.
+            while self._benches and (len(self._benches) >= _KEPT or self.machine.used > 0.5):
+                del self._benches[next(iter(self._benches))]
+                self.machine.release()
             found = load_workload(workload)
-            made = Bench(self.machine, found, found.problem.parse(problem), options, library_us)
-            self._bench = (asked, made)
-        return self._bench[1]
+            bench = Bench(self.machine, found, found.problem.parse(problem), options, library_us)
+        self._benches[asked] = bench
+        return bench
 
     def measure(self, job: Job) -> Measurement:
         """Verify and time one kernel; every failure but the death of the process becomes the measurement."""

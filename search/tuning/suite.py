@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Container, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 
 import optuna
@@ -26,6 +27,10 @@ from tilescout.spaces.problems import Problem
 SLICE = 32
 """Trials that a search has a GPU for: a problem takes a second to set up on it, and a trial some 30 ms. Most guided
 searches end by themselves in less."""
+
+SEATS = 3
+"""Searches that share a GPU where kernels are compiled. A kernel takes 30 times as long to compile as to measure: one
+search alone leaves the GPU idle. Each has its problem set up on it, which takes memory."""
 
 
 class SuiteInterrupted(KeyboardInterrupt):
@@ -57,7 +62,8 @@ def tune_suite(
     GPU time goes, a slice of trials at a time, to the problem whose next trial is expected to gain the most a second:
     see `Claim.rank`. A sampler that learns from other problems has their trials, as of their last turns. A search ends
     by itself where its sampler says so, and its share goes to the others; each ends with its race. With one GPU and a
-    table, the same seed gives the same trials. What a search tries next is compiled before its turn.
+    table, the same seed gives the same trials. Where kernels are compiled, a few searches share a GPU, and what a
+    search tries next is compiled before its turn.
 
     Parameters
     ----------
@@ -90,9 +96,10 @@ def tune_suite(
     if not isinstance(options.sampler, str | type):
         raise SamplerError("the searches of a suite need a sampler each: give a name or a class, not an object")
     learns = find_sampler(options.sampler).learns_from_others
-    turns = Turns(len(problems), engine.gpus, options.budget, slice)
+    turns = Turns(len(problems), engine.gpus, options.budget, slice, SEATS if engine.measures_anew else 1)
     answers = _Answers(len(problems))
     lock, making = threading.Lock(), threading.Lock()
+    expecting = threading.Lock()  # one search at a time says what it tries first: compilers begin with the first's
     known: dict[int, OtherTrials] = {}  # by the problem's number, as of its last turn
 
     def make_one(info: StudyInfo, run_id: str | None) -> Tracker:
@@ -120,9 +127,14 @@ def tune_suite(
         if learns:
             asked = replace(asked, settings={**options.settings, "others": others})
         try:
-            with Evaluator(engine, problems[number], []) as evaluator:
+            with ExitStack() as stack:
+                expected = stack.enter_context(ExitStack())
+                expected.enter_context(expecting)
+                turns.go_on()
+                evaluator = stack.enter_context(Evaluator(engine, problems[number], []))
 
                 def begin() -> None:
+                    expected.close()
                     part.begin()
                     evaluator.move(part.gpu)
 

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from tilescout.search.tuning.loop import Budget
@@ -50,10 +51,13 @@ class StoppedError(KeyboardInterrupt):
 
 
 class Turns:
-    """Hands GPUs to searches in threads, one search to a GPU, within a budget that they share.
+    """Hands GPUs to searches in threads, within a budget that they share.
 
-    A GPU that is free goes to the best claim once every search that does not run has made one: with one GPU, who is
-    next does not depend on which thread is faster.
+    With one seat a GPU is one search's at a time. It goes to the best claim once every search that does not run has
+    made one: with one GPU, who is next does not depend on which thread is faster.
+
+    With several seats as many searches share a GPU: while one of them waits for a compiler, it measures for another. A
+    seat that is free goes to the best claim that there is; none has a second turn before all have had their first.
 
     Parameters
     ----------
@@ -63,13 +67,16 @@ class Turns:
         Of all searches together. Each has a trial for its default, also where that exceeds the budget.
     slice
         Trials of a turn at most. The first turn of a search is its even part of the budget's trials, if that is less.
+    seats
+        Searches that may have a GPU at the same time.
     """
 
-    def __init__(self, searches: int, gpus: int, budget: Budget, slice: int) -> None:
+    def __init__(self, searches: int, gpus: int, budget: Budget, slice: int, seats: int = 1) -> None:
         self._budget, self._slice = budget, slice
-        self._searches = searches
+        self._searches, self._alone = searches, seats == 1
         self._begun: set[int] = set()  # those that had a turn
-        self._free = list(range(gpus))
+        self._gone: set[int] = set()  # those that left
+        self._free = list(range(gpus)) * seats
         self._idle = searches  # those that run no turn
         self._claims: dict[int, Claim] = {}
         self._granted: dict[int, Turn] = {}
@@ -113,6 +120,7 @@ class Turns:
         """Leave for good, with what was found, from within a turn or without one."""
         with self._changed:
             self._known[search] = claim
+            self._gone.add(search)
             if turn is not None:
                 self._free.append(turn.gpu)
                 self._promised.pop(search, None)
@@ -138,8 +146,8 @@ class Turns:
             raise StoppedError
 
     def _grant(self) -> None:
-        while self._free and self._claims and len(self._claims) == self._idle:
-            search = min(self._claims, key=lambda each: (self._claims[each].rank(), each))
+        while self._free and (claiming := self._claiming()):
+            search = min(claiming, key=lambda each: (self._claims[each].rank(), each))
             claim = self._claims.pop(search)
             # Where it was before, its problem is still set up.
             last = self._last.get(search)
@@ -153,6 +161,13 @@ class Turns:
             self._known[search] = claim
             self._idle -= 1
             self._changed.notify_all()
+
+    def _claiming(self) -> Collection[int]:
+        """The searches among which a GPU is handed out now."""
+        if self._alone:
+            return self._claims if len(self._claims) == self._idle else ()
+        new = self._claims.keys() - self._begun
+        return new if len(self._begun | self._gone) < self._searches else self._claims
 
     def _trials(self, search: int) -> int:
         """Trials that the budget has for a turn: at least the default in the first one."""

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,7 @@ class GuidedSampler(SpaceSampler):
         self._kernels: dict[tuple[float, ...], Kernel] = {}  # the last that was fitted
         self._stored: Indices = np.empty(0, dtype=np.int64)  # what costs no compiling
         self._seen: dict[tuple[bytes, bytes], tuple[Indices, Floats, Floats]] = {}  # what was last foreseen
+        self._seen_beside: Sequence[OtherTrials] = ()  # what was known of other problems then
 
     @property
     def about(self) -> "_About":
@@ -223,10 +225,14 @@ class GuidedSampler(SpaceSampler):
     def _foreseen(self, known: "_Known", free: Indices, rng: np.random.Generator) -> tuple[Indices, Floats, Floats]:
         """The candidates, and the mean and standard deviation of their values.
 
-        Proposals are asked for twice where their kernels are compiled ahead: of the same history, they are the same.
-        Without a prior candidates are drawn, and with other problems' trials the posterior changes by those.
+        Proposals are asked for twice where their kernels are compiled ahead: of the same history, and of the same
+        trials of other problems, they are the same. Without a prior candidates are drawn.
         """
-        again = self._seen if known.prior is not None and self._others is None else {}
+        again = self._seen if known.prior is not None else {}
+        others = list(self._others()) if self._others is not None else []
+        if any(one is not other for one, other in zip_longest(others, self._seen_beside)):
+            again.clear()
+            self._seen_beside = others
         key = (known.history.key, hashlib.sha256(free.data).digest())
         if key not in again:
             about = self.about

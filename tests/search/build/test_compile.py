@@ -241,6 +241,25 @@ def test_a_kernel_that_nobody_wants_any_more_is_not_compiled(
     assert len([path for path in files(store) if path.name == "artifact.json"]) == 1
 
 
+def test_what_is_only_likely_to_be_wanted_is_compiled_last_until_it_is_wanted(
+    open_pool: Callable[..., CompilePool], children: Callable[[], set[int]]
+) -> None:
+    before, built = children(), list[str]()
+    with open_pool(CompileOptions(processes=1)) as pool:
+        begun = pool.submit(plain("compiler_hangs"))
+        wait_until(lambda: len(children() - before) == 2)
+        likely = [pool.submit(plain(repeats=repeats), later=True) for repeats in (2, 4)]
+        wanted = [pool.submit(plain()), pool.submit(plain(repeats=4))]
+        for name, future in zip(("likely", "joined", "wanted", "again"), [*likely, *wanted], strict=True):
+            future.add_done_callback(lambda _, name=name: built.append(name))  # type: ignore[misc]
+        begun.cancel()
+        assert all(isinstance(each.result(timeout=60), Artifact) for each in (*likely, *wanted))
+        wait_until(lambda: len(built) == 4)
+
+    assert built[0] == "wanted"
+    assert built[-1] == "likely"
+
+
 def test_a_killed_warm_process_costs_no_kernel_and_is_told_of(
     open_pool: Callable[..., CompilePool], children: Callable[[], set[int]], caplog: pytest.LogCaptureFixture
 ) -> None:

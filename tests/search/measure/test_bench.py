@@ -117,7 +117,7 @@ def worker(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> Worker:
 
 def set_up(worker: Worker, options: ProtocolOptions = OPTIONS) -> Bench:
     """The problem, set up anew."""
-    worker._bench = None
+    worker._benches.clear()
     bench = worker.bench("timed", str(PROBLEM), options, None)
     assert isinstance(bench, Bench)
     return bench
@@ -388,7 +388,7 @@ def test_a_default_that_is_the_best_by_one_percent_stays_the_answer(worker: Work
 
 def test_a_known_library_time_scales_the_times_and_not_the_ratios(worker: Worker, timed: Timed) -> None:
     timed.set(0, [220.0])
-    worker._bench = None
+    worker._benches.clear()
     measurement = worker.measure(replace(timed.job(0), library_us=100.0))
 
     assert measurement.timing is not None

@@ -22,6 +22,7 @@ from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStor
 from tilescout.search.build.compilers import build
 from tilescout.search.build.loading import load_library
 from tilescout.search.engines.jobs import make_job
+from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.process import MeasuringProcess, WorkerLostError
 from tilescout.search.measure.protocol import ProtocolOptions
@@ -237,13 +238,25 @@ def test_an_artifact_is_verified_on_the_edge_problem_once(build_plain: BuildPlai
 
 
 @pytest.mark.parametrize("single_us", [0.0, 1e9], ids=["one launch", "blocks"])
-def test_the_operands_of_a_problem_go_when_another_is_set_up(single_us: float) -> None:
+def test_the_operands_of_a_problem_go_when_some_others_are_set_up(
+    single_us: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker, options = Worker("cpu"), ProtocolOptions(heating_us=1000.0, single_us=single_us)
+
+    def set_up(problem: str) -> weakref.ref[Bench]:
+        return weakref.ref(worker.bench("tilescout.spaces.gemm:Gemm", problem, options, None))
+
     gc.disable()  # what only it can free would lie beside the operands of the next problem
     try:
-        gone = weakref.ref(worker.bench("tilescout.spaces.gemm:Gemm", "64x64x64", options, None))
-        worker.bench("tilescout.spaces.gemm:Gemm", "72x64x64", options, None)
-        assert gone() is None
+        first, second = (set_up(problem) for problem in ("64x64x64", "72x64x64"))
+        assert set_up("64x64x64")() is first()  # now the second is the one that was not asked for longest
+        for problem in ("80x64x64", "88x64x64", "96x64x64"):
+            set_up(problem)
+        assert first() is not None
+        assert second() is None
+        monkeypatch.setattr(type(worker.machine), "used", 0.6)
+        set_up("104x64x64")
+        assert first() is None
     finally:
         gc.enable()
 

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
@@ -10,8 +12,9 @@ import pytest
 
 from tilescout.costmodel.posterior import Observed
 from tilescout.search.build.artifacts import Artifact, CompileFailure
-from tilescout.search.engines.engine import FEWEST
+from tilescout.search.engines.engine import FEWEST, Task
 from tilescout.search.engines.replay import ReplayEngine
+from tilescout.search.measure.measurement import Measurement
 from tilescout.search.samplers.guided.prior import Prior
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tables.shipped import default_table
@@ -66,13 +69,48 @@ class Noting(ReplayEngine):
         return super().prepare(gpu, problem)
 
 
-def test_what_is_tried_first_is_compiled_before_any_problem_has_the_gpu(table: Table, tmp_path: Path) -> None:
+def test_what_is_tried_first_is_compiled_before_a_problem_has_the_gpu(table: Table, tmp_path: Path) -> None:
     engine = Noting(table)
     tune_suite(engine, PROBLEMS, TuneOptions("guided", 0, Budget(trials=30), tmp_path), slice=5)
 
     first = [engine.asked.index(str(problem)) for problem in PROBLEMS]
-    assert engine.asked[: min(first)] == ["compile"] * 5 * len(PROBLEMS)
+    before = [engine.asked[:at].count("compile") for at in first]
+    assert before[0] >= 5
     assert first == sorted(first)
+    assert all(count >= 5 * number for number, count in enumerate(before, start=1))
+
+
+class Slow(Noting):
+    """Compiles nothing of its first problem's trials until its second problem has been measured."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        self.measured = threading.Event()
+
+    def compile(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
+        compiled = super().compile(configuration, signature)
+        if threading.current_thread().name != "search_0":
+            return compiled
+        held: Future[Artifact | CompileFailure] = Future()
+
+        def hold() -> None:
+            if self.measured.wait(30):
+                held.set_result(compiled.result())
+
+        threading.Thread(target=hold).start()
+        return held
+
+    def measure(self, gpu: int, tasks: Sequence[Task]) -> "Future[list[Measurement]]":
+        if tasks[0].problem == PROBLEMS[1]:
+            self.measured.set()
+        return super().measure(gpu, tasks)
+
+
+def test_the_gpu_measures_for_another_problem_while_one_waits_for_its_compilers(table: Table, tmp_path: Path) -> None:
+    engine = Slow(table)
+    results = tune_suite(engine, PROBLEMS, TuneOptions("guided", 0, Budget(trials=30), tmp_path), slice=5)
+    assert engine.measured.is_set()
+    assert sum(len(result.trials) for result in results) == 30
 
 
 def indices(results: list[StudyResult]) -> list[list[int]]:
