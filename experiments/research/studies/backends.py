@@ -2,7 +2,8 @@
 
     python -m tilescout.experiments.research backends --suite recorded --out backends.json
 
-On every problem these are found, and then race each other and the library in interleaved rounds:
+On every problem these are found, and then race each other and the library in interleaved rounds; cuBLASLt's have a
+race of their own behind it, which tells what `tune cublaslt` left:
 
 - "torch.mm": what every speed is over; TorchInductor calls it ATen
 - "cuBLASLt, best of its list" and "cuBLASLt, tuned": the best of the heuristic's candidates, and of `tune cublaslt`
@@ -44,6 +45,8 @@ from tilescout.experiments.research.backend_rows import (
     CUBLASLT,
     DEFAULT,
     EXPORTED,
+    LEFT,
+    LIBRARIES,
     LIBRARY,
     OF_ALL,
     OF_LIST,
@@ -68,7 +71,7 @@ from tilescout.search.engines.local import LocalEngine
 from tilescout.search.export.decisions import Outcome, best_of, judge
 from tilescout.search.measure.machine import Machine
 from tilescout.search.measure.protocol import VERSION, Objective
-from tilescout.search.measure.race import Estimate, RaceOptions, run_race
+from tilescout.search.measure.race import Estimate, Race, RaceOptions, run_race
 from tilescout.search.measure.worker import Worker
 from tilescout.search.studies.folders import artifacts, studies
 from tilescout.search.studies.records import StudyResult
@@ -307,11 +310,13 @@ def raced(
             rows[who] = {"error": one_line(error)}
     names = list(launches)
 
-    def measure(racing: Sequence[int], rounds: int, pairs: int, at: int) -> NDArray[np.float64]:
-        return bench.race([launches[names[number]] for number in racing], rounds, pairs, at)
+    def run(some: Sequence[str], first: str) -> Race:
+        def measure(racing: Sequence[int], rounds: int, pairs: int, at: int) -> NDArray[np.float64]:
+            return bench.race([launches[some[number]] for number in racing], rounds, pairs, at)
 
-    first = names.index(OURS) if OURS in names else 0
-    race = run_race(range(len(names)), first, measure, RaceOptions(candidates=len(names)), seed)
+        return run_race(range(len(some)), some.index(first), measure, RaceOptions(candidates=len(some)), seed)
+
+    race = run(names, OURS if OURS in names else names[0])
     for number, ratio in race.ratios.items():
         rows[names[number]]["speed"] = asdict(ratio.inverse())
     for who, entrant in entrants.items():
@@ -320,7 +325,16 @@ def raced(
     rows[LIBRARY] = {"seconds": 0.0, "speed": asdict(Estimate(1.0, 1.0, 1.0))}
     if OURS in rows and EXPORTED not in rows:  # nothing was proven, and the library chooses
         rows[EXPORTED] = rows[LIBRARY] | {"the kernel of": LIBRARY}
-    return {"library_us": bench.library_us, "rounds": race.rounds, "rows": rows}
+    told = {"library_us": bench.library_us, "rounds": race.rounds, "rows": rows}
+    theirs = {
+        who: same[each.space, each.configuration] for who in LIBRARIES if isinstance(each := entrants.get(who), Entrant)
+    }
+    if CUBLASLT not in theirs:
+        return told
+    # Where ours lead, these have left the race after a heat, which does not tell a per cent between them.
+    final = run(racers := list(dict.fromkeys(theirs.values())), theirs[CUBLASLT])
+    lead = asdict(final.over_default.inverse())
+    return told | {LEFT: {"fastest": racers[final.winner], "rounds": final.rounds, "over the search's": lead}}
 
 
 @dataclass(frozen=True)

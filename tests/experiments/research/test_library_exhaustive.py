@@ -17,8 +17,12 @@ from rich.console import Console
 from tilescout.experiments.research import screening
 from tilescout.experiments.research.backend_rows import (
     CUBLASLT,
+    DEFAULT,
     EXPORTED,
+    LEFT,
+    LIBRARIES,
     LIBRARY,
+    OF_ALL,
     OF_LIST,
     OURS,
     known_before,
@@ -141,7 +145,7 @@ def test_what_backends_found_races_and_what_is_absent_is_said(
     assert isinstance(entrants[OURS], backends.Entrant)
     absent = {("OTHER", PROBLEM.signature): "not in this torch"}
 
-    entrants |= {"Quack": "not installed"}
+    entrants |= {"Quack": "not installed", OF_ALL: entrants[DEFAULT], CUBLASLT: entrants[OURS]}
     found = backends.raced(Worker("cpu"), PROBLEM, entrants, tmp_path, absent, 0, inductor)
 
     rows = found["rows"]
@@ -158,9 +162,12 @@ def test_what_backends_found_races_and_what_is_absent_is_said(
     assert means["ATen"]["least"] == rows["ATen"]["speed"]["value"]
     assert {OURS, LIBRARY, EXPORTED, "ATen"} <= set(means)
     assert "not installed" in console.export_text()
-    theirs = max(rows[who]["speed"]["value"] for who in (LIBRARY, OF_LIST))
+    theirs = max(rows[who]["speed"]["value"] for who in LIBRARIES)
     assert over[OURS]["least"] == pytest.approx(rows[OURS]["speed"]["value"] / theirs)
     assert over[EXPORTED]["problems"] == 1
+    left = found[LEFT]["over the search's"]
+    assert left["low"] <= left["value"] <= left["high"]
+    assert over[LEFT]["most"] == pytest.approx(left["value"] - 1)
     assert means[OURS]["median benchmarking"] == rows[OURS]["benchmarking"]
 
 
