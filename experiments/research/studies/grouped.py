@@ -232,6 +232,34 @@ class Inductor:
         output.copy_(self(inputs, output))
 
 
+class QuackUser:
+    """Quack's own entry for products of variable m, as its users call it.
+
+    Its autotuner times its list on the inputs of the first call, which is made here, and keeps the fastest.
+
+    Raises
+    ------
+    SpaceError
+        If it is not installed, or fails.
+    """
+
+    def __init__(self, inputs: Tensors) -> None:
+        try:
+            from quack.gemm_interface import gemm
+
+            self._gemm = gemm
+            self(inputs, inputs[0].new_empty((inputs[0].shape[0], inputs[1].shape[1])))
+        except Exception as error:  # whatever it and its compilers raise
+            raise SpaceError(f"Quack: {one_line(error, 200)}") from error
+
+    def __call__(self, inputs: Tensors, output: "torch.Tensor") -> None:
+        """Run it."""
+        a, b, ends = inputs
+        # It wants the 0 before the first end too: it lies there, see tilescout.spaces.grouped.
+        bounds = ends.as_strided((len(ends) + 1,), (1,), ends.storage_offset() - 1)
+        self._gemm(a, b.transpose(1, 2), out=output, cu_seqlens_m=bounds)
+
+
 def by_torch(inputs: Tensors) -> "torch.Tensor":
     """The product by ``torch._grouped_mm``."""
     import torch
@@ -247,7 +275,7 @@ def peers(
     pools: Mapping[str, CompilePool],
     options: ProtocolOptions,
     run: Run,
-    triton: int = 0,
+    tuners: Mapping[str, int],
 ) -> None:
     """Race, on every problem, the default and the fastest of each space, and the peers; keep the result after each."""
     built = {
@@ -277,7 +305,8 @@ def peers(
                 launches[f"{template.name} best"] = min(right, key=lambda one: one[:2])[2]
         del bench
         worker.machine.release()  # there may be no room for the operands of two
-        record |= judged(worker, problem, launches, options, number < triton)
+        asked = [name for name, most in tuners.items() if number < most]
+        record |= judged(worker, problem, launches, options, asked)
         worker.machine.release()
         record["seconds"] = time.perf_counter() - started
         result["problems"][text] = record
@@ -290,12 +319,29 @@ def peers(
     print("speeds over torch._grouped_mm, on draws that nothing was chosen on; in brackets the time over the floor")
 
 
+def by_inductor(inputs: Tensors) -> tuple[Launch, Launch]:
+    """TorchInductor's Triton kernel, and how its result is compared."""
+    compiled = Inductor(inputs)
+    return compiled, compiled.into
+
+
+def by_quack(inputs: Tensors) -> tuple[Launch, Launch]:
+    """Quack's kernel as its autotuner chooses, twice."""
+    tuned = QuackUser(inputs)
+    return tuned, tuned
+
+
+TRITON, QUACK = "Triton by TorchInductor", "Quack by its autotuner"
+TUNERS: Mapping[str, Callable[[Tensors], tuple[Launch, Launch]]] = {QUACK: by_quack, TRITON: by_inductor}
+"""Of others that tune by themselves: a function that has them do so, and returns what is timed and what is checked."""
+
+
 def judged(
     worker: Worker,
     problem: GroupedProblem,
     launches: Mapping[str, Launch],
     options: ProtocolOptions,
-    triton: bool = False,
+    tuners: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Race what was chosen, and other peers, on draws of the routing that nothing was chosen on."""
     import torch
@@ -307,16 +353,21 @@ def judged(
     for launch in launches.values():
         bench.verify(launch, edge=False)
     runners: dict[str, Launch] = {**launches, "cuBLAS by expert": workload.expert_by_expert}
-    if triton:
+    given, seconds = workload.inputs(unseen, torch.Generator(worker.machine.device).manual_seed(0)), {}
+    for name in tuners:
+        started = time.perf_counter()
         try:
-            compiled = Inductor(workload.inputs(unseen, torch.Generator(worker.machine.device).manual_seed(0)))
-            bench.verify(compiled.into, edge=False)
-            runners["Triton by TorchInductor"] = compiled
+            launch, checked = TUNERS[name](given)
+            bench.verify(checked, edge=False)
+            runners[name] = launch
         except (SpaceError, WrongResultError) as error:
-            print(f"{problem}: {error}", flush=True)
+            print(f"{problem}: {name}: {error}", flush=True)
+        seconds[name] = time.perf_counter() - started
+    del given
     ratios = bench.race(list(runners.values()), ROUNDS, PAIRS, seed=0)
     return {
         "judged_on": str(unseen),
+        "tuner_seconds": seconds,
         "judged_us": bench.library_us,
         "floor_us": Roofline.of(unseen, DEVICE).time_us,
         "speedup_over_library": {name: speed(column.tolist()) for name, column in zip(runners, ratios.T, strict=True)},
@@ -370,6 +421,13 @@ def speed(ratios: Sequence[float]) -> dict[str, float]:
     show_default=True,
     help="Have TorchInductor tune its Triton kernels for so many of the problems too.",
 )
+@click.option(
+    "--quack",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Have Quack's own autotuner tune for so many of the problems too.",
+)
 @seed_option
 @store_option
 def main(
@@ -380,6 +438,7 @@ def main(
     sample: int,
     configurations: Path | None,
     triton: int,
+    quack: int,
     seed: int,
     store: Path,
 ) -> None:
@@ -397,7 +456,7 @@ def main(
     )
     wanted = {text: {each.name: of_space(each, text, given, sample, seed) for each in templates} for text in texts}
     with compilers(templates, artifacts(store)) as pools:
-        peers(templates, texts, wanted, pools, ProtocolOptions(), run, triton)
+        peers(templates, texts, wanted, pools, ProtocolOptions(), run, {QUACK: quack, TRITON: triton})
     print(json.dumps(asdict(ProtocolOptions()), default=str))
 
 

@@ -5,12 +5,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
 from tilescout.experiments.research.runner import Run
 from tilescout.experiments.research.studies import grouped
+from tilescout.search.build.loading import Launch
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.worker import Worker
+from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.grouped import GroupedProblem
+from tilescout.spaces.workloads import Tensors
 
 PROBLEM = "4x40x64x64:bf16:zipf-1"
 
@@ -21,14 +25,30 @@ def test_peers_are_verified_and_judged_on_draws_that_nothing_was_chosen_on(
     monkeypatch.setattr(grouped, "Worker", lambda device: Worker("cpu"))
     monkeypatch.setattr(sys, "argv", ["research", "grouped"])
     out = tmp_path / "peers.json"
-    grouped.peers([], [PROBLEM], {PROBLEM: {}}, {}, ProtocolOptions(heating_us=1000.0), Run("grouped", out))
+
+    def by_library(inputs: Tensors) -> tuple[Launch, Launch]:
+        def run(given: Tensors, output: Tensor) -> None:
+            output.copy_(grouped.by_torch(given))
+
+        return run, run
+
+    def by_none(inputs: Tensors) -> tuple[Launch, Launch]:
+        raise SpaceError("has no kernel")
+
+    monkeypatch.setattr(grouped, "TUNERS", {"the library": by_library, "another": by_none})
+    tuners = {"the library": 1, "another": 1}
+    grouped.peers([], [PROBLEM], {PROBLEM: {}}, {}, ProtocolOptions(heating_us=1000.0), Run("grouped", out), tuners)
     found = json.loads(out.read_text())["result"]["problems"][PROBLEM]
 
     assert found["judged_on"] == f"{PROBLEM}:draws-1000-1007"
     speed = found["speedup_over_library"]["cuBLAS by expert"]
     assert 0 < speed["low"] <= speed["value"] <= speed["high"]
     assert found["judged_us"] > found["floor_us"] > 0
-    assert PROBLEM in capsys.readouterr().out
+    assert list(found["speedup_over_library"]) == ["cuBLAS by expert", "the library"]
+    assert found["tuner_seconds"]["the library"] > 0
+    printed = capsys.readouterr().out
+    assert PROBLEM in printed
+    assert "another: has no kernel" in printed
 
 
 def test_a_product_of_every_expert_that_leaves_one_out_is_seen() -> None:
