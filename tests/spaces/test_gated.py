@@ -66,6 +66,18 @@ def test_gate_and_up_in_turn_are_the_same_as_one_behind_the_other_with_the_rows_
     torch.testing.assert_close(expected[:first], gate / (1 + (-gate).exp()) * up)
 
 
+def test_the_library_is_timed_without_swiglu_and_run_with_it() -> None:
+    import torch
+
+    problem, workload = GatedProblem.parse("3x40x32x48:bf16:swiglu:zipf-1"), Gated()
+    inputs = workload.inputs(problem, torch.Generator().manual_seed(0))
+    output = workload.output(problem, inputs[0].device)
+    product = torch._grouped_mm(inputs[0], inputs[1].transpose(1, 2), offs=inputs[2])
+    torch.testing.assert_close(workload.time_library(problem, inputs, output), product[:, :16])
+    workload.run_library(problem, inputs, output)
+    torch.testing.assert_close(output.float(), workload.reference(problem, inputs), rtol=0.02, atol=0.02)
+
+
 def test_tiles_that_can_not_be_halved_are_illegal_unless_operands_are_swapped() -> None:
     problem = TEMPLATE.parse("128x4096x1536x2048:bf16:swiglu:zipf-1")
     space = TEMPLATE.space(problem, H200)

@@ -209,7 +209,7 @@ def race(
         run.keep(result)
         shown = "  ".join(f"{name} {each['value']:.3f}" for name, each in record["speedup_over_library"].items())
         print(f"{text:<44} {record['judged_us']:8.1f} us  floor {record['floor_us']:.1f}  {shown}", flush=True)
-    print("speeds over torch._grouped_mm, silu and mul, on draws that nothing was chosen on")
+    print("speeds over torch._grouped_mm without SwiGLU, on draws that nothing was chosen on")
 
 
 def judged(

@@ -5,12 +5,13 @@ from functools import partial
 
 import pytest
 
-from tilescout.experiments.research.studies import grouped_swiglu
+from tilescout.experiments.research.studies import expert_order, grouped_swiglu
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.verification import WrongResultError
 from tilescout.search.measure.worker import Worker
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gated import Gated, GatedProblem
+from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.templates import find_template
 
 PROBLEM = GatedProblem.parse("4x40x64x64:bf16:swiglu:zipf-1")
@@ -41,3 +42,14 @@ def test_the_edges_are_problems_of_the_space_and_candidates_are_legal_configurat
     assert found[0] == template.default(problem, DEVICES["h200"])
     plain = grouped_swiglu.candidates(find_template("grouped_gemm_sm90"), grouped_swiglu.plain(problem))
     assert set(found) <= set(plain)
+
+
+def test_the_orders_of_the_experts_are_of_the_same_groups() -> None:
+    problem = GroupedProblem.parse("7x300x64x64:bf16:zipf-1")
+    found = {name: each.groups for name, each in expert_order.ordered(problem).items()}
+    drawn = found["as drawn"]
+    assert drawn == problem.groups
+    assert found["most first"] == tuple(sorted(drawn, reverse=True)) == found["fewest first"][::-1]
+    ranks = [sorted(drawn, reverse=True).index(size) for size in found["in turns"]]
+    assert sorted(found["in turns"]) == sorted(drawn)
+    assert ranks[0] < ranks[2] < ranks[4] < ranks[5] < ranks[3] < ranks[1]
