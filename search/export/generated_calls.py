@@ -18,13 +18,15 @@ from tilescout.search.export.loaded_kernels import (
     LoadedAlgorithm,
     device_type,
     find_family,
+    strides_of,
 )
+from tilescout.spaces.gemm import activate
 
 if TYPE_CHECKING:
     import torch
 
 
-def bind(name: str, rows: int | None, index: int | None) -> Callable[..., None]:
+def bind(name: str, rows: int | None, index: int | None, flat: bool = False) -> Callable[..., None]:
     """Make the function that runs the decisions of this name, for one call in generated code.
 
     Parameters
@@ -35,6 +37,8 @@ def bind(name: str, rows: int | None, index: int | None) -> Callable[..., None]:
         m; None where it is known only when the code runs.
     index
         Number of the GPU; None for the CPU.
+    flat
+        Whether A and D come without the dimension of the batch, as the library takes them.
 
     Returns
     -------
@@ -57,7 +61,6 @@ def bind(name: str, rows: int | None, index: int | None) -> Callable[..., None]:
     ends, entries = lookup.ends, lookup.entries
     always = None if rows is None else family.find(device, rows)
     kept: tuple[int, Any] = 0, None  # the address of B, and B
-    library = _library(family, borrow_storage)
 
     def run(a: "torch.Tensor", b: "torch.Tensor", *epilogue: "torch.Tensor", out: "torch.Tensor") -> None:
         nonlocal kept
@@ -67,7 +70,8 @@ def bind(name: str, rows: int | None, index: int | None) -> Callable[..., None]:
             kernel.start((a, b, *epilogue), out)
             return
         if not isinstance(kernel, LoadedKernel) or (a.data_ptr() | at) % ALIGNMENT:
-            library(a, b, *epilogue, out=out)
+            # A view anew in each call, of nothing that is kept: tensors that are not aligned are rare.
+            LIBRARY.run_library(family.problem, (a, b.as_strided(family.b_shape, family.b_strides), *epilogue), out)
             return
         address, view = kept  # at once: another thread may put others there
         if address != at:
@@ -76,36 +80,59 @@ def bind(name: str, rows: int | None, index: int | None) -> Callable[..., None]:
         # In the order of Workload.arguments.
         kernel.entry(a, view, *epilogue, out, kernel.max_clusters, *kernel.scratch(out))
 
-    return run
+    if not flat:
+        return run
+    library, reinterpret = _flat_library(family, borrow_storage), torch_hooks.REINTERPRET.find()
+    n, k, along_m = family.problem.n, family.problem.k, family.problem.layout[0] == "m"
+
+    def run_flat(a: "torch.Tensor", b: "torch.Tensor", *epilogue: "torch.Tensor", out: "torch.Tensor") -> None:
+        m = a.shape[0]
+        if m % step or entries[bisect_left(ends, m)] is None:
+            library(a, b, *epilogue, out=out)
+        else:
+            batch = reinterpret(a, (1, m, k), strides_of(m, k, along_m), 0)
+            run(batch, b, *epilogue, out=reinterpret(out, (1, m, n), (m * n, n, 1), 0))
+
+    return run_flat
 
 
-def _library(family: Family, borrow_storage: Callable[..., Any]) -> Callable[..., None]:
-    """The function that runs the library's kernel, with the arguments of that which `bind` makes.
+def _flat_library(family: Family, borrow_storage: Callable[..., Any]) -> Callable[..., None]:
+    """The function that runs the library's kernel on A [m, k], B, of which only the address counts, and D [m, n].
 
-    Sizes that nobody tuned should cost what TorchInductor's own call of ``torch.mm`` does: so the view of B that a
-    plain product takes is kept too. A call keeps the host for 3.7 µs, TorchInductor's for 3.2, with views made anew
-    for 7.1 (tiny product on a CPU).
+    Sizes that nobody tuned should cost what TorchInductor's own calls do: so the view of B that ``torch.mm`` takes is
+    kept. TorchInductor's code makes one in each call.
     """
     import torch
 
-    problem = family.problem
-    plain = problem.batch == 1 and not (problem.alpha or problem.bias or problem.activation)
-    mm, kept = torch.mm, (0, torch.empty(0))
+    problem, kept = family.problem, (0, torch.empty(0))
+    mm, addmm, activation = torch.mm, torch.addmm, problem.activation
 
-    def run_plain(a: "torch.Tensor", b: "torch.Tensor", *, out: "torch.Tensor") -> None:
+    def turned(b: "torch.Tensor") -> "torch.Tensor":
         nonlocal kept
         at = b.data_ptr()
-        address, turned = kept
+        address, view = kept
         if address != at:
-            turned = _borrow(family, b, borrow_storage)[0].t()
-            kept = at, turned
-        mm(a.squeeze(0), turned, out=out.squeeze(0))
+            view = _borrow(family, b, borrow_storage)[0].t()
+            kept = at, view
+        return view
 
-    def run(a: "torch.Tensor", b: "torch.Tensor", *epilogue: "torch.Tensor", out: "torch.Tensor") -> None:
-        inputs = (a, b.as_strided(family.b_shape, family.b_strides), *epilogue)
-        LIBRARY.run_library(problem, inputs, out)
+    def run_mm(a: "torch.Tensor", b: "torch.Tensor", *, out: "torch.Tensor") -> None:
+        mm(a, turned(b), out=out)
+        if activation:
+            activate(out, activation)
 
-    return run_plain if plain and problem.element == problem.result else run
+    def run_addmm(a: "torch.Tensor", b: "torch.Tensor", bias: "torch.Tensor", *, out: "torch.Tensor") -> None:
+        addmm(bias, a, turned(b), out=out)
+        if activation:
+            activate(out, activation)
+
+    def run_workload(a: "torch.Tensor", b: "torch.Tensor", *epilogue: "torch.Tensor", out: "torch.Tensor") -> None:
+        whole = b.as_strided(family.b_shape, family.b_strides)
+        LIBRARY.run_library(problem, (a.unsqueeze(0), whole, *epilogue), out.unsqueeze(0))
+
+    if problem.element != problem.result or problem.element.bytes == 1 or problem.alpha:
+        return run_workload
+    return run_addmm if problem.bias else run_mm
 
 
 def _as_ffi(tensor: "torch.Tensor") -> Any:

@@ -69,22 +69,29 @@ def _make_lowering(operator: Any) -> Any:
         alpha, bias = (_realized(ir, vector, (1,)) if vector is not None else None for vector in (alpha, bias))
         if not V.graph.cpp_wrapper and not getattr(V.graph, "fx_wrapper", False):
             try:
-                return ir.TensorBox.create(launch(a, b, alpha, bias, decision))
+                return launch(a, b, alpha, bias, decision)
             except (AttributeError, TypeError) as error:
                 _warn(error)
         return through_dispatcher(*(None if x is None else ir.TensorBox(x) for x in (a, b, alpha, bias)), decision)
 
-    def launch(a: Any, b: Any, alpha: Any, bias: Any, decision: str) -> Launch:
+    def launch(a: Any, b: Any, alpha: Any, bias: Any, decision: str) -> Any:
         (batch, m, _), n, device = a.get_size(), b.get_size()[1], a.get_device()
-        node = Launch(
-            layout=ir.FixedLayout(device, find_family(decision).out, [batch, m, n]),
-            inputs=[a, _start(ir, b), *(vector for vector in (alpha, bias) if vector is not None)],
-        )
         rows = int(m) if m.is_number else None
+        # At a size that nobody tuned the library runs, which takes matrices: then a call needs no view of A or D.
+        flat = rows is None and batch == 1
+        node = Launch(
+            layout=ir.FixedLayout(device, find_family(decision).out, [m, n] if flat else [batch, m, n]),
+            inputs=[
+                _flattened(ir, a) if flat else a,
+                _start(ir, b),
+                *(vector for vector in (alpha, bias) if vector is not None),
+            ],
+        )
         # Every call has a binding of its own, for its own B.
         node.python_kernel_name = f"tilescout_{node.get_name()}"
-        node.binding = f"{node.python_kernel_name} = bind_tilescout({decision!r}, {rows}, {device.index})"
-        return node
+        node.binding = f"{node.python_kernel_name} = bind_tilescout({decision!r}, {rows}, {device.index}, {flat})"
+        box = ir.TensorBox.create(node)
+        return ir.TensorBox(ir.View.create(box.data, [batch, m, n])) if flat else box
 
     return lower
 
@@ -100,6 +107,14 @@ def _realized(ir: Any, tensor: Any, strides: tuple[Any, ...]) -> Any:
     storage = found.data if isinstance(found, ir.ReinterpretView) else found
     exact = ir.FixedLayout(layout.device, layout.dtype, list(layout.size), list(strides), layout.offset)
     return ir.ReinterpretView(data=storage, layout=exact)
+
+
+def _flattened(ir: Any, tensor: Any) -> Any:
+    """The only matrix of a batch of one, in the same memory."""
+    layout = tensor.get_layout()
+    storage = tensor.data if isinstance(tensor, ir.ReinterpretView) else tensor
+    flat = ir.FixedLayout(layout.device, layout.dtype, list(layout.size)[1:], list(layout.stride)[1:], layout.offset)
+    return ir.ReinterpretView(data=storage, layout=flat)
 
 
 def _start(ir: Any, view: Any) -> Any:
