@@ -9,7 +9,9 @@ call, for each number of rows in turn; making the model is not counted.
 **Steps.** One more process has all contenders, and runs them in turns, each round in a new random order. `called` is
 the time by the clock on the wall of some steps that are queued one after the other, `graph` that of a CUDA graph of
 some steps. Both are ratios to `default`, with the quartiles over the rounds. The first two contenders are measured
-before a third is compiled, and again with it: what is measured is kept when the time is over.
+before a third is compiled, and again with it: what is measured is kept when the time is over. With `--alone` nothing of
+the others is compiled while one is measured, as in a process that has one line: Dynamo looks at the compiled code of
+all in turn when the model is called. The contenders then come one after the other, and once more in the reverse order.
 
 **What products can bring.** The library's time of all products of a graph over the time of a step is their share. Were
 each as fast as the roofline allows, the step would take the last ratio: no tuning of products goes below it.
@@ -32,7 +34,15 @@ from rich.table import Table as Grid
 
 from tilescout.costmodel.roofline import Roofline
 from tilescout.experiments.commands.options import Finite
-from tilescout.experiments.research.clients import PHASES, SIZES, Client, Step, make_client
+from tilescout.experiments.research.clients import (
+    CACHE_LENGTH,
+    PHASES,
+    SHORTEST_CACHE,
+    SIZES,
+    Client,
+    Step,
+    make_client,
+)
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
 from tilescout.search.autotuning import autotune
@@ -50,6 +60,8 @@ _MODES = {"max-autotune": "max-autotune-no-cudagraphs"}
 _ROUNDS = 30
 _STEPS = 5  # that are timed together
 _WARM = 8  # steps before anything is timed
+# Steps that differ in none of these are comparable; of what older files lack, how it was measured.
+_MODEL = {"client": "", "phase": "", "layers": 0, "dynamic": False, "alone": False, "cache": CACHE_LENGTH}
 
 
 @dataclass(frozen=True)
@@ -63,11 +75,13 @@ class Asked:
     contenders: tuple[str, ...]
     seconds: float
     dynamic: bool
+    alone: bool
+    cache: int
     store: Path | None
 
     def make(self) -> Client:
         """The client, on the GPU."""
-        return make_client(self.client, self.phase, self.layers, "cuda")
+        return make_client(self.client, self.phase, self.layers, "cuda", self.cache)
 
 
 def first_call(asked: Asked) -> dict[str, Any]:
@@ -117,7 +131,7 @@ def steps(asked: Asked, keep: Callable[[Any], None]) -> dict[str, Any]:
                 else:
                     difference = (result.float() - expected.float()).norm() / expected.float().norm()
                     found.setdefault("difference", {})[f"{contender} {count}"] = float(difference)
-                    found[str(count)] = {"called": in_turns({name: _called(step) for name, step in running.items()})}
+                    found[str(count)] = {"called": in_turns(_from_the_prompt(running, _called))}
                 if contender == "ours":
                     found["summaries"][str(count)] = str(tuned)
                 keep(found)
@@ -127,10 +141,56 @@ def steps(asked: Asked, keep: Callable[[Any], None]) -> dict[str, Any]:
     return found
 
 
+def steps_alone(asked: Asked, keep: Callable[[Any], None]) -> dict[str, Any]:
+    """The times of a step of each contender while nothing of the others is compiled; kept as they come."""
+    import torch
+
+    made = asked.make()
+    found: dict[str, Any] = {"summaries": {}}
+    times: dict[str, dict[str, dict[str, list[float]]]] = {}
+    with torch.set_grad_enabled(asked.phase == "train"):
+        for contender in (*asked.contenders, *reversed(asked.contenders)):
+            torch._dynamo.reset()
+            compiled, tuned = compiled_by(contender, made.module, asked)
+            for count in asked.rows:
+                step = made.call(compiled, count)
+                for _ in range(_WARM):
+                    step()
+                for way, timed in (("called", _called), ("graph", graph_of)):
+                    (run,) = _from_the_prompt({contender: step}, timed).values()
+                    taken = [run() for _ in range(_ROUNDS)]
+                    times.setdefault(str(count), {}).setdefault(way, {}).setdefault(contender, []).extend(taken)
+                if contender == "ours" and str(tuned):
+                    found["summaries"].setdefault(str(count), str(tuned))
+            for rows, ways in times.items():
+                found[rows] = {way: _one_by_one(taken) for way, taken in ways.items()}
+            keep(found)
+    return found
+
+
+def _one_by_one(times: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Times in µs of each, and its ratios to the default's median: no two were measured in the same round."""
+    default = median(times["default"])
+    found = {}
+    for name, taken in times.items():
+        low, _, high = (each / default for each in quantiles(taken, n=4))
+        found[name] = {"us": median(taken), "ratio": median(taken) / default, "quartiles": [low, high]}
+    return found
+
+
+def _from_the_prompt(
+    running: "Mapping[str, Step]", timed: "Callable[[Step], Callable[[], float]]"
+) -> "dict[str, Callable[[], float]]":
+    """Timed runs of each step, as if the prompt had just been read: a graph does not mind the end of the cache."""
+    for step in running.values():
+        step.restart()
+    return {name: timed(step) for name, step in running.items()}
+
+
 def _in_graphs(running: "Mapping[str, Step]") -> dict[str, Any]:
     """The times of contenders in turns, each in a graph; why there are none of a step that can't be captured."""
     try:
-        return {"graph": in_turns({name: graph_of(step) for name, step in running.items()})}
+        return {"graph": in_turns(_from_the_prompt(running, graph_of))}
     except RuntimeError as error:  # as one that trains
         return {"no graph": str(error).splitlines()[0]}
 
@@ -316,6 +376,14 @@ def draw_steps(result: Mapping[str, Any], path: Path) -> None:
     "--seconds", type=Finite(min=0), default=TunerOptions.seconds, show_default=True, help="Budget of autotune."
 )
 @click.option("--dynamic", is_flag=True, help="Compile once for all rows.")
+@click.option(
+    "--cache",
+    type=click.IntRange(SHORTEST_CACHE),
+    default=CACHE_LENGTH,
+    show_default=True,
+    help="Tokens that the static cache holds.",
+)
+@click.option("--alone", is_flag=True, help="Measure each contender while no other is compiled.")
 @click.option("--steps-only", is_flag=True, help="Leave the first calls out.")
 @click.option("--limit", type=Finite(min=0), default=300.0, show_default=True, help="Seconds that a process may take.")
 @click.option("--step", "only", hidden=True, help="Do this alone, in this process: first or steps.")
@@ -334,7 +402,7 @@ def main(
     if only == "first":
         run.keep(first_call(asked))
     elif only is not None:
-        steps(asked, run.keep)
+        (steps_alone if asked.alone else steps)(asked, run.keep)
     elif run.record is None:
         if asked.contenders[0] != "default":
             raise click.UsageError("--contender default comes first: the others are measured against it")
@@ -356,7 +424,7 @@ def joined(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     whole = {**results[0], "steps": dict(results[0]["steps"])}
     for other in results[1:]:
-        if any(other[name] != whole[name] for name in ("client", "phase", "layers", "dynamic")):
+        if any(other.get(name, unsaid) != whole.get(name, unsaid) for name, unsaid in _MODEL.items()):
             raise click.UsageError("--and takes steps of the same model, in the same phase, with as many layers")
         summaries = {**whole["steps"].get("summaries", {}), **other["steps"].get("summaries", {})}
         whole["steps"] |= {**other["steps"], "summaries": summaries}
@@ -365,7 +433,7 @@ def joined(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _measure(run: Run, asked: Asked, steps_only: bool, limit: float) -> dict[str, Any]:
     """The result, each part of which another process measures."""
-    result: dict[str, Any] = {name: getattr(asked, name) for name in ("client", "phase", "layers", "dynamic")}
+    result: dict[str, Any] = {name: getattr(asked, name) for name in _MODEL}
     result |= {"first": {}, "steps": {}}
     with TemporaryDirectory() as folder:
         place = Path(folder)
@@ -385,11 +453,11 @@ def _in_a_process(step: str, asked: Asked, folder: Path, cache: str, limit: floa
     out, caches = folder / "out.json", str(folder / cache)
     out.unlink(missing_ok=True)
     options: list[object] = ["--step", step, "--out", out, "--store", folder / "evidence"]
-    for name in ("client", "phase", "layers", "seconds"):
+    for name in ("client", "phase", "layers", "seconds", "cache"):
         options += [f"--{name}", getattr(asked, name)]
     options += [word for count in asked.rows for word in ("--rows", count)]
     options += [word for contender in asked.contenders for word in ("--contender", contender)]
-    options += ["--dynamic"] * asked.dynamic
+    options += ["--dynamic"] * asked.dynamic + ["--alone"] * asked.alone
     command = module_command("tilescout.experiments.research", "one-line", *map(str, options))
     environment = {**safe_environment(), "TORCHINDUCTOR_CACHE_DIR": caches, "TRITON_CACHE_DIR": caches}
     error = {}
