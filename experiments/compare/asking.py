@@ -13,6 +13,7 @@ from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.engines.engine import Engine, Task, settled_future
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.provenance import Provenance
+from tilescout.search.tables.recorded_space import RecordedSpace
 from tilescout.spaces.devices import Device
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
@@ -98,6 +99,14 @@ class LivePart:
                 self._incumbent = min(self._incumbent, found.timing.ratio)
             self._measured[index] = found
         return self._measured[index]
+
+
+def milliseconds(recording: RecordedSpace | LivePart, index: int) -> float:
+    """The time of a configuration; infinite if it failed; of what was given up early live, that of its one launch."""
+    measurement = recording.measurement(index)
+    if measurement.timing is None and measurement.pilot_us is not None and isinstance(recording, LivePart):
+        return measurement.pilot_us / 1e3
+    return measurement.time_us / 1e3 if measurement.ok else float("inf")
 
 
 class AskingEngine(Engine):

@@ -5,6 +5,7 @@
   that stops by itself goes on with ``whole=1``; one tries the default first with ``default=1``;
 - ``kernel_tuner.STRATEGY[:OPTION=VALUE...]``: a strategy of Kernel Tuner, run by Kernel Tuner;
 - ``helion.ALGORITHM``: a search of Helion, run by Helion;
+- ``quack.autotuner`` and ``flashinfer.autotuner``: these libraries' autotuners, run by their code;
 - ``ranking.NAME[:top=K]`` or ``ranking.FILE.json[:top=K]``: the first K of a list, measured in order;
 - ``seeds=N`` behind any of them: at most so many searches a problem, for strategies that are slow.
 
@@ -14,6 +15,7 @@ From Python, samplers are given as classes and objects too.
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tilescout.experiments.compare.autotuners import FlashInferAutotuner, QuackAutotuner
 from tilescout.experiments.compare.contender import Contender
 from tilescout.experiments.compare.held_out import held_out_folder
 from tilescout.experiments.compare.helion import HelionSearch
@@ -33,6 +35,8 @@ MODELS = held_out_folder(STORE)
 _PREFIXES: Mapping[str, Callable[[str, dict[str, str], int, Path], Contender]] = {
     "kernel_tuner.": KernelTunerStrategy,
     "helion.": HelionSearch,
+    "quack.autotuner": QuackAutotuner,
+    "flashinfer.autotuner": FlashInferAutotuner,
     "ranking.": RankedList,
 }
 

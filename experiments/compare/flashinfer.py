@@ -30,5 +30,14 @@ def ranking(space: SearchSpace, default: Configuration) -> Sequence[Wish]:
 
 
 def bucket(size: int) -> int:
-    """The size at which FlashInfer profiles for a size: the power of two that is not above it."""
-    return 1 << (size.bit_length() - 1)
+    """The size at which FlashInfer 0.7 profiles for a size, which is not below it.
+
+    A power of two up to 256 and above 4096, between them a multiple of 256, above 2048 of 512. Releases before 0.7 took
+    the power of two that is not above.
+    """
+    for most, step in ((256, 0), (2048, 256), (4096, 512)):
+        if size <= most and step:
+            return -(-size // step) * step
+        if size <= most:
+            break
+    return 1 << (size - 1).bit_length()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from tilescout.experiments.compare.asking import LivePart
+from tilescout.experiments.compare.asking import LivePart, milliseconds
 from tilescout.experiments.compare.contender import Answering, Contender
 from tilescout.search.tables.recorded_space import RecordedSpace
 from tilescout.spaces.errors import SamplerError
@@ -122,17 +122,10 @@ class _Answers:
             raise _SpentError
         else:
             self._repeats = 0
-            self.tried[index] = self._milliseconds(index)
+            self.tried[index] = milliseconds(self._recording, index)
         if self._repeats > STALE:
             raise _SpentError
         return _Recorded(self.tried[index])
-
-    def _milliseconds(self, index: int) -> float:
-        """The time of a configuration; of what was given up early when it was measured, that of its one launch."""
-        measurement = self._recording.measurement(index)
-        if measurement.timing is None and measurement.pilot_us is not None and isinstance(self._recording, LivePart):
-            return measurement.pilot_us / 1e3
-        return measurement.time_us / 1e3 if measurement.ok else float("inf")
 
     def end(self, *asked: object, **named: object) -> NoReturn:
         """End the search, which proposes nothing more.

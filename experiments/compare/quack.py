@@ -19,21 +19,26 @@ PINGPONG = ((128, 128), (128, 160), (128, 192), (128, 208), (192, 128))
 CLUSTERS = ((1, 2), (2, 1))
 
 
+def wish(tile: tuple[int, int], pingpong: bool, cluster: tuple[int, int], swapped: bool) -> Wish:
+    """An entry of the list in the words of our spaces."""
+    return {
+        "schedule": "pingpong" if pingpong else "cooperative",
+        "warp_groups": 2,
+        "swap_ab": int(swapped),
+        "tile_m": tile[0],
+        "tile_n": tile[1],
+        "split_k": 1,
+        "cluster_m": cluster[0],
+        "cluster_n": cluster[1],
+        "swizzle": 8,
+    }
+
+
 def ranking(space: SearchSpace, default: Configuration) -> Sequence[Wish]:
     """All 44, in the order in which the autotuner measures them; of knobs that the space does not have, nothing."""
-    tiles = [(tile, "cooperative") for tile in COOPERATIVE] + [(tile, "pingpong") for tile in PINGPONG]
-    wishes: list[Wish] = [
-        {
-            "schedule": schedule,
-            "warp_groups": 2,
-            "swap_ab": int(swapped),
-            "tile_m": tile[0],
-            "tile_n": tile[1],
-            "split_k": 1,
-            "cluster_m": cluster[0],
-            "cluster_n": cluster[1],
-            "swizzle": 8,
-        }
-        for (tile, schedule), cluster, swapped in product(tiles, CLUSTERS, (False, True))
+    tiles = [(tile, False) for tile in COOPERATIVE] + [(tile, True) for tile in PINGPONG]
+    wishes = [
+        wish(tile, pingpong, cluster, swapped)
+        for (tile, pingpong), cluster, swapped in product(tiles, CLUSTERS, (False, True))
     ]
-    return [{name: value for name, value in wish.items() if name in default} for wish in wishes]
+    return [{name: value for name, value in each.items() if name in default} for each in wishes]

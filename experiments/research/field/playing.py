@@ -1,5 +1,6 @@
 """A tuner's process: it searches parts of spaces by its own code, and asks the referee to measure."""
 
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.experiments.compare.asking import AskingEngine, Part, Racing, Trying
+from tilescout.experiments.compare.autotuners import Autotuner
 from tilescout.experiments.compare.contenders import parse_contender
 from tilescout.experiments.compare.flashinfer import bucket
 from tilescout.experiments.compare.processes import prepare_process
+from tilescout.experiments.compare.ranked_list import RankedList
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.samplers import check_sampler
 from tilescout.spaces.devices import Device
@@ -24,11 +27,10 @@ from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.processes import spawn_context
 from tilescout.spaces.templates import KernelTemplate
 
-TUNE, BUCKETED, LIST, DEFAULT = "tune.", "bucketed.", "ranking.", "default"
+TUNE, BUCKETED, DEFAULT = "tune.", "flashinfer.autotuner", "default"
 """How a tuner is named: ``tune.SAMPLER`` is the whole of ``tilescout tune``, the default and the race included.
-``bucketed.NAME`` is the contender of that name, which measures at a smaller m: see `bucketed`. ``default`` tries
-nothing. Any other is a contender of `tilescout.experiments.compare.contenders`, which hands out the fastest that it
-measured."""
+``default`` tries nothing. Any other is a contender of `tilescout.experiments.compare.contenders`, which hands out the
+fastest that it measured; FlashInfer's autotuner measures at another m, see `bucketed`."""
 
 WHOLE_LIST = 10**6
 AHEAD = 16  # in flight in a live search on 16 cores
@@ -125,14 +127,14 @@ class Asked:
 
 
 def bucketed(problem: str) -> str:
-    """The problem at which FlashInfer profiles for a problem: its m is the power of two that is not above."""
+    """The problem at which FlashInfer profiles for a problem: its m is the next of FlashInfer's buckets."""
     rows, rest = problem.split("x", 1)
     return f"{bucket(int(rows))}x{rest}"
 
 
 def searched_at(tuner: str, problem: str) -> str:
     """The problem at which a tuner measures."""
-    return bucketed(problem) if tuner.startswith(BUCKETED) else problem
+    return bucketed(problem) if tuner == BUCKETED else problem
 
 
 def check_tuner(tuner: str) -> None:
@@ -146,7 +148,7 @@ def check_tuner(tuner: str) -> None:
     if tuner.startswith(TUNE):
         check_sampler(tuner.removeprefix(TUNE))
     elif tuner != DEFAULT:
-        parse_contender(tuner.removeprefix(BUCKETED)).check()
+        parse_contender(tuner).check()
 
 
 def played(play: Play, template: KernelTemplate, device: Device, parts: Mapping[str, Part], ask: Asked) -> int | None:
@@ -157,8 +159,8 @@ def played(play: Play, template: KernelTemplate, device: Device, parts: Mapping[
     if play.tuner.startswith(TUNE):
         return _tuned(play, AskingEngine(template, device, parts, ask, AHEAD), part)
     name = searched_at(play.tuner, play.problem)
-    contender = parse_contender(play.tuner.removeprefix(BUCKETED))
-    trials = WHOLE_LIST if contender.name.startswith(LIST) else play.trials
+    contender = parse_contender(play.tuner)
+    trials = WHOLE_LIST if isinstance(contender, Autotuner | RankedList) else play.trials
     engine = AskingEngine(template, device, parts, ask)
     live = engine.recording(parts[name].space.problem)
     for index in contender.play(engine, parts[name].space.problem, trials, play.seed):
@@ -237,7 +239,12 @@ class Player:
         context = spawn_context()
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=serve, args=(theirs, *self._asked), daemon=True)
-        self._process.start()
+        # Ctrl-C is for the process of the referee, who ends this one; a process starts with what its starter blocks.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
 
     def send(self, parts: Sequence[Sent]) -> None:

@@ -9,9 +9,8 @@ every tuner searches the part by its own code, several times, each time from not
 - ``tune.SAMPLER`` is ``tilescout tune``: the default first, the sampler, and the race that ends it;
 - ``helion.SEARCH``, ``kernel_tuner.STRATEGY`` and samplers hand out the fastest that they measured. Helion measures its
   eight fastest once more, as it does by default;
-- ``ranking.LIST`` measures a list: that of Quack's autotuner, of nvidia-matmul-heuristics, of FlashInfer's profiler, or
-  the one that our defaults are chosen from. ``bucketed.ranking.flashinfer`` measures it at the power of two below m,
-  as FlashInfer does;
+- ``quack.autotuner`` and ``flashinfer.autotuner`` measure their libraries' lists, the second at the m of its bucket;
+- ``ranking.LIST`` measures a list: of nvidia-matmul-heuristics, or the one that our defaults are chosen from;
 - ``default`` tries nothing.
 
 All measurements are those of our protocol, on one GPU, one at a time, and what is clearly slower than a search's
@@ -80,9 +79,12 @@ TUNERS = (
     "helion.LFBOTreeSearch", "helion.LFBOPatternSearch", "helion.PatternSearch",
     "kernel_tuner.adaptive_tabu_greywolf", "kernel_tuner.hybrid_vndx", "kernel_tuner.genetic_algorithm",
     "kernel_tuner.diff_evo", "kernel_tuner.greedy_ils",
-    "ranking.quack", "ranking.portfolio:top=40", "bucketed.ranking.flashinfer",
+    "quack.autotuner", "flashinfer.autotuner", "ranking.portfolio:top=40",
 )  # fmt: skip
-PACKAGES = ("helion", "kernel_tuner", "optuna", "nvidia-matmul-heuristics", "quack-kernels", "scikit-learn", "torch")
+PACKAGES = (
+    "flashinfer-python", "helion", "kernel_tuner", "optuna", "nvidia-matmul-heuristics", "quack-kernels",
+    "scikit-learn", "torch",
+)  # fmt: skip
 FASTEST = 5  # of the survey, that race beside the answers
 HEATS, ROUNDS = 6, 6
 TOP = 50  # the fastest configurations, on whose order GPUs are compared apart
@@ -146,16 +148,22 @@ def play_all(players: Sequence[Player], plays: Sequence[Play], referee: Referee,
     for play in plays:
         waiting.put(play)
     found: list[dict[str, Any]] = []
+    interrupted = threading.Event()
 
     def drive(player: Player) -> None:
-        while clock.left > RESERVED:
+        while clock.left > RESERVED and not interrupted.is_set():
             try:
                 play = waiting.get_nowait()
             except queue.Empty:
                 return
             account = Account()
             limit = min(LONGEST, max(clock.left - RESERVED / 2, 1.0))
-            outcome = player.play(play, partial(referee.answer, account=account), limit)
+            try:
+                outcome = player.play(play, partial(referee.answer, account=account), limit)
+            except Exception:
+                if interrupted.is_set():  # the player was ended, and the engine
+                    return
+                raise
             found.append(
                 {
                     "tuner": play.tuner,
@@ -171,8 +179,12 @@ def play_all(players: Sequence[Player], plays: Sequence[Play], referee: Referee,
     threads = [threading.Thread(target=drive, args=(player,)) for player in players]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:
+        interrupted.set()
+        raise
     order = {(play.tuner, play.number): at for at, play in enumerate(plays)}
     return sorted(found, key=lambda run: order[run["tuner"], run["number"]])
 
@@ -360,7 +372,7 @@ def main(run: Run, asked: Asked) -> None:
                 break
             field = referee.survey(space, template.default_in(space))
             wide = None
-            if any(play.tuner.startswith(BUCKETED) for play in left[name]) and bucketed(name) != name:
+            if any(play.tuner == BUCKETED for play in left[name]) and bucketed(name) != name:
                 wide = template.space(template.parse(bucketed(name)), engine.device)
             before = runs_in(done.get(name, {}), field.space)
             found = compete(field, wide, left[name], before, players, referee, clock)

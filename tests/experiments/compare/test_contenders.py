@@ -18,7 +18,8 @@ from tilescout.costmodel.heuristics import is_installed
 from tilescout.costmodel.persistence import load_model
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.compare import sampler as sampler_contender
-from tilescout.experiments.compare.asking import AskingEngine, Part, Racing, Trying
+from tilescout.experiments.compare.asking import AskingEngine, Part, Racing, Trying, milliseconds
+from tilescout.experiments.compare.autotuners import Autotuner
 from tilescout.experiments.compare.contenders import check_contenders, contender_of, parse_contender
 from tilescout.experiments.compare.held_out import HeldOutModels
 from tilescout.experiments.compare.kernel_tuner import listed
@@ -41,6 +42,7 @@ STRATEGIES = tuple(
 )
 HELION = importlib.util.find_spec("helion") is not None
 helion = pytest.mark.skipif(not HELION, reason="Helion is not installed: pip install 'tilescout[helion]'")
+AUTOTUNERS = ("quack.autotuner", "flashinfer.autotuner")
 SEARCHES = ("LFBOTreeSearch", "PatternSearch", "DifferentialEvolutionSearch")
 
 
@@ -266,3 +268,33 @@ def test_a_search_that_stops_by_itself_goes_on_if_it_is_told_to(play: Play, monk
     assert len(play("guided-cold:whole=1", 12, seed=1)) == 12
     with pytest.raises(SamplerError, match="option whole can't be 2"):
         play("guided-cold:whole=2", 12, seed=1)
+
+
+@pytest.mark.parametrize("name", AUTOTUNERS)
+def test_a_librarys_own_autotuner_measures_its_list_and_chooses_the_fastest_of_it(table: Table, name: str) -> None:
+    tuner = parse_contender(name)
+    assert isinstance(tuner, Autotuner)
+    try:
+        tuner.check()
+    except SamplerError as error:
+        pytest.skip(str(error))
+    engine = ReplayEngine(table, template_of(table))
+    recording = engine.recording(PROBLEM)
+    tried = list(tuner.play(engine, PROBLEM, 100, seed=0))
+    ranking = f"ranking.{name.split('.')[0]}"
+    assert tried == list(parse_contender(ranking).play(engine, PROBLEM, 100, seed=0))
+    times = {index: milliseconds(recording, index) for index in tried}
+    assert tuner.tune(tried, times.__getitem__, PROBLEM.m) == min(times, key=times.__getitem__)
+    assert tuner.tune(tried, lambda index: float("inf"), PROBLEM.m) is None
+
+
+@pytest.mark.parametrize("name", AUTOTUNERS)
+def test_a_librarys_autotuner_that_is_not_here_or_has_options_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name.split(".")[0], None)
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(SamplerError, match="pip install"):
+        parse_contender(name).check()
+    with pytest.raises(SamplerError, match="no options"):
+        parse_contender(f"{name}:top=3").check()

@@ -97,10 +97,12 @@ def test_a_file_that_is_no_ranking_is_refused(tmp_path: Path, text: str, answer:
 
 
 @given(size=st.integers(1, 10**6))
-def test_flashinfer_profiles_at_the_power_of_two_that_is_not_above(size: int) -> None:
+def test_flashinfer_profiles_at_the_next_of_its_buckets(size: int) -> None:
     found = flashinfer.bucket(size)
-    assert found <= size < 2 * found
-    assert found & (found - 1) == 0
+    assert size <= found < 2 * size
+    assert found - size < 512 or size > 4096
+    assert flashinfer.bucket(found) == found
+    assert flashinfer.bucket(size + 1) >= found
 
 
 def test_flashinfer_shares_the_loads_of_large_tiles_alone() -> None:
