@@ -20,7 +20,7 @@ each as fast as the roofline allows, the step would take the last ratio: no tuni
 import re
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median, quantiles
@@ -385,6 +385,7 @@ def draw_steps(result: Mapping[str, Any], path: Path) -> None:
 )
 @click.option("--alone", is_flag=True, help="Measure each contender while no other is compiled.")
 @click.option("--steps-only", is_flag=True, help="Leave the first calls out.")
+@click.option("--first-only", is_flag=True, help="Leave the steps out.")
 @click.option("--limit", type=Finite(min=0), default=300.0, show_default=True, help="Seconds that a process may take.")
 @click.option("--step", "only", hidden=True, help="Do this alone, in this process: first or steps.")
 @click.option("--store", type=click.Path(path_type=Path), hidden=True, help="The evidence store of --step.")
@@ -394,6 +395,7 @@ def main(
     others: tuple[Path, ...],
     limit: float,
     steps_only: bool,
+    first_only: bool,
     only: str | None,
     **options: Any,
 ) -> None:
@@ -406,7 +408,7 @@ def main(
     elif run.record is None:
         if asked.contenders[0] != "default":
             raise click.UsageError("--contender default comes first: the others are measured against it")
-        _show(_measure(run, asked, steps_only, limit))
+        _show(_measure(run, asked, ("first",) * (not steps_only) + ("steps",) * (not first_only), limit))
     else:
         whole = joined([run.record.result, *(Record.read(other).result for other in others)])
         _show(whole)
@@ -431,20 +433,21 @@ def joined(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return whole
 
 
-def _measure(run: Run, asked: Asked, steps_only: bool, limit: float) -> dict[str, Any]:
+def _measure(run: Run, asked: Asked, parts: Collection[str], limit: float) -> dict[str, Any]:
     """The result, each part of which another process measures."""
     result: dict[str, Any] = {name: getattr(asked, name) for name in _MODEL}
     result |= {"first": {}, "steps": {}}
     with TemporaryDirectory() as folder:
         place = Path(folder)
-        for contender in asked.contenders * (not steps_only):
+        for contender in asked.contenders * ("first" in parts):
             result["first"][contender] = []
             for _ in range(1 if contender == "max-autotune" else 2):
                 first = _in_a_process("first", replace(asked, contenders=(contender,)), place, contender, limit)
                 result["first"][contender].append(first)
                 run.keep(result)
-        result["steps"] = _in_a_process("steps", asked, place, "all", limit)
-        run.keep(result)
+        if "steps" in parts:
+            result["steps"] = _in_a_process("steps", asked, place, "all", limit)
+            run.keep(result)
     return result
 
 
