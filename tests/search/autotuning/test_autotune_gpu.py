@@ -1,5 +1,9 @@
 """The one line on a GPU: real kernels, real races, models that are right."""
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +18,26 @@ from tilescout.search.export.decisions import Choice
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("fresh_inductor")]
 
 WIDTH = 2048
+
+RANK = """
+import json, sys, torch
+import torch.distributed as dist
+from tilescout.search import autotune
+
+job, rank, store = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+dist.init_process_group("gloo", init_method=f"file://{job}", rank=rank, world_size=2)
+torch.manual_seed(0)
+model = torch.nn.Linear(2048, 4096, bias=False, dtype=torch.bfloat16, device="cuda")
+x = torch.randn(48, 2048, dtype=torch.bfloat16, device="cuda")
+with autotune(60.0, store) as tuned, torch.no_grad():
+    found, expected = torch.compile(model, dynamic=False)(x).float(), model(x).float()
+print(json.dumps({
+    "tuned": len(tuned.tuned),
+    "runs": {str(problem): [each.choice, each.kernel] for problem, each in tuned.decisions.items()},
+    "error": ((found - expected).norm() / expected.norm()).item(),
+}))
+dist.barrier()
+"""
 
 
 class Block(nn.Module):
@@ -83,6 +107,24 @@ def test_a_step_of_training_has_its_gradients(store: Path) -> None:
         assert expected.grad is not None
         check(mine.grad, expected.grad)
     assert len(tuned.decisions) >= 4, "the products of the gradients are decided too"
+
+
+@pytest.mark.slow
+def test_two_ranks_of_a_job_run_the_same_kernels_and_one_has_tuned_them(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-c", RANK, str(tmp_path / "job")]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path / "store")],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / str(rank))},
+        )
+        for rank in range(2)
+    ]
+    first, second = (json.loads(rank.communicate(timeout=200)[0].splitlines()[-1]) for rank in ranks)
+    assert first["runs"] == second["runs"] != {}
+    assert sorted((first["tuned"], second["tuned"])) == [0, 1]
+    assert max(first["error"], second["error"]) < 2**-6
 
 
 def test_a_measuring_process_that_cannot_start_leaves_the_model_to_the_library(
