@@ -33,6 +33,7 @@ from tilescout.spaces.templates import KernelTemplate, of_any_problem
 
 if TYPE_CHECKING:
     from tilescout.search.tracking import Opening
+    from tilescout.search.tracking.standing.logger import StandingLogger
 
 __all__ = [
     "SAMPLERS",
@@ -181,7 +182,7 @@ def tune(
     template = named_template(space, table) if isinstance(space, str) else of_any_problem(space)
     parsed = template.parse(str(problem))  # an object too: it may be a problem of another template
     budget = budget if isinstance(budget, Budget) else Budget(trials=DEFAULT_TRIALS if budget is None else budget)
-    trackers = _Trackers(mlflow, store)
+    trackers = _Trackers(mlflow, store, studies(store, storage), template if live.compile.standby else None)
 
     def search(engine: Engine, limits: Budget) -> TuneResult:
         asked = engine.template.name == template.name  # what is named is of that space
@@ -222,6 +223,7 @@ def tune(
             return TuneResult.of(run_study(evaluator, options, trackers.make, show, on_result=answer, on_phase=phase))
 
     with ExitStack() as stack:
+        stack.enter_context(trackers)
         if gpus is None and cluster is None:
             gpus = 1
         engine = stack.enter_context(
@@ -230,7 +232,6 @@ def tune(
                 options=live, objective=objective,
             )
         )  # fmt: skip
-        stack.enter_context(trackers)
         try:
             if complement and isinstance(sampler, str | type | None):  # an object is of one search
                 return TuneResult.of(fastest(search_both(engine, parsed, budget, search)))
@@ -263,10 +264,16 @@ class _Trackers:
         See `tune`.
     store
         The folder of the default store.
+    place
+        Where the studies are.
+    template
+        What is searched, if a process that stands by may log it.
     """
 
-    def __init__(self, mlflow: str | bool, store: Path) -> None:
+    def __init__(self, mlflow: str | bool, store: Path, place: Path | str, template: KernelTemplate | None) -> None:
         self._opening: Opening | None = None
+        self._place, self._template = place, template
+        self._logger: StandingLogger | None = None
         self._root: Path | None = None
         if mlflow:
             from tilescout.search import tracking
@@ -280,6 +287,8 @@ class _Trackers:
         """The tracker of a study."""
         if self._opening is None:
             return NoTracker()
+        if self._logger is not None:
+            return self._logger.study(info.name, run_id)
         from tilescout.search.tracking import MlflowTracker
 
         return MlflowTracker(self._uri, self._root, info, run_id, opening=self._opening)
@@ -287,8 +296,14 @@ class _Trackers:
     def __enter__(self) -> Self:
         if self._opening is not None:
             self._opening.__enter__()
+            if self._template is not None:
+                from tilescout.search.tracking import standing_logger
+
+                self._logger = standing_logger(self._uri, self._root, self._place, self._template)
         return self
 
     def __exit__(self, *exception: object) -> None:
+        if self._logger is not None:
+            self._logger.close()
         if self._opening is not None:
             self._opening.__exit__(*exception)

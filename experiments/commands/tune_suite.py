@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cache
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,8 +20,13 @@ from tilescout.search.tables.shipped import named_template
 from tilescout.search.tuning.progress import why_ended
 from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import SuiteInterrupted, tune_suite
+from tilescout.search.tuning.trackers import Tracker
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.terminal import Console, Grid
+
+if TYPE_CHECKING:
+    from tilescout.search.tracking.standing.logger import StandingSuite
+    from tilescout.search.tracking.suite import SuiteRun
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,7 +48,14 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
     """
     suite = asked.suite
     assert suite is not None
-    from tilescout.search.tracking import MlflowTracker, Opening, SuiteInfo, SuiteRun, default_store
+    from tilescout.search.tracking import (
+        MlflowTracker,
+        Opening,
+        SuiteInfo,
+        SuiteRun,
+        default_store,
+        standing_logger,
+    )
 
     check_device(asked.device)
     if asked.sampler is not None:
@@ -83,6 +96,9 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
             peers=asked.peers,
         )
         opening = stack.enter_context(Opening(uri))
+        logger = standing_logger(uri, root, options.studies, template) if asked.standby else None
+        if logger is not None:
+            stack.enter_context(logger)
         bars.update(task, total=options.budget.trials)
 
         @cache  # what measures takes a second to be ready, in which the searches begin
@@ -90,14 +106,19 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
             _LOG.info("%s", engine.provenance.description)
 
         @cache  # `tune_suite` makes one tracker at a time
-        def run() -> SuiteRun:
+        def run() -> "SuiteRun | StandingSuite":
             about = SuiteInfo(
                 suite, template.name, engine.device.name, make_sampler(sampler).label, options.seed,
                 len(problems), engine.provenance.description, engine.objective,
             )  # fmt: skip
+            if logger is not None:
+                return stack.enter_context(logger.suite(about, asked.resume))
             return stack.enter_context(SuiteRun(uri, root, about, asked.resume, opening))
 
-        def make_tracker(info: StudyInfo, run_id: str | None) -> MlflowTracker:
+        def make_tracker(info: StudyInfo, run_id: str | None) -> Tracker:
+            if logger is not None:
+                run()
+                return logger.study(info.name, run_id)
             return MlflowTracker(uri, root, info, run_id, suite=run().run_id, opening=opening)
 
         def show(problem: Problem, trial: TrialRecord) -> None:

@@ -103,9 +103,11 @@ def tune(problem: str, store: Path, launched: float, standby: bool) -> Times:
     from tilescout.search.engines.evaluator import Evaluator
     from tilescout.search.engines.selection import make_engine
     from tilescout.search.studies.folders import artifacts, studies
-    from tilescout.search.tracking import MlflowTracker, Opening, default_store
+    from tilescout.search.studies.records import StudyInfo
+    from tilescout.search.tracking import MlflowTracker, Opening, default_store, standing_logger
     from tilescout.search.tuning.loop import Budget
     from tilescout.search.tuning.study import TuneOptions, run_study
+    from tilescout.search.tuning.trackers import Tracker
     from tilescout.spaces.templates import find_template
 
     times = Times(problem, available_cores(), imported=now())
@@ -113,18 +115,30 @@ def tune(problem: str, store: Path, launched: float, standby: bool) -> Times:
     parsed = template.parse(problem)
     before = kernels(artifacts(store))
     live = LiveOptions(CompileOptions(standby=standby))
-    with make_engine(template, parsed, artifacts(store), device="cuda", gpus=1, options=live) as engine:
+    with ExitStack() as stack:
+        uri, root = default_store(store)
+        opening = stack.enter_context(Opening(uri))
+        logger = standing_logger(uri, root, studies(store), template) if standby else None
+        if logger is not None:
+            stack.enter_context(logger)
+
+        def make_tracker(info: StudyInfo, run_id: str | None) -> Tracker:
+            if logger is not None:
+                return logger.study(info.name, run_id)
+            return MlflowTracker(uri, root, info, run_id, opening=opening)
+
+        engine = stack.enter_context(
+            make_engine(template, parsed, artifacts(store), device="cuda", gpus=1, options=live)
+        )
         watch(engine, times, now)
-        with Evaluator(engine, parsed) as evaluator, ExitStack() as stack:
-            uri, root = default_store(store)
-            opening = stack.enter_context(Opening(uri))
-            result = run_study(
-                evaluator,
-                TuneOptions("guided", 0, Budget(64), studies(store, None)),
-                lambda info, run_id: MlflowTracker(uri, root, info, run_id, opening=opening),
-                on_result=lambda _: setattr(times, "raced", now()),
-            )
-            times.logged = now()
+        evaluator = stack.enter_context(Evaluator(engine, parsed))
+        result = run_study(
+            evaluator,
+            TuneOptions("guided", 0, Budget(64), studies(store)),
+            make_tracker,
+            on_result=lambda _: setattr(times, "raced", now()),
+        )
+        times.logged = now()
     times.trials, times.stopped = len(result.trials), result.stopped
     timings = [trial.measurement.timing for trial in result.trials]
     times.ratios = [timing.ratio if timing is not None else None for timing in timings]

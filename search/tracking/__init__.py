@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tilescout.search.tracking.models import log_model
     from tilescout.search.tracking.page import to_html
     from tilescout.search.tracking.server import FRONT_PAGE, HOST, PORT, address, serve
+    from tilescout.search.tracking.standing.logger import standing_logger
     from tilescout.search.tracking.store import (
         Opening,
         artifact_folder,
@@ -57,6 +58,7 @@ __all__ = [
     "opened_experiment",
     "quiet_mlflow",
     "serve",
+    "standing_logger",
     "suite_metrics",
     "to_html",
     "translated",
@@ -78,6 +80,7 @@ __getattr__, __dir__ = public_names(
         "PORT": "server",
         "address": "server",
         "serve": "server",
+        "standing_logger": "standing.logger",
         "Opening": "store",
         "artifact_folder": "store",
         "default_store": "store",

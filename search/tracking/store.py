@@ -80,12 +80,13 @@ def quiet_mlflow() -> Iterator[None]:
     Variables that the user has set in the environment stay. Open it in the main thread: it is not safe to change the
     environment while other threads read it.
     """
-    with _quiet_environment(), _quiet_loggers():
+    with quiet_environment(), _quiet_loggers():
         yield
 
 
 @contextmanager
-def _quiet_environment() -> Iterator[None]:
+def quiet_environment() -> Iterator[None]:
+    """Set what MLflow reads from the environment, and that it reads while it is imported, for `quiet_mlflow`."""
     ours = {name: value for name, value in _QUIET.items() if name not in os.environ}
     os.environ.update(ours)
     try:
@@ -164,7 +165,7 @@ class Opening:
             sys.setswitchinterval(interval)
 
     def __enter__(self) -> Self:
-        self._environment.enter_context(_quiet_environment())
+        self._environment.enter_context(quiet_environment())
         return self
 
     def __exit__(self, *exception: object) -> None:

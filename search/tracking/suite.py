@@ -151,7 +151,16 @@ class SuiteRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        failed = error is not None and isinstance(error, Exception)
+        self.end(failed=isinstance(error, Exception))
+
+    def end(self, failed: bool) -> None:
+        """End the run: as failed, as finished after `finish`, or else as killed.
+
+        Raises
+        ------
+        StoreError
+            If the store can't be written.
+        """
         with self._resources, translated(self._uri):
             self._client.set_terminated(self.run_id, "FAILED" if failed else self._status)
 

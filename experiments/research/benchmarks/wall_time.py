@@ -1,16 +1,16 @@
 """Measure where the wall time of a tuning goes, on some of the cores, from an empty store and from a full one.
 
     python -m tilescout.experiments.research wall-time --out wall-time.json
-    python -m tilescout.experiments.research wall-time --drawn 7 --suite 5 --no-alone --out wall-time.json
+    python -m tilescout.experiments.research wall-time --drawn 7 --count 3 --suite 5 --no-alone --out wall-time.json
 
 Tunes each problem with `guided` in a process of its own: from an empty store, from one that has the kernels of that
 tuning, and from one that has the portfolio, as ``tilescout compile --portfolio`` fills it. Without a GPU it compiles
 the default and 15 random configurations of each problem instead. A process is limited to so many cores by its affinity.
-The first tuning of a problem has nothing stand by (`alone`). The next ones have processes stand by; unless an earlier
-command left some, the first of them waits for these. CPU seconds are those of what the process itself started. With
-``--drawn`` the problems are drawn from published models, as those of the suite `out-of-sample` are: a new seed gives
-problems that nobody has seen. With ``--suite`` so many of them are also tuned together, by ``tilescout tune --suite``
-from an empty store. Every second is counted once:
+The first tuning of a problem has nothing stand by (`alone`). The next one has to start what stands by, and those behind
+it find it. CPU seconds are those of what the process itself started. With ``--drawn`` the problems are drawn from
+published models, as those of the suite `out-of-sample` are: a new seed gives problems that nobody has seen. With
+``--suite`` so many of them are also tuned together, by ``tilescout tune --suite`` from an empty store. Every second is
+counted once:
 
 - `start`: until the search's modules are imported
 - `set up`: until the measuring process, the GPU's context and the problem are ready; the first kernels are compiled
@@ -26,9 +26,13 @@ from an empty store. Every second is counted once:
 import json
 import os
 import resource
+import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -40,6 +44,7 @@ from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.studies.draw_problems import drawn
 from tilescout.experiments.research.timed_tuning import kernels
 from tilescout.search.build.cores import available_cores
+from tilescout.search.build.standby import leave, peer_of
 from tilescout.search.engines.gpus import visible_gpus
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.processes import module_command, safe_environment
@@ -55,6 +60,9 @@ KERNELS = 16
 ALONE, STARTING, STANDING = "alone", "starting", "standing by"
 STATES = (("empty", ALONE), ("empty", STARTING), ("empty", STANDING), ("full", STANDING), ("portfolio", STANDING))
 """What is in the store, and what stands by."""
+
+KEPT = ("alone", "starting", "empty", "full", "portfolio")
+"""The names of `STATES` on the command line."""
 
 PHASES = ("start", "set up", "propose", "compile", "measure", "race", "log", "exit")
 
@@ -97,8 +105,22 @@ def account(times: Mapping[str, Any], ended: float) -> dict[str, float]:
     }
 
 
-def timed(cores: int, asked: Mapping[str, object]) -> dict[str, Any]:
+def environment(standing: str) -> dict[str, str]:
+    """The environment of a command whose processes stand by under a folder of their own."""
+    return {**safe_environment(), "XDG_RUNTIME_DIR": standing}
+
+
+def timed(cores: int, asked: Mapping[str, object], standing: str) -> dict[str, Any]:
     """Run one tuning or compiling on so many cores: its account, and what it was about.
+
+    Parameters
+    ----------
+    cores
+        How many it may use.
+    asked
+        What it is to do; see `tilescout.experiments.research.timed_tuning`.
+    standing
+        The folder of the processes that stand by.
 
     Raises
     ------
@@ -111,7 +133,7 @@ def timed(cores: int, asked: Mapping[str, object]) -> dict[str, Any]:
     done = subprocess.run(
         command,
         stdout=subprocess.PIPE,
-        env=safe_environment(),
+        env=environment(standing),
         preexec_fn=lambda: os.sched_setaffinity(0, allowed),
         text=True,
         check=True,
@@ -132,8 +154,10 @@ def timed(cores: int, asked: Mapping[str, object]) -> dict[str, Any]:
     }
 
 
-def timed_suite(cores: int, problems: Sequence[str], folder: Path) -> dict[str, Any]:
+def timed_suite(cores: int, problems: Sequence[str], folder: Path, standing: str) -> dict[str, Any]:
     """Tune problems together on so many cores, by the command and from an empty store: when it answered, and the rest.
+
+    The searches share the GPU and the compilers: their accounts overlap.
 
     Raises
     ------
@@ -149,7 +173,7 @@ def timed_suite(cores: int, problems: Sequence[str], folder: Path) -> dict[str, 
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
-        env=safe_environment(),
+        env=environment(standing),
         preexec_fn=lambda: os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores]),
         text=True,
     ) as process:
@@ -168,7 +192,10 @@ def timed_suite(cores: int, problems: Sequence[str], folder: Path) -> dict[str, 
         "trials": [one["trials"] for one in found],
         "compiled": kernels(artifacts(store)),
         "compile_core_seconds": sum(one["compile_seconds"] for one in found),
+        "gpu_seconds": sum(one["gpu_seconds"] for one in found),
         "stopped": [one["stopped"] for one in found],
+        "speedups": [one["best"]["speedup_over_library"] for one in found],
+        "walls": [one["wall"] for one in found],
     }
 
 
@@ -179,7 +206,7 @@ def draw(seed: int, count: int) -> list[str]:
     return [problems[at] for at in chosen]
 
 
-def fill(problem: str, store: str) -> None:
+def fill(problem: str, store: str, standing: str) -> None:
     """Compile the portfolio into a store, on all cores, and print how that went.
 
     Raises
@@ -189,11 +216,8 @@ def fill(problem: str, store: str) -> None:
     """
     options = ("--problem", problem, "--portfolio", "--store", store)
     command = module_command("tilescout.experiments", "compile", "gemm_sm90", *options)
-    print(
-        subprocess.run(command, capture_output=True, env=safe_environment(), text=True, check=True).stdout.splitlines()[
-            -1
-        ]
-    )
+    done = subprocess.run(command, capture_output=True, env=environment(standing), text=True, check=True)
+    print(done.stdout.splitlines()[-1])
 
 
 @study("a GPU; without one it only compiles")
@@ -201,62 +225,81 @@ def fill(problem: str, store: str) -> None:
 @click.option(
     "--cores", multiple=True, default=CORES, show_default=True, type=click.IntRange(min=1), help="How many; repeatable."
 )
-@click.option("--drawn", "seed", type=click.IntRange(min=0), help="Draw the problem by this seed instead.")
+@click.option("--drawn", "seed", type=click.IntRange(min=0), help="Draw the problems by this seed instead.")
+@click.option("--count", default=1, show_default=True, help="Problems to draw for each number of cores.")
 @click.option("--suite", "together", default=0, help="Also tune so many drawn problems together, on the most cores.")
-@click.option("--alone/--no-alone", default=True, help="Whether a tuning runs without processes that stand by, too.")
-@click.option("--repeats", default=1, show_default=True, help="How often all of it is done.")
+@click.option("--suites", default=1, show_default=True, help="How many such suites.")
+@click.option("--state", "names", multiple=True, type=click.Choice(KEPT), default=KEPT, help="Repeatable.")
 def main(
     run: Run,
     problems: tuple[str, ...],
     cores: tuple[int, ...],
     seed: int | None,
+    count: int,
     together: int,
-    alone: bool,
-    repeats: int,
+    suites: int,
+    names: tuple[str, ...],
 ) -> None:
     """Tune every problem on so many cores each, and print where the time went."""
     if together and seed is None:
         raise click.UsageError("--suite tunes drawn problems: say by which seed, with --drawn")
     found: list[dict[str, Any]] = []
-    suites: list[dict[str, Any]] = []
+    suited: list[dict[str, Any]] = []
     gpu = bool(visible_gpus())
-    # The last are tuned together, so that none was seen before.
-    chosen = draw(seed, len(cores) + together) if seed is not None else []
+    # No problem is tuned twice, so that none was seen before.
+    chosen = iter(draw(seed, len(cores) * count + suites * together) if seed is not None else ())
+    states = [state for state, name in zip(STATES, KEPT, strict=True) if name in names]
     print("seconds of a tuning" if gpu else f"seconds of compiling {KERNELS} kernels")
     columns = ("answer", "all", "CPU", *PHASES)
     head = f"{'problem':>22} cores store     {'processes':12}"
     print(f"{head}{''.join(f'{column:>8}' for column in columns)}  trials compiled")
-    for _ in range(repeats):
-        for count in [count for count in cores if count <= available_cores()] or [available_cores()]:
-            for problem in [chosen[cores.index(count)] if count in cores else chosen[0]] if chosen else problems:
-                # Whatever was tuned before has left processes that stand by.
-                states = STATES if alone else STATES[2:] if found else STATES[1:]
-                for one in tuned(problem, count, states, gpu):
-                    found.append(one)
-                    run.keep({"tuned": gpu, "runs": found, "suites": suites})
-            if together and gpu and count == max(cores):
+    with TemporaryDirectory(dir="/tmp") as standing:  # the path of a socket has 107 bytes at most
+        try:
+            for number in range(suites if gpu and together else 0):
                 with TemporaryDirectory() as folder:
-                    suites.append(timed_suite(count, chosen[len(cores) :], Path(folder)))
-                run.keep({"tuned": gpu, "runs": found, "suites": suites})
-                last = suites[-1]
+                    suited.append(timed_suite(max(cores), list(islice(chosen, together)), Path(folder), standing))
+                run.keep({"tuned": gpu, "runs": found, "suites": suited})
+                last = suited[-1]
                 print(
-                    f"suite of {together}, {count} cores: answer {last['answered']:.2f} s, "
-                    f"all {last['seconds']:.2f} s, "
-                    f"trials {last['trials']}, compiled {last['compiled']}",
+                    f"suite {number + 1} of {together}, {max(cores)} cores: answer {last['answered']:.2f} s, "
+                    f"all {last['seconds']:.2f} s, GPU {last['gpu_seconds']:.2f} s, trials {last['trials']}, "
+                    f"compiled {last['compiled']}",
                     flush=True,
                 )
+                for problem, wall in zip(last["problems"], last["walls"], strict=True):
+                    print(f"{problem:>22} {', '.join(f'{part} {seconds:.2f}' for part, seconds in wall.items())}")
+            for cores_ in [each for each in cores if each <= available_cores()] or [available_cores()]:
+                for problem in islice(chosen, count) if seed is not None else problems:
+                    for one in tuned(problem, cores_, states, gpu, standing):
+                        found.append(one)
+                        run.keep({"tuned": gpu, "runs": found, "suites": suited})
+        finally:
+            end_all(standing)
 
 
-def tuned(problem: str, cores: int, states: Sequence[tuple[str, str]], gpu: bool) -> Iterator[dict[str, Any]]:
+def end_all(standing: str) -> None:
+    """End the processes that stand by under a folder, as is done by `kill`."""
+    for place in Path(standing).glob("*/*.socket"):
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+            asked.connect(str(place))
+            os.kill(peer_of(asked)[0], signal.SIGTERM)
+        leave(place)
+
+
+def tuned(
+    problem: str, cores: int, states: Sequence[tuple[str, str]], gpu: bool, standing: str
+) -> Iterator[dict[str, Any]]:
     """Tune a problem in every state of the store and of what stands by, and print where the time went."""
     with TemporaryDirectory() as folder:
         for kept, processes in states if gpu else [state for state in states if state[0] != "portfolio"]:
             store = str(Path(folder, f"{processes if kept == 'empty' else STANDING}-{kept == 'portfolio'}"))
             if kept == "portfolio":
-                fill(problem, store)
+                fill(problem, store, standing)
+            if processes == STARTING:
+                end_all(standing)
             asked = {"problem": problem, "store": store, "standby": processes != ALONE}
             asked |= {} if gpu else {"count": KERNELS}
-            one = timed(cores, asked) | {"store": kept, "processes": processes}
+            one = timed(cores, asked, standing) | {"store": kept, "processes": processes}
             shown = [one["answered"], one["seconds"], one["cpu_seconds"], *one["account"].values()]
             head = f"{problem:>22} {one['cores']:5} {kept:10}{processes:12}"
             print(

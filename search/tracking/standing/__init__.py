@@ -1,0 +1,1 @@
+"""Studies are logged by a process that stands by with MLflow imported."""

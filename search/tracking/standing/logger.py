@@ -1,0 +1,194 @@
+"""Log studies from a process that stands by: it has imported MLflow, and reads the studies where they are stored.
+
+A search that logs by itself imports MLflow, Matplotlib and scikit-learn: 6 to 12 s on an H200 host behind the answer
+(`experiments/results/wall-time.md`). What is logged is in the study's journal before: nothing is lost with the process.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tilescout.search.build.standby import Standby, StandbyError, can_stand_by, open_session
+from tilescout.search.studies.records import StudyResult, TrialRecord
+from tilescout.search.tracking.suite import SuiteInfo
+from tilescout.spaces.closing import Closing
+from tilescout.spaces.errors import StoreError, one_line
+from tilescout.spaces.templates import KernelTemplate, comes_with_package
+
+_LOG = logging.getLogger(__name__)
+
+_STANDBY = Standby("tilescout.search.tracking.standing.desk:ready_to_log")
+
+
+def standing_logger(
+    uri: str, artifact_root: Path | None, place: Path | str, template: KernelTemplate
+) -> "StandingLogger | None":
+    """A session of the process that logs; None where it could not read what is searched, or no process can stand by.
+
+    It reads journals of the kernels that come with this package. A warning of the logger says why none can stand by.
+
+    Parameters
+    ----------
+    uri, artifact_root
+        See `MlflowTracker`.
+    place
+        Where the studies are: a folder, or the URL of a database.
+    template
+        What is searched.
+    """
+    if "://" in str(place) or not (can_stand_by() and comes_with_package(template)):
+        return None
+    try:
+        return StandingLogger(uri, artifact_root, Path(place))
+    except StandbyError as error:
+        _LOG.warning("%s: this process imports MLflow", error)
+        return None
+
+
+class StandingLogger(Closing):
+    """A session of the process that logs, for the studies of one command.
+
+    Parameters
+    ----------
+    uri, artifact_root
+        See `MlflowTracker`.
+    place
+        The folder of the studies' journals.
+
+    Raises
+    ------
+    StandbyError
+        If no process can stand by.
+    """
+
+    def __init__(self, uri: str, artifact_root: Path | None, place: Path) -> None:
+        root = str(artifact_root) if artifact_root is not None else None
+        self._session = open_session(_STANDBY, {"uri": uri, "root": root, "place": str(place.absolute())})
+        self._lock = threading.Lock()
+
+    def study(self, name: str, run_id: str | None) -> "StandingTracker":
+        """A tracker of the study of this name, which `run_id` continues; it belongs to the suite, where one was begun.
+
+        Raises
+        ------
+        StoreError
+            If MLflow's store can't be opened or written.
+        """
+        return StandingTracker(self, name, run_id)
+
+    def suite(self, info: SuiteInfo, resume: bool) -> "StandingSuite":
+        """Begin a suite, as `SuiteRun` does, to which the studies belong from now on; raises as `study` does."""
+        return StandingSuite(self, info, resume)
+
+    def ask(self, what: str, **about: Any) -> dict[str, Any]:
+        """Have something done, and wait until it is.
+
+        Raises
+        ------
+        StoreError
+            If it can't be.
+        """
+        try:
+            with self._lock:
+                self._session.connection.send_bytes(json.dumps({"what": what, **about}).encode())
+                answer: dict[str, Any] = json.loads(self._session.connection.recv_bytes())
+        except (OSError, EOFError) as error:
+            raise StoreError(f"the process that logs to MLflow ended ({one_line(error) or 'it was killed'})") from error
+        if "error" in answer:
+            raise StoreError(answer["error"])
+        return answer
+
+    def tell(self, **about: Any) -> None:
+        """Let it know of trials. If it ended, the next that is asked for says so."""
+        with self._lock, suppress(OSError):
+            self._session.connection.send_bytes(json.dumps({"what": "tell", **about}).encode())
+
+    def close(self) -> None:
+        """End the session."""
+        self._session.connection.close()
+        self._session.kill()
+        self._session.wait()
+
+
+class StandingTracker:
+    """A tracker whose study is read and logged by the process that stands by; see `Tracker` of the tuning room.
+
+    It tells that process the indices of the configurations, which the study does not hold.
+    """
+
+    def __init__(self, logger: StandingLogger, name: str, run_id: str | None) -> None:
+        self._logger, self._name = logger, name
+        begun = logger.ask("begin", study=name, run_id=run_id)
+        self.run_id, self.page = begun["run_id"], begun["page"]
+
+    def catch_up(self, trials: Iterable[TrialRecord]) -> None:
+        """See `Tracker`."""
+        self._logger.tell(study=self._name, indices={trial.number: trial.index for trial in trials})
+
+    def log(self, trial: TrialRecord) -> None:
+        """See `Tracker`."""
+        self.catch_up([trial])
+
+    def note(self, trial: TrialRecord) -> None:
+        """See `Tracker`; a journal has one tuner."""
+        self.catch_up([trial])
+
+    def adopt(self, trials: Iterable[TrialRecord]) -> None:
+        """See `Tracker`."""
+        self.catch_up(trials)
+
+    def finish(self, result: StudyResult) -> None:
+        """Have all that is in the study logged, and the result, and wait for it.
+
+        Raises
+        ------
+        StoreError
+            If something did not arrive.
+        """
+        indices = {trial.number: trial.index for trial in result.trials}
+        self._logger.ask("finish", study=self._name, indices=indices, wall=dict(result.wall))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._logger.ask("end", study=self._name, status="FAILED" if isinstance(error, Exception) else "KILLED")
+        except StoreError as failure:
+            if error is None:
+                raise
+            error.add_note(str(failure))
+
+
+class StandingSuite:
+    """The run of a suite, logged by the process that stands by; see `SuiteRun`."""
+
+    def __init__(self, logger: StandingLogger, info: SuiteInfo, resume: bool) -> None:
+        self._logger = logger
+        begun = logger.ask("begin a suite", info=asdict(info), resume=resume)
+        self.run_id, self.page = begun["run_id"], begun["page"]
+
+    def log(self, results: Sequence[StudyResult]) -> None:
+        """See `SuiteRun`."""
+        self._logger.ask("log a suite", studies=[result.info.name for result in results])
+
+    def finish(self, results: Sequence[StudyResult]) -> None:
+        """See `SuiteRun`."""
+        self._logger.ask("finish a suite", studies=[result.info.name for result in results])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(StoreError):
+            self._logger.ask("end a suite", failed=isinstance(error, Exception))

@@ -1,0 +1,109 @@
+"""The process that stands by with MLflow imported: it logs what a search itself would, and loses nothing."""
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from tilescout.search.api import tune
+from tilescout.search.build.compilers import CompileOptions
+from tilescout.search.build.standby import can_stand_by, running
+from tilescout.search.engines.engine import LiveOptions
+from tilescout.search.measure.measurement import Measurement, Status, Timing
+from tilescout.search.measure.provenance import Provenance
+from tilescout.search.measure.race import Estimate, Race
+from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
+from tilescout.search.tracking import PARENT_TAG, TRIAL_TAG
+from tilescout.search.tracking.result import TuneResult
+from tilescout.search.tracking.standing.desk import with_indices
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
+
+pytestmark = pytest.mark.skipif(not can_stand_by(), reason="needs Linux")
+
+ALONE = LiveOptions(CompileOptions(standby=False))
+PROBLEM = "512x512x512:bf16"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def standing() -> Iterator[None]:
+    """A folder of sockets for the processes of this module alone; the path of a socket has 107 bytes at most."""
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory(dir="/tmp") as folder:
+        patch.setenv("XDG_RUNTIME_DIR", folder)
+        yield
+        _kill()
+
+
+def _kill() -> None:
+    for each in running():
+        os.kill(each.pid, signal.SIGKILL)
+
+
+def _logged(uri: str, page: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The parameters, metrics but for seconds, and files of a study's run; those of its trials' runs, in order."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+
+    def known(run: Any) -> dict[str, Any]:
+        metrics = {name: value for name, value in run.data.metrics.items() if "seconds" not in name}
+        return {"status": run.info.status, "params": run.data.params, "metrics": metrics, "name": run.info.run_name}
+
+    parent = client.get_run(page.partition("/runs/")[2].partition("?")[0])
+    children = f"tags.`{PARENT_TAG}` = '{parent.info.run_id}'"
+    runs = client.search_runs([each.experiment_id for each in client.search_experiments()], children, max_results=100)
+    files = {each.path for each in client.list_artifacts(parent.info.run_id)}
+    timed = {name for name in parent.data.metrics if "seconds" in name}
+    trials = sorted(runs, key=lambda run: int(run.data.tags[TRIAL_TAG]))
+    return known(parent) | {"files": files, "timed": timed}, [known(run) for run in trials]
+
+
+def test_it_logs_what_a_search_that_logs_by_itself_does(store: str, tmp_path: Path) -> None:
+    apart, alone = (
+        tune("gemm_sm90", PROBLEM, sampler="random", budget=12, store=tmp_path / name, mlflow=store, live=live)
+        for name, live in (("apart", None), ("alone", ALONE))
+    )
+    assert [each.what for each in running()] == ["log"]
+    assert apart.page
+    assert not apart.not_tracked
+    assert _logged(store, apart.page) == _logged(store, alone.page)
+
+
+def test_what_a_killed_process_did_not_log_is_logged_by_a_resumed_search(store: str, tmp_path: Path) -> None:
+    def search(resume: bool = False, **more: Any) -> TuneResult:
+        return tune(
+            "gemm_sm90", PROBLEM, sampler="random", budget=12, store=tmp_path, mlflow=store, resume=resume, **more
+        )
+
+    killed = search(on_result=lambda result: _kill())
+    assert "the process that logs to MLflow ended" in killed.not_tracked
+    assert len(killed.trials) == 12
+
+    resumed = search(resume=True, live=ALONE)
+    assert not resumed.not_tracked
+    about, trials = _logged(store, resumed.page)
+    assert about["status"] == "FINISHED"
+    assert len(trials) == 12
+
+
+def test_what_a_study_numbers_gets_the_indices_of_the_space_in_the_race_too() -> None:
+    timing = Timing(1.0, 1.0, 1.0, 0.9, 1.1, 10.0, 20)
+    trials = [
+        TrialRecord(number, number, Configuration.of({"knob": number}), Measurement(Status.OK, timing=timing), 0.0, 1.0)
+        for number in (0, 2)
+    ]
+    equal = Estimate(1.0, 0.9, 1.1)
+    race = Race(2, 0, {0: equal, 2: equal}, equal, 0.5, 6, {0: 6, 2: 6})
+    provenance, problem = Provenance("live", "", {}), GemmProblem(64, 64, 64)
+    info = StudyInfo("s", "g", "", problem, "h200", "tpe", 0, provenance, trials[0].configuration, "torch.mm", 10.0)
+
+    found = with_indices(StudyResult(info, trials, 1.0, race=race), {0: 70, 2: 50})
+
+    assert [trial.index for trial in found.trials] == [70, 50]
+    assert found.race == Race(50, 70, {70: equal, 50: equal}, equal, 0.5, 6, {70: 6, 50: 6})
+    assert found.best == replace(trials[0], index=70)
