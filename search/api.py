@@ -16,12 +16,13 @@ from tilescout.search.measure.protocol import Objective
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.samplers import SAMPLERS, AnySampler, check_sampler, choose_sampler, make_sampler
 from tilescout.search.samplers.base import SpaceSampler
+from tilescout.search.studies.answers import fastest
 from tilescout.search.studies.folders import STORE, artifacts, check_store, studies
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tables.shipped import default_table, named_template
 from tilescout.search.tables.table import Table
 from tilescout.search.tracking.result import TuneResult, load_study
-from tilescout.search.tuning.complement import fastest, search_both
+from tilescout.search.tuning.complement import search_both
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.progress import StudyProgress, why_ended
 from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
@@ -137,7 +138,7 @@ def tune(
     complement
         Search a second space too where its kernels may be faster on the problem, as those of ``gemm_streamk_sm90`` than
         those of ``gemm_sm90``: in a study of its own, behind the first, with the same budget. It is not done where
-        nothing is measured, on a Ray cluster, or by a sampler that is an object.
+        nothing is measured, or by a sampler that is an object.
     store
         Folder of compiled kernels, studies and the MLflow store; created where it is missing.
     storage

@@ -37,7 +37,7 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
     Returns
     -------
     Sequence
-        The results, in the order of the problems.
+        The results, in the order of the problems; see `tune_suite`.
 
     Raises
     ------
@@ -136,7 +136,9 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
             _print(results, len(problems), title, asked.console)
 
         try:
-            results = tune_suite(engine, problems, options, make_tracker, show, say, answer)
+            results = tune_suite(
+                engine, problems, options, make_tracker, show, say, answer, complement=asked.complement
+            )
         except SuiteInterrupted as interrupted:
             bars.stop()
             if interrupted.results:
@@ -153,7 +155,7 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
 
 
 def _print(results: Sequence[StudyResult], problems: int, title: str, console: Console) -> None:
-    from tilescout.search.tracking.suite import library_best_heading, suite_metrics
+    from tilescout.search.tracking.suite import library_best_heading, shown_problem, suite_metrics
 
     peer = library_best_heading(results)
     grid = Grid(title=title, title_justify="left", show_edge=False, pad_edge=False)
@@ -165,7 +167,7 @@ def _print(results: Sequence[StudyResult], problems: int, title: str, console: C
         best = result.best.measurement.timing if result.best is not None else None
         default = result.default.measurement.timing if result.default is not None else None
         grid.add_row(
-            str(result.info.problem),
+            shown_problem(result, results),
             f"{best.time_us:.2f}" if best is not None else "failed" if result.trials else "not tried",
             f"{1 / best.ratio:.3f}" if best is not None else "",
             *([f"{beside.value:.3f}" if (beside := result.over_library_best) is not None else ""] if peer else []),

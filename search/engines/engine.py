@@ -4,10 +4,11 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cache, cached_property
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,6 +129,7 @@ class Engine(Closing):
     gpus: int
     compilers: int
     measures_anew = True
+    _lent = False  # whether what measures is another engine's
 
     def capacity(self, gpus: int) -> int:
         """Most configurations that a search on so many of the GPUs has in flight.
@@ -143,6 +145,18 @@ class Engine(Closing):
         None if this kind of engine has no such.
         """
         return None
+
+    def _lend(self, template: KernelTemplate) -> Self:
+        """An engine of other kernels that has all of this one's, and closes none of it."""
+        other = copy(self)
+        other.__dict__.pop("_listed", None)  # what a library told of this one's template
+        other.template, other._lent, other.tuned = template, True, self.tuned
+        return other
+
+    @cached_property
+    def tuned(self) -> dict[tuple[str, Problem], float]:
+        """Seconds that tuning a peer for a problem took; who measures keeps its kernel."""
+        return {}
 
     @property
     def objective(self) -> Objective:

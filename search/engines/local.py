@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from copy import copy
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -66,7 +65,6 @@ class LocalEngine(Engine):
         options: LiveOptions | None = None,
     ) -> None:
         self.template, self.options = template, options or LiveOptions()
-        self._lent = False  # whether the measuring processes are another engine's
         artifacts, self._listings = ArtifactStore(store), ListingStore(store)
 
         def compilers(arch: str) -> CompilePool:
@@ -177,9 +175,7 @@ class LocalEngine(Engine):
 
     def beside(self, template: KernelTemplate) -> "LocalEngine":
         """An engine of other kernels that has this one's measuring processes, and compilers of its own."""
-        other = copy(self)
-        other.__dict__.pop("_listed", None)  # what a library told of this one's template
-        other.template, other._lent = template, True
+        other = self._lend(template)
         other._pool = CompilePool(template, "", self.device.arch, self._pool.store, self.options.compile)
         other._pool.start()
         return other

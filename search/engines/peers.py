@@ -32,6 +32,8 @@ def patient_with(peers: Sequence[str], options: LiveOptions) -> LiveOptions:
 def timed_peer(engine: Engine, gpu: int, problem: Problem, library_us: float, name: str) -> tuple[Peer, Task | None]:
     """A peer, and the task of measuring it again; None, and why, if it does not work here.
 
+    Its seconds are those of the first time: whoever measures keeps a kernel that was tuned, also for an engine beside.
+
     Raises
     ------
     SpaceError
@@ -48,7 +50,7 @@ def timed_peer(engine: Engine, gpu: int, problem: Problem, library_us: float, na
         [measured] = engine.measure(gpu, [task]).result()
     except TilescoutError as error:
         return Peer(name, time.monotonic() - started, error=one_line(error)), None
-    timing, seconds = measured.timing, time.monotonic() - started
+    timing, seconds = measured.timing, engine.tuned.setdefault((name, problem), time.monotonic() - started)
     if timing is None:
         return Peer(name, seconds, error=measured.error or str(measured.status)), None
     return Peer(name, seconds, Estimate(timing.ratio, timing.ratio_low, timing.ratio_high)), task

@@ -148,6 +148,9 @@ class RayEngine(Engine):
             objective=objective,
         )
 
+    def beside(self, template: KernelTemplate) -> "RayEngine":
+        return self._lend(template)
+
     def library(self, problem: Problem) -> str:
         return load_workload(self.template.workload).library(problem)
 
@@ -200,6 +203,8 @@ class RayEngine(Engine):
         return self._threads[gpu].submit(race)
 
     def close(self) -> None:
+        if self._lent:  # the actors, the threads and the tasks are the other's
+            return
         with self._lock:
             self._closing = True
             compiling = list(self._compile_tasks)

@@ -12,6 +12,7 @@ from typing import Self
 import numpy as np
 
 from tilescout.search.measure.protocol import UNNAMED, Objective
+from tilescout.search.studies.answers import by_problem, fastest
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.tracking import fields
 from tilescout.search.tracking.fields import milliseconds
@@ -193,18 +194,23 @@ class SuiteRun:
 
 
 def suite_metrics(results: Sequence[StudyResult]) -> dict[str, float]:
-    """The figures of a whole suite: geometric means of speed-ups, and sums of costs."""
+    """The figures of a whole suite: geometric means of the problems' speed-ups, and sums of all studies' costs.
+
+    Where a problem has several studies, its answer is the fastest of theirs, and its default that of the first.
+    """
+    problems = by_problem(results)
     metrics = {
-        "problems": float(len(results)),
+        "problems": float(len(problems)),
         "trials": float(sum(len(result.trials) for result in results)),
         "gpu_seconds": sum(result.gpu_seconds for result in results),
         "compile_seconds": sum(result.compile_seconds for result in results),
     }
     over_library, over_default = [], []
-    over_best = [over.value for result in results if (over := result.over_library_best) is not None]
-    for result in results:
-        best = result.best.measurement.timing if result.best is not None else None
-        default = result.default.measurement.timing if result.default is not None else None
+    answers = [fastest(found) for found in problems]
+    over_best = [over.value for result in answers if (over := result.over_library_best) is not None]
+    for (first, *_), answer in zip(problems, answers, strict=True):
+        best = answer.best.measurement.timing if answer.best is not None else None
+        default = first.default.measurement.timing if first.default is not None else None
         if best is not None:
             over_library.append(1 / best.ratio)
             if default is not None:
@@ -229,8 +235,14 @@ def _describe(results: Sequence[StudyResult]) -> str:
         found = f"{timing.time_us:.2f} | {1 / timing.ratio:.3f}" if timing is not None else f"{none} | "
         over = result.over_library_best
         beside = f" {over.value:.3f} |" if over is not None else " |"
-        lines.append(f"| {result.info.problem} | {len(result.trials)} | {found} |{beside if best else ''}")
+        lines.append(f"| {shown_problem(result, results)} | {len(result.trials)} | {found} |{beside if best else ''}")
     return "\n".join(lines)
+
+
+def shown_problem(result: StudyResult, results: Sequence[StudyResult]) -> str:
+    """The problem of a result in a table of them; with the space where that is another one than the first's."""
+    space = result.info.space
+    return str(result.info.problem) if space == results[0].info.space else f"{result.info.problem}, {space}"
 
 
 def library_best_heading(results: Sequence[StudyResult]) -> str:

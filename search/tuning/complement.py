@@ -1,7 +1,8 @@
 """Search a space for a problem and, where that may hold a faster kernel, the space that complements it."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from tilescout.search.engines.engine import Engine
@@ -9,13 +10,36 @@ from tilescout.search.studies.records import StudyResult
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import SearchInterrupted
 from tilescout.spaces.errors import TilescoutError, one_line
-from tilescout.spaces.problems import Problem
+from tilescout.spaces.problems import P, Problem
 from tilescout.spaces.templates import complement_of
 
 _LOG = logging.getLogger(__name__)
 
 Search = Callable[[Engine, Budget], StudyResult]
 """Searches the space of an engine's template within a budget."""
+
+
+@contextmanager
+def complemented(engine: Engine, problems: Sequence[P]) -> Iterator[list[tuple[Engine, P]]]:
+    """The searches of problems: each by an engine and, where its complement may be faster, by an engine beside it, too.
+
+    The log says where that is so. Where an engine replays, or has no other beside it, each problem has one search.
+    """
+    anew = engine.measures_anew
+    others = [complement_of(engine.template, each, engine.device) if anew else None for each in problems]
+    other = next((found for found in others if found is not None), None)
+    beside = engine.beside(other) if other is not None else None
+    for found, problem in zip(others, problems, strict=True):
+        if found is not None:
+            then = "that space is searched, too" if beside is not None else "tune that space, too"
+            _LOG.info("%s: kernels of %s may be faster on this problem: %s", problem, found.name, then)
+    with beside or nullcontext():  # its compilers get ready at once
+        yield [
+            (each, problem)
+            for found, problem in zip(others, problems, strict=True)
+            for each in (engine, beside if found is not None else None)
+            if each is not None
+        ]
 
 
 def search_both(engine: Engine, problem: Problem, budget: Budget, search: Search) -> list[StudyResult]:
@@ -45,32 +69,21 @@ def search_both(engine: Engine, problem: Problem, budget: Budget, search: Search
     SearchInterrupted
         On Ctrl-C: in the second search with the first one's result, which is complete.
     """
-    other = complement_of(engine.template, problem, engine.device) if engine.measures_anew else None
-    beside = engine.beside(other) if other is not None else None
-    if other is None or beside is None:
-        if other is not None:
-            _LOG.info("kernels of %s may be faster on this problem: tune that space too", other.name)
-        return [search(engine, budget)]
-    _LOG.info("kernels of %s may be faster on this problem: that space is searched next", other.name)
-    with beside:  # its compilers get ready meanwhile
+    with complemented(engine, [problem]) as searches:
         first = search(engine, budget)
         left = None if budget.seconds is None else budget.seconds - first.seconds
-        if left is not None and left <= 0:
+        if len(searches) == 1 or (left is not None and left <= 0):
             return [first]
+        beside = searches[1][0]
         try:
             return [first, search(beside, replace(budget, seconds=left))]
         except SearchInterrupted as interrupt:
             raise SearchInterrupted(first, complete=True) from interrupt
         except TilescoutError as error:  # the first result stands
-            _LOG.warning("the search of %s failed: %s", other.name, one_line(error))
+            tell_failure(beside, problem, error)
             return [first]
 
 
-def fastest(results: Sequence[StudyResult]) -> StudyResult:
-    """The result whose answer is the fastest over the library at the worst end of its interval; the first of equals."""
-
-    def worst(result: StudyResult) -> float:
-        timing = result.best.measurement.timing if result.best is not None else None
-        return timing.ratio_high if timing is not None else float("inf")
-
-    return min(results, key=worst)
+def tell_failure(beside: Engine, problem: Problem, error: TilescoutError) -> None:
+    """Say in the log why there is no result of a complement."""
+    _LOG.warning("%s: the search of %s failed: %s", problem, beside.template.name, one_line(error))

@@ -59,6 +59,11 @@ class Budget:
             if limit is not None and not limit >= 0:
                 raise SamplerError(f"the budget's {name} can't be {limit}: allowed are numbers from 0 on, and None")
 
+    def times(self, factor: float) -> "Budget":
+        """The same with so many times the trials, rounded up, and seconds of GPU; those of the clock stay."""
+        trials = None if self.trials is None else math.ceil(self.trials * factor)
+        return replace(self, trials=trials, gpu_seconds=None if self.gpu_seconds is None else self.gpu_seconds * factor)
+
 
 class Loop(Protocol):
     """Asks and tells a study until its budget ends: `run`, or what gives it a part of the budget at a time."""

@@ -2,9 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 
 import optuna
@@ -17,11 +17,12 @@ from tilescout.search.samplers.others import OtherTrials
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.sharing import Tuner
 from tilescout.search.studies.trials import finished_trials
+from tilescout.search.tuning.complement import complemented, tell_failure
 from tilescout.search.tuning.loop import Budget, run
 from tilescout.search.tuning.study import QUIET_SECONDS, SearchInterrupted, TuneOptions, run_study
 from tilescout.search.tuning.trackers import NoTracker, Tracker
 from tilescout.search.tuning.turns import Claim, Turn, Turns
-from tilescout.spaces.errors import SamplerError
+from tilescout.spaces.errors import SamplerError, TilescoutError
 from tilescout.spaces.problems import Problem
 
 SLICE = 32
@@ -56,6 +57,7 @@ def tune_suite(
     on_phase: Callable[[Problem, str], None] = lambda problem, phase: None,
     on_results: Callable[[list[StudyResult]], None] = lambda results: None,
     slice: int = SLICE,
+    complement: bool = True,
 ) -> list[StudyResult]:
     """Search for the fastest configuration of every problem.
 
@@ -73,54 +75,83 @@ def tune_suite(
     problems
         The problems, without repeats.
     options
-        See `TuneOptions`; the budget is that of all problems together.
+        See `TuneOptions`; the budget is that of all problems together. Each search of a complement adds as many trials
+        and seconds of GPU as a problem has of it.
     make_tracker, on_trial, on_phase
         See `run_study`; they are called in threads, `on_trial` in one at a time.
     on_results
         Called with all results as soon as they are known and stored; the trackers take seconds more.
     slice
         Trials of a turn.
+    complement
+        Search the complement of the space, too, where its kernels may be faster on a problem; see
+        `tilescout.search.tuning.complement.complemented`.
 
     Returns
     -------
     list
-        The results, in the order of the problems.
+        The results, in the order of the problems; that of a complement comes right behind the problem's own. Whose
+        answer stands, `tilescout.search.studies.answers` tells.
 
     Raises
     ------
     StoreError, SamplerError, DeviceError
-        What ended one of the searches, once the others are done.
+        What ended one of the searches, once the others are done. An error in that of a complement goes to the log.
     SuiteInterrupted
         On Ctrl-C, with the best so far; the trial of each GPU is still finished.
     """
     if not isinstance(options.sampler, str | type):
         raise SamplerError("the searches of a suite need a sampler each: give a name or a class, not an object")
+    searches: AbstractContextManager[list[tuple[Engine, Problem]]] = (
+        complemented(engine, problems) if complement else nullcontext([(engine, each) for each in problems])
+    )
+    with searches as given:
+        share = len(given) / len(problems)
+        options = replace(options, budget=options.budget.times(share)) if share > 1 else options
+        return _tune_all(given, options, make_tracker, on_trial, on_phase, on_results, slice)
+
+
+def _tune_all(
+    searches: Sequence[tuple[Engine, Problem]],
+    options: TuneOptions,
+    make_tracker: Callable[[StudyInfo, str | None], Tracker],
+    on_trial: Callable[[Problem, TrialRecord], None],
+    on_phase: Callable[[Problem, str], None],
+    on_results: Callable[[list[StudyResult]], None],
+    slice: int,
+) -> list[StudyResult]:
+    """Run searches in turns; see `tune_suite`. The engine of the first one is that of all but the complements."""
+    own = searches[0][0]
+    assert isinstance(options.sampler, str | type)
     learns = find_sampler(options.sampler).learns_from_others
-    turns = Turns(len(problems), engine.gpus, options.budget, slice, SEATS if engine.measures_anew else 1)
-    answers = _Answers(len(problems))
+    turns = Turns(len(searches), own.gpus, options.budget, slice, SEATS if own.measures_anew else 1)
+    answers = _Answers(len(searches), {number for number, (engine, _) in enumerate(searches) if engine is own})
     lock, making = threading.Lock(), threading.Lock()
     expecting = threading.Lock()  # one search at a time says what it tries first: compilers begin with the first's
-    known: dict[int, OtherTrials] = {}  # by the problem's number, as of its last turn
+    known: dict[int, OtherTrials] = {}  # by the search's number, as of its last turn
 
     def make_one(info: StudyInfo, run_id: str | None) -> Tracker:
         with making:  # two that log the same dataset at the same time would be refused by MLflow
             return make_tracker(info, run_id)
 
-    def search(number: int) -> StudyResult:
+    def search(number: int) -> StudyResult | None:
+        engine, problem = searches[number]
+
         def show(trial: TrialRecord) -> None:
             with lock:
-                on_trial(problems[number], trial)
+                on_trial(problem, trial)
             turns.go_on()
 
         def others() -> list[OtherTrials]:
-            return [trials for other, trials in sorted(known.copy().items()) if other != number]
+            same = (each for each in sorted(known.copy().items()) if searches[each[0]][0] is engine)
+            return [trials for other, trials in same if other != number]
 
         def answer(result: StudyResult) -> None:
             part.end()
             answers.give(number, result)
 
         def show_phase(phase: str) -> None:
-            on_phase(problems[number], phase)
+            on_phase(problem, phase)
 
         part = _Part(turns, number, known)
         asked = replace(options, budget=replace(options.budget, trials=turns.first))
@@ -131,7 +162,7 @@ def tune_suite(
                 expected = stack.enter_context(ExitStack())
                 expected.enter_context(expecting)
                 turns.go_on()
-                evaluator = stack.enter_context(Evaluator(engine, problems[number], []))
+                evaluator = stack.enter_context(Evaluator(engine, problem, []))
 
                 def begin() -> None:
                     expected.close()
@@ -141,17 +172,22 @@ def tune_suite(
                 return run_study(
                     evaluator, asked, make_one, show, part.search, answer, meanwhile=begin, on_phase=show_phase
                 )
+        except TilescoutError as error:
+            if engine is own:
+                raise
+            tell_failure(engine, problem, error)
+            return None
         finally:
             part.end()
             answers.leave(number)
 
-    with ThreadPoolExecutor(len(problems), "search") as threads:
-        futures = [threads.submit(search, number) for number in range(len(problems))]
+    with ThreadPoolExecutor(len(searches), "search") as threads:
+        futures = [threads.submit(search, number) for number in range(len(searches))]
         try:
             if (found := answers.wait()) is not None:
                 on_results(found)
             answers.open()
-            return [future.result() for future in futures]
+            return [result for future in futures if (result := future.result()) is not None]
         except KeyboardInterrupt as interrupt:
             turns.stop()  # of an error in one of them the others learn nothing, and finish
             answers.open()
@@ -160,7 +196,7 @@ def tune_suite(
             answers.open()
 
 
-def _so_far(future: "Future[StudyResult]") -> StudyResult | None:
+def _so_far(future: "Future[StudyResult | None]") -> StudyResult | None:
     """The findings of a search, when it has ended; None if it had not begun, or failed."""
     error = future.exception()
     if error is None:
@@ -169,10 +205,18 @@ def _so_far(future: "Future[StudyResult]") -> StudyResult | None:
 
 
 class _Answers:
-    """Keeps searches that have their results until all have: what logs one takes its time from the others."""
+    """Keeps searches that have their results until all have: what logs one takes its time from the others.
 
-    def __init__(self, searches: int) -> None:
-        self._searches = searches
+    Parameters
+    ----------
+    searches
+        How many there are.
+    needed
+        The numbers of those without whose results there is no answer.
+    """
+
+    def __init__(self, searches: int, needed: Set[int]) -> None:
+        self._searches, self._needed = searches, needed
         self._results: dict[int, StudyResult] = {}
         self._left: set[int] = set()
         self._open = False
@@ -195,7 +239,7 @@ class _Answers:
         """Wait until no more results can come: all of them in the searches' order, or None if some have none."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._left | self._results.keys()) == self._searches)
-            whole = len(self._results) == self._searches
+            whole = self._needed <= self._results.keys()
             return [result for _, result in sorted(self._results.items())] if whole else None
 
     def open(self) -> None:

@@ -73,9 +73,9 @@ from tilescout.search.measure.machine import Machine
 from tilescout.search.measure.protocol import VERSION, Objective
 from tilescout.search.measure.race import Estimate, Race, RaceOptions, run_race
 from tilescout.search.measure.worker import Worker
+from tilescout.search.studies.answers import fastest as fastest_of
 from tilescout.search.studies.folders import artifacts, studies
 from tilescout.search.studies.records import StudyResult
-from tilescout.search.tuning.complement import fastest as fastest_of
 from tilescout.search.tuning.complement import search_both
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study

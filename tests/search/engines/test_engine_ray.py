@@ -23,7 +23,7 @@ from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.ray import RayEngine, RayOptions
 from tilescout.search.engines.ray_worker import save_shared_object
 from tilescout.search.engines.testing import EngineConformance
-from tilescout.search.measure.measurement import Status
+from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.studies.journal import Journal
@@ -107,6 +107,22 @@ def test_what_compilers_and_kernels_do_becomes_a_measurement(engine: RayEngine) 
     assert measured[0].compile_seconds == tasks[0].artifact.compile_seconds > 0
     ratios = engine.race(0, [tasks[0], tasks[2]], rounds=2, pairs=2, seed=0).result()
     assert ratios.shape == (2, 2)
+
+
+def test_an_engine_beside_it_measures_other_kernels_and_closing_that_ends_nothing(
+    engine: RayEngine, plain_gemm: ModuleType
+) -> None:
+    with engine.beside(plain_gemm.SCRATCH) as other:
+        measured = [on(other, configuration()), on(engine, configuration())]
+    assert [each.status for each in (*measured, on(engine, configuration()))] == [Status.OK] * 3
+
+
+def on(engine: Engine, tried: Configuration) -> Measurement:
+    """The measurement of a configuration by an engine."""
+    artifact = engine.compile(tried, PROBLEM.signature).result()
+    assert isinstance(artifact, Artifact)
+    [measured] = engine.measure(0, [Task(tried, artifact, PROBLEM, engine.prepare(0, PROBLEM).result())]).result()
+    return measured
 
 
 def test_a_campaign_whose_actor_is_killed_midway_loses_nothing_and_records_nothing_twice(

@@ -15,14 +15,17 @@ from tilescout.search.engines.local import LocalEngine
 from tilescout.search.export.decisions import best_of, judge
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import RaceOptions
+from tilescout.search.studies.answers import fastest
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyResult
-from tilescout.search.tuning.complement import fastest, search_both
+from tilescout.search.tracking.suite import suite_metrics
+from tilescout.search.tuning.complement import search_both
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
+from tilescout.search.tuning.suite import tune_suite
 from tilescout.spaces import templates
 from tilescout.spaces.devices import DEVICES, find_device
-from tilescout.spaces.errors import StoreError
+from tilescout.spaces.errors import ProblemError, StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import complement_of, find_template
 
@@ -103,6 +106,38 @@ def test_what_ends_the_second_search_does_not_lose_the_first(
     assert interrupted.value.complete
 
     assert search_both(engine, PROBLEM, Budget(seconds=first.seconds / 2), search) == [first]  # no time is left
+
+
+def test_a_suite_searches_both_spaces_of_a_problem_and_its_figures_are_of_the_faster_answers(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    scratch, small = type(find_template("scratch_gemm")), GemmProblem(8, 48, 40)
+    monkeypatch.setattr(scratch, "complements", lambda self, problem, device: problem == PROBLEM)
+    first = [engine.space(small).index({"fault": "nothing", "repeats": 2})]
+    options = TuneOptions("random", 0, Budget(4), tmp_path, first=first, race=RaceOptions(look=3, looks=1))
+    told: list[list[StudyResult]] = []
+
+    results = tune_suite(engine, [PROBLEM, small], options, on_results=told.append)
+
+    about = [(result.info.space, result.info.problem) for result in results]
+    assert about == [("plain_gemm", PROBLEM), ("scratch_gemm", PROBLEM), ("plain_gemm", small)]
+    assert [len(result.trials) for result in results] == [2, 2, 2]
+    figures = suite_metrics(results)
+    assert (figures["problems"], figures["solved_problems"], figures["trials"]) == (2, 2, 6)
+    best = [fastest(found).best for found in (results[:2], results[2:])]
+    ratios = [each.measurement.timing.ratio for each in best]  # type: ignore[union-attr]
+    assert figures["mean_speedup_over_library"] == pytest.approx((ratios[0] * ratios[1]) ** -0.5)
+
+    monkeypatch.setattr(scratch, "check", refuse)
+    with caplog.at_level(logging.WARNING, "tilescout"):
+        left = tune_suite(engine, [PROBLEM, small], options, on_results=told.append)
+    assert "the search of scratch_gemm failed: not today" in caplog.text
+    alone = tune_suite(engine, [PROBLEM, small], options, on_results=told.append, complement=False)
+    assert [len(found) for found in (*told, left, alone)] == [3, 2, 2, 2, 2]
+
+
+def refuse(*_: object) -> None:
+    raise ProblemError("not today")
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from tilescout.search.engines import library_candidates
 from tilescout.search.engines.engine import CannotMeasureError, LiveOptions
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.local import LocalEngine
+from tilescout.search.engines.peers import timed_peer
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.measure.library_best import LibraryBest, Peer
 from tilescout.search.measure.protocol import ProtocolOptions
@@ -106,6 +107,21 @@ def test_what_others_would_run_is_tuned_and_races_and_what_does_not_work_is_said
     damaged = works.to_dict() | {"ratio": {"value": 0, "low": 0, "high": 1}}
     with pytest.raises(ValueError, match="can't have the interval"):
         Peer.from_dict(damaged)
+
+
+def test_a_peer_that_was_tuned_before_says_what_that_took(
+    host_library: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(peers._PEERS, "aten", "fake_cublaslt:PEER")
+    problem = GemmProblem(48, 64, 40)
+    with (
+        LocalEngine(host_library.COMPARED, tmp_path, ["cpu"], host_library.HOST, OPTIONS) as engine,
+        engine.beside(host_library.COMPARED) as beside,
+    ):
+        library_us = engine.prepare(0, problem).result()
+        first, again = (timed_peer(each, 0, problem, library_us, "aten")[0] for each in (engine, beside))
+    assert first.seconds == again.seconds > 0
+    assert first.error == again.error == ""
 
 
 def test_the_speed_over_it_is_in_all_that_is_shown_and_stored(searched: tuple[StudyResult, Path]) -> None:
