@@ -51,7 +51,7 @@ def _registers_suffice(columns: Columns, problem: GemmProblem, device: Device) -
     most = np.array(MAX_ACCUMULATORS)[columns["warp_groups"]]
     sends = (columns["split_k"] > 1) & (columns["warp_groups"] == 1)
     promotes = (columns["schedule"] == "pingpong") & (problem.element.bytes == 1)
-    most = np.where(sends, np.minimum(most, _MOST_SENDING), np.where(promotes, np.minimum(most, _MOST_PROMOTING), most))
+    most = np.where(sends, np.minimum(most, _MOST_SENDING), np.where(promotes, np.minimum(most, MOST_PROMOTING), most))
     return np.asarray(needed <= most)
 
 
@@ -59,7 +59,7 @@ def _registers_suffice(columns: Columns, problem: GemmProblem, device: Device) -
 # spill: one warp group that sends 160 accumulators to other blocks (256x80: 80 bytes of stack), and pingpong with 192
 # accumulators in fp8 (192x96: 112 bytes).
 _MOST_SENDING = 144
-_MOST_PROMOTING = 176
+MOST_PROMOTING = 176
 
 
 def _tiles_are_filled(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
@@ -135,7 +135,7 @@ CONSTRAINTS = (
         "a consumer thread holds tile_m * tile_n / (128 * the warp groups that share the tile) fp32 accumulators, and "
         "of 8-bit products 64 rows twice: at most "
         + ", ".join(f"{limit} with {groups}" for groups, limit in enumerate(MAX_ACCUMULATORS) if groups)
-        + f" warp groups a block ({_MOST_SENDING} for one that splits k, {_MOST_PROMOTING} for pingpong in fp8); "
+        + f" warp groups a block ({_MOST_SENDING} for one that splits k, {MOST_PROMOTING} for pingpong in fp8); "
         "beyond, it spills or does not compile",
         ("schedule", "warp_groups", "tile_m", "tile_n", "split_k"),
         _registers_suffice,

@@ -10,14 +10,15 @@ from tilescout.spaces.building import compile_object
 from tilescout.spaces.errors import BuildError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_sm90.kernel import ELEMENTS
-from tilescout.spaces.gemm_sm90.layout import ALIGNMENT, GemmShape, steps
+from tilescout.spaces.gemm_sm90.layout import ALIGNMENT, steps
 from tilescout.spaces.gemm_streamk_sm90.kernel import GemmStreamKSm90
+from tilescout.spaces.gemm_streamk_sm90.layout import SharingShape
 from tilescout.spaces.templates import Built
 
 FUNCTION = "gemm_streamk_sm90"
 
 
-def build_object(shape: GemmShape, split: int, stream_k: bool, problem: GemmProblem, path: Path) -> Built:
+def build_object(shape: SharingShape, split: int, stream_k: bool, problem: GemmProblem, path: Path) -> Built:
     """Write the object file: ``gemm_streamk_sm90(a, b[, alpha][, bias], d, max_clusters[, workspace])``.
 
     All sizes are dynamic; contiguous rows are promised to be multiples of 16 bytes. The kernels run on the caller's

@@ -9,7 +9,7 @@ launch. No flag is kept in memory: the workspace may hold anything before and af
 Importing this module imports cutlass; nothing but the compile workers does.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import cutlass
@@ -22,7 +22,15 @@ from tilescout.spaces.gemm_sm90.kernel import TURN_BARRIER, GemmSm90, Operand, P
 from tilescout.spaces.gemm_sm90.layout import MMA_ROWS, SWIZZLE_BYTES, WARP_GROUP
 from tilescout.spaces.gemm_sm90.mainloop import multiply, multiply_promoted
 from tilescout.spaces.gemm_sm90.scheduler import TileOrder
-from tilescout.spaces.gemm_streamk_sm90.layout import STRIP, VECTOR, most_clusters
+from tilescout.spaces.gemm_streamk_sm90.layout import (
+    STEP,
+    STRIP,
+    VECTOR,
+    SharingShape,
+    most_clusters,
+    stage_rows,
+)
+from tilescout.spaces.gemm_streamk_sm90.mainloop import multiply_ahead, multiply_in_turns
 from tilescout.spaces.gemm_streamk_sm90.partition import Partition, divide, slot
 from tilescout.spaces.gemm_streamk_sm90.sums import Sums
 
@@ -33,12 +41,15 @@ class GemmStreamKSm90(GemmSm90):
 
     Attributes
     ----------
+    shape
+        The compile-time parameters, and how 8-bit products are promoted.
     split
         Parts of each tile, if not `stream_k`.
     stream_k
         Whether all clusters share the tiles of the last wave evenly.
     """
 
+    shape: SharingShape
     split: int
     stream_k: bool
 
@@ -88,7 +99,7 @@ class GemmStreamKSm90(GemmSm90):
             store_d, d_tma = finisher.store_atom(d)
             finisher.add_up(shape, store_d, d_tma, alpha, bias, sums, counts, steps, clusters).launch(
                 grid=[
-                    shape.tile_n // STRIP,
+                    cute.ceil_div(shape.tile_n, STRIP),
                     shape.tile_m // MMA_ROWS,
                     partition.shared * (shape.cluster_m * shape.cluster_n),
                 ],
@@ -96,6 +107,11 @@ class GemmStreamKSm90(GemmSm90):
                 stream=stream,
                 use_pdl=True,
             )
+
+    @property
+    def promotes_in_turns(self) -> bool:
+        """Whether one warp group of a tile multiplies while the other adds."""
+        return self.promotes and self.shape.promotion == "turns"
 
     def named(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """All that an entry point may be passed, in order; None for what this one is not."""
@@ -108,6 +124,11 @@ class GemmStreamKSm90(GemmSm90):
         (stream,) = rest
         return a, b, alpha, bias, d, clusters, workspace, stream
 
+    def used(self, operand: Operand) -> Operand:
+        """The right operand without the rows of a stage that are not used."""
+        shared = operand.shared
+        return replace(operand, shared=cute.make_tensor(shared.iterator, used(shared.layout, self.shape.tile_n)))
+
     def partition(self, tiles: Any, steps: Any, clusters: Any) -> Partition:
         """How the tiles are divided."""
         return divide(self.split, self.stream_k, tiles, steps, clusters, cutlass.min)
@@ -116,15 +137,34 @@ class GemmStreamKSm90(GemmSm90):
         """The generator of the second kernel: its tiles are strips."""
         return replace(self, shape=replace(self.shape, tile_n=STRIP, warp_groups=1, pingpong=False))
 
-    def store_atom(self, d: cute.Tensor) -> tuple[cute.CopyAtom, cute.Tensor]:
-        """The TMA store of a unit."""
+    def ring_layout(self, rows: int, k_major: bool) -> cute.ComposedLayout:
+        """A ring of stages of `rows` rows of an operand, or of some more that are not used."""
+        return super().ring_layout(stage_rows(rows), k_major)
+
+    def load_atom(
+        self, tensor: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int, int], sharers: int
+    ) -> tuple[cute.CopyAtom, cute.Tensor]:
+        """The TMA load of the rows of a stage that are used."""
+        operation = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
+        stage = cute.make_composed_layout(layout.inner, 0, cute.select(used(layout.outer, tile[0]), mode=[0, 1]))
         atom: tuple[cute.CopyAtom, cute.Tensor] = cpasync.make_tiled_tma_atom(
+            operation, tensor, stage, tile, num_multicast=sharers
+        )
+        return atom
+
+    def store_atom(self, d: cute.Tensor) -> tuple[cute.CopyAtom, cute.Tensor]:
+        """The TMA store of a unit, and D as units that begin at every `STEP` columns."""
+        columns = self.shape.unit_n
+        atom, whole = cpasync.make_tiled_tma_atom(
             cpasync.CopyBulkTensorTileS2GOp(),
             d,
             cute.slice_(self.d_layout(), (None, None, 0)),
-            (MMA_ROWS, self.shape.unit_n),
+            (MMA_ROWS, columns),
         )
-        return atom
+        rows, along, batch = whole.stride
+        shape = (cute.size(d, mode=[0]), (columns, cute.ceil_div(cute.size(d, mode=[1]), STEP)), cute.size(d, mode=[2]))
+        layout = cute.make_layout(shape, stride=(rows, (along, STEP * along), batch))
+        return atom, cute.make_tensor(whole.iterator, layout)
 
     @cute.jit
     def produce(self, a: Operand, b: Operand, ring: pipeline.PipelineTmaAsync, place: Place) -> None:
@@ -132,6 +172,8 @@ class GemmStreamKSm90(GemmSm90):
         shape = self.shape
         a_mask = cute.make_layout_image_mask(place.cluster, place.block, mode=1) if shape.cluster_n > 1 else 0
         b_mask = cute.make_layout_image_mask(place.cluster, place.block, mode=0) if shape.cluster_m > 1 else 0
+        b = self.used(b)
+        ring.sync_object_full.tx_count = (shape.tile_m + shape.tile_n) * shape.tile_k * self.element.width // 8
         a_shared, a_global = a.partition(place.block[1], shape.cluster_n)
         b_shared, b_global = b.partition(place.block[0], shape.cluster_m)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, shape.stages)
@@ -172,6 +214,7 @@ class GemmStreamKSm90(GemmSm90):
         mma = self.mma(shape.groups)
         in_tile = Int32(0) if shape.pingpong else group  # among the warp groups of a tile
         mine = mma.get_slice(cute.make_layout(shape.groups, stride=WARP_GROUP)(in_tile))
+        b = self.used(b)
         fragments = (
             mma.make_fragment_A(mine.partition_A(a.shared)),
             mma.make_fragment_B(mine.partition_B(b.shared)),
@@ -180,13 +223,13 @@ class GemmStreamKSm90(GemmSm90):
         job, stride = self.first_work()
         partition = self.partition(place.order.count(), place.k_tiles, stride)
         alpha, workspace = epilogue.alpha  # both come this way through the kernel that is inherited
-        epilogue = replace(epilogue, alpha=alpha)
+        epilogue = replace(Stepped(*(getattr(epilogue, field.name) for field in fields(epilogue))), alpha=alpha)
         ending = Ending(accumulators, in_tile, epilogue, Sums(workspace, shape), place, partition)
 
         read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, shape.stages)
         release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, shape.stages)
         turn = Int32(0)  # of pingpong: the warp group that multiplies next
-        if cutlass.const_expr(shape.pingpong):  # noqa: SIM102 - decided here, the other by the GPU
+        if cutlass.const_expr(shape.pingpong or self.promotes_in_turns):  # noqa: SIM102 - the other by the GPU
             if group == 1:
                 cute.arch.barrier_arrive(barrier_id=TURN_BARRIER, number_of_threads=2 * WARP_GROUP)
         while job < partition.jobs:
@@ -226,7 +269,17 @@ class GemmStreamKSm90(GemmSm90):
         shape = self.shape
         if cutlass.const_expr(self.promotes):
             rows = (shape.groups * MMA_ROWS, shape.tile_n)
-            read = multiply_promoted(mma, rows, fragments, accumulators, ring, read, steps)
+            mmas = (self.mma(shape.groups), self.mma(shape.groups))
+            mmas[0].set(warpgroup.Field.ACCUMULATE, False)
+            mmas[1].set(warpgroup.Field.ACCUMULATE, True)
+            products = [cute.make_rmem_tensor(mma.partition_shape_C(rows), Float32) for _ in range(2)]
+            if cutlass.const_expr(self.promotes_in_turns):
+                turn = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_GROUP)
+                read = multiply_in_turns(mmas, products[0], fragments, accumulators, ring, read, steps, turn)
+            elif cutlass.const_expr(shape.promotion == "ahead"):
+                read = multiply_ahead(mmas, products, fragments, accumulators, ring, read, steps)
+            else:
+                read = multiply_promoted(mma, rows, fragments, accumulators, ring, read, steps)
         else:
             read, release = multiply(mma, fragments, accumulators, ring, read, release, steps)
         if cutlass.const_expr(shape.pingpong):
@@ -269,7 +322,7 @@ class GemmStreamKSm90(GemmSm90):
         copy = register_copy(mma, self.result, self.shape.swap_ab)
         from_shared, to_global = d.partition(0, 1)
         to_shared = copy.get_slice(lane).partition_D(d.shared)
-        epilogue = Epilogue(
+        epilogue = Stepped(
             self.shape, self.problem, self.result, alpha, bias, mma, copy, to_shared, from_shared, to_global, store_d,
             Int32(0), lane,
         )  # fmt: skip
@@ -284,10 +337,38 @@ class GemmStreamKSm90(GemmSm90):
         cute.arch.griddepcontrol_wait()
         cute.arch.griddepcontrol_launch_dependents()
         if first < last:
-            total = Sums(workspace, shape).total(tile, first, last, block, row, strip, lane)
-            at = (m * (shape.tile_m // MMA_ROWS) + row, n * (shape.tile_n // STRIP) + strip, batch)
+            column = cutlass.min(strip * STRIP, shape.tile_n - STRIP)
+            total = Sums(workspace, shape).total(tile, first, last, block, row, column, lane)
+            at = (m * (shape.tile_m // MMA_ROWS) + row, (n * shape.tile_n + column) // STEP, batch)
             epilogue.finish(total, 0, at)
             epilogue.drain()
+
+
+def used(layout: cute.Layout, rows: int) -> cute.Layout:
+    """The first rows of a layout [rows, columns, stages]."""
+    if cute.size(layout, mode=[0]) == rows:
+        return layout
+    (step, _), *others = layout.shape
+    return cute.make_layout(((step, rows // step), *others), stride=layout.stride)
+
+
+@dataclass(frozen=True)
+class Stepped(Epilogue):
+    """The stores of a warp group whose units begin at any multiple of `STEP` columns, in which they are counted."""
+
+    @cute.jit
+    def bias_of(self, at: tuple[Any, Any, Any]) -> Any:
+        """The bias of each of the thread's values."""
+        columns = self.shape.unit_n
+        here = self.mma.get_slice(self.lane).partition_C(cute.make_identity_tensor((MMA_ROWS, self.shape.tile_n)))
+        last = cute.size(self.bias) - 1
+        bias = cute.make_rmem_tensor(cute.make_layout(columns // 2), Float32)
+        for i in cutlass.range_constexpr(columns // 2):
+            row, column = here[i]
+            index = at[0] * MMA_ROWS + row if cutlass.const_expr(self.shape.swap_ab) else at[1] * STEP + column
+            # Beyond the edge of D anything will do: TMA does not store it.
+            bias[i] = self.bias[min(Int32(index), last)].to(Float32)
+        return bias.load()
 
 
 @dataclass(frozen=True)
@@ -331,16 +412,15 @@ class Ending:
         shape = self.sums.shape
         m, n, batch = self.place.tile(shape, tile)
         top = m * shape.tile_m // MMA_ROWS + self.in_tile  # in units; the warp groups of a tile take rows in turn
-        left = n * shape.strips
-        # A thread's accumulators of a unit are consecutive registers.
-        by_unit = cute.make_tensor(
-            self.accumulators.iterator,
-            cute.make_layout((shape.unit_n // 2, shape.strips, shape.units // shape.strips)),
-        )
+        left = n * shape.tile_n // STEP
+        # A thread's accumulators of a unit are consecutive registers. They are taken one by one: vectors that overlap
+        # would keep all of them in memory.
+        values = cute.make_rmem_tensor(cute.make_layout(shape.unit_n // 2), Float32)
         for unit in cutlass.range_constexpr(shape.units):
-            row, strip = unit // shape.strips, unit % shape.strips
-            at = (top + row * shape.groups, left + strip, batch)
-            self.epilogue.finish(by_unit[(None, strip, row)], unit, at)
+            row, start = unit // shape.strips, shape.starts[unit % shape.strips]
+            for i in cutlass.range_constexpr(shape.unit_n // 2):
+                values[i] = self.accumulators[(row * shape.tile_n + start) // 2 + i]
+            self.epilogue.finish(values, unit, (top + row * shape.groups, left + start // STEP, batch))
 
     @cute.jit
     def leave(self, slot: Int32) -> None:

@@ -1,13 +1,86 @@
-"""The memory that parts of a tile need: pure arithmetic, shared by the rules and the kernel."""
+"""What a configuration of ``gemm_streamk_sm90`` occupies: pure arithmetic, shared by the rules and the kernel.
 
+The functions take integers or columns of them.
+"""
+
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tilescout.spaces.gemm_sm90.layout import BARRIER_BYTES, EPILOGUE_STAGES, MMA_ROWS, GemmShape, accumulators
 from tilescout.spaces.gemm_streamk_sm90.partition import MOST_BLOCKS
 
 VECTOR = 4  # fp32 numbers that a thread moves at a time
 STRIP = 16  # columns of 64 rows of a tile, which a block of the second kernel adds up: the fewest that stmatrix takes
+STEP = 8  # columns: what the width of a matrix instruction is a multiple of
+
+# After each step along k, as cuBLASLt does; at most one warp group at a time; or while the next product is computed.
+PROMOTIONS = ("step", "turns", "ahead")
+
+
+@dataclass(frozen=True)
+class SharingShape(GemmShape):
+    """The compile-time parameters of one kernel: also how it promotes 8-bit products, one of `PROMOTIONS`."""
+
+    promotion: str
+
+    @property
+    def unit_n(self) -> int:
+        return int(unit_columns(self.tile_n))
+
+    @property
+    def strips(self) -> int:
+        return len(self.starts)
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The first columns of the units of a tile; the last unit may overlap the one before."""
+        return starts(self.tile_n, self.unit_n)
+
+    @property
+    def units(self) -> int:
+        return self.tile_m // (MMA_ROWS * self.groups) * self.strips
+
+    def shared_memory(self, element_bytes: int, result_bytes: int) -> int:
+        return int(
+            shared_memory(
+                self.tile_m, self.tile_n, self.tile_k, self.stages, self.warp_groups, element_bytes, result_bytes
+            )
+        )
+
+
+def stage_rows(rows: Any) -> Any:
+    """Rows of an operand in shared memory: CuteDSL 4.8 aborts when a stage of an odd number of 8, in bf16, is taken."""
+    return (rows + STEP) // (2 * STEP) * (2 * STEP)
+
+
+def unit_columns(tile_n: Any) -> Any:
+    """Columns of a unit, the 64 rows of the product that a warp group stores at a time: up to 64, if a tile has them.
+
+    Where they do not divide a tile, its last unit begins earlier, and some columns are stored twice. Units that divide
+    a tile of 88 columns would have 8, eleven of them a row.
+    """
+    return 16 * (1 + (tile_n >= 32) + 2 * (tile_n >= 64))
+
+
+def starts(tile_n: int, columns: int) -> tuple[int, ...]:
+    """The first columns of all units of so many columns that cover a tile."""
+    return tuple(min(first, tile_n - columns) for first in range(0, tile_n, columns))
+
+
+def shared_memory(
+    tile_m: Any, tile_n: Any, tile_k: Any, stages: Any, warp_groups: Any, element_bytes: int, result_bytes: int
+) -> Any:
+    """Bytes of shared memory that a block needs: the ring of stages, the epilogue's tiles, barriers."""
+    ring = stages * (tile_m + stage_rows(tile_n)) * tile_k * element_bytes
+    return BARRIER_BYTES + ring + EPILOGUE_STAGES * warp_groups * MMA_ROWS * unit_columns(tile_n) * result_bytes
+
+
+def held(tile_m: Any, tile_n: Any, groups: Any, promotion: Any, element_bytes: int) -> Any:
+    """Fp32 registers that a consumer thread needs for sums, and for the 8-bit products of 64 rows that it promotes."""
+    products = (1 + 1 * (promotion == "ahead")) * (element_bytes == 1)
+    return accumulators(tile_m, tile_n, groups) + products * tile_n // 2
 
 
 def most_clusters(blocks: Any) -> Any:

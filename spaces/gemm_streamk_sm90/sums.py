@@ -6,8 +6,8 @@ from typing import Any
 import cutlass
 from cutlass import Float32, Int32, cute
 
-from tilescout.spaces.gemm_sm90.layout import MMA_ROWS, WARP_GROUP, GemmShape
-from tilescout.spaces.gemm_streamk_sm90.layout import STRIP, VECTOR
+from tilescout.spaces.gemm_sm90.layout import MMA_ROWS, WARP_GROUP
+from tilescout.spaces.gemm_streamk_sm90.layout import STEP, STRIP, VECTOR, SharingShape
 from tilescout.spaces.gemm_streamk_sm90.partition import slot
 
 _AT_ONCE = 8  # parts whose sums are loaded before the first of them is added
@@ -26,7 +26,7 @@ class Sums:
     """
 
     start: Any
-    shape: GemmShape
+    shape: SharingShape
 
     def of_thread(self, slot: Any, block: Any, row: Any, lane: Any) -> cute.Tensor:
         """A thread's sums of 64 rows of a tile: [4, vectors]."""
@@ -38,9 +38,9 @@ class Sums:
 
     @cute.jit
     def total(
-        self, tile: Int32, first: Int32, last: Int32, block: Int32, row: Int32, strip: Int32, lane: Int32
+        self, tile: Int32, first: Int32, last: Int32, block: Int32, row: Int32, column: Int32, lane: Int32
     ) -> cute.Tensor:
-        """A thread's sums over all parts, from the first to the last, of 64 rows of a strip of a tile."""
+        """A thread's sums over all parts, from the first to the last, of 64 rows of a strip that begins at a column."""
         vectors = STRIP // (2 * VECTOR)
         total = cute.make_rmem_tensor(cute.make_layout((VECTOR, vectors)), Float32)
         shares = cute.make_rmem_tensor(cute.make_layout((VECTOR, vectors, _AT_ONCE)), Float32)
@@ -51,7 +51,7 @@ class Sums:
                 if begin + i <= last:
                     here = self.of_thread(slot(begin + i, tile), block, row, lane)
                     for vector in cutlass.range_constexpr(vectors):
-                        cute.autovec_copy(here[(None, strip * vectors + vector)], shares[(None, vector, i)])
+                        cute.autovec_copy(here[(None, column // STEP + vector)], shares[(None, vector, i)])
             for i in cutlass.range_constexpr(_AT_ONCE):
                 total.store(total.load() + shares[(None, None, i)].load())
         return cute.make_tensor(total.iterator, cute.make_layout(STRIP // 2))

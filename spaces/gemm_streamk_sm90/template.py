@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,23 @@ from tilescout.spaces.constraints import Columns, Constraint, Mask
 from tilescout.spaces.devices import Device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_sm90.estimate import cycles as cycles_of_a_cluster
-from tilescout.spaces.gemm_sm90.layout import MMA_ROWS, GemmShape, shared_memory
+from tilescout.spaces.gemm_sm90.layout import MAX_ACCUMULATORS, MMA_ROWS
 from tilescout.spaces.gemm_sm90.rules import sharing_groups
 from tilescout.spaces.gemm_sm90.template import CONSTRAINTS as OF_A_CLUSTER
 from tilescout.spaces.gemm_sm90.template import KNOBS as KNOBS_OF_A_CLUSTER
-from tilescout.spaces.gemm_sm90.template import SKINNY
+from tilescout.spaces.gemm_sm90.template import MOST_PROMOTING, SKINNY
 from tilescout.spaces.gemm_sm90.template import legal as legal_of_a_cluster
 from tilescout.spaces.gemm_sm90.template import shape_of as whole_shape_of
 from tilescout.spaces.gemm_streamk_sm90.estimate import cycles
-from tilescout.spaces.gemm_streamk_sm90.layout import workspace
+from tilescout.spaces.gemm_streamk_sm90.layout import (
+    PROMOTIONS,
+    STEP,
+    SharingShape,
+    held,
+    shared_memory,
+    stage_rows,
+    workspace,
+)
 from tilescout.spaces.hardware import clusters_at_once
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.space import SearchSpace
@@ -32,13 +40,14 @@ from tilescout.spaces.tiling import Tiling, ceil_div, computed_extents
 
 # Of the knobs of gemm_sm90, the values with which one of its 24 + 48 best configurations in bf16 was seen
 # (`experiments/results/best-of-gemm.md`).
-_KEPT = {"warp_groups": (1, 2, 3), "tile_k": (64, 128)}
+_KEPT = {"warp_groups": (1, 2, 3), "tile_k": (64, 128), "tile_n": tuple(range(16, 257, STEP))}
 KNOBS = (
     *(replace(knob, values=_KEPT.get(knob.name, knob.values)) for knob in KNOBS_OF_A_CLUSTER if knob.name != "split_k"),
     Knob(
         "split", (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32), "parts of each tile along k, each for another cluster"
     ),
     Knob("stream_k", (0, 1), "whether all clusters share the last wave of tiles evenly"),
+    Knob("promotion", PROMOTIONS, "how the sums of 8-bit products are promoted to fp32"),
 )
 
 
@@ -63,6 +72,40 @@ def _work(columns: Columns, problem: GemmProblem) -> tuple[Any, Any, Any]:
     along_n = ceil_div(width, columns["tile_n"] * columns["cluster_n"])
     blocks = columns["cluster_m"] * columns["cluster_n"]
     return problem.batch * along_m * along_n, ceil_div(problem.k, columns["tile_k"]), blocks
+
+
+def _registers_suffice(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    size = problem.element.bytes
+    needed = held(columns["tile_m"], columns["tile_n"], sharing_groups(columns), columns["promotion"], size)
+    most = np.array(MAX_ACCUMULATORS)[columns["warp_groups"]]
+    deep = (columns["promotion"] == "ahead") & (columns["tile_m"] > MMA_ROWS * sharing_groups(columns))
+    fewer = (columns["schedule"] == "pingpong") & (size == 1) | deep
+    return np.asarray(needed <= np.where(fewer, np.minimum(most, MOST_PROMOTING), most))
+
+
+def _promotion_is_of_use(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    of_two = (columns["promotion"] == "turns") & (sharing_groups(columns) == 2)
+    always = columns["promotion"] == "step"
+    return np.asarray(always | ((of_two | (columns["promotion"] == "ahead")) & (problem.element.bytes == 1)))
+
+
+def _fine_columns_are_k_major(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    along_m, along_n = (major == "k" for major in problem.layout)
+    k_major = np.where(columns["swap_ab"] == 1, along_m, along_n)
+    return np.asarray((columns["tile_n"] % (2 * STEP) == 0) | k_major)
+
+
+def _stage_is_deep(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    return np.asarray((columns["tile_k"] == max(_KEPT["tile_k"])) | (problem.element.bytes > 1))
+
+
+def _shared_memory_suffices(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    return np.asarray(_shared_bytes(columns, problem) <= device.shared_memory)
+
+
+def _shared_bytes(columns: Columns, problem: GemmProblem) -> Any:
+    tile = (columns["tile_m"], columns["tile_n"], columns["tile_k"])
+    return shared_memory(*tile, columns["stages"], columns["warp_groups"], problem.element.bytes, problem.result.bytes)
 
 
 def _swap_is_of_use(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
@@ -101,10 +144,8 @@ def _order_matters(columns: Columns, problem: GemmProblem, device: Device) -> Ma
 
 
 def _ring_is_deep(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    size = problem.element.bytes
-    parts = (columns["warp_groups"], sharing_groups(columns), 1, size, problem.result.bytes)
-    tile = (columns["tile_m"], columns["tile_n"], columns["tile_k"])
-    empty, stage = shared_memory(*tile, 0, *parts), (tile[0] + tile[1]) * tile[2] * size
+    empty = _shared_bytes({**columns, "stages": np.zeros_like(columns["stages"])}, problem)
+    stage = (columns["tile_m"] + stage_rows(columns["tile_n"])) * columns["tile_k"] * problem.element.bytes
     most = np.minimum((device.shared_memory - empty) // stage, max(_STAGES))
     return np.asarray(columns["stages"] >= most - _FEWER_STAGES)
 
@@ -118,13 +159,13 @@ def _workspace_is_small(columns: Columns, problem: GemmProblem, device: Device) 
     return np.asarray(_bytes(columns, problem) <= _MOST_BYTES)
 
 
-_FEW_ROWS = 512  # with more rows of D, less than an eighth is lost to the 64 rows of a tensor core instruction
+_FEW_ROWS = 4096  # with more rows of D, less than a sixty-fourth is lost to the 64 rows of a tensor core instruction
 _FEWEST_STEPS = 4
 _FEWER_STAGES = 2
 _STAGES = next(knob.values for knob in KNOBS_OF_A_CLUSTER if knob.name == "stages")
 _MOST_WAVES = 16
 _MOST_BYTES = 64 << 20
-_NOT_SHARED = ("swap", "split")  # rules of gemm_sm90 that are others here
+_NOT_SHARED = ("swap", "split", "registers", "shared_memory")  # rules of gemm_sm90 that are others here
 
 CONSTRAINTS = (
     *(_of_a_cluster(rule) for rule in OF_A_CLUSTER if rule.name not in _NOT_SHARED),
@@ -133,6 +174,36 @@ CONSTRAINTS = (
         f"swapping the operands fills the tensor cores' rows where m is at most {_FEW_ROWS}; above, both orders do",
         ("swap_ab",),
         _swap_is_of_use,
+    ),
+    Constraint(
+        "registers",
+        "a consumer thread holds its fp32 accumulators, and of 8-bit products those of 64 rows again, twice if one "
+        "product is computed ahead: at most "
+        + ", ".join(f"{limit} with {groups}" for groups, limit in enumerate(MAX_ACCUMULATORS) if groups)
+        + f" warp groups a block ({MOST_PROMOTING} for pingpong in fp8, and ahead of more than 64 rows)",
+        ("schedule", "warp_groups", "tile_m", "tile_n", "promotion"),
+        _registers_suffice,
+    ),
+    Constraint(
+        "shared_memory",
+        "the ring, the epilogue's tiles and the barriers must fit the shared memory of a block",
+        ("warp_groups", "tile_m", "tile_n", "tile_k", "stages"),
+        _shared_memory_suffices,
+    ),
+    Constraint(
+        "promotion",
+        "sums of 16-bit products need no promotion; warp groups take turns where two share a tile",
+        ("schedule", "warp_groups", "promotion"),
+        _promotion_is_of_use,
+    ),
+    Constraint(
+        "fine",
+        f"tiles whose columns are an odd multiple of {STEP} need a right operand that is contiguous along k",
+        ("swap_ab", "tile_n"),
+        _fine_columns_are_k_major,
+    ),
+    Constraint(
+        "deep", "8-bit stages have 128 elements along k: 64 were never the best", ("tile_k",), _stage_is_deep
     ),
     Constraint(
         "share", "a tile has a fixed number of parts, or is shared evenly", ("split", "stream_k"), _one_way_to_share
@@ -183,7 +254,7 @@ _FINE = next(knob.values[0] for knob in KNOBS if knob.name == "tile_n")
 
 _REMEMBERED = 65_536  # problems whose default is remembered
 _PLAIN: dict[str, Any] = {"schedule": "cooperative", "swizzle": 1, "raster": "m"}  # where clusters take no turns
-_OF_A_TILE = {knob.name for knob in KNOBS} - {"split", "stream_k", *_PLAIN}
+_OF_A_TILE = {knob.name for knob in KNOBS} - {"split", "stream_k", "promotion", *_PLAIN}
 _KINDS = ("swap_ab", "tile_m", "tile_n", "split", "stream_k")
 _FIRST = 5  # of each way
 
@@ -237,6 +308,14 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
             split_k=columns["split"],
             split_in_cluster=False,
             shares_evenly=np.asarray(columns["stream_k"] == 1),
+            accumulators=held(
+                columns["tile_m"],
+                columns["tile_n"],
+                sharing_groups(columns),
+                columns["promotion"],
+                problem.element.bytes,
+            ),
+            shared_memory=_shared_bytes(columns, problem),
         )
 
     def warm_up(self) -> None:
@@ -260,13 +339,14 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
 def _candidates(problem: GemmProblem, device: Device) -> Columns:
     """The default configurations of ``gemm_sm90``, each in its order or in the plain one, shared in every way."""
     given = gemm_sm90.TEMPLATE.portfolio(problem, device)
-    ways = [*((split, 0) for split in KNOBS[-2].values), (1, 1)]
+    ways = [*((split, 0) for split in KNOBS[-3].values), (1, 1)]
     each, plain = np.divmod(np.arange(len(given) * len(ways) * 2), 2)
     at, way = np.divmod(each, len(ways))
-    columns = {knob.name: np.array([one[knob.name] for one in given])[at] for knob in KNOBS[:-2]}
+    columns = {knob.name: np.array([one[knob.name] for one in given])[at] for knob in KNOBS[:-3]}
     for name, value in _PLAIN.items():
         columns[name] = np.where(plain, value, columns[name])
     columns["split"], columns["stream_k"] = np.array(ways)[way].T
+    columns["promotion"] = np.full(len(each), PROMOTIONS[0])
     return columns
 
 
@@ -323,10 +403,11 @@ def _columns(configuration: Mapping[str, Value]) -> Columns:
     return {name: np.array([value]) for name, value in configuration.items()}
 
 
-def shape_of(configuration: Mapping[str, Value]) -> GemmShape:
-    """The compile-time parameters that the kernel shares with that of ``gemm_sm90``."""
-    own = ("split", "stream_k")
-    return whole_shape_of({"split_k": 1, **{name: configuration[name] for name in configuration if name not in own}})
+def shape_of(configuration: Mapping[str, Value]) -> SharingShape:
+    """The compile-time parameters that the kernel shares with that of ``gemm_sm90``, and its promotion."""
+    own = ("split", "stream_k", "promotion")
+    whole = whole_shape_of({"split_k": 1, **{name: configuration[name] for name in configuration if name not in own}})
+    return SharingShape(**asdict(whole), promotion=str(configuration["promotion"]))
 
 
 TEMPLATE = GemmStreamKSm90Template()

@@ -2,16 +2,21 @@ r"""Compare kernels whose clusters share tiles along k with ``gemm_sm90`` and wi
 
     python -m tilescout.experiments.research stream-k check --out check.json
     python -m tilescout.experiments.research stream-k compare 282x320x24896:bf16 --out compare.json
+    python -m tilescout.experiments.research stream-k listed --listed listed.json --out listed-times.json
 
-- ``check`` verifies the default and random configurations of ``gemm_streamk_sm90`` on problems at the edges.
+- ``check`` verifies the default and random configurations of ``gemm_streamk_sm90`` on problems at the edges: some that
+  share tiles, some whose tiles have an odd multiple of 8 columns, and of 8-bit products some of each promotion.
 - ``compare`` times, on every problem, the default, what is tried first and random ones of the shortest estimates; the
   default of ``gemm_sm90``, the fastest rows of its shipped tables if they have the problem, and what its shipped model
   ranks first of its portfolio; and the candidates of cuBLASLt's heuristic. The two fastest of each then race in
   interleaved rounds. The best of a space is the faster by that race: its speed is a little lucky.
+- ``listed`` does the same with the configurations that a file names, ``{problem: {space: [[value of a knob, ...]]}}``,
+  and times all of them in full.
 
 A kernel that hangs is ended, and is a line of its own. Of each problem all kernels that were tried are kept.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -40,6 +45,7 @@ from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_streamk_sm90.estimate import cycles
+from tilescout.spaces.gemm_streamk_sm90.layout import PROMOTIONS, STEP
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import KernelTemplate, find_template
 
@@ -48,7 +54,8 @@ DEVICE = DEVICES["h200"]  # the rules are those of every Hopper GPU
 EDGES = (
     "8x8x8:bf16", "1x8x4096:bf16", "257x264x2056:bf16", "64x64x16384:bf16:alpha+bias+gelu", "130x520x3000x3:fp16-fp32",
     "512x512x4096:bf16:mn:bias+relu", "1000x1000x1000:bf16:kn", "200x1496x8200:bf16", "300x4096x4096:e4m3",
-    "2112x1152x1024:bf16", "2200x2304x1544:bf16-fp32", "4224x1296x2048:e4m3-bf16:alpha",
+    "2112x1152x1024:bf16", "2200x2304x1544:bf16-fp32", "4224x1296x2048:e4m3-bf16:alpha", "331x1288x5136:e4m3",
+    "1x16x16:e4m3", "73x424x1168x2:e4m3-fp32:bias+silu", "769x3080x4112:e4m3-bf16:alpha+bias",
 )  # fmt: skip
 UNBEATEN = 0.01  # a ratio that no kernel reaches: with it as the incumbent a right one is verified, and not timed
 FINALISTS, ROUNDS, PAIRS = 2, 12, 2
@@ -67,9 +74,12 @@ def check(
     waiting = []
     for problem in map(GemmProblem.parse, EDGES):
         space = template.space(problem, DEVICE)
-        shared = np.flatnonzero((space.columns["split"] > 1) | (space.columns["stream_k"] > 0))
-        at = drawn.choice(shared, min(sample, len(shared)), replace=False)
-        those = dict.fromkeys([template.default(problem, DEVICE), *(space[int(index)] for index in at)])
+        of = space.columns
+        kinds = [(of["split"] > 1) | (of["stream_k"] > 0), of["tile_n"] % (2 * STEP) > 0]
+        kinds += [of["promotion"] == way for way in PROMOTIONS[1:] if problem.element.bytes == 1]
+        those = dict.fromkeys([template.default(problem, DEVICE)])
+        for kind in map(np.flatnonzero, kinds):
+            those |= dict.fromkeys(space[int(at)] for at in drawn.choice(kind, min(sample, len(kind)), replace=False))
         waiting += [(problem, each, submit(template, each, problem.signature)) for each in those]
     rows: list[dict[str, Any]] = []
     for problem, configuration, future in waiting:
@@ -136,8 +146,9 @@ def compared(
     problem: GemmProblem,
     built: Mapping[str, Sequence[tuple[Configuration, Any]]],
     options: ProtocolOptions,
+    in_full: bool = False,
 ) -> dict[str, Any]:
-    """Time what was compiled of each space for a problem, and race the fastest."""
+    """Time what was compiled of each space for a problem, `in_full` even where it is slow, and race the fastest."""
     started = time.perf_counter()
     library_us = process.prepare(find_template(SHARING).workload, str(problem), options)
     record: dict[str, Any] = {"library_us": library_us, "spaces": {}}
@@ -147,11 +158,12 @@ def compared(
         timed: list[tuple[float, int, Job]] = []
         for at, (configuration, future) in enumerate(those):
             # The default of a space is timed in full, to be reported.
-            bar = None if at == 0 or np.isinf(best) else best
+            bar = None if in_full or at == 0 or np.isinf(best) else best
             job, outcome = measured(
                 process, template, configuration, future.result(), problem, library_us, bar, options
             )
             row: dict[str, Any] = {"configuration": dict(configuration), "status": str(outcome.status)}
+            row["relative_error"] = outcome.relative_error
             if outcome.timing is not None and job is not None:
                 row["ratio"] = outcome.timing.ratio
                 best = min(best, outcome.timing.ratio)
@@ -175,6 +187,24 @@ def speed(ratios: Sequence[float]) -> dict[str, float]:
     return {"value": 1 / ratio, "low": 1 / high, "high": 1 / low}
 
 
+def named(path: Path) -> dict[GemmProblem, dict[str, list[Configuration]]]:
+    """The configurations that a file names for each problem and space.
+
+    Raises
+    ------
+    SpaceError
+        If a configuration is not legal.
+    """
+    found: dict[GemmProblem, dict[str, list[Configuration]]] = {}
+    for text, spaces in json.loads(path.read_text()).items():
+        problem = GemmProblem.parse(text)
+        for name, rows in spaces.items():
+            space = find_template(name).space(problem, DEVICE)
+            those = [Configuration(tuple(zip((knob.name for knob in space.knobs), row, strict=True))) for row in rows]
+            found.setdefault(problem, {})[name] = [space[space.index(each)] for each in those]
+    return found
+
+
 def lines(problems: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """The best and the default of each space on every problem, over `torch.mm`, and what the best is."""
     for text, record in problems.items():
@@ -194,8 +224,9 @@ def lines(problems: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 @study(GPU, out_required=True)
-@click.argument("part", type=click.Choice(["check", "compare"]))
+@click.argument("part", type=click.Choice(["check", "compare", "listed"]))
 @click.argument("problems", nargs=-1)
+@click.option("--listed", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="What ``listed`` times.")
 @click.option("--sample", default=4, show_default=True, help="Random configurations of each problem.")
 @click.option(
     "--objective",
@@ -212,6 +243,7 @@ def main(
     run: Run,
     part: str,
     problems: tuple[str, ...],
+    listed: Path | None,
     sample: int,
     objective: Objective,
     seconds: float,
@@ -235,10 +267,15 @@ def main(
         if part == "check":
             run.keep(check(process, submit, sample, seed, options))
             return
-        parsed = [GemmProblem.parse(text) for text in problems]
-        chosen = {
-            problem: {SHARING: of_sharing(problem, sample, generator), WHOLE: of_whole(problem)} for problem in parsed
-        }
+        if part == "listed":
+            if listed is None:
+                raise click.UsageError("listed needs a file of configurations: give --listed")
+            chosen = named(listed)
+        else:
+            chosen = {
+                problem: {SHARING: of_sharing(problem, sample, generator), WHOLE: of_whole(problem)}
+                for problem in map(GemmProblem.parse, problems)
+            }
         built = {
             problem: {
                 name: [(each, pools[name].submit(each, problem.signature)) for each in those]
@@ -252,11 +289,11 @@ def main(
             if time.monotonic() - started > seconds:
                 break
             try:
-                listed = process.listing(find_template(LIBRARY).loader, str(problem), GUESSES)
+                known = process.listing(find_template(LIBRARY).loader, str(problem), GUESSES)
                 names = [knob.name for knob in find_template(LIBRARY).knobs]
-                guesses = [Configuration(tuple(zip(names, row, strict=True))) for row in listed.rows]
+                guesses = [Configuration(tuple(zip(names, row, strict=True))) for row in known.rows]
                 own = [(each, pools[LIBRARY].submit(each, problem.signature)) for each in guesses]
-                found[str(problem)] = compared(process, problem, {**spaces, LIBRARY: own}, options)
+                found[str(problem)] = compared(process, problem, {**spaces, LIBRARY: own}, options, part == "listed")
             except (TilescoutError, WorkerLostError) as error:
                 found[str(problem)] = {"error": one_line(error)}
             run.keep(result)
