@@ -1,6 +1,7 @@
 """Build a dispatcher: look at all candidates at a few m, keep a few kernels, and measure these where it is in doubt."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ import numpy as np
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import CostModel
 from tilescout.search.dispatch.dispatcher import Count, Dispatcher, used
+from tilescout.search.dispatch.glances import glanced_sizes, merged, spread
 from tilescout.search.dispatch.kernels import MOST_ROWS, Kernels, probes, promising
 from tilescout.search.dispatch.plan import (
     Kept,
@@ -21,17 +23,18 @@ from tilescout.search.dispatch.plan import (
     next_size,
     stretches,
     unseen_size,
-    worth_racing,
     worth_timing,
 )
 from tilescout.search.dispatch.points import Point
 from tilescout.search.dispatch.steps import Grid
 from tilescout.search.dispatch.times import Times, steadied, times_of
-from tilescout.spaces.errors import SpaceError
+from tilescout.search.engines.engine import CannotMeasureError
+from tilescout.spaces.errors import SpaceError, one_line
 from tilescout.spaces.tiling import Integers
 
 _LOG = logging.getLogger(__name__)
 
+_FAR = 0.25  # a kernel that is expected to be so much behind the best at an m is not looked at there
 _MOST = 10.0  # log of a regret at most: where a kernel was measured at no larger m, nothing bounds its time
 
 
@@ -50,8 +53,9 @@ class DispatchOptions:
     explored
         Sizes at which all candidates are timed, besides those at which one becomes legal, or is so for the last time.
     seconds
-        Time to measure for; at most `exploring` of it goes to looking at all candidates. None takes what it needs.
-    exploring
+        Time to measure for; at most `exploring` of it goes to looking at all candidates, and at most `glancing` to
+        glances at those that are kept. None takes what it needs.
+    exploring, glancing
         See `seconds`.
     tolerance
         A range goes on as long as its kernel is within this of the best, as a share.
@@ -72,7 +76,8 @@ class DispatchOptions:
     candidates: int = 48
     explored: int = 32
     seconds: float | None = None
-    exploring: float = 0.4
+    exploring: float = 0.35
+    glancing: float = 0.35
     proving: float = 0.25
     tolerance: float = 0.005
     caution: float = 0.01
@@ -94,6 +99,15 @@ class Source(Protocol):
         """The times of the library and of some kernels at m; those that are not legal there are left out.
 
         Those near the best are told apart by a race, if that is asked for.
+        """
+
+    def glance(self, m: int, numbers: Sequence[int]) -> Point | None:
+        """Rough times of the library and of some kernels at m, which verify nothing; None if there are none.
+
+        Raises
+        ------
+        CannotMeasureError
+            If there can be none at any m.
         """
 
 
@@ -142,20 +156,24 @@ def measure_dispatcher(
     for first in _explored(options, grid.corners(), source.sizes):
         if len(points) >= 2 and over(options.exploring):
             break
-        measure(first, _ordered(_times(grid, points), first) if points else list(range(len(kernels))))
+        measure(first, _worth_exploring(grid, points, first) if points else list(range(len(kernels))), race=True)
     whole = _without(_times(grid, points), _failed(points))
     choices = choose_kernels(whole, options.kernels, options.enough)
     kept = _right(choices[-1].kernels, points)
     _LOG.info("%d of %d kernels are kept, after %d sizes", len(kept), len(kernels), len(points))
-    for explored in sorted(points):
-        if not over(1 - options.proving) and (near := worth_racing(points[explored], kept)):
-            measure(explored, near, race=True)
+    until = math.inf if seconds is None else time.monotonic() + options.glancing * seconds
+    glances = _glanced(source, grid.take(kept), kept, points, options, until)
+    _LOG.info("%d sizes were glanced at", len(glances))
+
+    def planned() -> tuple[Times, list[Stretch], Integers]:
+        return _planned(grid.take(kept), _only(points, kept), _only(glances, kept), options)
+
     while not over(1 - options.proving):
         kept = _right(kept, points)
-        times, found, choice = _planned(grid.take(kept), _only(points, kept), options)
+        times, found, choice = planned()
         timed = {m for m, point in points.items() if _is_timed(point, kept, int(choice[m - 1]))}
         timed |= {min(points), max(points)}
-        m = next_size(times, choice, timed, options.enough, source.sizes, options.caution)
+        m = next_size(times, choice, timed | glances.keys(), options.enough, source.sizes, options.caution)
         m = unseen_size(found, timed, source.sizes) if m is None else m
         if m is None:
             break
@@ -163,7 +181,7 @@ def measure_dispatcher(
     proven: set[tuple[int, int]] = set()
     while not over(1.0):
         kept = _right(kept, points)
-        _, _, choice = _planned(grid.take(kept), _only(points, kept), options)
+        _, _, choice = planned()
         left = [each for each in _serving(points, kept, choice) if each not in proven]
         if not left:
             break
@@ -172,7 +190,8 @@ def measure_dispatcher(
                 proven.add((m, number))
                 measure(m, [number], race=True)
     kept = _right(kept, points)
-    made = _settled(kernels.take(kept), grid.take(kept), _only(points, kept), choices, options)
+    known = _only(points, kept), _only(glances, kept)
+    made = _settled(kernels.take(kept), grid.take(kept), *known, choices, options)
     return replace(made, measured_by=measured_by, versions=dict(versions))
 
 
@@ -226,7 +245,8 @@ def regret_over_m(dispatcher: Dispatcher, kernels: Kernels) -> tuple[Integers, F
     kernels
         Its kernels.
     """
-    times = _times(Grid.of(kernels, dispatcher.most_rows), {point.m: point for point in dispatcher.points})
+    points, glances = ({each.m: each for each in held} for held in (dispatcher.points, dispatcher.glances))
+    times = _times(Grid.of(kernels, dispatcher.most_rows), merged(glances, points))
     choice = choice_of(dispatcher.stretches, len(kernels), times.sizes)
     estimate = times.regret[choice, np.arange(len(times.sizes))]
     return times.sizes, np.expm1(estimate), np.expm1(np.minimum(times.bound(choice), _MOST))
@@ -241,11 +261,9 @@ def candidates(kernels: Kernels, model: CostModel | None, options: DispatchOptio
 
 def _explored(options: DispatchOptions, corners: Sequence[int], known: Set[int] | None) -> list[int]:
     """The m at which all candidates are timed, so that any first part of them is spread over all sizes."""
-    ends = sorted({1, options.most_rows, *corners})
-    inner = [m for m in probes(options.most_rows, options.explored) if m not in ends]
-    # By the van der Corput sequence, so that a run that ends early has seen all of the range.
-    order = sorted(range(len(inner)), key=lambda place: int(f"{place:016b}"[::-1], 2))
-    wanted = [*ends, *(inner[place] for place in order)]
+    ends = sorted({*corners} - {1, options.most_rows})
+    inner = [m for m in probes(options.most_rows, options.explored) if m not in {1, options.most_rows, *ends}]
+    wanted = [1, options.most_rows, *ends, *spread(inner)]
     if known is None:
         return wanted
     there = np.array(sorted(m for m in known if m <= options.most_rows))
@@ -254,10 +272,49 @@ def _explored(options: DispatchOptions, corners: Sequence[int], known: Set[int] 
     return list(dict.fromkeys(int(there[np.abs(np.log(there / m)).argmin()]) for m in wanted))
 
 
-def _ordered(times: Times, m: int) -> list[int]:
-    """All kernels, the one that is expected to be the fastest first: those after it may be given up early."""
-    at = int(np.searchsorted(times.sizes, m))
-    return [int(row) for row in np.argsort(times.mean[:-1, at], kind="stable")]
+def _worth_exploring(grid: Grid, points: Mapping[int, Point], m: int) -> list[int]:
+    """The kernels that may be the fastest at m, the one that is expected to be first; those after it may be pruned.
+
+    All that are legal are, until both ends are known. Of one that was never timed nothing is expected.
+    """
+    expected = _times(grid, points).mean[:-1, m - 1]
+    ordered = [int(row) for row in np.argsort(expected, kind="stable")]
+    if not min(points) <= m <= max(points):
+        return ordered
+    far = expected.min() + np.log1p(_FAR)
+    return [row for row in ordered if not (far < expected[row] < np.inf)]
+
+
+def _glanced(
+    source: Source,
+    grid: Grid,
+    kept: Sequence[int],
+    points: Mapping[int, Point],
+    options: DispatchOptions,
+    until: float,
+) -> dict[int, Point]:
+    """Glances at the kernels that are kept, at m that were measured and at m between them, until some time.
+
+    Parameters
+    ----------
+    grid
+        That of the kernels that are kept.
+    """
+    expected = _times(grid, _only(points, kept)).mean[:-1]
+    found: dict[int, Point] = {}
+    for m in dict.fromkeys([*spread(sorted(points)), *glanced_sizes(options.most_rows)]):
+        if time.monotonic() > until:
+            break
+        here = expected[:, m - 1]
+        near = here.min() + np.log1p(_FAR)
+        try:
+            glance = source.glance(m, [kept[int(row)] for row in np.flatnonzero(here <= near)])
+        except CannotMeasureError as error:
+            _LOG.warning("there are no more glances: %s", one_line(error))
+            break
+        if glance is not None:
+            found[m] = glance
+    return found
 
 
 def _only(points: Mapping[int, Point], kept: Sequence[int]) -> dict[int, Point]:
@@ -271,10 +328,10 @@ def _times(grid: Grid, points: Mapping[int, Point]) -> Times:
 
 
 def _planned(
-    grid: Grid, points: Mapping[int, Point], options: DispatchOptions
+    grid: Grid, points: Mapping[int, Point], glances: Mapping[int, Point], options: DispatchOptions
 ) -> tuple[Times, list[Stretch], Integers]:
     """The times at every m that the kernels are proven to have, the ranges by these, and which of them serves each."""
-    times = _times(grid, {m: point.promised for m, point in points.items()})
+    times = _times(grid, {m: point.promised for m, point in merged(glances, points).items()})
     found = stretches(times, options.tolerance, options.caution)
     return times, found, choice_of(found, len(grid.legal), times.sizes)
 
@@ -311,16 +368,22 @@ def _without(times: Times, rows: Iterable[int]) -> Times:
 
 
 def _settled(
-    kernels: Kernels, grid: Grid, points: Mapping[int, Point], choices: Sequence[Kept], options: DispatchOptions
+    kernels: Kernels,
+    grid: Grid,
+    points: Mapping[int, Point],
+    glances: Mapping[int, Point],
+    choices: Sequence[Kept],
+    options: DispatchOptions,
 ) -> Dispatcher:
     """The dispatcher of what was measured, with the kernels that serve anything alone."""
-    _, found, choice = _planned(grid, points, options)
-    times = _times(grid, points)
+    _, found, choice = _planned(grid, points, glances, options)
+    times = _times(grid, merged(glances, points))
     served = times.regret[choice, np.arange(len(times.sizes))]
     made = _dispatcher(kernels, found, choices, options)
     return replace(
         made,
         points=tuple(points[m].only(used(found)) for m in sorted(points)),
+        glances=tuple(glances[m].only(used(found)) for m in sorted(glances)),
         regret=Regrets.of(served, times.sizes),
         bound=Regrets.of(np.minimum(times.bound(choice), _MOST), times.sizes),
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescout.search.dispatch.plan import Regrets, Stretch
-from tilescout.search.dispatch.points import Point, check_points
+from tilescout.search.dispatch.points import Point, check_order, check_points
 from tilescout.spaces.checking import check_types
 from tilescout.spaces.checksums import digest_of
 from tilescout.spaces.devices import DEVICES
@@ -19,8 +19,9 @@ from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.outputs import check_replaceable, has_keys, write_whole
 
 KIND = "tilescout dispatcher"
-FORMAT = 2
+FORMAT = 3
 _UNSEALED = 1  # the last format without a checksum
+_READ = (1, 2, 3)
 SLOWER = 0.01
 """No kernel serves a measured m at which it takes more than this longer than the library, as a share."""
 MOST_KERNELS, LARGEST_M = 64, 1 << 20
@@ -61,6 +62,8 @@ class Dispatcher:
         Versions of driver, torch, compiler and protocol; empty if nothing was measured.
     points
         What was measured of the kernels, in rising order of m; none if a model chose.
+    glances
+        What glances told of them at other m, or of others of them, in rising order of m: nothing was verified there.
     regret
         The regret against the best of the kernels and the library at every m, by the estimate.
     bound
@@ -80,6 +83,7 @@ class Dispatcher:
     measured_by: str
     versions: Mapping[str, str] = field(default_factory=dict)
     points: tuple[Point, ...] = ()
+    glances: tuple[Point, ...] = ()
     regret: Regrets | None = None
     bound: Regrets | None = None
     counts: tuple[Count, ...] = ()
@@ -129,6 +133,7 @@ class Dispatcher:
             "kernels": [dict(kernel) for kernel in self.kernels],
             "ranges": [{**asdict(each), "proven": self.is_proven(each)} for each in self.stretches],
             "points": [point.to_dict() for point in self.points],
+            "glances": [point.to_dict() for point in self.glances],
             "regret": None if self.regret is None else asdict(self.regret),
             "bound": None if self.bound is None else asdict(self.bound),
             "counts": [asdict(count) for count in self.counts],
@@ -144,10 +149,10 @@ class Dispatcher:
         KeyError, TypeError, ValueError, ProblemError
             If it is something else.
         """
-        if record.get("kind") != KIND or record.get("format") not in (_UNSEALED, FORMAT):
-            raise ValueError(f"it does not say that it is a {KIND} of format {_UNSEALED} or {FORMAT}")
+        if record.get("kind") != KIND or record.get("format") not in _READ:
+            raise ValueError(f"it does not say that it is a {KIND} of format {_READ[0]} to {FORMAT}")
         content = {key: value for key, value in record.items() if key != "digest"}
-        if record["format"] == FORMAT and record.get("digest") != digest_of(content):
+        if record["format"] != _UNSEALED and record.get("digest") != digest_of(content):
             raise ValueError("it is not what was written: its digest is wrong")
         made = cls(
             problem=GemmProblem.parse(record["problem"]),
@@ -160,6 +165,7 @@ class Dispatcher:
             stretches=tuple(Stretch(each["low"], each["high"], each["kernel"]) for each in record["ranges"]),
             versions={str(name): str(version) for name, version in record["versions"].items()},
             points=tuple(Point.from_dict(point) for point in record["points"]),
+            glances=tuple(Point.from_dict(point) for point in record.get("glances", ())),
             regret=None if record["regret"] is None else Regrets(**record["regret"]),
             bound=None if record["bound"] is None else Regrets(**record["bound"]),
             counts=tuple(Count(**count) for count in record["counts"]),
@@ -191,6 +197,7 @@ class Dispatcher:
             raise ValueError(f"a kernel serves an m at which it was more than {SLOWER:.0%} slower than the library")
         if len(self.kernels) > MOST_KERNELS or self.most_rows > LARGEST_M:
             raise ValueError(f"it has more than {MOST_KERNELS} kernels, or {LARGEST_M} rows")
+        check_order(self.glances)
         if self.device in DEVICES:
             check_points(self.points, self.problem, DEVICES[self.device])
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
+import numpy as np
+
 from tilescout.costmodel.arrays import Floats
 from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.dispatch.kernels import Kernels
@@ -17,11 +19,14 @@ from tilescout.search.measure.interval import mean_interval
 from tilescout.search.measure.measurement import Status
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.spaces.errors import one_line
+from tilescout.spaces.gemm import GemmProblem
 
 _LOG = logging.getLogger(__name__)
 
 ROUNDS = 6
 """Of a race at one m: a heat of the race at the end of a search."""
+
+_GLANCES = 3  # rounds of a glance
 
 _SETTLING_US = 65_000.0  # a card that waited needs about that to come back to its power cap: `ProtocolOptions.steady`
 
@@ -33,8 +38,9 @@ def settling_rounds(library_us: float, racers: int) -> int:
     return math.ceil(_SETTLING_US / (2 * racers * library_us))
 
 
-SWEEPING = LiveOptions(protocol=replace(ProtocolOptions(), heating_us=40_000.0))
-"""As always, but the library heats the device for less before its steady time is taken: it never cools in a sweep."""
+SWEEPING = LiveOptions(protocol=replace(ProtocolOptions(), heating_us=40_000.0, few_pairs=10))
+"""As always, but the library heats the device for less before its steady time is taken: it never cools in a sweep. Long
+launches have fewer pairs, as those of the best race after it."""
 
 
 class Sweep:
@@ -119,6 +125,24 @@ class Sweep:
             for at, number in enumerate(numbers)
         }
 
+    def glance(self, m: int, numbers: Sequence[int]) -> Point | None:
+        """Look at kernels at m, roughly, and verify nothing: they were right at other m. None if none is legal there.
+
+        Raises
+        ------
+        CannotMeasureError
+            If the engine has no such, or one of the kernels took the measuring process down.
+        """
+        started = time.monotonic()
+        problem, legal = self.kernels.at(m), self.kernels.legal(m)
+        shown = [number for number in numbers if legal[number]]
+        if not shown:
+            return None
+        library_us, rounds = self._engine.glance(self._gpu, self._tasks(problem, shown, 1.0), _GLANCES, m).result()
+        middle = np.exp(np.median(np.log(rounds), axis=0)).tolist()
+        ratios = {number: Ratio(each, each, each) for number, each in zip(shown, middle, strict=True)}
+        return Point(m, library_us, ratios, seconds=time.monotonic() - started)
+
     def race(self, point: Point, numbers: Sequence[int], seed: int) -> tuple[Floats, Floats]:
         """Race kernels that were right at a point's m, in interleaved rounds.
 
@@ -140,10 +164,14 @@ class Sweep:
 
     def _rounds(self, point: Point, numbers: Sequence[int], rounds: int, seed: int) -> Floats:
         """Times over the library's of shape [rounds, numbers]."""
-        problem = self.kernels.at(point.m)
+        tasks = self._tasks(self.kernels.at(point.m), numbers, point.library_us)
+        return self._engine.race(self._gpu, tasks, rounds, 1, seed).result()
+
+    def _tasks(self, problem: GemmProblem, numbers: Sequence[int], library_us: float) -> list[Task]:
+        """The tasks of measuring kernels again that were right before."""
         tasks = []
         for number in numbers:
             built = self._compiling[number].result()
             assert isinstance(built, Artifact), "it was right before"
-            tasks.append(Task(self.kernels.configurations[number], built, problem, point.library_us))
-        return self._engine.race(self._gpu, tasks, rounds, 1, seed).result()
+            tasks.append(Task(self.kernels.configurations[number], built, problem, library_us))
+        return tasks

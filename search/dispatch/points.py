@@ -20,6 +20,10 @@ class Ratio:
     low: float
     high: float
 
+    def times(self, factor: float) -> "Ratio":
+        """The same, multiplied by a factor."""
+        return Ratio(self.value * factor, self.low * factor, self.high * factor)
+
 
 def slowest(ratios: Sequence[Ratio]) -> Ratio:
     """Of several ratios of one kernel at one m, the one that promises least."""
@@ -128,9 +132,20 @@ def check_points(points: Sequence[Point], problem: GemmProblem, device: Device) 
     ValueError
         If there is one.
     """
-    if any(after.m <= before.m for before, after in pairwise(points)):
-        raise ValueError("its sizes are in no rising order, or there twice")
+    check_order(points)
     for point in points:
         roofline = Roofline.of(replace(problem, m=point.m), device)
         fastest = min([each.value for each in point.ratios.values()], default=1.0)
         roofline.check(point.library_us * min(fastest, 1.0))
+
+
+def check_order(points: Sequence[Point]) -> None:
+    """Refuse points that are in no rising order.
+
+    Raises
+    ------
+    ValueError
+        If they are in none.
+    """
+    if any(after.m <= before.m for before, after in pairwise(points)):
+        raise ValueError("its sizes are in no rising order, or there twice")

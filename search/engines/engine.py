@@ -267,6 +267,23 @@ class Engine(Closing):
         A fast configuration lowers the incumbent of those that come after it in the batch.
         """
 
+    def glance(
+        self, gpu: int, tasks: Sequence[Task], rounds: int, seed: int
+    ) -> "Future[tuple[float, NDArray[np.float64]]]":
+        """Time kernels roughly that were right on problems of other sizes; nothing is verified, and nothing is set up.
+
+        Returns
+        -------
+        future
+            Of the library's time in µs, and of ratios to it of shape [rounds, tasks].
+
+        Raises
+        ------
+        CannotMeasureError
+            By the future, if the engine has no such, or one of the kernels took the measuring process down.
+        """
+        return failed_future(CannotMeasureError(f"nothing can be glanced at: {self.provenance.description}"))
+
     @abstractmethod
     def race(
         self, gpu: int, tasks: Sequence[Task], rounds: int, pairs: int, seed: int

@@ -173,6 +173,18 @@ class LocalEngine(Engine):
 
         return self._on(gpu, race)
 
+    def glance(
+        self, gpu: int, tasks: Sequence[Task], rounds: int, seed: int
+    ) -> "Future[tuple[float, NDArray[np.float64]]]":
+        def glance(process: MeasuringProcess) -> tuple[float, NDArray[np.float64]]:
+            jobs = [job_of(self.template, task, self.options.protocol) for task in tasks]
+            try:
+                return process.glance(jobs, rounds, seed)
+            except WorkerLostError as lost:
+                raise CannotMeasureError(f"the glance ended early: {lost}") from lost
+
+        return self._on(gpu, glance)
+
     def beside(self, template: KernelTemplate) -> "LocalEngine":
         """An engine of other kernels that has this one's measuring processes, and compilers of its own."""
         other = self._lend(template)

@@ -22,6 +22,7 @@ from typing import Any
 from tilescout.search.build.loading import Launch, load_described, load_launch, load_runtime_libraries
 from tilescout.search.build.standing import Do
 from tilescout.search.measure.bench import Bench
+from tilescout.search.measure.glance import glance
 from tilescout.search.measure.machine import Machine, make_machine
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import ProtocolOptions, is_doubtful, is_pruned
@@ -157,6 +158,18 @@ class Worker:
         ratios: list[list[float]] = bench.race([self.load(job) for job in jobs], rounds, pairs, seed).tolist()
         return ratios
 
+    def glance(self, jobs: Sequence[Job], rounds: int, seed: int) -> dict[str, Any]:
+        """The library's time and the ratios of kernels, [rounds][jobs], or why there are none, ready for JSON."""
+        first = jobs[0]
+        workload = load_workload(first.workload)
+        problem = workload.problem.parse(first.problem)
+        try:
+            launches = [self.load(job) for job in jobs]
+            library_us, ratios = glance(self.machine, workload, problem, launches, rounds, seed, first.options)
+        except Exception as error:  # whatever TVM FFI and torch make of a failed launch
+            return {"error": one_line(error)}
+        return {"library_us": library_us, "ratios": ratios.tolist()}
+
     def load(self, job: Job) -> Launch:
         """Load an artifact, once its checksum is right.
 
@@ -251,6 +264,14 @@ def serve(connection: Connection, device: str, host: int) -> None:
         if request["kind"] == "race":
             jobs = [Job.from_dict(job) for job in request["jobs"]]
             send({"kind": "raced", "ratios": worker.race(jobs, request["rounds"], request["pairs"], request["seed"])})
+            continue
+        if request["kind"] == "glance":
+            jobs = [Job.from_dict(job) for job in request["jobs"]]
+            glanced = worker.glance(jobs, request["rounds"], request["seed"])
+            usable = "error" not in glanced or worker.usable()
+            send({"kind": "glanced", **glanced, "leaving": not usable})
+            if not usable:
+                os._exit(0)
             continue
         if request["kind"] == "list":
             send({"kind": "listed", **worker.listing(request["loader"], request["problem"], request["guesses"])})

@@ -4,10 +4,10 @@
 
 The products are drawn by a seed from the published models of `draw-problems`; none is in a suite, so that nothing was
 fitted or chosen on them. Each dispatcher has --seconds to measure for. Then, at m drawn evenly from 1 to 16,384, the
-kernels of the portfolio that a model finds most promising are timed in turns with `torch.mm`, and the best three race
-what the dispatcher serves. The regret is the time of what it serves over the least in that race, `torch.mm` among them.
-Which one that is was picked in the same race, so that the regret is rather too large. A dispatcher that the cost model
-alone chooses is judged beside it.
+kernels of the portfolio that a model finds most promising are timed in turns with `torch.mm`, those of them that it
+does not put far behind, and the best three race what the dispatcher serves. The regret is the time of what it serves
+over the least in that race, `torch.mm` among them. Which one that is was picked in the same race, so that the regret is
+rather too large. A dispatcher that the cost model alone chooses is judged beside it.
 
 A device that waited runs large products at other clocks than one at its power cap, and ratios differ. So each race has
 rounds of both: `settled` is what counts, as a model keeps the device busy, and `rested` is printed beside it.
@@ -18,7 +18,7 @@ First, at some measured m that a kernel serves, that kernel races `torch.mm` aga
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ _LOG = logging.getLogger(__name__)
 
 SPACE, SIGNATURE = "gemm_sm90", "bf16"
 FASTEST = 3
+HOPELESS = 0.3  # of a kernel's predicted time over the least, as a share: beyond, it is not timed
 KINDS = ("dense", "deep")
 MEASURED, PREDICTED = "measured", "predicted"
 SETTLED, RESTED = "settled", "rested"
@@ -91,9 +92,8 @@ class Judge:
 
     def at(self, sweep: Sweep, m: int, dispatchers: Mapping[str, Dispatcher], seed: int) -> dict[str, Any]:
         """For each dispatcher, by a race at m: the time over the library's, and over the least."""
-        logs = sweep.kernels.predict(self.model, [m])[:, 0]
-        point = sweep.at(m, np.argsort(np.nan_to_num(logs, nan=np.inf), kind="stable").tolist())
         served = {name: number_of(sweep.kernels, each, m) for name, each in dispatchers.items()}
+        point = sweep.at(m, self._worth_timing(sweep, m, served.values()))
         fastest = sorted(point.ratios, key=lambda number: point.ratios[number].value)[:FASTEST]
         right = {*point.ratios, *point.slower}
         shown = (each for each in served.values() if each is not None and each in right)
@@ -108,6 +108,12 @@ class Judge:
                 ratio = 1.0 if number is None else states[state].get(number, math.nan)
                 told |= {f"{start}ratio": ratio, f"{start}regret": ratio / least[state] - 1}
         return found
+
+    def _worth_timing(self, sweep: Sweep, m: int, served: Iterable[int | None]) -> list[int]:
+        """What is served, and the kernels that the model does not put too far behind, most promising first."""
+        logs = np.nan_to_num(sweep.kernels.predict(self.model, [m])[:, 0], nan=np.inf)
+        ordered = np.argsort(logs, kind="stable").tolist()
+        return [at for at in ordered if at in served or logs[at] <= logs.min() + math.log1p(HOPELESS)]
 
     def again(self, sweep: Sweep, m: int, dispatcher: Dispatcher, seed: int) -> dict[str, Any]:
         """The time over the library's, at a measured m, of the kernel that serves it, in a race with nothing else."""
@@ -235,6 +241,7 @@ def print_figures(console: Console, found: Mapping[str, Mapping[str, Any]]) -> d
     for text, one in found.items():
         console.print(
             f"{text}: built in {one['build_seconds']:.0f} s, {len(one['dispatchers'][MEASURED]['points'])} m measured, "
+            f"{len(one['dispatchers'][MEASURED].get('glances', ()))} glanced at, "
             f"{len(one['again'])} of them again; judged {len(one['judged'])} m in {one['judge_seconds']:.0f} s",
             highlight=False,
         )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.search.dispatch.invented_gpu import MOST, InventedGpu
+from tests.search.dispatch.invented_gpu import CLIFF, MOST, InventedGpu
 from tilescout.costmodel.analytic import AnalyticModel, shipped_calibration
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.dispatch.building import (
@@ -29,6 +29,12 @@ from tilescout.spaces.errors import ExportError, StoreError
 from tilescout.spaces.knobs import Configuration
 
 OPTIONS = DispatchOptions(kernels=6, most_rows=MOST, candidates=32, explored=16)
+
+
+@pytest.fixture(scope="module")
+def invented_gpu() -> InventedGpu:
+    """One whose library is slow at some m that nobody would look at."""
+    return InventedGpu(6144, 4096, 32, noise=0.01, seed=5, cliff=CLIFF)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +61,9 @@ def test_at_every_m_it_serves_nearly_the_best(invented_gpu: InventedGpu, built: 
     regret = [invented_gpu.true_regret(row, m) for m, row in enumerate(served(invented_gpu, built), start=1)]
     assert len(built.kernels) <= OPTIONS.kernels
     assert np.mean(regret) < 0.02
-    assert max(regret) < 0.15
+    assert max(regret) < 0.1
+    cliff = [regret[m - 1] for m in CLIFF]  # where nothing but a look tells that the library is slow
+    assert max(cliff) < 0.05
     alone = [invented_gpu.true_regret(len(invented_gpu.kernels), m) for m in range(1, MOST + 1)]
     assert np.mean(regret) < np.mean(alone) / 2  # of the library alone
 
@@ -107,8 +115,8 @@ def test_its_regret_at_every_m_is_computed_again_from_its_points(invented_gpu: I
     ("change", "why"),
     [
         ({"kind": "something"}, "tilescout dispatcher of format"),
-        ({"format": 3}, "tilescout dispatcher of format"),
-        ({"format": 2, "measured_by": "a faster GPU"}, "its digest is wrong"),
+        ({"format": 4}, "tilescout dispatcher of format"),
+        ({"format": 3, "measured_by": "a faster GPU"}, "its digest is wrong"),
         ({"ranges": []}, "do not go from 1"),
         ({"kernels": []}, "a kernel that it lacks"),
         ({"points": [{}]}, "KeyError|ratios"),
