@@ -299,7 +299,7 @@ def load_kernel(digest: str, kernel: str, device: "torch.device") -> Loaded | No
     """A kernel of a bundle; None if it is an algorithm of another version of the library."""
     import torch
 
-    from tilescout.search.measure.clusters import max_active_clusters
+    from tilescout.search.build.clusters import max_active_clusters
 
     bundle = _bundles[digest]
     found = arch_of(device)

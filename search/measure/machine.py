@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilescout.search.build.clusters import max_active_clusters
 from tilescout.search.measure.clocks import UNREAD, ClockSampler, NoClocksError
-from tilescout.search.measure.clusters import max_active_clusters
 from tilescout.search.measure.measurement import Clocks
 from tilescout.spaces.cublaslt.abi import loaded_library, version_of
 from tilescout.spaces.errors import DeviceError

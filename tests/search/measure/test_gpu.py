@@ -236,7 +236,7 @@ def test_a_launch_that_asks_for_too_much_shared_memory_fails_and_is_survived(
 
 ASK_FOR_CLUSTERS = """
 import json, torch
-from tilescout.search.measure.clusters import max_active_clusters
+from tilescout.search.build.clusters import max_active_clusters
 torch.zeros(1, device="cuda")
 sms = torch.cuda.get_device_properties(0).multi_processor_count
 print(json.dumps([sms, {blocks: max_active_clusters(blocks, 0) for blocks in (1, 2, 4, 8)}]))
