@@ -110,7 +110,7 @@ class Judge:
         return found
 
     def _worth_timing(self, sweep: Sweep, m: int, served: Iterable[int | None]) -> list[int]:
-        """What is served, and the kernels that the model does not put too far behind, most promising first."""
+        """The kernels that are served or that the model does not put too far behind, most promising first."""
         logs = np.nan_to_num(sweep.kernels.predict(self.model, [m])[:, 0], nan=np.inf)
         ordered = np.argsort(logs, kind="stable").tolist()
         return [at for at in ordered if at in served or logs[at] <= logs.min() + math.log1p(HOPELESS)]
