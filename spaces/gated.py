@@ -79,8 +79,19 @@ class GatedProblem(GroupedProblem):
         return self.place == PLACES[1]
 
     @property
-    def bytes(self) -> int:
-        return super().bytes - self.tokens * self.n // 2 * self.result.bytes
+    def width(self) -> int:
+        return self.n // 2
+
+
+def read_grouped(text: str) -> GroupedProblem:
+    """A grouped product, with SwiGLU behind it or without.
+
+    Raises
+    ------
+    ProblemError
+        If the text is none.
+    """
+    return (GatedProblem if _PLACE.search(text) else GroupedProblem).parse(text)
 
 
 class Gated(Grouped):
@@ -95,9 +106,6 @@ class Gated(Grouped):
     def library(self, problem: GroupedProblem) -> str:
         return "torch._grouped_mm without SwiGLU"
 
-    def output(self, problem: GroupedProblem, device: "torch.device") -> "torch.Tensor":
-        return super().output(replace(problem, n=problem.n // 2), device)
-
     def reference(self, problem: GroupedProblem, inputs: Tensors) -> "torch.Tensor":
         return _of(problem, super().reference(problem, inputs))
 
@@ -107,7 +115,7 @@ class Gated(Grouped):
 
     def time_library(self, problem: GroupedProblem, inputs: Tensors, output: "torch.Tensor") -> "torch.Tensor":
         """The product alone; half of its columns, so that what reads it reads no more than of a kernel's result."""
-        return super().time_library(problem, inputs, output)[:, : problem.n // 2]
+        return super().time_library(problem, inputs, output)[:, : problem.width]
 
     def edge_problem(self, problem: GroupedProblem) -> GroupedProblem:
         return replace(super().edge_problem(problem), n=592)  # 16 * 37: no tile divides it

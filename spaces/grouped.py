@@ -117,6 +117,11 @@ class GroupedProblem(UniformProblem):
         return replace(self, dtype=self.small(signature).dtype)
 
     @property
+    def width(self) -> int:
+        """Columns of D."""
+        return self.n
+
+    @property
     def sizes(self) -> Mapping[str, int]:
         return {"experts": self.experts, "tokens": self.tokens, "n": self.n, "k": self.k}
 
@@ -140,7 +145,7 @@ class GroupedProblem(UniformProblem):
         """The mean over the draws: experts without tokens are not read."""
         reached = [sum(size > 0 for size in draw.groups) for draw in self.draws]
         weights = sum(reached) * self.n * self.k // len(reached)
-        moved = self.tokens * self.k * self.element.bytes + self.tokens * self.n * self.result.bytes
+        moved = self.tokens * (self.k * self.element.bytes + self.width * self.result.bytes)
         return moved + weights * self.element.bytes + 4 * self.experts
 
     @property
@@ -194,7 +199,7 @@ class Grouped(Workload[GroupedProblem]):
         import torch
 
         dtype = getattr(torch, problem.result.torch_name)
-        return torch.empty((problem.tokens, problem.n), device=device, dtype=dtype)
+        return torch.empty((problem.tokens, problem.width), device=device, dtype=dtype)
 
     def reference(self, problem: GroupedProblem, inputs: Tensors) -> "torch.Tensor":
         import torch

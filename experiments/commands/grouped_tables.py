@@ -12,7 +12,6 @@ from tilescout.search.export.from_studies import GroupedDispatched
 from tilescout.search.export.grouped.dispatch import any_tokens
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import TableError
-from tilescout.spaces.gated import GatedProblem
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import NONE_NAMED, Named
@@ -24,12 +23,12 @@ def grouped_times(table: Table) -> list[GroupedTimes]:
     Raises
     ------
     TableError
-        If a problem of it is no grouped product alone, or a product has no times.
+        If a problem of it is no grouped product, or a product has no times.
     """
     products: dict[GroupedProblem, list[GroupedProblem]] = {}
     for problem in table.problems:
-        if not isinstance(problem, GroupedProblem) or isinstance(problem, GatedProblem):
-            raise TableError(f"table {table.path}: {problem} is no grouped product alone: nothing exports it yet")
+        if not isinstance(problem, GroupedProblem):
+            raise TableError(f"table {table.path}: {problem} is no grouped product")
         products.setdefault(any_tokens(problem), []).append(problem)
     return [_times_of(table, problems) for problems in products.values()]
 

@@ -7,7 +7,7 @@ The pattern to look for is therefore traced: the activation by itself, with the 
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -81,7 +81,7 @@ def _step(product: Product, activations: Iterable[str]) -> Product | None:
             if (longer := extend(product, users[0])) is not None:
                 return longer
     for activation in activations:
-        nodes = _follow(_activation(activation, product.result.dtype), product.nodes[-1])
+        nodes = follow(_activation(activation, product.result.dtype), product.nodes[-1])
         if nodes is not None and not _fused_anyway(nodes[-1]):
             return replace(product, nodes=(*product.nodes, *nodes), activation=activation)
     return None
@@ -186,17 +186,23 @@ def _known(sizes: Iterable[Any]) -> tuple[int, ...] | None:
 @cache
 def _activation(name: str, dtype: "torch.dtype") -> "Graph":
     """The operations that TorchInductor decomposes an activation of a tensor of this type into."""
+    function = getattr(aten(), name).default
+    return decomposed(lambda x: function(x), 2, dtype)
+
+
+def decomposed(function: "Callable[[torch.Tensor], torch.Tensor]", columns: int, dtype: "torch.dtype") -> "Graph":
+    """The operations that TorchInductor decomposes a function of a matrix of so many columns into."""
     import torch
 
-    function, decompositions = getattr(aten(), name).default, torch_hooks.DECOMPOSITIONS.find()()
+    decompositions = torch_hooks.DECOMPOSITIONS.find()()
     make_fx, no_modes = torch_hooks.MAKE_FX.find(), torch_hooks.NO_MODES.find()
     with no_modes():
-        traced = make_fx(lambda x: function(x), decompositions)(torch.zeros(2, 2, dtype=dtype))
+        traced = make_fx(function, decompositions)(torch.zeros(2, columns, dtype=dtype))
     graph: Graph = traced.graph
     return graph
 
 
-def _follow(pattern: "Graph", start: "Node") -> "tuple[Node, ...] | None":
+def follow(pattern: "Graph", start: "Node") -> "tuple[Node, ...] | None":
     """The nodes behind `start` that match a pattern; None if they do not, or if anything else uses the inner ones."""
     from torch.fx.node import map_arg
 

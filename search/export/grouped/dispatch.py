@@ -7,18 +7,19 @@ from typing import Any
 
 from tilescout.search.export.decisions import Choice
 from tilescout.search.export.ranges import Range
-from tilescout.spaces.grouped import GroupedProblem
+from tilescout.spaces.gated import read_grouped
+from tilescout.spaces.grouped import DRAWS, GroupedProblem
 from tilescout.spaces.routing import Routing
 
 
 def grouped_family(problem: GroupedProblem) -> str:
     """A problem as text with ``*`` for the tokens: equal for those that differ in tokens and their routing alone."""
-    return f"{problem.experts}x*x{problem.n}x{problem.k}:{problem.dtype}"
+    return f"{problem.experts}x*x{problem.n}x{problem.k}:{problem.signature}"
 
 
 def any_tokens(problem: GroupedProblem) -> GroupedProblem:
     """The problem that stands for all that differ from one in tokens and their routing alone."""
-    return GroupedProblem(problem.experts, 1, problem.n, problem.k, problem.dtype)
+    return replace(problem, tokens=1, routing=Routing(), first_draw=0, last_draw=DRAWS - 1)
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class GroupedDispatch:
             If it is something else.
         """
         return cls(
-            problem=GroupedProblem.parse(record["problem"]),
+            problem=read_grouped(record["problem"]),
             ranges=tuple(Range.from_dict(each) for each in record["ranges"]),
             table=str(record["table"]),
             measured_by=str(record["measured_by"]),

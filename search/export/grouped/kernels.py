@@ -7,6 +7,8 @@ from tilescout.search.export.grouped.dispatch import GroupedDispatch, grouped_fa
 from tilescout.search.export.loaded_kernels import ALIGNMENT, Loaded, bundle_of, device_type, load_kernel
 from tilescout.search.export.ranges import Lookup
 from tilescout.spaces.errors import BundleError
+from tilescout.spaces.gated import GatedProblem, swiglu
+from tilescout.spaces.grouped import GroupedProblem
 
 if TYPE_CHECKING:
     import torch
@@ -15,8 +17,9 @@ if TYPE_CHECKING:
 class GroupedFamily:
     """The ranges of tokens of a grouped product. A call with tensors runs the kernel that was decided.
 
-    What is in no range of our kernels, and tensors that they can't take, go to ``torch._grouped_mm``. The values of the
-    offsets stay on the device: where they decrease or lie beyond the rows, our kernels find empty groups.
+    What is in no range of our kernels, and tensors that they can't take, go to ``torch._grouped_mm``, and SwiGLU to
+    torch. The values of the offsets stay on the device: where they decrease or lie beyond the rows, our kernels find
+    empty groups.
     """
 
     def __init__(self, bundle: Bundle, dispatch: GroupedDispatch) -> None:
@@ -24,7 +27,7 @@ class GroupedFamily:
 
         problem = dispatch.problem
         self._bundle, self._dispatch = bundle, dispatch
-        self.n, self.out = problem.n, getattr(torch, problem.result.torch_name)
+        self.width, self.out = problem.width, getattr(torch, problem.result.torch_name)
         self._dtype = getattr(torch, problem.element.torch_name)
         self._b_shape = (problem.experts, problem.n, problem.k)
         self._lookups: dict[int | None, Lookup[Loaded]] = {}
@@ -37,8 +40,8 @@ class GroupedFamily:
         tokens = a.shape[0]
         launch = self.lookup(a.device).find(tokens) if tokens else None
         if launch is None or not self._takes(a, b, ends):
-            return run_library(a, b, ends)
-        output = a.new_empty((tokens, self.n), dtype=self.out)
+            return run_library(a, b, ends, self._dispatch.problem)
+        output = a.new_empty((tokens, self.width), dtype=self.out)
         if self._one_device:
             launch((a, b, ends), output)
         else:
@@ -80,11 +83,12 @@ class GroupedFamily:
         )
 
 
-def run_library(a: "torch.Tensor", b: "torch.Tensor", ends: "torch.Tensor") -> "torch.Tensor":
-    """The same by torch itself, which refuses what is wrong."""
+def run_library(a: "torch.Tensor", b: "torch.Tensor", ends: "torch.Tensor", problem: GroupedProblem) -> "torch.Tensor":
+    """A product by torch itself, which refuses what is wrong; with what is behind the product of a problem."""
     import torch
 
-    return torch._grouped_mm(a, b.transpose(1, 2), offs=ends)
+    product = torch._grouped_mm(a, b.transpose(1, 2), offs=ends)
+    return swiglu(product, problem.pairs) if isinstance(problem, GatedProblem) else product
 
 
 _families: dict[str, GroupedFamily] = {}

@@ -2,26 +2,32 @@
 
 That is the form that the experts of transformers and torchtitan use: A [tokens, k] times the experts' B, with offsets
 on the device that tell whose rows of A are whose. Other forms, of which gradients have some, stay as they are.
+
+Where SwiGLU stands behind the product, and nothing else reads the product, both may be one kernel. A bundle may decide
+both forms of a product: then that with SwiGLU goes first.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from tilescout.search.export import torch_hooks
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Choice
-from tilescout.search.export.epilogues import aten
+from tilescout.search.export.epilogues import aten, decomposed, follow
 from tilescout.search.export.graph_nodes import Report, call, transposed, values
-from tilescout.search.export.grouped.dispatch import any_tokens, grouped_family
+from tilescout.search.export.grouped.dispatch import GroupedDispatch, any_tokens, grouped_family
 from tilescout.search.export.grouped.kernels import name_of_grouped
 from tilescout.search.export.loaded_kernels import device_type
 from tilescout.search.export.torch_operator import define_grouped
 from tilescout.spaces.errors import ProblemError
+from tilescout.spaces.gated import GatedProblem
 from tilescout.spaces.grouped import TYPES, GroupedProblem
 from tilescout.spaces.problems import DTYPES
 
 if TYPE_CHECKING:
+    import torch
     from torch.fx import Graph, Node
 
 
@@ -31,8 +37,8 @@ class GroupedProduct:
 
     Attributes
     ----------
-    node
-        The node that computes it.
+    nodes
+        The nodes that compute it, from the product on. The last is the result; nothing else uses the others.
     operands
         A [tokens, k], B [experts, k, n] and the ends of the groups [experts], as the graph has them.
     problem
@@ -41,7 +47,7 @@ class GroupedProduct:
         How many; None where that is known only when the graph runs.
     """
 
-    node: "Node"
+    nodes: "Sequence[Node]"
     operands: "Sequence[Node]"
     problem: GroupedProblem
     tokens: int | None
@@ -55,6 +61,10 @@ def replace_grouped(graph: "Graph", bundle: Bundle, report: Report) -> None:
         if product is None:
             report.unknown["_grouped_mm"] += 1
             continue
+        gated = with_swiglu(product)
+        fused = None if gated is None else decided.get(grouped_family(gated.problem))
+        if gated is not None and fused is not None and _serves(fused, gated.tokens):
+            product = gated
         name = grouped_family(product.problem)
         shown = name if product.tokens is None else name.replace("*", str(product.tokens), 1)
         dispatch = decided.get(name)
@@ -65,6 +75,16 @@ def replace_grouped(graph: "Graph", bundle: Bundle, report: Report) -> None:
         else:
             report.replaced[shown] += 1
             _replace(graph, product, name_of_grouped(bundle, dispatch))
+
+
+def _serves(dispatch: GroupedDispatch, tokens: int | None) -> bool:
+    """Whether kernels of ours run for so many tokens, and for any number that is in a range where it is not known.
+
+    What is left to torch has no kernel of TorchInductor's for SwiGLU any more, but two.
+    """
+    if tokens is None:
+        return all(each.kernel for each in dispatch.ranges)
+    return dispatch.choice(tokens) is not Choice.LIBRARY
 
 
 def find_grouped_products(graph: "Graph", arch: str) -> list[GroupedProduct]:
@@ -107,18 +127,58 @@ def match(node: "Node", arch: str) -> GroupedProduct | None:
     except ProblemError:  # an empty product
         return None
     tokens = a.shape[0] if isinstance(a.shape[0], int) else None
-    return GroupedProduct(node, operands, problem, tokens)
+    return GroupedProduct((node,), operands, problem, tokens)
+
+
+def with_swiglu(product: GroupedProduct) -> GroupedProduct | None:
+    """The product with SwiGLU that a product is the beginning of; None if it is none, or somebody else reads it."""
+    plain = product.problem
+    if plain.n % 2:
+        return None
+    dtype = product.nodes[-1].meta["val"].dtype
+    for pattern in _patterns(plain.n, dtype):
+        if (nodes := follow(pattern, product.nodes[-1])) is not None:
+            problem = any_tokens(GatedProblem(plain.experts, 1, plain.n, plain.k, plain.dtype))
+            return replace(product, nodes=(*product.nodes, *nodes), problem=problem)
+    return None
+
+
+@cache
+def _patterns(n: int, dtype: "torch.dtype") -> "Sequence[Graph]":
+    """SwiGLU of a matrix of n columns, the gate before up, in the ways in which models write it."""
+    from torch.nn.functional import silu
+
+    halves: Sequence[Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = (
+        lambda x: x.chunk(2, dim=-1),
+        lambda x: x.chunk(2, dim=1),
+        lambda x: (x[..., : n // 2], x[..., n // 2 :]),
+    )
+    gates: Sequence[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = (
+        lambda gate, up: silu(gate) * up,
+        lambda gate, up: up * silu(gate),
+    )
+    return [decomposed(partial(_gated, halve, gate), n, dtype) for halve in halves for gate in gates]
+
+
+def _gated(
+    halve: "Callable[[torch.Tensor], tuple[torch.Tensor, ...]]",
+    gate: "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]",
+    product: "torch.Tensor",
+) -> "torch.Tensor":
+    return gate(*halve(product))
 
 
 def _replace(graph: "Graph", product: GroupedProduct, decision: str) -> None:
     """Replace one product; the operator takes A [tokens, k], B [experts, n, k] and the ends of the groups."""
-    with graph.inserting_before(product.node):
+    last = product.nodes[-1]
+    with graph.inserting_before(last):
         a, b, ends = product.operands
         operands = a, transposed(graph, b), ends, decision
         made = call(graph, define_grouped(), *operands)
-    made.meta = {**product.node.meta, "val": made.meta["val"]}
+    made.meta = {**last.meta, "val": made.meta["val"]}
     made.meta.pop("tensor_meta", None)
     # The strides that the operator's tag speaks of; without them Inductor is free to give any.
     made.meta["eager_input_vals"] = values(operands), {}
-    product.node.replace_all_uses_with(made)
-    graph.erase_node(product.node)
+    last.replace_all_uses_with(made)
+    for node in reversed(product.nodes):
+        graph.erase_node(node)

@@ -4,22 +4,29 @@ import hashlib
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
+from torch._inductor.decomposition import select_decomp_table
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import silu
 
 from tilescout.search.build.compilers import find_linker
 from tilescout.search.build.loading import runtime_libraries
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, read_bundle, write_bundle
+from tilescout.search.export.graph_nodes import Report
 from tilescout.search.export.grouped.dispatch import GroupedDispatch
 from tilescout.search.export.grouped.kernels import run_library
-from tilescout.search.export.inductor import GraphPass, use
+from tilescout.search.export.grouped.rewrite import replace_grouped
+from tilescout.search.export.inductor import GraphPass, load, use
 from tilescout.search.export.ranges import Range
 from tilescout.spaces.checksums import digest_of
 from tilescout.spaces.errors import BundleError
+from tilescout.spaces.gated import GatedProblem, swiglu
 from tilescout.spaces.grouped import GroupedProblem
 
 EXPERTS, N, K = 4, 24, 16
@@ -27,6 +34,7 @@ PRODUCT = GroupedProblem(EXPERTS, 1, N, K)
 SOURCE = Path(__file__).parents[1] / "kernels" / "grouped_gemm.c"
 LIBRARY = "tilescout.search.export.grouped.kernels.run_library"
 DIGEST = "0" * 63 + "e"
+GATED, WITH_SWIGLU = GatedProblem(EXPERTS, 1, N, K), "0" * 63 + "f"
 RANGES = (Range(1, 30, DIGEST, True), Range(31, 40), Range(41, 64, DIGEST, True))
 
 
@@ -38,14 +46,22 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Bundle]:
     command = [find_linker(), "-shared", "-O2", "-fPIC", "-I", str(include), "-o", str(folder / "kernel.so")]
     subprocess.run([*command, str(SOURCE), *map(str, runtime_libraries())], check=True)
     sha256 = hashlib.sha256((folder / "kernel.so").read_bytes()).hexdigest()
-    workload = "tilescout.spaces.grouped:Grouped"
-    kernel = Kernel(f"{KERNELS}/{DIGEST}.so", sha256, "grouped_gemm", workload, 1, {"made": "here"})
+    kernels = {
+        digest: Kernel(f"{KERNELS}/{digest}.so", sha256, entry, f"tilescout.spaces.{workload}", 1, {"made": "here"})
+        for digest, entry, workload in (
+            (DIGEST, "grouped_gemm", "grouped:Grouped"),
+            (WITH_SWIGLU, "grouped_swiglu", "gated:Gated"),
+        )
+    }
 
-    def make(ranges: tuple[Range, ...] = RANGES, times: int = 1) -> Bundle:
+    def make(ranges: tuple[Range, ...] = RANGES, times: int = 1, gated: tuple[Range, ...] = ()) -> Bundle:
         path = tmp_path_factory.mktemp("bundles") / "bundle"
-        held = {DIGEST: (kernel, folder / "kernel.so")}
+        held = {
+            digest: (kernel, folder / "kernel.so") for digest, kernel in kernels.items() if gated or digest == DIGEST
+        }
         dispatch = GroupedDispatch(PRODUCT, ranges, "a.parquet", "a test", {}, (8, 64), ("balanced", "zipf-1"), 0.9)
-        return write_bundle(path, "host", "host", {"made": str(path)}, [], held, grouped=[dispatch] * times)
+        dispatches = [dispatch] * times + ([replace(dispatch, problem=GATED, ranges=gated)] if gated else [])
+        return write_bundle(path, "host", "host", {"made": str(path)}, [], held, grouped=dispatches)
 
     return make
 
@@ -100,9 +116,9 @@ def test_one_graph_serves_every_number_of_tokens(tuned: GraphPass, monkeypatch: 
     compiled, first = torch.compile(experts), operands(8)
     torch._dynamo.mark_dynamic(first[0], 0)
 
-    def count(a: Tensor, *rest: Tensor) -> Tensor:
+    def count(a: Tensor, b: Tensor, ends: Tensor, problem: GroupedProblem) -> Tensor:
         called.append(len(a))
-        return run_library(a, *rest)
+        return run_library(a, b, ends, problem)
 
     compiled(*first)
     monkeypatch.setattr(LIBRARY, count)
@@ -126,6 +142,73 @@ def test_what_our_kernels_can_not_take_goes_to_the_library(tuned: GraphPass) -> 
     for wrong in ((a[:, :8], b, ends), (a, b, ends[:2]), (a, b[0], ends), (a, b.float(), ends)):
         with pytest.raises((RuntimeError, IndexError)):  # torch says what is wrong; nothing is read out of bounds
             plain(*wrong)
+
+
+def halves(product: Tensor) -> Tensor:
+    """As transformers writes it."""
+    gate, up = product.chunk(2, dim=-1)
+    return silu(gate) * up
+
+
+def up_first(product: Tensor) -> Tensor:
+    gate, up = product.chunk(2, dim=1)
+    return up * silu(gate)
+
+
+def slices(product: Tensor) -> Tensor:
+    return silu(product[:, : N // 2]) * product[..., N // 2 :]
+
+
+@pytest.mark.parametrize(("way", "dynamic"), [(halves, True), (halves, False), (up_first, False), (slices, False)])
+def test_swiglu_behind_a_product_is_our_kernels_however_it_is_written(
+    make: Callable[..., Bundle], monkeypatch: pytest.MonkeyPatch, way: Callable[[Tensor], Tensor], dynamic: bool
+) -> None:
+    torch._dynamo.reset()
+    given = operands(20)
+    if dynamic:
+        torch._dynamo.mark_dynamic(given[0], 0)
+    with use(make(gated=(Range(1, 64, WITH_SWIGLU, True),)).path) as tuned:
+        compiled = torch.compile(lambda *given: way(experts(*given)), dynamic=None if dynamic else False)
+        compiled(*given)
+    assert tuned.report.replaced == {f"4x{'*' if dynamic else 20}x24x16:bf16:swiglu": 1}
+    for tokens in (20, 64, 65) if dynamic else (20,):
+        other = operands(tokens)
+        expected = way(experts(*other))
+        with monkeypatch.context() as without:
+            if tokens <= 64:  # no more were measured
+                without.setattr(LIBRARY, refuse)
+            torch.testing.assert_close(compiled(*other), expected, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("behind", "gated"),
+    [
+        (lambda product: silu(product[:, : N // 2]) * product[:, N // 2 :] + product[:, :1], 64),  # read again
+        (lambda product: silu(product[:, N // 2 :]) * product[:, : N // 2], 64),  # up first
+        (lambda product: silu(product[:, ::2]) * product[:, 1::2], 64),  # in turn
+        (lambda product: swiglu(product, False), 19),  # not so many tokens
+    ],
+)
+def test_a_product_whose_swiglu_is_no_kernels_is_one_alone(
+    make: Callable[..., Bundle], behind: Callable[[Tensor], Tensor], gated: int
+) -> None:
+    given, bundle, report = operands(20), make(gated=(Range(1, gated, WITH_SWIGLU, True),)), Report()
+    traced = make_fx(lambda *given: behind(experts(*given)), select_decomp_table(), tracing_mode="fake")(*given)
+    load(bundle.path)
+    replace_grouped(traced.graph, bundle, report)
+    traced.recompile()
+    torch.testing.assert_close(traced(*given), behind(experts(*given)), rtol=0.02, atol=0.02)
+    assert report.replaced == {"4x20x24x16:bf16": 1}
+
+
+def test_swiglu_stays_torchs_where_a_range_of_unknown_tokens_has_no_kernel(make: Callable[..., Bundle]) -> None:
+    torch._dynamo.reset()
+    given = operands(20)
+    torch._dynamo.mark_dynamic(given[0], 0)
+    ranges = (Range(1, 30, WITH_SWIGLU, True), Range(31, 64))
+    with use(make(gated=ranges).path) as tuned:
+        torch.compile(lambda *given: swiglu(experts(*given), False))(*given)
+    assert tuned.report.replaced == {"4x*x24x16:bf16": 1}
 
 
 def test_offsets_that_are_none_do_no_harm(tuned: GraphPass) -> None:

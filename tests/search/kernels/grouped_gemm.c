@@ -1,7 +1,9 @@
 /* D[rows of e] = A[rows of e] @ B[e].T in bf16 on the host, of A [tokens, k], B [experts, n, k] and the ends of the groups
-   [experts]. The entry point takes a, b, ends, d, max_clusters and speaks TVM FFI's calling convention. Offsets that
-   decrease or lie beyond the rows make groups empty, or end with the rows. */
+   [experts]. With SwiGLU, the first half of the columns are the gate of the second. The entry points take a, b, ends, d,
+   max_clusters and speak TVM FFI's calling convention. Offsets that decrease or lie beyond the rows make groups empty, or
+   end with the rows. */
 
+#include <math.h>
 #include <stdint.h>
 #include <tvm/ffi/extra/c_env_api.h>
 
@@ -23,22 +25,36 @@ static const DLTensor *tensor(TVMFFIAny argument) {
 
 static int64_t bounded(int64_t end, int64_t tokens) { return end < 0 ? 0 : end > tokens ? tokens : end; }
 
-TVM_FFI_DLL_EXPORT int __tvm_ffi_grouped_gemm(void *self, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
+static float dot(const uint16_t *left, const uint16_t *right, int64_t k) {
+    float sum = 0;
+    for (int64_t at = 0; at < k; ++at) sum += widen(left[at]) * widen(right[at]);
+    return sum;
+}
+
+static int run(const TVMFFIAny *arguments, int32_t count, int gated) {
     if (count != 5 || arguments[4].type_index != kTVMFFIInt) {
-        TVMFFIErrorSetRaisedFromCStr("RuntimeError", "grouped_gemm takes a, b, ends, d, max_clusters");
+        TVMFFIErrorSetRaisedFromCStr("RuntimeError", "a grouped product takes a, b, ends, d, max_clusters");
         return -1;
     }
     const DLTensor *a = tensor(arguments[0]), *b = tensor(arguments[1]), *d = tensor(arguments[3]);
     const int32_t *ends = tensor(arguments[2])->data;
-    const uint16_t *left = a->data, *right = b->data;
-    int64_t tokens = a->shape[0], k = a->shape[1], experts = b->shape[0], n = b->shape[1];
+    int64_t tokens = a->shape[0], k = a->shape[1], experts = b->shape[0], n = b->shape[1], width = gated ? n / 2 : n;
     for (int64_t expert = 0; expert < experts; ++expert)
         for (int64_t row = expert ? bounded(ends[expert - 1], tokens) : 0; row < bounded(ends[expert], tokens); ++row)
-            for (int64_t column = 0; column < n; ++column) {
-                float sum = 0;
-                for (int64_t at = 0; at < k; ++at)
-                    sum += widen(left[row * k + at]) * widen(right[(expert * n + column) * k + at]);
-                ((uint16_t *)d->data)[row * n + column] = narrow(sum);
+            for (int64_t column = 0; column < width; ++column) {
+                const uint16_t *left = (const uint16_t *)a->data + row * k;
+                const uint16_t *right = (const uint16_t *)b->data + (expert * n + column) * k;
+                float sum = dot(left, right, k);
+                if (gated) sum = sum / (1 + expf(-sum)) * dot(left, right + width * k, k);
+                ((uint16_t *)d->data)[row * width + column] = narrow(sum);
             }
     return 0;
+}
+
+TVM_FFI_DLL_EXPORT int __tvm_ffi_grouped_gemm(void *self, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
+    return run(arguments, count, 0);
+}
+
+TVM_FFI_DLL_EXPORT int __tvm_ffi_grouped_swiglu(void *self, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
+    return run(arguments, count, 1);
 }
