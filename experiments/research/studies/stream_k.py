@@ -63,13 +63,18 @@ GUESSES = 8  # of the library's heuristic
 RANKED = 10  # of the portfolio, by the model
 ROWS = 4  # of a table
 QUICKEST = 0.03  # the share of a space, by its estimate, that random ones are drawn from
-TIMEOUT = 20.0  # s, of a measurement
+TIMEOUT = 8.0  # s, of a measurement
 
 
 def check(
-    process: MeasuringProcess, submit: Callable[..., Any], sample: int, seed: int, options: ProtocolOptions
-) -> dict[str, Any]:
-    """Verify kernels on the edge problems; of what fails a line is printed."""
+    run: Run,
+    process: MeasuringProcess,
+    submit: Callable[..., Any],
+    sample: int,
+    seed: int,
+    options: ProtocolOptions,
+) -> None:
+    """Verify kernels on the edge problems, and keep what is known after each; of what fails a line is printed."""
     template, drawn = find_template(SHARING), np.random.default_rng(seed)
     waiting = []
     for problem in map(GemmProblem.parse, EDGES):
@@ -89,10 +94,10 @@ def check(
         rows[-1] |= {"error": outcome.error, "relative_error": outcome.relative_error}
         if outcome.failed:
             print(rows[-1], flush=True)
-    wrong = sum(row["status"] not in (Status.OK, Status.PRUNED) for row in rows)
-    largest = max(float(row["relative_error"] or 0.0) for row in rows)
+        wrong = sum(row["status"] not in (Status.OK, Status.PRUNED) for row in rows)
+        largest = max(float(row["relative_error"] or 0.0) for row in rows)
+        run.keep({"kernels": rows, "failed": wrong, "largest_relative_error": largest})
     print(f"{len(rows)} kernels on {len(EDGES)} problems: {wrong} failed, largest error {largest:.2g}", flush=True)
-    return {"kernels": rows, "failed": wrong, "largest_relative_error": largest}
 
 
 def measured(
@@ -265,7 +270,7 @@ def main(
             return pools[template.name].submit(configuration, signature)
 
         if part == "check":
-            run.keep(check(process, submit, sample, seed, options))
+            check(run, process, submit, sample, seed, options)
             return
         if part == "listed":
             if listed is None:
