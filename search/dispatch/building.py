@@ -35,6 +35,7 @@ from tilescout.spaces.tiling import Integers
 _LOG = logging.getLogger(__name__)
 
 _FAR = 0.25  # a kernel that is expected to be so much behind the best at an m is not looked at there
+_FAILURES = 5  # of glances, after which there are no more
 _MOST = 10.0  # log of a regret at most: where a kernel was measured at no larger m, nothing bounds its time
 
 
@@ -107,7 +108,7 @@ class Source(Protocol):
         Raises
         ------
         CannotMeasureError
-            If there can be none at any m.
+            If there can be none.
         """
 
 
@@ -302,6 +303,7 @@ def _glanced(
     """
     expected = _times(grid, _only(points, kept)).mean[:-1]
     found: dict[int, Point] = {}
+    failures = 0
     for m in dict.fromkeys([*spread(sorted(points)), *glanced_sizes(options.most_rows)]):
         if time.monotonic() > until:
             break
@@ -310,8 +312,11 @@ def _glanced(
         try:
             glance = source.glance(m, [kept[int(row)] for row in np.flatnonzero(here <= near)])
         except CannotMeasureError as error:
-            _LOG.warning("there are no more glances: %s", one_line(error))
-            break
+            _LOG.warning("no glance at %d rows: %s", m, one_line(error))
+            failures += 1
+            if failures == _FAILURES:
+                break
+            continue
         if glance is not None:
             found[m] = glance
     return found

@@ -1,0 +1,142 @@
+"""Race default configurations against the library, on problems that nothing was chosen on.
+
+    python -m tilescout.experiments.research default-live --seed 71 --out default.json
+
+The problems are drawn by a seed as those of the suite `out-of-sample`, of published models that no suite holds, some of
+them with 8-bit elements. Each default is compiled, verified and raced against what `torch.mm` or `torch._scaled_mm`
+runs. Nothing is searched.
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table as Grid
+
+from tilescout.experiments.commands.options import Finite, seed_option, store_option
+from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, device_option, study
+from tilescout.experiments.research.studies.draw_problems import drawn
+from tilescout.search.build.artifacts import Artifact
+from tilescout.search.dispatch.measuring import SWEEPING
+from tilescout.search.engines.engine import CannotMeasureError, Engine, Task
+from tilescout.search.engines.local import LocalEngine
+from tilescout.search.studies.folders import artifacts
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.suite import find_suite
+from tilescout.spaces.templates import find_template
+
+_LOG = logging.getLogger(__name__)
+
+SPACE, KEPT_OUT = "gemm_sm90", "out-of-sample"
+FP8 = "e4m3-bf16"
+ROUNDS = 12
+
+
+def asked(seed: int, count: int, fp8: int) -> list[GemmProblem]:
+    """Problems that are drawn by a seed, of all kinds in turns; the last `fp8` of them have 8-bit elements."""
+    judged = set(find_suite(KEPT_OUT).problems)
+    kinds: dict[str, list[str]] = {}
+    for entry in drawn(seed):
+        if entry.problem not in judged:
+            kinds.setdefault(entry.label.rpartition(", ")[2], []).append(entry.problem)
+    turns = [each for row in zip(*kinds.values(), strict=False) for each in row][:count]
+    types = ["bf16"] * (len(turns) - fp8) + [FP8] * fp8
+    texts = (f"{each.partition(':')[0]}:{kind}" for each, kind in zip(turns, types, strict=True))
+    return [GemmProblem.parse(text) for text in texts]
+
+
+def raced(
+    engine: Engine, problem: GemmProblem, default: Configuration, artifact: Artifact, seed: int
+) -> dict[str, Any]:
+    """The library's time, and those of a default over it in each round of a race.
+
+    Raises
+    ------
+    CannotMeasureError
+        If it is wrong or fails.
+    """
+    library_us = engine.prepare(0, problem).result()
+    task = Task(default, artifact, problem, library_us)
+    outcome = engine.measure(0, [task]).result()[0]
+    if outcome.timing is None:
+        raise CannotMeasureError(f"{problem}: {outcome.error}")
+    rounds = engine.race(0, [task], ROUNDS, 1, seed).result()[:, 0]
+    speed = float(np.exp(-np.log(rounds).mean()))
+    return {"library_us": library_us, "speed": speed, "rounds": rounds.tolist()}
+
+
+def figures(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The geometric mean and the least of the speeds over the library's, and how many are below 0.95."""
+    speeds = np.array([each["speed"] for each in found])
+    return {
+        "problems": len(speeds),
+        "mean": float(np.exp(np.log(speeds).mean())),
+        "least": float(speeds.min()),
+        "below": int((speeds < 0.95).sum()),
+    }
+
+
+def print_figures(found: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Print and return the figures of all problems, and by their types."""
+    listed = Grid(title="speed of the default over the library's", title_justify="left")
+    for heading in ("problem", "speed", "library, µs"):
+        listed.add_column(heading, justify="right")
+    for each in found:
+        listed.add_row(each["problem"], f"{each['speed']:.3f}", f"{each['library_us']:.2f}")
+    grid = Grid(title="geometric mean, least, below 0.95", title_justify="left")
+    result = {}
+    for name in ("bf16", FP8, "all"):
+        of_type = [each for each in found if name in ("all", each["problem"].partition(":")[2])]
+        if of_type:
+            told = result[name] = figures(of_type)
+            grid.add_row(
+                f"{name}, {told['problems']:.0f}", f"{told['mean']:.4f}", f"{told['least']:.3f}", f"{told['below']:.0f}"
+            )
+    console = Console(width=120)
+    console.print(listed)
+    console.print(grid)
+    return result
+
+
+@study(GPU_OR_RECORD, again=True)
+@click.option("--count", type=click.IntRange(1, 40), default=40, show_default=True, help="Problems to draw.")
+@click.option("--fp8", type=click.IntRange(min=0), default=10, show_default=True, help="Of them, with 8-bit elements.")
+@click.option("--seconds", type=Finite(min=0), default=80.0, show_default=True, help="To race for.")
+@device_option
+@seed_option
+@store_option
+def main(run: Run, count: int, fp8: int, seconds: float, device: str, seed: int, store: Path) -> None:
+    """Race the default of each problem."""
+    if run.record is not None:
+        print_figures(run.record.result["problems"])
+        return
+    problems = asked(seed, count, min(fp8, count))
+    template = find_template(SPACE)
+    started = time.monotonic()
+    found: list[dict[str, Any]] = []
+    report: dict[str, Any] = {"problems": found}
+    with LocalEngine(template, artifacts(store), [device], options=SWEEPING) as engine:
+        defaults = [engine.default(problem) for problem in problems]
+        built = [engine.compile(each, problem.signature) for each, problem in zip(defaults, problems, strict=True)]
+        report |= {"device": engine.product, "protocol": engine.protocol, "versions": dict(engine.versions)}
+        for problem, default, future in zip(problems, defaults, built, strict=True):
+            if time.monotonic() - started > seconds:
+                break
+            artifact = future.result()
+            try:
+                if not isinstance(artifact, Artifact):
+                    raise CannotMeasureError(f"{problem}: {artifact.error}")
+                told = raced(engine, problem, default, artifact, seed)
+            except CannotMeasureError as error:
+                _LOG.warning("%s", error)
+                continue
+            found.append({"problem": str(problem), "configuration": dict(default), **told})
+            run.keep(report)
+    report["figures"] = print_figures(found)
+    run.keep(report)
