@@ -4,8 +4,9 @@
     python -m tilescout.experiments.research grouped-model --bundle bundle --tokens 16 --out blocks.json
 
 A block is the router, the experts' two grouped products (``experts_implementation="grouped_mm"``) and all between and
-behind them, with random weights, on random activations: so the routing is nearly even. Both contenders are compiled for
-each number of tokens, run in turns, called and in a CUDA graph, and their results are compared.
+behind them, with random weights, on random activations: so the routing is nearly even. The contenders are compiled for
+each number of tokens, run in turns, called and in a CUDA graph, and their results are compared. ``--beside`` names a
+second bundle that runs in the same turns.
 """
 
 import gc
@@ -62,8 +63,8 @@ def make_block(name: str, device: str, sizes: Mapping[str, int] = MappingProxyTy
     return block
 
 
-def measure(block: "torch.nn.Module", x: "torch.Tensor", bundle: Path) -> dict[str, Any]:
-    """The times of a block as it is compiled without and with a bundle, and how far the results are apart."""
+def measure(block: "torch.nn.Module", x: "torch.Tensor", bundle: Path, beside: Path | None = None) -> dict[str, Any]:
+    """The times of a block as it is compiled without and with bundles, and how far the results are apart."""
     import torch
 
     torch._dynamo.reset()
@@ -72,6 +73,9 @@ def measure(block: "torch.nn.Module", x: "torch.Tensor", bundle: Path) -> dict[s
         ours = torch.compile(block, dynamic=False)
     with torch.no_grad():
         steps: dict[str, Callable[[], torch.Tensor]] = {"default": partial(plain, x), "ours": partial(ours, x)}
+        if beside is not None:
+            with use(beside):
+                steps["beside"] = partial(torch.compile(block, dynamic=False), x)
         results = {name: [step() for _ in range(_WARM)][-1].clone() for name, step in steps.items()}
         apart = (results["ours"].float() - results["default"].float()).norm() / results["default"].float().norm()
         found: dict[str, Any] = {
@@ -104,7 +108,7 @@ def _called(step: "Callable[[], torch.Tensor]") -> Callable[[], float]:
 def show(result: Mapping[str, Any]) -> None:
     """Print the times of all blocks."""
     grid = Grid(title="a block: µs, and over the default's [quartiles]", title_justify="left")
-    for heading in ("client", "tokens", "how", "default", "ours", "ratio", "replaced", "difference"):
+    for heading in ("client", "tokens", "how", "default", "ours", "ratio", "beside", "replaced", "difference"):
         grid.add_column(heading, justify="right")
     for name, by_tokens in result["blocks"].items():
         for tokens, one in by_tokens.items():
@@ -114,14 +118,16 @@ def show(result: Mapping[str, Any]) -> None:
                     ratio = f"{times['ours']['ratio']:.4f} [{low:.4f}, {high:.4f}]"
                     row = [f"{times[who]['us']:.1f}" for who in ("default", "ours")]
                     replaced = str(sum(one["replaced"].values()))
-                    grid.add_row(name, tokens, way, *row, ratio, replaced, f"{one['difference']:.2g}")
+                    beside = f"{times['beside']['ratio']:.4f}" if "beside" in times else ""
+                    grid.add_row(name, tokens, way, *row, ratio, beside, replaced, f"{one['difference']:.2g}")
             if "no graph" in one:
-                grid.add_row(name, tokens, "graph", one["no graph"], "", "", "", "")
+                grid.add_row(name, tokens, "graph", one["no graph"], *[""] * 5)
     Console(width=140).print(grid)
 
 
 @study(GPU_OR_RECORD, again=True)
 @click.option("--bundle", type=click.Path(path_type=Path), help="A bundle with the blocks' grouped products.")
+@click.option("--beside", type=click.Path(path_type=Path), help="A second bundle, to run in the same turns.")
 @click.option(
     "--client", "clients", type=click.Choice(list(CLIENTS)), multiple=True, default=tuple(CLIENTS), help="Repeatable."
 )
@@ -129,7 +135,9 @@ def show(result: Mapping[str, Any]) -> None:
 @click.option(
     "--seconds", type=Finite(min=0), default=300.0, show_default=True, help="Begin no further block after these."
 )
-def main(run: Run, bundle: Path | None, clients: Sequence[str], tokens: Sequence[int], seconds: float) -> None:
+def main(
+    run: Run, bundle: Path | None, beside: Path | None, clients: Sequence[str], tokens: Sequence[int], seconds: float
+) -> None:
     """Measure the blocks, or print what was measured."""
     if run.record is not None:
         show(run.record.result)
@@ -148,7 +156,7 @@ def main(run: Run, bundle: Path | None, clients: Sequence[str], tokens: Sequence
                 generator = torch.Generator("cuda").manual_seed(count)
                 hidden = next(block.parameters()).shape[-1]
                 x = torch.randn(1, count, hidden, dtype=torch.bfloat16, device="cuda", generator=generator)
-                blocks[name][str(count)] = measure(block, x, bundle)
+                blocks[name][str(count)] = measure(block, x, bundle, beside)
                 run.keep(result)
         del block
         gc.collect()

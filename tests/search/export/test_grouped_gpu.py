@@ -15,6 +15,7 @@ from tilescout.search.export.grouped.kernels import find_grouped, name_of_groupe
 from tilescout.search.export.inductor import load, use
 from tilescout.search.export.ranges import Range
 from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.gated import Gated, GatedProblem, swiglu
 from tilescout.spaces.grouped import Grouped, GroupedProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import find_template
@@ -138,3 +139,35 @@ def test_gradients_are_right(bundle: Bundle) -> None:
         assert one.grad is not None
         assert other.grad is not None
         assert ((one.grad - other.grad).float().norm() / other.grad.float().norm()).item() < 2**-6
+
+
+def test_swiglu_behind_a_product_runs_in_its_kernel(tmp_path: Path) -> None:
+    template = find_template("grouped_swiglu_sm90")
+    name, store = "128x*x1536x2048:bf16:swiglu", ArtifactStore(tmp_path / "store")
+    wanted = [
+        template.default(template.parse(name.replace("*", tokens)), DEVICES["h200"]) for tokens in ("256", "8192")
+    ]
+    kernels, digests = {}, ["0" * 64, "1" * 64]
+    with CompilePool(template, "bf16:swiglu", "sm_90a", store, CompileOptions()) as pool:
+        for digest, each, built in [(*pair, pool.submit(pair[1])) for pair in zip(digests, wanted, strict=True)]:
+            artifact = built.result()
+            assert isinstance(artifact, Artifact), artifact
+            blocks = template.blocks_per_cluster(each)
+            file = f"{KERNELS}/{digest}.so"
+            kernels[digest] = (
+                Kernel(file, artifact.sha256, artifact.function, template.workload, blocks, {}),
+                artifact.path,
+            )
+    ranges = (Range(1, 1000, digests[0], True), Range(1001, 20_000, digests[1], True))
+    dispatch = GroupedDispatch(GatedProblem(128, 1, 1536, 2048), ranges, "made up", "nothing")
+    path = write_bundle(tmp_path / "bundle", "sm_90a", "h200", {}, [], kernels, grouped=[dispatch]).path
+    torch._dynamo.reset()
+    with use(path) as tuned:
+        compiled = torch.compile(lambda *given: swiglu(experts(*given), False))
+    for tokens in (256, 7, 1000, 1001, 16_384, 20_001):
+        problem = GatedProblem.parse(f"128x{tokens}x1536x2048:bf16:swiglu:zipf-1:draws-{tokens}-{tokens}")
+        given = Gated().inputs(problem, torch.Generator("cuda").manual_seed(tokens))
+        torch._dynamo.mark_dynamic(given[0], 0)
+        result, expected = compiled(*given), Gated().reference(problem, given)
+        assert ((result.float() - expected).norm() / expected.norm()).item() < problem.tolerance
+    assert tuned.report.replaced == {name: 1}
