@@ -26,6 +26,7 @@ from tilescout.search.dispatch.measuring import SWEEPING
 from tilescout.search.engines.engine import CannotMeasureError, Engine, Task
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.studies.folders import artifacts
+from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.suite import find_suite
@@ -39,16 +40,25 @@ ROUNDS = 12
 
 
 def asked(seed: int, count: int, fp8: int) -> list[GemmProblem]:
-    """Problems that are drawn by a seed, of all kinds in turns; the last `fp8` of them have 8-bit elements."""
+    """Problems that are drawn by a seed, of all kinds in turns; the last `fp8` of them have 8-bit elements.
+
+    Raises
+    ------
+    ProblemError
+        If the suite has all of them.
+    """
     judged = set(find_suite(KEPT_OUT).problems)
     kinds: dict[str, list[str]] = {}
     for entry in drawn(seed):
         if entry.problem not in judged:
             kinds.setdefault(entry.label.rpartition(", ")[2], []).append(entry.problem)
     turns = [each for row in zip(*kinds.values(), strict=False) for each in row][:count]
-    types = ["bf16"] * (len(turns) - fp8) + [FP8] * fp8
-    texts = (f"{each.partition(':')[0]}:{kind}" for each, kind in zip(turns, types, strict=True))
-    return [GemmProblem.parse(text) for text in texts]
+    if not turns:
+        raise ProblemError(f"all problems of seed {seed} are of the suite {KEPT_OUT}: draw by another seed")
+    first = len(turns) - fp8
+    return [
+        GemmProblem.parse(text if at < first else f"{text.partition(':')[0]}:{FP8}") for at, text in enumerate(turns)
+    ]
 
 
 def raced(
