@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 @cache
-def _libraries() -> "ThreadpoolController":
+def algebra() -> "ThreadpoolController":
+    """The libraries of linear algebra. The first call imports them, which takes a third of a second."""
     import scipy.linalg  # noqa: F401  (it brings a library of its own, which is found only once it is loaded)
     from threadpoolctl import ThreadpoolController
 
@@ -24,5 +25,5 @@ def _libraries() -> "ThreadpoolController":
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Have NumPy and SciPy multiply and solve on one thread, in the whole process."""
-    with _libraries().limit(limits=1):
+    with algebra().limit(limits=1):
         yield

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tilescout.search.engines.engine import Engine, LiveOptions
 from tilescout.search.engines.evaluator import Evaluator, evaluate
 from tilescout.search.engines.peers import patient_with
-from tilescout.search.engines.selection import check_device, make_engine
+from tilescout.search.engines.selection import check_device, get_ready, make_engine
 from tilescout.search.measure.library_best import CANDIDATES
 from tilescout.search.measure.protocol import Objective
 from tilescout.search.measure.race import RaceOptions
@@ -225,6 +225,7 @@ def tune(
 
     with ExitStack() as stack:
         stack.enter_context(trackers)
+        get_ready(device)
         if gpus is None and cluster is None:
             gpus = 1
         engine = stack.enter_context(

@@ -12,7 +12,7 @@ from tilescout.experiments.commands.options import suite_problems, write_result
 from tilescout.experiments.commands.tune_request import TuneRequest
 from tilescout.experiments.progress import progress_bar, waiting
 from tilescout.search.api import chosen_sampler
-from tilescout.search.engines.selection import check_device, make_engine
+from tilescout.search.engines.selection import check_device, get_ready, make_engine
 from tilescout.search.samplers import check_sampler, make_sampler
 from tilescout.search.studies.folders import artifacts, studies
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
@@ -71,6 +71,7 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
     with ExitStack() as stack:
         bars = stack.enter_context(progress_bar())
         task = bars.add_task("prepare", total=None)
+        get_ready(asked.device)
         engine = stack.enter_context(
             make_engine(
                 template,

@@ -101,7 +101,7 @@ def tune(problem: str, store: Path, launched: float, standby: bool) -> Times:
     from tilescout.search.build.cores import available_cores
     from tilescout.search.engines.engine import LiveOptions
     from tilescout.search.engines.evaluator import Evaluator
-    from tilescout.search.engines.selection import make_engine
+    from tilescout.search.engines.selection import get_ready, make_engine
     from tilescout.search.studies.folders import artifacts, studies
     from tilescout.search.studies.records import StudyInfo
     from tilescout.search.tracking import MlflowTracker, Opening, default_store, standing_logger
@@ -127,6 +127,7 @@ def tune(problem: str, store: Path, launched: float, standby: bool) -> Times:
                 return logger.study(info.name, run_id)
             return MlflowTracker(uri, root, info, run_id, opening=opening)
 
+        get_ready("cuda")
         engine = stack.enter_context(
             make_engine(template, parsed, artifacts(store), device="cuda", gpus=1, options=live)
         )

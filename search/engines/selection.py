@@ -1,9 +1,11 @@
 """Which engine compiles and measures: this machine's GPUs, a Ray cluster, or a recorded table."""
 
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tilescout.costmodel.threads import algebra
 from tilescout.search.engines.engine import Engine, LiveOptions
 from tilescout.search.engines.gpus import visible_gpus
 from tilescout.search.measure.protocol import Objective, find_objective
@@ -138,3 +140,13 @@ def require_gpu() -> None:
     """
     if not visible_gpus():
         raise DeviceError("no NVIDIA GPU here: measure on a machine with one, or replay a table with `device='replay'`")
+
+
+def get_ready(device: str) -> None:
+    """Import what a search needs while the driver of the GPU starts: 0.2 s of whoever asks it first."""
+    waking = threading.Thread(target=visible_gpus, name="driver") if device != "replay" else None
+    if waking is not None:
+        waking.start()
+    algebra()
+    if waking is not None:
+        waking.join()
