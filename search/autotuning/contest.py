@@ -18,6 +18,7 @@ from tilescout.search.measure.race import Estimate, RaceOptions, race_fastest
 from tilescout.spaces.errors import SpaceError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.templates import KernelTemplate
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,6 +34,8 @@ class ContestOptions:
     ----------
     candidates
         Configurations that are compiled, the default among them.
+    others
+        Of these, those of the complement of the space, where it has one that may be faster on the product.
     guesses
         Of those algorithms among which the library would choose; 0 leaves the library's own out.
     margin
@@ -46,10 +49,28 @@ class ContestOptions:
     """
 
     candidates: int = 10
+    others: int = 4
     guesses: int = 8
     margin: float = 0.01
     race: RaceOptions = field(default_factory=lambda: RaceOptions(candidates=4))
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A configuration that is being compiled.
+
+    Attributes
+    ----------
+    configuration, compiled
+        The configuration, and what it is compiled to.
+    template
+        Its template, if it is not that of the engine that measures: that of its complement.
+    """
+
+    configuration: Configuration
+    compiled: "Future[Artifact | CompileFailure]"
+    template: KernelTemplate | None = None
 
 
 @dataclass(frozen=True)
@@ -61,21 +82,31 @@ class Entry:
     problem
         The product.
     candidates
-        Its configurations, the default first, each with what it is compiled to.
+        Its configurations, the default first.
     """
 
     problem: GemmProblem
-    candidates: "Sequence[tuple[Configuration, Future[Artifact | CompileFailure]]]"
+    candidates: Sequence[Candidate]
 
     def drop(self) -> None:
         """Compile no more of it."""
-        for _, compiled in self.candidates:
-            compiled.cancel()
+        for each in self.candidates:
+            each.compiled.cancel()
 
 
-def enter(engine: Engine, problem: GemmProblem, configurations: Sequence[Configuration]) -> Entry:
-    """Have the candidates of a product compiled, beside whatever else is going on; the default comes first."""
-    return Entry(problem, [(each, engine.compile(each, problem.signature)) for each in configurations])
+def enter(
+    engine: Engine,
+    problem: GemmProblem,
+    configurations: Sequence[Configuration],
+    beside: Engine | None = None,
+    others: Sequence[Configuration] = (),
+) -> Entry:
+    """Have the candidates of a product compiled, and others by an engine beside; the default comes first."""
+    own = [Candidate(each, engine.compile(each, problem.signature)) for each in configurations]
+    if beside is None:
+        return Entry(problem, own)
+    them = [Candidate(each, beside.compile(each, problem.signature), beside.template) for each in others]
+    return Entry(problem, [*own, *them])
 
 
 def decide(engine: Engine, entry: Entry, options: ContestOptions, deadline: float) -> Outcome | None:
@@ -109,8 +140,9 @@ def decide(engine: Engine, entry: Entry, options: ContestOptions, deadline: floa
     library_us = engine.prepare(0, problem).result()
     listed = _listed(engine, problem, library_us, options.guesses)
     tasks = {
-        at: Task(entry.candidates[at][0], artifact, problem, library_us, math.inf)
+        at: Task(own.configuration, artifact, problem, library_us, math.inf, own.template)
         for at, artifact in artifacts.items()
+        for own in [entry.candidates[at]]
         if isinstance(artifact, Artifact)
     } | dict(enumerate(listed.tasks if listed is not None else (), ours))
     measured = dict(zip(tasks, engine.measure(0, list(tasks.values())).result(), strict=True)) if tasks else {}
@@ -132,14 +164,14 @@ def decide(engine: Engine, entry: Entry, options: ContestOptions, deadline: floa
         ratio=ratio.value, low=ratio.low, high=ratio.high, rounds=rounds,
         of=Choice.OURS if named is None else Choice.ALGORITHM,
     )  # fmt: skip
-    return _outcome(engine, problem, evidence, tasks[answer].configuration, named)
+    return _outcome(engine, problem, evidence, tasks[answer], "" if named is None else named.version)
 
 
 def _compiled(entry: Entry, deadline: float) -> dict[int, Artifact | CompileFailure] | None:
     found = {}
     try:
-        for at, (_, compiled) in enumerate(entry.candidates):
-            found[at] = compiled.result(max(0.0, deadline - time.monotonic()))
+        for at, each in enumerate(entry.candidates):
+            found[at] = each.compiled.result(max(0.0, deadline - time.monotonic()))
     except LateError:
         entry.drop()
         return None
@@ -191,11 +223,7 @@ def _evidence(engine: Engine, library_us: float, reason: str) -> Evidence:
 
 
 def _outcome(
-    engine: Engine,
-    problem: GemmProblem,
-    evidence: Evidence,
-    configuration: Configuration | None = None,
-    named: Listed | None = None,
+    engine: Engine, problem: GemmProblem, evidence: Evidence, answer: Task | None = None, library: str = ""
 ) -> Outcome:
     """An outcome, once its evidence is plausible: what is stored is checked by the same rule when it is read.
 
@@ -204,12 +232,14 @@ def _outcome(
     CannotMeasureError
         If it is not.
     """
-    template, device = engine.template if named is None else named.template, engine.device.name
+    template, configuration = engine.template, None
+    if answer is not None:
+        template, configuration = answer.template or template, answer.configuration
+    device = engine.device.name
     try:
         evidence.check(problem, device)
     except (TypeError, ValueError) as error:
         raise CannotMeasureError(f"{problem} was not measured well: {error}") from error
-    library = "" if named is None else named.version
     source = template.source_hash
     return Outcome(
         problem, template.name, source, device, evidence.choice, evidence, configuration, engine.objective, library

@@ -202,6 +202,7 @@ def make_tuner(root: Path, options: TunerOptions) -> Tuner:
         "compiler": version("nvidia-cutlass-dsl"),
         "space": template.name,
         "source": template.source_hash,
+        "complement": find_template(template.complement).source_hash if template.complement else "",
         "protocol": protocol_of(DEFAULT_OBJECTIVE)[0],
     }
     artifacts = root / "artifacts"

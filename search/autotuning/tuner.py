@@ -18,6 +18,7 @@ from tilescout.search.autotuning.shortlist import shortlist
 from tilescout.search.autotuning.store import EvidenceStore
 from tilescout.search.autotuning.summary import Summary
 from tilescout.search.build.artifacts import ArtifactStore
+from tilescout.search.engines.complements import complemented
 from tilescout.search.engines.engine import Engine
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Choice, Outcome
@@ -188,15 +189,18 @@ class Tuner:
                 coming = starting.submit(self._started)  # takes seconds, in which the first candidates are chosen
                 chosen = {problem: self._chosen(problem) for problem in wanted[: 1 + _AHEAD]}
                 engine = coming.result()
-            for at, problem in enumerate(wanted):
-                if time.monotonic() >= deadline:
-                    break
-                for ahead in wanted[at : at + 1 + _AHEAD]:
-                    if ahead not in entries:
-                        entries[ahead] = enter(engine, ahead, chosen.get(ahead) or self._chosen(ahead))
-                outcome = self._contest(engine, entries[problem], deadline)
-                if outcome is not None:
-                    found.append(outcome)
+            with complemented(engine, wanted) as searches:
+                beside = {problem: each for each, problem in searches if each is not engine}
+                for at, problem in enumerate(wanted):
+                    if time.monotonic() >= deadline:
+                        break
+                    for ahead in wanted[at : at + 1 + _AHEAD]:
+                        if ahead not in entries:
+                            own = chosen.get(ahead) or self._chosen(ahead)
+                            entries[ahead] = self._enter(engine, ahead, own, beside.get(ahead))
+                    outcome = self._contest(engine, entries[problem], deadline)
+                    if outcome is not None:
+                        found.append(outcome)
         except TilescoutError as error:
             self._failed = one_line(error)
             _LOG.warning("nothing more is tuned in this process: %s", self._failed)
@@ -210,6 +214,16 @@ class Tuner:
 
     def _chosen(self, problem: GemmProblem) -> list[Configuration]:
         return shortlist(self.template, problem, self.device, self.options.contest.candidates)
+
+    def _enter(
+        self, engine: Engine, problem: GemmProblem, own: Sequence[Configuration], beside: Engine | None
+    ) -> Entry:
+        """Have the candidates of a product compiled, its complement's in the place of our last ones."""
+        if beside is None:
+            return enter(engine, problem, own)
+        options = self.options.contest
+        others = shortlist(beside.template, problem, self.device, options.others)
+        return enter(engine, problem, own[: options.candidates - len(others)], beside, others)
 
     def _contest(self, engine: Engine, entry: Entry, deadline: float) -> Outcome | None:
         started = time.monotonic()

@@ -1,45 +1,21 @@
 """Search a space for a problem and, where that may hold a faster kernel, the space that complements it."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import replace
 
+from tilescout.search.engines.complements import complemented
 from tilescout.search.engines.engine import Engine
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import SearchInterrupted
 from tilescout.spaces.errors import TilescoutError, one_line
-from tilescout.spaces.problems import P, Problem
-from tilescout.spaces.templates import complement_of
+from tilescout.spaces.problems import Problem
 
 _LOG = logging.getLogger(__name__)
 
 Search = Callable[[Engine, Budget], StudyResult]
 """Searches the space of an engine's template within a budget."""
-
-
-@contextmanager
-def complemented(engine: Engine, problems: Sequence[P]) -> Iterator[list[tuple[Engine, P]]]:
-    """The searches of problems: each by an engine and, where its complement may be faster, by an engine beside it, too.
-
-    The log says where that is so. Where an engine replays, or has no other beside it, each problem has one search.
-    """
-    anew = engine.measures_anew
-    others = [complement_of(engine.template, each, engine.device) if anew else None for each in problems]
-    other = next((found for found in others if found is not None), None)
-    beside = engine.beside(other) if other is not None else None
-    for found, problem in zip(others, problems, strict=True):
-        if found is not None:
-            then = "that space is searched, too" if beside is not None else "tune that space, too"
-            _LOG.info("%s: kernels of %s may be faster on this problem: %s", problem, found.name, then)
-    with beside or nullcontext():  # its compilers get ready at once
-        yield [
-            (each, problem)
-            for found, problem in zip(others, problems, strict=True)
-            for each in (engine, beside if found is not None else None)
-            if each is not None
-        ]
 
 
 def search_both(engine: Engine, problem: Problem, budget: Budget, search: Search) -> list[StudyResult]:

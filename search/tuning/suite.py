@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import optuna
 
+from tilescout.search.engines.complements import complemented
 from tilescout.search.engines.engine import Engine
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.samplers import find_sampler
@@ -17,7 +18,7 @@ from tilescout.search.samplers.others import OtherTrials
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.sharing import Tuner
 from tilescout.search.studies.trials import finished_trials
-from tilescout.search.tuning.complement import complemented, tell_failure
+from tilescout.search.tuning.complement import tell_failure
 from tilescout.search.tuning.loop import Budget, run
 from tilescout.search.tuning.study import QUIET_SECONDS, SearchInterrupted, TuneOptions, run_study
 from tilescout.search.tuning.trackers import NoTracker, Tracker
@@ -85,7 +86,7 @@ def tune_suite(
         Trials of a turn.
     complement
         Search the complement of the space, too, where its kernels may be faster on a problem; see
-        `tilescout.search.tuning.complement.complemented`.
+        `tilescout.search.engines.complements.complemented`.
 
     Returns
     -------

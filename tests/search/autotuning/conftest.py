@@ -43,7 +43,7 @@ def make_tuner(tmp_path: Path, plain_gemm: ModuleType) -> Iterator[MakeTuner]:
     with ExitStack() as stack:
 
         def open_engine() -> Engine:
-            options = LiveOptions(CompileOptions(processes=1), ProtocolOptions(heating_us=1000.0))
+            options = LiveOptions(CompileOptions(processes=1, standby=False), ProtocolOptions(heating_us=1000.0))
             return LocalEngine(plain_gemm.TEMPLATE, tmp_path / "artifacts", ("cpu",), plain_gemm.HOST, options)
 
         def make_tuner(seconds: float = 60.0, live: bool = False) -> Tuner:

@@ -1,14 +1,24 @@
 """Products are decided by contests, once; later processes read the same answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
 
+from tilescout.search.autotuning.contest import ContestOptions
 from tilescout.search.autotuning.store import EvidenceStore
 from tilescout.search.autotuning.tuner import Tuner
+from tilescout.search.engines.engine import Engine, Task, settled_future
+from tilescout.search.engines.local import LocalEngine
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Choice
 from tilescout.search.export.graph_rewrite import Sighting
+from tilescout.search.measure.race import RaceOptions
+from tilescout.spaces import templates
 from tilescout.spaces.gemm import GemmProblem
 
 MakeTuner = Callable[..., Tuner]
@@ -106,3 +116,33 @@ def test_an_unknown_size_is_tuned_at_powers_of_two_besides_the_nearest_first(
     assert {problem.n for problem in around} == {64}
     assert not tuner._around([Sighting((product,), dynamic=False)], bundle, tuned)
     assert not tuner._around([Sighting((product,), dynamic=True)], bundle, set()), "it was known before"
+
+
+@pytest.mark.slow
+def test_a_kernel_of_the_complement_may_be_chosen(
+    make_tuner: MakeTuner, plain_gemm: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def race(engine: Engine, gpu: int, tasks: Sequence[Task], rounds: int, pairs: int, seed: int) -> Future[Any]:
+        ratios = [0.95 if task.template is None else 0.9 for task in tasks]
+        return settled_future(np.random.default_rng(seed).normal(ratios, 1e-4, (rounds, len(tasks))))
+
+    def measure(engine: LocalEngine, gpu: int, tasks: Sequence[Task]) -> Future[Any]:
+        return in_batches(engine, gpu, [replace(task, incumbent=None) for task in tasks])  # no slow one is given up
+
+    in_batches = LocalEngine.measure
+    monkeypatch.setattr(LocalEngine, "race", race)
+    monkeypatch.setattr(LocalEngine, "measure", measure)
+    monkeypatch.setitem(templates._BUILT_IN, "scratch_gemm", "plain_gemm:SCRATCH")
+    monkeypatch.setattr(plain_gemm.PlainGemmTemplate, "complement", "scratch_gemm")
+    monkeypatch.setattr(plain_gemm.ScratchGemmTemplate, "complements", lambda self, problem, device: problem.m == 64)
+    tuner = make_tuner(live=True)
+    tuner.options = replace(tuner.options, contest=ContestOptions(guesses=0, race=RaceOptions(within=1e6, looks=2)))
+
+    bundle = tuner.decide(seen("64x64x64", "32x64x64"))
+
+    assert bundle is not None
+    decisions = {problem.m: decision for problem, decision in bundle.by_problem.items()}
+    assert {m: decision.choice for m, decision in decisions.items()} == {64: Choice.OURS, 32: Choice.OURS}
+    kernels = {m: bundle.kernels[decision.kernel] for m, decision in decisions.items()}
+    assert {m: kernel.key["space"] for m, kernel in kernels.items()} == {64: "scratch_gemm", 32: "plain_gemm"}
+    assert kernels[64].scratch_bytes == 4 * 64 * 64
