@@ -60,7 +60,8 @@ def listed_candidates(
     CannotMeasureError, SpaceError, DeviceError
         If the library can't be asked, or more are wanted and there is no cost model of its kernels.
     """
-    name = load_workload(engine.template.workload).candidates
+    computed = engine.template.workload  # none of a kernel that another tuner recorded
+    name = load_workload(computed).candidates if computed else ""
     if not name or engine.template.loader:
         return None
     if not engine.measures_anew:
