@@ -12,6 +12,9 @@ The first trial of every search is the table's default, as it is in `tilescout t
 of other projects are played as they are, behind it. The option ``whole`` is on: no search stops by itself, but for each
 it is noted where it would have.
 
+With --again the searches of a file are printed; with tables as well, what was asked for is played and joins them, in
+the place of equal searches.
+
 The regret after some trials is how much slower the fastest of these is than the fastest of the table. Of a problem it
 is the mean over the seeds; trials to within 2 % are the median over them. A figure of a family is the median over its
 problems, with a bootstrap interval over them.
@@ -294,16 +297,15 @@ class Asked:
 def main(run: Run, asked: Asked) -> None:
     """Search the tables by each strategy, and print how soon each was good."""
     console = Console(width=200)
-    if run.record is not None:
-        held = run.record.result
-        print_all(
-            console, held["models"], [Search(**{**one, "regret": tuple(one["regret"])}) for one in held["searches"]]
-        )
+    held = run.record.result if run.record is not None else {"models": {}, "searches": []}
+    earlier = [Search(**{**one, "regret": tuple(one["regret"])}) for one in held["searches"]]
+    if run.record is not None and not asked.tables:
+        print_all(console, held["models"], earlier)
         return
     if not asked.tables:
         raise click.UsageError("name the tables of some families, or a file with --again")
     read = {path.absolute(): Table.read(path) for path in asked.tables}
-    models = {table.card.space: check_left_out(table) for table in read.values()}
+    models = held["models"] | {table.card.space: check_left_out(table) for table in read.values()}
     jobs = [
         (path, str(problem), strategy, seed, asked.trials)
         for path, table in read.items()
@@ -312,7 +314,10 @@ def main(run: Run, asked: Asked) -> None:
         for seed in range(asked.seeds)
     ]
     found = list(each(search, jobs, asked.processes or available_cores(), "search"))
-    found.sort(key=lambda one: (one.family, one.table, one.problem, asked.strategies.index(one.strategy), one.seed))
+    played = {(one.table, one.strategy) for one in found}
+    found += [one for one in earlier if (one.table, one.strategy) not in played]
+    order = list(dict.fromkeys([*(one.strategy for one in earlier), *asked.strategies]))
+    found.sort(key=lambda one: (one.family, one.table, one.problem, order.index(one.strategy), one.seed))
     figures = {
         family: {strategy: one.plain() for strategy, one in held.items()} for family, held in figures_of(found).items()
     }

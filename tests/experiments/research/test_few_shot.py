@@ -82,3 +82,8 @@ def test_the_study_prints_and_writes_every_search(
     ]  # fmt: skip
     study("few-shot", "--again", str(out))
     assert capsys.readouterr().out.splitlines()[-5:] == printed.splitlines()[-5:]
+    joined = ["--strategy", "random", "--seeds", "1", "--trials", "10", "--processes", "1", "--again", str(out)]
+    study("few-shot", str(table.path), *joined, "--out", str(out))
+    assert [(one["strategy"], one["seed"]) for one in Record.read(out).result["searches"]] == [
+        ("guided", 0), ("guided", 1), ("random", 0),
+    ]  # fmt: skip
