@@ -6,10 +6,14 @@ from pathlib import Path
 import pytest
 
 from tilescout.experiments.commands.grouped_tables import grouped_of_tables, grouped_times, joined
+from tilescout.experiments.research.studies.grouped_floor import floor_us, standing, summary
 from tilescout.experiments.research.studies.grouped_tables import unseen
 from tilescout.search.build.artifacts import ArtifactStore
+from tilescout.search.dispatch.grouped import choose_grouped, grouped_stretches
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import SpaceError, TableError
+from tilescout.spaces.gated import GatedProblem
+from tilescout.spaces.grouped import GroupedProblem
 
 ROOT = Path(__file__).parents[3]
 TABLE = ROOT / "experiments/results/grouped-tables-2026-11-22/grouped_gemm_sm90-h200-qwen3-30b-a3b.parquet"
@@ -41,3 +45,31 @@ def test_other_tables_judge_ranges_that_did_not_see_them() -> None:
     assert list(found) == [str(each) for each in judged.problems]
     assert all(0 <= value < 0.2 for value in found.values())
     assert unseen([learned], grouped_times(Table.read(TABLE))[1:]) == {}  # of another product
+
+
+def test_a_product_with_swiglu_is_another_one_than_without_and_kernels_serve_all_its_tokens() -> None:
+    gated = Table.read(
+        ROOT / "experiments/results/grouped-swiglu-2026-11-23/grouped_swiglu_sm90-h200-qwen3-30b-a3b.parquet"
+    )
+    (times,) = grouped_times(gated)
+    products = joined([*grouped_times(Table.read(TABLE)), times])
+    assert [str(each.product) for each in products] == [
+        "128x1x1536x2048:bf16:balanced", "128x1x2048x768:bf16:balanced", "128x1x1536x2048:bf16:swiglu:balanced"
+    ]  # fmt: skip
+    assert isinstance(products[2].product, GatedProblem)
+    found = grouped_stretches(times, choose_grouped(times))
+    assert (found[0].low, found[-1].high) == (1, 131_072)
+    assert all(each.kernel is not None for each in found)
+
+
+def test_the_best_of_a_table_stands_above_a_floor_of_bytes_and_arithmetic() -> None:
+    # The weights of 128 experts, A and D, and the offsets.
+    assert floor_us(GroupedProblem.parse("128x128x16x16")) == pytest.approx((65_536 + 2 * 4096 + 512) / 4.3e6)
+    rows = standing(Table.read(TABLE))
+    assert {row["routing"] for row in rows} == {"balanced", "zipf-1"}
+    assert all(row["over"] == row["us"] / row["floor_us"] > 0.8 and row["multiplied"] >= 1 for row in rows)
+    found = summary(rows)
+    assert [int(tokens) for tokens in found] == [1, 16, 64, 256, 1024, 4096, 16_384]
+    for by_routing in found.values():
+        assert by_routing["all"]["problems"] == sum(each["problems"] for each in by_routing.values()) / 2
+        assert by_routing["balanced"]["least"] <= by_routing["balanced"]["over"] <= by_routing["all"]["largest"]

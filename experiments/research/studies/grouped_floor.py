@@ -1,0 +1,108 @@
+"""Tell from tables of grouped products how far the best kernels are from what the device allows, and why.
+
+    python -m tilescout.experiments.research grouped-floor experts-*.parquet --out floor.json
+
+The floor of a problem is the time for its bytes at 4.3 TB/s or for its arithmetic at 790 TFLOP/s, whichever is longer:
+what an H200 was seen to reach, not its data sheet. Over it is the time of the fastest configuration of the table, in
+the geometric mean over the problems with so many tokens of the model, all to one expert left out. Beside it stand the
+rows that this configuration multiplies over those that there are: tiles begin with an expert's first token, and the
+last one of each expert is not full.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, geometric_mean
+from typing import Any
+
+import click
+
+from tilescout.experiments.commands.grouped_tables import grouped_times
+from tilescout.experiments.research.runner import TABLES, Run, study
+from tilescout.search.tables.table import Table
+from tilescout.spaces.errors import TableError
+from tilescout.spaces.grouped import GroupedProblem
+from tilescout.spaces.knobs import Configuration
+
+BYTES_A_SECOND, FLOPS_A_SECOND = 4.3e12, 790e12
+CHOSEN = {32: 4, 8: 2, 128: 8, 256: 8}
+"""Experts that a token of the model goes to, by how many there are: gpt-oss-20b, Mixtral 8x7B, Qwen3-30B-A3B and
+DeepSeek-V3, as their configurations are published."""
+
+
+def floor_us(problem: GroupedProblem) -> float:
+    """The floor of a problem, in µs."""
+    return max(problem.bytes / BYTES_A_SECOND, problem.flops / FLOPS_A_SECOND) * 1e6
+
+
+def multiplied(problem: GroupedProblem, configuration: Configuration) -> float:
+    """Rows that a configuration multiplies, over the rows that there are; trimmed tiles count as whole ones."""
+    step = int(configuration["tile_n" if configuration["swap_ab"] else "tile_m"])
+    return fmean(sum(math.ceil(size / step) * step for size in draw.groups) / draw.tokens for draw in problem.draws)
+
+
+def standing(table: Table) -> list[dict[str, Any]]:
+    """Of each problem of a table with usual routing, how far its best is above the floor.
+
+    Raises
+    ------
+    TableError
+        If a problem is of none of the four models' experts.
+    """
+    found: list[dict[str, Any]] = []
+    for times in grouped_times(table):
+        for at, problem in enumerate(times.problems):
+            if problem.routing.kind == "one":
+                continue
+            if problem.experts not in CHOSEN:
+                raise TableError(f"table {table.path}: {problem} is of no model whose experts a token are known here")
+            best = int(times.ratio[:, at].argmin())
+            us = float(times.ratio[best, at]) * table.card.baselines[problem].library_us
+            floor = floor_us(problem)
+            found.append(
+                {
+                    "problem": str(problem),
+                    "tokens": problem.tokens // CHOSEN[problem.experts],
+                    "routing": str(problem.routing),
+                    "us": us,
+                    "floor_us": floor,
+                    "over": us / floor,
+                    "multiplied": multiplied(problem, times.configurations[best]),
+                }
+            )
+    return found
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The geometric means over problems with as many tokens, of each routing and of all."""
+    grouped: dict[int, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        for name in ("all", row["routing"]):
+            grouped[row["tokens"]][name].append(row)
+    return {
+        str(tokens): {
+            name: {
+                "problems": len(held),
+                "over": geometric_mean(row["over"] for row in held),
+                "least": min(row["over"] for row in held),
+                "largest": max(row["over"] for row in held),
+                "multiplied": geometric_mean(row["multiplied"] for row in held),
+            }
+            for name, held in by_routing.items()
+        }
+        for tokens, by_routing in sorted(grouped.items())
+    }
+
+
+@study(TABLES)
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+def main(run: Run, paths: tuple[Path, ...]) -> None:
+    """Tell of the tables PATHS how far their best is above the floor."""
+    rows = [row for path in paths for row in standing(Table.read(path))]
+    found = summary(rows)
+    run.keep({"by_tokens": found, "problems": rows})
+    for tokens, by_routing in found.items():
+        for name, each in by_routing.items():
+            over = f"{each['over']:.3f} of the floor [{each['least']:.3f}, {each['largest']:.3f}]"
+            print(f"{tokens:>6} tokens  {name:<9} {over}, {each['multiplied']:.2f} of the rows are multiplied")
