@@ -37,6 +37,7 @@ def test_each_kernel_is_timed_at_each_size_and_failures_say_why(plain_gemm: Modu
     with LocalEngine(plain_gemm.TEMPLATE, tmp_path, ["cpu"], plain_gemm.HOST, OPTIONS) as engine:
         sweep = Sweep(engine, kernels)
         points = [sweep.at(m, [0, 1, 2, 3], race=m == 128) for m in (16, 128)]
+        glance = sweep.glance(72, [0, 2])
     for m, point in zip((16, 128), points, strict=True):
         assert point.m == m
         assert {*point.ratios, *point.slower} == {0, 2}
@@ -44,6 +45,10 @@ def test_each_kernel_is_timed_at_each_size_and_failures_say_why(plain_gemm: Modu
         assert point.failed[3]
         assert point.library_us > 0
         assert 0 < point.ratios[0].low <= point.ratios[0].value <= point.ratios[0].high
+    assert glance is not None
+    assert glance.m == 72
+    assert glance.ratios.keys() == {0, 2}
+    assert glance.ratios[0].low == glance.ratios[0].value < glance.ratios[2].value
     times = np.array([point.ratios[0].value * point.library_us for point in points])
     assert times[1] > times[0]  # eight times the work
 
