@@ -12,7 +12,7 @@ import numpy as np
 
 from tilescout.search.dispatch.points import Point
 
-_CELLS = ((512, 8), (2048, 16))  # rows of a cell up to so many rows: as fine as tiles are, the library's among them
+_CELLS = ((2048, 8),)  # rows of a cell up to so many rows: as fine as tiles are, the library's among them
 _WIDEST = 64
 _MOST_OFF = 0.1  # log: a glance is not further off
 

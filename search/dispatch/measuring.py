@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 ROUNDS = 6
 """Of a race at one m: a heat of the race at the end of a search."""
 
-_GLANCES = 3  # rounds of a glance
+_GLANCES = 4  # rounds of a glance
 
 _SETTLING_US = 65_000.0  # a card that waited needs about that to come back to its power cap: `ProtocolOptions.steady`
 

@@ -23,6 +23,7 @@ from tilescout.spaces.workloads import Workload
 _BLOCK_US = 100.0  # events have a resolution of 0.5 us
 _FIRST = 3  # launches of the library that tell how many make a block
 _QUEUED = 700  # launches at most: the driver holds some thousand, and the device must not wait for the host
+_SETTLING_US = 30_000.0  # of long launches, before those that count: as they bring the device nearer to its power cap
 
 
 def glance(
@@ -74,15 +75,19 @@ def glance(
     for launch in launches:  # the first launch loads a kernel
         launch(inputs[0], output)
     once_us = median(machine.times_us([block(library, 1)] * (_FIRST + 1)))
-    most = max(1, _QUEUED // (2 * len(launches) + 1))
-    count = min(max(1, math.ceil(_BLOCK_US / once_us)), most)
+    long, most = once_us >= options.single_us, max(1, _QUEUED // (2 * len(launches) + 1))
+    count = 1 if long else min(max(1, math.ceil(_BLOCK_US / once_us)), most)
     beside, kernels = block(library, count), [block(launch, count) for launch in launches]
     order = np.random.default_rng(seed)
+    turns_of = [order.permutation(len(kernels)) for _ in range(rounds)]
+    # Long launches are one queue, in which the device settles; of short ones there would be too many for the driver.
+    settling = [beside] * (math.ceil(_SETTLING_US / once_us) if long else 1)
     ratios, library_us = np.empty((rounds, len(kernels))), list[float]()
-    for at in range(rounds):
-        turn = order.permutation(len(kernels))
+    for together in [list(range(rounds))] if long else [[at] for at in range(rounds)]:
+        turn = np.concatenate([turns_of[at] for at in together])
         queued = [beside, *(each for kernel in turn for each in (kernels[kernel], beside))]
-        times = np.array(machine.times_us([beside, *queued]))
-        ratios[at, turn] = times[1::2] / ((times[:-1:2] + times[2::2]) / 2)
+        times = np.array(machine.times_us([*settling, *queued], skip=len(settling)))
+        found = times[1::2] / ((times[:-1:2] + times[2::2]) / 2)
+        ratios[np.repeat(together, len(kernels)), turn] = found
         library_us.extend(times[::2].tolist())
     return median(library_us) / count, ratios
