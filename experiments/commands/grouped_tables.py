@@ -11,13 +11,14 @@ from tilescout.search.dispatch.grouped_bundling import Source, grouped_dispatche
 from tilescout.search.export.from_studies import GroupedDispatched
 from tilescout.search.export.grouped.dispatch import any_tokens
 from tilescout.search.tables.table import Table
+from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.knobs import Configuration
-from tilescout.spaces.templates import NONE_NAMED, Named
+from tilescout.spaces.templates import NONE_NAMED, Named, find_template
 
 
-def grouped_times(table: Table) -> list[GroupedTimes]:
+def grouped_times(table: Table, named: Named = NONE_NAMED) -> list[GroupedTimes]:
     """The times of each product of a table, in the order in which it has them.
 
     Raises
@@ -30,20 +31,20 @@ def grouped_times(table: Table) -> list[GroupedTimes]:
         if not isinstance(problem, GroupedProblem):
             raise TableError(f"table {table.path}: {problem} is no grouped product")
         products.setdefault(any_tokens(problem), []).append(problem)
-    return [_times_of(table, problems) for problems in products.values()]
+    return [_times_of(table, problems, named) for problems in products.values()]
 
 
-def _times_of(table: Table, problems: list[GroupedProblem]) -> GroupedTimes:
+def _times_of(table: Table, problems: list[GroupedProblem], named: Named) -> GroupedTimes:
     numbers: dict[Configuration, int] = {}
     timed: list[tuple[int, int, float, float]] = []
     for at, problem in enumerate(problems):
         for row in map(int, table.rows(problem)):
-            measured, library_us = table.measurement(row), table.card.baselines[problem].library_us
+            measured, beside_us = table.measurement(row), table.card.baselines[problem].library_us
             number = numbers.setdefault(table.configuration(row), len(numbers))
             if measured.timing is not None:
                 timed.append((number, at, measured.timing.ratio, measured.timing.ratio_high))
             elif measured.pilot_us is not None:  # too slow to be timed: a rough time, which proves nothing
-                timed.append((number, at, measured.pilot_us / library_us, np.inf))
+                timed.append((number, at, measured.pilot_us / beside_us, np.inf))
     missing = set(range(len(problems))) - {at for _, at, _, high in timed if high < np.inf}
     if missing:
         raise TableError(f"table {table.path}: no kernel of {problems[min(missing)]} was timed")
@@ -51,7 +52,9 @@ def _times_of(table: Table, problems: list[GroupedProblem]) -> GroupedTimes:
     high = ratio.copy()
     for number, at, value, end in timed:
         ratio[number, at], high[number, at] = value, end
-    return GroupedTimes(tuple(problems), tuple(numbers), ratio, high)
+    library_us = np.array([table.card.baselines[problem].library_us for problem in problems])
+    template, device = find_template(table.card.space, named), find_device(table.card.device)
+    return GroupedTimes(template, device, tuple(problems), library_us, tuple(numbers), ratio, high)
 
 
 def joined(products: Sequence[GroupedTimes]) -> list[GroupedTimes]:
@@ -86,7 +89,7 @@ def grouped_of_tables(
     """
     sources: dict[GroupedProblem, Source] = {}
     for table in tables:
-        for times in grouped_times(table):
+        for times in grouped_times(table, named):
             source, before = _source(table), sources.get(times.product)
             if before is not None:
                 if replace(before, name=source.name) != source:
@@ -96,7 +99,7 @@ def grouped_of_tables(
                     )
                 source = replace(source, name=f"{before.name}, {source.name}")
             sources[times.product] = source
-    products = joined([times for table in tables for times in grouped_times(table)])
+    products = joined([times for table in tables for times in grouped_times(table, named)])
     return [each for times in products for each in grouped_dispatched(sources[times.product], [times], store, named)]
 
 

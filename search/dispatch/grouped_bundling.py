@@ -2,17 +2,27 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tilescout.search.build.artifacts import ArtifactStore
-from tilescout.search.dispatch.dispatcher import used
-from tilescout.search.dispatch.grouped import GroupedTimes, choose_grouped, grouped_stretches
+from tilescout.search.dispatch.grouped import GroupedTimes
+from tilescout.search.dispatch.grouped_ranges import (
+    GroupedStretch,
+    choose_grouped,
+    grouped_stretches,
+    outlook,
+    served_ratio,
+)
 from tilescout.search.dispatch.plan import Stretch
-from tilescout.search.export.from_studies import GroupedDispatched, Wanted, built_kernel
+from tilescout.search.export.bundle import Kernel
+from tilescout.search.export.from_studies import GroupedDispatched, Wanted, built_kernel, obstacle
 from tilescout.search.export.grouped.dispatch import GroupedDispatch
 from tilescout.search.export.ranges import Range
 from tilescout.spaces.devices import find_device
-from tilescout.spaces.errors import ExportError
-from tilescout.spaces.templates import NONE_NAMED, Named, find_template
+from tilescout.spaces.errors import ExportError, SpaceError
+from tilescout.spaces.grouped_pair_sm90 import pair_of
+from tilescout.spaces.plugins import load
+from tilescout.spaces.templates import NONE_NAMED, KernelTemplate, Named, find_template
 
 
 @dataclass(frozen=True)
@@ -62,32 +72,44 @@ def grouped_dispatched(
 
 
 def _dispatched(source: Source, times: GroupedTimes, store: ArtifactStore, named: Named) -> GroupedDispatched:
-    found = grouped_stretches(times, choose_grouped(times))
-    arch = find_device(source.device).arch
-    digests: dict[int | None, str] = {None: ""}
-    kernels = {}
-    for number in used(found):
-        wanted = Wanted(
-            source.space,
-            source.space_hash,
-            times.configurations[number],
-            times.product,
-            source.versions,
-            f"table {source.name}",
-        )
-        digests[number], kernel, path = built_kernel(wanted, arch, store, named)
-        kernels[digests[number]] = (kernel, path)
+    expected = outlook(times)
+    found = grouped_stretches(expected, choose_grouped(expected))
+    kernels: dict[str, tuple[Kernel, Path]] = {}
+    ranges = list[Range]()
+    for each in found:
+        digest = ""
+        if each.kernel is not None:
+            digest, kernel, path = _built(source, times, each, store, named)
+            kernels[digest] = kernel, path
+        ranges.append(Range(each.low, each.high, digest, _measured(times, each)))
     dispatch = GroupedDispatch(
         problem=times.product,
-        ranges=tuple(Range(each.low, each.high, digests[each.kernel], _measured(times, each)) for each in found),
+        ranges=tuple(ranges),
         table=source.name,
         measured_by=source.measured_by,
         versions=dict(source.versions),
         sizes=times.sizes,
         routings=tuple(dict.fromkeys(str(problem.routing) for problem in times.problems)),
-        over_library=over_library(times, found),
+        over_library=over_library(times.usual, found),
     )
     return GroupedDispatched(source.device, dispatch, kernels)
+
+
+def _built(
+    source: Source, times: GroupedTimes, stretch: GroupedStretch, store: ArtifactStore, named: Named
+) -> tuple[str, Kernel, Path]:
+    """The kernel of a range, or the two of a pair as one: see `built_kernel`."""
+    space, configurations = source.space, [times.configurations[number] for number in stretch.kernels]
+    if reason := next(filter(None, (obstacle(times.template, source.space_hash, one) for one in configurations)), ""):
+        raise ExportError(f"table {source.name} {reason}")
+    configuration, space_hash, known = configurations[0], source.space_hash, named
+    if stretch.second is not None:
+        pairs: KernelTemplate = load(times.template.pairs, SpaceError)
+        space, space_hash, known = pairs.name, pairs.source_hash, {**named, pairs.name: pairs}
+        configuration = pair_of(configurations[0], configurations[1], stretch.second.rule)
+    of_table = f"table {source.name}"
+    wanted = Wanted(space, space_hash, configuration, times.product, source.versions, of_table)
+    return built_kernel(wanted, find_device(source.device).arch, store, known)
 
 
 def _measured(times: GroupedTimes, stretch: Stretch) -> bool:
@@ -95,11 +117,6 @@ def _measured(times: GroupedTimes, stretch: Stretch) -> bool:
     return any(stretch.low <= size <= stretch.high for size in times.sizes)
 
 
-def over_library(times: GroupedTimes, found: Sequence[Stretch]) -> float:
+def over_library(times: GroupedTimes, found: Sequence[GroupedStretch]) -> float:
     """The largest time over the library's of what serves the measured problems, at the far end of its interval."""
-    worst = 1.0 if any(each.kernel is None for each in found) else 0.0
-    for at, problem in enumerate(times.problems):
-        kernel = next(each.kernel for each in found if each.low <= problem.tokens <= each.high)
-        if kernel is not None:
-            worst = max(worst, float(times.high[kernel, at]))
-    return worst
+    return float(served_ratio(times, found, far=True).max())

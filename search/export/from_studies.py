@@ -162,21 +162,17 @@ def why_not(outcome: Outcome, template: KernelTemplate) -> str:
     """Why no bundle can hold the kernel of an outcome; empty if one can, or the library's was chosen."""
     if outcome.configuration is None:
         return ""
-    return _obstacle(template, outcome.space_hash, outcome.configuration, outcome.problem)
+    return obstacle(template, outcome.space_hash, outcome.configuration)
 
 
-def _obstacle(template: KernelTemplate, space_hash: str, configuration: Configuration, problem: Problem) -> str:
+def obstacle(template: KernelTemplate, space_hash: str, configuration: Configuration) -> str:
+    """Why a kernel can't be had as it was measured; empty if it can."""
     if template.loader:
         return ""  # an algorithm is the library's, whatever else changes here
     if template.source_hash != space_hash:
         return (
             f"measured kernels of another version of {template.name}: they can't be built any more; search again, or "
             "export with the tilescout that searched"
-        )
-    if isinstance(problem, GroupedProblem) and template.scratch_bytes(configuration, problem):
-        return (
-            f"chose a kernel of {template.name} that needs memory beside its operands, which a bundle gives those "
-            "of matrix products alone"
         )
     return ""
 
@@ -329,7 +325,7 @@ def built_kernel(
         If it can't be had as it was measured.
     """
     template = find_template(wanted.space, named)
-    if reason := _obstacle(template, wanted.space_hash, wanted.configuration, wanted.problem):
+    if reason := obstacle(template, wanted.space_hash, wanted.configuration):
         raise ExportError(f"{wanted.source} {reason}")
     compiler = "" if template.loader else wanted.versions.get(COMPILER, "")
     key = ArtifactKey(

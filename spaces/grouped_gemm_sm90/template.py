@@ -136,6 +136,7 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
     knobs = KNOBS
     constraints: tuple[Constraint[GroupedProblem], ...] = CONSTRAINTS
     careful = True
+    pairs = "tilescout.spaces.grouped_pair_sm90:TEMPLATE"
 
     def check(self, problem: GroupedProblem) -> None:
         step = ALIGNMENT // problem.element.bytes

@@ -30,6 +30,7 @@ class GroupedSwigluSm90Template(GroupedGemmSm90Template):
     package = "tilescout.spaces.grouped_swiglu_sm90"
     sources = ("build.py", "epilogue.py", "kernel.py", "layout.py")
     workload = "tilescout.spaces.gated:Gated"
+    pairs = ""
     constraints = (
         *CONSTRAINTS,
         Constraint(

@@ -26,11 +26,12 @@ from tilescout.costmodel.evaluation import leave_out, quality
 from tilescout.costmodel.roofline import Roofline
 from tilescout.experiments.commands.grouped_tables import grouped_times, joined
 from tilescout.experiments.research.runner import TABLES, Run, study
-from tilescout.search.dispatch.dispatcher import used
-from tilescout.search.dispatch.grouped import (
-    GroupedTimes,
+from tilescout.search.dispatch.grouped import GroupedTimes
+from tilescout.search.dispatch.grouped_ranges import (
+    GroupedStretch,
     choose_grouped,
     grouped_stretches,
+    outlook,
     served_regret,
 )
 from tilescout.search.tables.table import Table
@@ -39,15 +40,15 @@ from tilescout.spaces.devices import find_device
 from tilescout.spaces.templates import find_template
 
 
+def ranges_of(learned: GroupedTimes) -> list[GroupedStretch]:
+    """The ranges that are made from measured times."""
+    expected = outlook(learned)
+    return grouped_stretches(expected, choose_grouped(expected))
+
+
 def served_by(learned: GroupedTimes, judged: GroupedTimes) -> Floats:
     """Regrets, as shares, on problems by ranges that were made from others; infinite where what serves has no time."""
-    found = grouped_stretches(learned, choose_grouped(learned))
-    return np.asarray(np.expm1(served_regret(judged, found)))
-
-
-def usual(times: GroupedTimes) -> GroupedTimes:
-    """The times with usual routings: not all tokens to one expert, which no router does that chooses several."""
-    return times.take([at for at, problem in enumerate(times.problems) if problem.routing.kind != "one"])
+    return np.asarray(np.expm1(served_regret(judged, ranges_of(learned))))
 
 
 def without_sizes(times: GroupedTimes) -> list[float]:
@@ -63,8 +64,8 @@ def without_sizes(times: GroupedTimes) -> list[float]:
 def unseen(products: Sequence[GroupedTimes], others: Sequence[GroupedTimes]) -> dict[str, float]:
     """Regrets on problems of other tables, by ranges of the same products that never saw them, in usual routings."""
     found: dict[str, float] = {}
-    for learned in map(usual, products):
-        for judged in map(usual, others):
+    for learned in (each.usual for each in products):
+        for judged in (each.usual for each in others):
             if judged.product == learned.product:
                 both = learned.beside(judged)
                 split = len(learned.problems)
@@ -161,12 +162,12 @@ def summary(tables: Sequence[Table], families: bool, others: Sequence[Table] = (
         "defaults_not_timed": sum(each["default"] is None for each in problems.values()),
         "trim": geometric_mean(each["untrimmed"] / each["best"] for each in problems.values()),
         "most_by_trim": max(each["untrimmed"] / each["best"] for each in problems.values()),
-        "kernels": {str(each.product): len(used(grouped_stretches(each, choose_grouped(each)))) for each in products},
+        "kernels": {str(each.product): len({one.kernels for one in ranges_of(each)} - {()}) for each in products},
         "dispatcher": {
             "seen": regrets(seen),
             "seen, all to one": regrets(extreme),
-            "other tokens": regrets([value for each in products for value in without_sizes(usual(each))]),
-            "other routings": regrets([value for each in products for value in without_routings(usual(each))]),
+            "other tokens": regrets([value for each in products for value in without_sizes(each.usual)]),
+            "other routings": regrets([value for each in products for value in without_routings(each.usual)]),
         },
     }
     if others:

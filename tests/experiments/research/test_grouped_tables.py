@@ -7,9 +7,8 @@ import pytest
 
 from tilescout.experiments.commands.grouped_tables import grouped_of_tables, grouped_times, joined
 from tilescout.experiments.research.studies.grouped_floor import floor_us, standing, summary
-from tilescout.experiments.research.studies.grouped_tables import unseen
+from tilescout.experiments.research.studies.grouped_tables import ranges_of, unseen
 from tilescout.search.build.artifacts import ArtifactStore
-from tilescout.search.dispatch.grouped import choose_grouped, grouped_stretches
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import SpaceError, TableError
 from tilescout.spaces.gated import GatedProblem
@@ -57,7 +56,7 @@ def test_a_product_with_swiglu_is_another_one_than_without_and_kernels_serve_all
         "128x1x1536x2048:bf16:balanced", "128x1x2048x768:bf16:balanced", "128x1x1536x2048:bf16:swiglu:balanced"
     ]  # fmt: skip
     assert isinstance(products[2].product, GatedProblem)
-    found = grouped_stretches(times, choose_grouped(times))
+    found = ranges_of(times)
     assert (found[0].low, found[-1].high) == (1, 131_072)
     assert all(each.kernel is not None for each in found)
 
