@@ -31,7 +31,8 @@ from tilescout.search.export import torch_hooks
 from tilescout.search.export.graph_rewrite import find_products, replace_products
 from tilescout.search.export.inductor import ReplacingPass, in_force, pass_in_force
 from tilescout.search.export.loaded_kernels import look_in, register
-from tilescout.search.export.torch_operator import define
+from tilescout.search.export.siblings.rewrite import join_products
+from tilescout.search.export.torch_operator import define, define_together
 from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, protocol_of
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import DeviceError, TilescoutError, one_line
@@ -83,9 +84,11 @@ class TuningPass(ReplacingPass):
             _LOG.warning("this graph runs the library's kernels: %s", one_line(error))
             return
         replace_products(graph, bundle, self.report)
+        if self.tuner.options.side_by_side:
+            join_products(graph, bundle)
 
     def key(self) -> str:
-        return self.tuner.key()
+        return self.tuner.key() + " side by side" * self.tuner.options.side_by_side
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self  # TorchInductor copies its configuration with all that is in it, and there is one tuner
@@ -217,6 +220,7 @@ def make_tuner(root: Path, options: TunerOptions) -> Tuner:
 def started(tuner: Tuner) -> Tuner:
     """A tuner whose bundles are found by compiled code, and that is closed when the process ends."""
     define()
+    define_together()
     look_in(tuner.store.bundles)
     held = weakref.ref(tuner)
 

@@ -56,12 +56,16 @@ class TunerOptions:
     idle
         Seconds without a question after which the compilers and the measuring process are ended; they hold some of the
         GPU's memory.
+    side_by_side
+        Whether products of few rows that read the same activations become branches of a CUDA graph, as
+        `tilescout.search.export.siblings.rewrite` says.
     """
 
     seconds: float = 20.0
     contest: ContestOptions = field(default_factory=ContestOptions)
     patience: float = 300.0
     idle: float = 30.0
+    side_by_side: bool = False
 
 
 class Tuner:

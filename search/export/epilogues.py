@@ -101,18 +101,19 @@ def _fused_anyway(node: "Node") -> bool:
         tags = user.target.tags if isinstance(user.target, operator) else ()
         if torch.Tag.pointwise in tags or torch.Tag.reduction in tags:
             return True
-        if user.target not in (*_views(), aten().permute.default):
+        if user.target not in (*shapes(), aten().permute.default):
             return False
         node = user
     return False
 
 
-def _views() -> "tuple[torch._ops.OpOverload, ...]":
+def shapes() -> "tuple[torch._ops.OpOverload, ...]":
+    """The operators that give a tensor another shape."""
     return aten().reshape.default, aten().view.default, aten()._unsafe_view.default
 
 
 def _viewed(product: Product, user: "Node") -> Product | None:
-    if user.target not in _views() or product.view is not None or product.result.dim() != 2:
+    if user.target not in shapes() or product.view is not None or product.result.dim() != 2:
         return None
     if _known(user.meta["val"].shape[-1:]) != _known(product.result.shape[-1:]):
         return None

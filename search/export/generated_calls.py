@@ -20,6 +20,7 @@ from tilescout.search.export.loaded_kernels import (
     find_family,
     strides_of,
 )
+from tilescout.search.export.torch_operator import SEPARATOR, places_of
 from tilescout.spaces.gemm import activate
 
 if TYPE_CHECKING:
@@ -94,6 +95,55 @@ def bind(name: str, rows: int | None, index: int | None, flat: bool = False) -> 
             run(batch, b, *epilogue, out=reinterpret(out, (1, m, n), (m * n, n, 1), 0))
 
     return run_flat
+
+
+def bind_together(names: str, rows: int, index: int | None) -> Callable[..., None]:
+    """Make the function that runs products of one A, side by side where a CUDA graph is being captured.
+
+    Parameters
+    ----------
+    names
+        The decisions, with `torch_operator.SEPARATOR` between them.
+    rows, index
+        As of `bind`.
+
+    Returns
+    -------
+    Callable
+        Takes A [1, m, k]; each B, of which only the address counts; the bias [n] of each product that has one; and
+        ``out=``, the vector of the results.
+    """
+    import torch
+
+    reinterpret = torch_hooks.REINTERPRET.find()
+    runs = [bind(name, rows, index) for name in names.split(SEPARATOR)]
+    families = [find_family(name) for name in names.split(SEPARATOR)]
+    sizes = [(1, rows, family.problem.n) for family in families]
+    strides = [(rows * family.problem.n, family.problem.n, 1) for family in families]
+    biased, places = [family.problem.bias for family in families], places_of(families, rows)
+    streams = [] if index is None else [torch.cuda.Stream(index) for _ in families[1:]]
+
+    def run(a: "torch.Tensor", *operands: "torch.Tensor", out: "torch.Tensor") -> None:
+        others = iter(operands[len(runs) :])
+        given = [
+            ((a, b, next(others)) if has else (a, b), reinterpret(out, size, stride, start))
+            for b, has, size, stride, start in zip(operands, biased, sizes, strides, places, strict=False)
+        ]
+        if not streams or not torch.cuda.is_current_stream_capturing():
+            for one, (inputs, result) in zip(runs, given, strict=True):
+                one(*inputs, out=result)
+            return
+        main, began = torch.cuda.current_stream(), torch.cuda.Event()
+        began.record(main)
+        for stream, one, (inputs, result) in zip(streams, runs[1:], given[1:], strict=True):
+            stream.wait_event(began)
+            with torch.cuda.stream(stream):
+                one(*inputs, out=result)
+        runs[0](*given[0][0], out=given[0][1])
+        for stream in streams:
+            main.wait_stream(stream)
+
+    return run
 
 
 def _flat_library(family: Family, borrow_storage: Callable[..., Any]) -> Callable[..., None]:

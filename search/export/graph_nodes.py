@@ -40,6 +40,13 @@ def call(graph: "Graph", target: Any, *args: Any, **kwargs: Any) -> "Node":
     return made
 
 
+def inherit(made: "Node", node: "Node") -> None:
+    """Tell of a new node what is told of the one that it replaces, but for what belongs to that one's tensor."""
+    made.meta = {**node.meta, "val": made.meta["val"]}
+    for about_the_product in ("tensor_meta", "eager_input_vals"):
+        made.meta.pop(about_the_product, None)
+
+
 def values(args: tuple[Any, ...]) -> Any:
     """Arguments with the fake tensors of nodes in their place."""
     from torch.fx.node import map_arg

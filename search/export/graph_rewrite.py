@@ -13,7 +13,7 @@ from tilescout.search.export import torch_hooks
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Choice
 from tilescout.search.export.epilogues import Product, aten, forms, is_factor, is_row
-from tilescout.search.export.graph_nodes import Report, call, transposed, values
+from tilescout.search.export.graph_nodes import Report, call, inherit, transposed, values
 from tilescout.search.export.grouped.rewrite import replace_grouped
 from tilescout.search.export.inductor_lowering import register as register_lowering
 from tilescout.search.export.loaded_kernels import device_type, name_of, strides_of
@@ -199,9 +199,7 @@ def _replace(graph: "Graph", product: Product, decision: str) -> None:
         if product.view is not None:
             made.append(call(graph, aten().reshape.default, made[-1], product.view.args[1]))
     for node in made:
-        node.meta = {**product.nodes[0].meta, "val": node.meta["val"]}
-        for about_the_product in ("tensor_meta", "eager_input_vals"):
-            node.meta.pop(about_the_product, None)
+        inherit(node, product.nodes[0])
     if not register_lowering():
         # The strides that the operator's tag speaks of; without them Inductor is free to give any.
         made[0].meta["eager_input_vals"] = values(operands), {}

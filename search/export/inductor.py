@@ -57,6 +57,7 @@ _SOURCES = (
     "inductor_lowering.py",
     "loaded_kernels.py",
     "ranges.py",
+    "siblings/rewrite.py",
     "torch_hooks.py",
     "torch_operator.py",
 )

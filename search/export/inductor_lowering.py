@@ -19,7 +19,7 @@ from typing import Any
 
 from tilescout.search.export import torch_hooks
 from tilescout.search.export.loaded_kernels import find_family, strides_of
-from tilescout.search.export.torch_operator import define
+from tilescout.search.export.torch_operator import SEPARATOR, define, define_together, places_of
 from tilescout.spaces.errors import ExportError
 
 
@@ -45,9 +45,9 @@ def _warn(error: Exception) -> None:
     )
 
 
-def _make_lowering(operator: Any) -> Any:
-    ir, V = torch_hooks.IR.find(), torch_hooks.VIRTUALIZED.find()  # noqa: N806  (as torch calls it)
-    through_dispatcher = torch_hooks.FALLBACK_HANDLER.find()(operator, add_to_fallback_set=False)
+@cache
+def _launch_class() -> Any:
+    ir = torch_hooks.IR.find()
 
     class Launch(ir.ExternKernelOut):  # type: ignore[misc, name-defined]
         """A call of a bound kernel; ``binding`` is the line that binds it, at the head of the generated module."""
@@ -58,9 +58,18 @@ def _make_lowering(operator: Any) -> Any:
             module = wrapper
             while (parent := getattr(module, "parent_wrapper", None)) is not None:
                 module = parent  # the parts of a graph are functions in the module of the whole
-            module.add_import_once("from tilescout.search.export.generated_calls import bind as bind_tilescout")
+            module.add_import_once("from tilescout.search.export import generated_calls as tilescout_calls")
             module.add_import_once(self.binding)
             super().codegen(wrapper)
+
+    return Launch
+
+
+def _make_lowering(operator: Any) -> Any:
+    ir, V = torch_hooks.IR.find(), torch_hooks.VIRTUALIZED.find()  # noqa: N806  (as torch calls it)
+    through_dispatcher = torch_hooks.FALLBACK_HANDLER.find()(operator, add_to_fallback_set=False)
+
+    Launch = _launch_class()  # noqa: N806
 
     def lower(a: Any, b: Any, alpha: Any, bias: Any, decision: str) -> Any:
         layout, m, n, k = find_family(decision).problem.layout, a.get_size()[1], b.get_size()[1], a.get_size()[2]
@@ -89,9 +98,55 @@ def _make_lowering(operator: Any) -> Any:
         )
         # Every call has a binding of its own, for its own B.
         node.python_kernel_name = f"tilescout_{node.get_name()}"
-        node.binding = f"{node.python_kernel_name} = bind_tilescout({decision!r}, {rows}, {device.index}, {flat})"
+        node.binding = f"{node.python_kernel_name} = tilescout_calls.bind({decision!r}, {rows}, {device.index}, {flat})"
         box = ir.TensorBox.create(node)
         return ir.TensorBox(ir.View.create(box.data, [batch, m, n])) if flat else box
+
+    return lower
+
+
+@cache
+def register_together() -> bool:
+    """Register the lowering of several products of one A, once; say whether this torch lets us."""
+    operator = define_together()
+    try:
+        torch_hooks.REGISTER_LOWERING.find()(operator, type_promotion_kind=None)(_lowering_together(operator))
+    except (ExportError, AttributeError, TypeError) as error:
+        _warn(error)
+        return False
+    return True
+
+
+def _lowering_together(operator: Any) -> Any:
+    ir, V = torch_hooks.IR.find(), torch_hooks.VIRTUALIZED.find()  # noqa: N806
+    through_dispatcher = torch_hooks.FALLBACK_HANDLER.find()(operator, add_to_fallback_set=False)
+    Launch = _launch_class()  # noqa: N806
+
+    def lower(a: Any, bs: Any, biases: Any, decisions: str) -> Any:
+        families = [find_family(name) for name in decisions.split(SEPARATOR)]
+        m, k = a.get_size()[1], a.get_size()[2]
+        a = _realized(ir, a, strides_of(m, k, families[0].problem.layout[0] == "m"))
+        bs = [_realized(ir, b, family.b_strides) for b, family in zip(bs, families, strict=True)]
+        biases = [_realized(ir, bias, (1,)) if bias is not None else None for bias in biases]
+        if not V.graph.cpp_wrapper and not getattr(V.graph, "fx_wrapper", False):
+            try:
+                return launch(a, bs, biases, decisions, int(m))
+            except (AttributeError, TypeError) as error:
+                _warn(error)
+        vectors = [None if bias is None else ir.TensorBox(bias) for bias in biases]
+        return through_dispatcher(ir.TensorBox(a), [ir.TensorBox(b) for b in bs], vectors, decisions)
+
+    def launch(a: Any, bs: Any, biases: Any, decisions: str, rows: int) -> Any:
+        families, device = [find_family(name) for name in decisions.split(SEPARATOR)], a.get_device()
+        node = Launch(
+            layout=ir.FixedLayout(device, families[0].out, [places_of(families, rows)[-1]]),
+            inputs=[a, *(_start(ir, b) for b in bs), *(bias for bias in biases if bias is not None)],
+        )
+        node.python_kernel_name = f"tilescout_{node.get_name()}"
+        node.binding = (
+            f"{node.python_kernel_name} = tilescout_calls.bind_together({decisions!r}, {rows}, {device.index})"
+        )
+        return ir.TensorBox.create(node)
 
     return lower
 

@@ -200,6 +200,11 @@ def name_of(bundle: Bundle, problem: GemmProblem) -> str:
     return f"{bundle.digest}/{family(problem)}"
 
 
+def family_of(name: str) -> str:
+    """The family of the decisions that `name_of` named."""
+    return name.partition("/")[2]
+
+
 def look_in(folder: Path) -> None:
     """Let bundles be found in a folder, where each lies under its digest, when code that names them is loaded."""
     if folder not in _places:

@@ -5,20 +5,27 @@ a bias [n], activated. The kernel is the one that a loaded bundle decides, else 
 formula for gradients, because in the graphs that it is used in gradients are operators already. Without that layer of
 Python a call is 4.5 µs shorter (on an H200's host with torch 2.11; experiments/results).
 
+``tilescout::gemms_compiled`` is several products of one A. Their results lie behind each other in one vector, as
+`places_of` says.
+
 ``tilescout::grouped_mm``, in compiled graphs too, is the grouped product of A [tokens, k], B [experts, n, k] and the
 ends of the groups [experts], with SwiGLU behind it where the decision is of such a product.
 """
 
+from collections.abc import Sequence
 from functools import cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from tilescout.search.export.grouped.kernels import find_grouped
-from tilescout.search.export.loaded_kernels import find_family
+from tilescout.search.export.loaded_kernels import ALGORITHM_ALIGNMENT, Family, find_family
 
 if TYPE_CHECKING:
     import torch
 
 NAMESPACE = "tilescout"
+SEPARATOR = " "
+"""Stands between the names of several decisions."""
 
 
 def _gemm(
@@ -80,6 +87,47 @@ def define() -> "tuple[torch.library.Library, torch._ops.OpOverload]":
     torch.library.register_autograd(f"{NAMESPACE}::gemm", _backward, setup_context=_remember, lib=library)
     compiled: torch._ops.OpOverload = torch.ops.tilescout.gemm_compiled.default
     return library, compiled
+
+
+def places_of(families: Sequence[Family], rows: int) -> list[int]:
+    """Where the result of each product of one A begins in their vector, in elements, and at last how long that is."""
+    step = ALGORITHM_ALIGNMENT // families[0].out.itemsize
+    return [0, *accumulate(-(-rows * family.problem.n // step) * step for family in families)]
+
+
+def _together(
+    a: "torch.Tensor", bs: "Sequence[torch.Tensor]", biases: "Sequence[torch.Tensor | None]", decisions: str
+) -> "torch.Tensor":
+    families = [find_family(name) for name in decisions.split(SEPARATOR)]
+    rows = a.shape[1]
+    *starts, length = places_of(families, rows)
+    found = a.new_empty(length, dtype=families[0].out)
+    for family, b, bias, start in zip(families, bs, biases, starts, strict=True):
+        size = rows * family.problem.n
+        found[start : start + size] = family(a, b, None, bias).flatten()
+    return found
+
+
+def _together_shape(
+    a: "torch.Tensor", bs: "Sequence[torch.Tensor]", biases: "Sequence[torch.Tensor | None]", decisions: str
+) -> "torch.Tensor":
+    families = [find_family(name) for name in decisions.split(SEPARATOR)]
+    return a.new_empty(places_of(families, a.shape[1])[-1], dtype=families[0].out)
+
+
+@cache
+def define_together() -> "torch._ops.OpOverload":
+    """Define the operator of several products of one A, once."""
+    import torch
+
+    library, _ = define()
+    tags = (torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag)
+    library.define("gemms_compiled(Tensor a, Tensor[] bs, Tensor?[] biases, str decisions) -> Tensor", tags=tags)
+    for key in ("CPU", "CUDA"):
+        library.impl("gemms_compiled", _together, key)
+    torch.library.register_fake(f"{NAMESPACE}::gemms_compiled", _together_shape, lib=library)
+    operator: torch._ops.OpOverload = torch.ops.tilescout.gemms_compiled.default
+    return operator
 
 
 def _grouped(a: "torch.Tensor", b: "torch.Tensor", ends: "torch.Tensor", decision: str) -> "torch.Tensor":

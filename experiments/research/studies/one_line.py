@@ -56,6 +56,9 @@ if TYPE_CHECKING:
     import torch
 
 CONTENDERS = ("default", "ours", "max-autotune")
+SIDE_BY_SIDE = "side-by-side"
+"""The contender that is ours with products that share A as branches of a graph."""
+
 _MODES = {"max-autotune": "max-autotune-no-cudagraphs"}
 _ROUNDS = 30
 _STEPS = 5  # that are timed together
@@ -200,9 +203,10 @@ def compiled_by(contender: str, module: "torch.nn.Module", asked: Asked) -> tupl
     import torch
 
     dynamic = asked.dynamic
-    if contender != "ours":
+    if contender not in ("ours", SIDE_BY_SIDE):
         return torch.compile(module, mode=_MODES.get(contender), dynamic=dynamic), ""
-    with autotune(asked.seconds, asked.store or STORE) as tuned:
+    options = TunerOptions(side_by_side=contender == SIDE_BY_SIDE)
+    with autotune(asked.seconds, asked.store or STORE, options) as tuned:
         return torch.compile(module, dynamic=dynamic), tuned
 
 
@@ -330,7 +334,7 @@ def draw_steps(result: Mapping[str, Any], path: Path) -> None:
     figure = Figure(figsize=(10, 4.2), dpi=120, layout="constrained")
     token, ratio = figure.subplots(1, 2)
     for way, line in (("graph", "-"), ("called", "--")):
-        for name, colour in zip(CONTENDERS, ("#64748b", "#2563eb", "#d97706"), strict=True):
+        for name, colour in zip((*CONTENDERS, SIDE_BY_SIDE), ("#64748b", "#2563eb", "#d97706", "#059669"), strict=True):
             found = {rows: ways[way][name] for rows, ways in sorted(steps.items()) if name in ways.get(way, {})}
             if not found:
                 continue
@@ -367,7 +371,7 @@ def draw_steps(result: Mapping[str, Any], path: Path) -> None:
 @click.option(
     "--contender",
     "contenders",
-    type=click.Choice(CONTENDERS),
+    type=click.Choice([*CONTENDERS, SIDE_BY_SIDE]),
     multiple=True,
     default=CONTENDERS,
     help="Who is compared, in this order; default comes first. Repeatable.",
