@@ -200,7 +200,7 @@ class Gemm(Workload[GemmProblem]):
     inductor = True
 
     def library(self, problem: GemmProblem) -> str:
-        return "torch._scaled_mm" if problem.element.bytes == 1 else "torch.mm"
+        return "torch._scaled_mm(use_fast_accum=False)" if problem.element.bytes == 1 else "torch.mm"
 
     def inputs(self, problem: GemmProblem, generator: "torch.Generator") -> Tensors:
         import torch
@@ -316,6 +316,7 @@ def _scaled_mm(
             bias=bias,
             out_dtype=output.dtype,
             out=output[at],
+            use_fast_accum=False,
         )
 
 

@@ -74,6 +74,8 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     versions = ", ".join(f"{name} {version}" for name, version in comparison.versions.items())
     if versions:
         console.print(f"versions: {versions}", highlight=False, soft_wrap=True)
+    if comparison.peers:
+        console.say(comparison.peers)
     for warning in comparison.warnings:
         console.say(warning)
     if found := verdict(comparison):
@@ -197,7 +199,7 @@ def describe(comparison: Comparison) -> str:
     answers = [(f"`{standing.name}`", *_answers(standing)) for standing in comparison.standings if standing.runs]
     told = markdown_table(("strategy", *_ANSWERS_HEAD), answers)
     parts = [f"**{verdict(comparison)}**" if verdict(comparison) else "", budget, markdown_table(head, rows), _CAPTION]
-    parts += [told, _ANSWERS_CAPTION]
+    parts += [told, _ANSWERS_CAPTION, comparison.peers]
     return "\n\n".join(part for part in (*parts, *comparison.warnings) if part)
 
 

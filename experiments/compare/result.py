@@ -114,6 +114,17 @@ class Comparison:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def peers(self) -> str:
+        """The speed of the tables' best over the library, and over its own best where that was recorded."""
+        told = []
+        for name, whom in (("best_over_library", "the library"), ("best_over_library_best", "the library's best")):
+            known = [case[name] for case in self.cases.values() if np.isfinite(case.get(name, np.nan))]
+            if known:
+                mean = np.exp(np.mean(np.log(known)))
+                told.append(f"{mean:.3f} times the speed of {whom} on {len(known)} of {len(self.cases)} problems")
+        return f"the best of the tables: {', '.join(told)} (geometric means)" if told else ""
+
+    @property
     def warnings(self) -> list[str]:
         """The limits of the figures, a sentence each."""
         found = []
@@ -325,6 +336,8 @@ def _describe(truth: Truth) -> dict[str, float]:
         "configurations": len(truth),
         "timed": int(truth.timed.sum()),
         "best_us": truth.best_us,
+        "best_over_library": truth.library_us / truth.best_us,
+        "best_over_library_best": truth.library_best_us / truth.best_us,
         "exhaustive_gpu_seconds": float(truth.gpu_seconds.sum()),
     }
     for tolerance in TOLERANCES:

@@ -32,6 +32,8 @@ class Truth:
         The problem; None if it is not known.
     default_us
         The time of the default configuration in µs, infinite if it failed; NaN if it was not tried.
+    library_us, library_best_us
+        The times of the library's function and of the fastest of its candidates in µs; NaN where they are not known.
     """
 
     times_us: Floats
@@ -40,6 +42,8 @@ class Truth:
     compile_seconds: Floats
     problem: Problem | None = None
     default_us: float = float("nan")
+    library_us: float = float("nan")
+    library_best_us: float = float("nan")
 
     @classmethod
     def of(cls, recording: RecordedSpace) -> Self:
@@ -62,7 +66,17 @@ class Truth:
         worst = times[timed].max()
         row = table.row(recording.default, recording.problem)
         default_us = float("nan") if row is None else float(table.times_us[row])
-        return cls(np.where(timed, times, worst), timed, **costs, problem=recording.problem, default_us=default_us)
+        baseline = table.card.baselines[recording.problem]
+        best = float("nan") if baseline.library_best is None else baseline.library_best.ratio.value
+        return cls(
+            np.where(timed, times, worst),
+            timed,
+            **costs,
+            problem=recording.problem,
+            default_us=default_us,
+            library_us=baseline.library_us,
+            library_best_us=baseline.library_us * best,
+        )
 
     def __len__(self) -> int:
         return len(self.times_us)

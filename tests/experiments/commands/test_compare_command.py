@@ -56,6 +56,7 @@ def test_a_comparison_ends_in_figures_plots_and_mlflow(
         assert len(curve) == 15
         assert curve == sorted(curve, reverse=True)
         assert min(curve) >= 1
+    assert "times the speed of the library on 2 of 2 problems" in printed
     fixed = result["contenders"]["ranking.quack"]  # the seed changes nothing
     assert [name for name, figures in result["contenders"].items() if figures["deterministic"]] == ["ranking.quack"]
     assert fixed["score"]["seeds_low"] is None  # one search has no interval
@@ -147,3 +148,10 @@ def test_a_score_far_below_random_search_of_few_seeds_is_warned_of(seeds: int, w
     standing = Standing("lfbo", 6, (), False, scores, {}, {}, np.full((3, 2), np.nan), 0.0, {}, {}, {})
     comparison = Comparison(2, seeds, ("t.parquet",), {}, [standing], [], 12)
     assert any("the score of lfbo is far below" in warning for warning in comparison.warnings) == warned
+
+
+def test_the_tables_best_is_told_over_the_library_and_over_its_best_where_that_was_recorded() -> None:
+    cases = {"a": {"best_over_library": 1.0}, "b": {"best_over_library": 4.0, "best_over_library_best": 3.0}}
+    told = Comparison(2, 3, ("t.parquet",), cases, [], [], 12).peers
+    assert "2.000 times the speed of the library on 2 of 2 problems" in told
+    assert "3.000 times the speed of the library's best on 1 of 2 problems" in told
