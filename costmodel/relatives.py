@@ -3,7 +3,9 @@
 A kernel that no table holds may still be a tiled matrix product. The features of those name no knob
 (`tilescout.costmodel.features`), so a model that learned from one such kernel predicts another one. It ranks well: the
 log times that the shipped model of ``gemm_sm90`` expects of cuBLASLt's algorithms correlate with those of a screening
-by 0.94 in the median of 21 problems (H200, 2026-11-22). It does not know how wrong it is there, so `doubted` says.
+by 0.94 in the median of 21 problems (H200, 2026-11-22). Kernels of grouped products are relatives where their knobs are
+the same: the model of ``grouped_gemm_sm90`` ranks the same products with SwiGLU behind them
+(`experiments/results/grouped-swiglu.md`). A model does not know how wrong it is of a relative, so `doubted` says.
 """
 
 from dataclasses import replace
@@ -34,14 +36,17 @@ def relative_model(space: Describes | str, device: str) -> Path | None:
     device
         The name of the device.
     """
-    if not _is_tiled(space):
+    terms = _terms(space)
+    if not terms:
         return None
     own = space if isinstance(space, str) else space.name
     ending = f"-{file_name(device)}"
     folder = Path(str(files("tilescout.costmodel").joinpath("pretrained")))
     models = sorted(path for path in folder.glob("*.npz") if path.stem.endswith(ending))
     others = {path.stem.removesuffix(ending): path for path in models}
-    return next((path for name, path in others.items() if name != own and _is_relative(name)), None)
+    return next(
+        (path for name, path in others.items() if name != own and _terms(name) == terms and _is_lent(name)), None
+    )
 
 
 def doubted(prediction: Prediction) -> Prediction:
@@ -51,13 +56,20 @@ def doubted(prediction: Prediction) -> Prediction:
     )
 
 
-def _is_relative(space: str) -> bool:
+def _is_lent(space: str) -> bool:
     """Whether others may have the model of this space; a library's own algorithms are known by numbers alone."""
-    return _is_tiled(space) and not find_template(space).loader
+    return not find_template(space).loader
 
 
-def _is_tiled(space: Describes | str) -> bool:
+def _terms(space: Describes | str) -> tuple[str, ...]:
+    """The terms in which a space describes the work of its configurations; empty if it does not.
+
+    The features of a grouped product name the knobs too, so they are among the terms.
+    """
     try:
-        return (find_template(space) if isinstance(space, str) else space).is_tiled
+        template = find_template(space) if isinstance(space, str) else space
     except SpaceError:
-        return False
+        return ()
+    if template.is_tiled:
+        return ("matrix",)
+    return ("groups", *(knob.name for knob in template.knobs)) if template.is_grouped else ()

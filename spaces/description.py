@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tilescout.spaces.constraints import Columns
+from tilescout.spaces.knobs import Knob
 
 if TYPE_CHECKING:
     from tilescout.spaces.grouped_tiling import GroupedTiling
@@ -21,8 +22,16 @@ class Describes(Protocol):
     name: str
 
     @property
+    def knobs(self) -> tuple[Knob, ...]:
+        """Its knobs."""
+
+    @property
     def is_tiled(self) -> bool:
         """Whether it describes how its configurations divide a matrix product."""
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether it describes how its configurations divide a grouped product."""
 
     def tiling(self, columns: Columns, problem: Any) -> "Tiling | None":
         """How configurations, given as columns of knob values, divide a matrix product; None if they compute none."""

@@ -182,6 +182,11 @@ class KernelTemplate(ABC, Generic[P]):
         """How configurations, given as columns of knob values, divide a grouped product; None if they compute none."""
         return None
 
+    @property
+    def is_grouped(self) -> bool:
+        """Whether it describes how its configurations divide a grouped product."""
+        return type(self).grouped_tiling is not KernelTemplate.grouped_tiling
+
     def space(self, problem: P, device: Device) -> SearchSpace[P]:
         """The legal configurations for a problem on a device.
 
