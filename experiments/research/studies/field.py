@@ -350,7 +350,7 @@ def main(run: Run, asked: Asked) -> None:
     done, earlier = kept["problems"], kept.get("earlier", {})
     result: dict[str, Any] = {
         "protocol": VERSION, "space": asked.space, "within": str(within), "trials": asked.trials,
-        "versions": versions(), "problems": done, "earlier": earlier,
+        "versions": kept.get("versions", {}) | versions(), "problems": done, "earlier": earlier,
     }  # fmt: skip
     left = {name: [play for play in asked.plays(name) if not played_in(play, done)] for name in asked.problems}
     with ExitStack() as stack:
