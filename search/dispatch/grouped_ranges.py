@@ -36,6 +36,7 @@ _EXCHANGES = 20
 _STEPS = 5  # between two measured numbers of tokens
 _CHANGE = 0.04  # what a change of kernels must save, as a log of time, summed over numbers of tokens
 _PAIR = 0.015  # what a pair must save at each
+_UNKNOWN = 0.1  # how much further the library may be behind where it was not measured
 _AROUND = 3  # numbers of tokens on both sides of a range, with which its rule is fitted too
 _ROUNDS = 10
 
@@ -97,6 +98,10 @@ class Outlook:
         """For each number of tokens, the problems that were measured at the one that is the nearest in ratio."""
         near = [min(self.times.sizes, key=lambda size: abs(math.log(size / tokens))) for tokens in self.tokens]
         return tuple(tuple(self.times.columns(size)) for size in near)
+
+    def is_measured(self, at: int) -> bool:
+        """Whether a number of tokens, by its place, was measured."""
+        return self.tokens[at] in self.times.sizes
 
     def sides(self, first: int, second: int) -> tuple[Side, Side]:
         """How two kernels divide the work."""
@@ -239,8 +244,9 @@ class _Plan:
         chosen = rule.score(self.expected.counts(first, second)[inside]) > 0
         behind = np.where(chosen, self.expected.behind[second, inside], self.expected.behind[first, inside])
         costs = behind.max(axis=1) + self.expected.price[inside] + _PAIR
-        proven = [self._proven(option, at, rule) for at in range(low, high + 1)]
-        costs = np.where(proven, costs, np.inf)
+        for at in range(low, high + 1):
+            if self.expected.is_measured(at):
+                costs[at - low] = self._known(option, at, rule)
         dearer = bool((costs > self.costs[row, inside] + 1e-9).any())
         self.costs[row, inside] = np.maximum(costs, self.costs[row, inside])
         return dearer
@@ -259,27 +265,37 @@ class _Plan:
         """How far an option is behind, with the routing that is the worst for it, at each number of tokens."""
         times, count = self.expected.times, len(self.expected.tokens)
         if not option:
-            return np.array([-np.log(times.ratio[:, list(those)].min(axis=0)).min() for those in self.expected.anchors])
+            best = [times.ratio[:, list(those)].min() for those in self.expected.anchors]
+            unknown = [0.0 if self.expected.is_measured(at) else _UNKNOWN for at in range(count)]
+            return np.maximum(-np.log(best), 0.0) + unknown
         costs = self.expected.behind[list(option)].min(axis=0).max(axis=1)
         if len(option) > 1:
             costs = costs + self.expected.price + _PAIR
-        return np.where([self._proven(option, at) for at in range(count)], costs, np.inf)
+        known = np.array([self._known(option, at) for at in range(count)])
+        measured = [self.expected.is_measured(at) for at in range(count)]
+        return np.where(measured | ~np.isfinite(known), known, costs)
 
-    def _proven(self, option: _Option, at: int, rule: PairRule | None = None) -> bool:
-        """Whether what an option runs was as fast as the library at the nearest measured number, with each routing."""
+    def _known(self, option: _Option, at: int, rule: PairRule | None = None) -> float:
+        """How far an option was behind at the nearest measured number of tokens, with the routing that is the worst.
+
+        It is infinite if what ran was not as fast as the library with each of the routings. Without a rule the faster
+        of a pair runs.
+        """
         times, those = self.expected.times, list(self.expected.anchors[at])
-        high = times.high[np.ix_(list(option), those)]
-        if len(option) < 2:
-            ends = high[0]
+        ratio, high = (each[np.ix_(list(option), those)] for each in (times.ratio, times.high))
+        price = 0.0
+        if rule is not None:
+            shares = np.array([second_share(times, option, rule, times.problems[each]) for each in those])
+            taken, ends = (_mixed(each[0], each[1], shares) for each in (ratio, high))
         else:
-            ratio = times.ratio[np.ix_(list(option), those)]
-            if rule is None:
-                taken = np.take_along_axis(high, ratio.argmin(axis=0)[None], axis=0)[0]
-            else:
-                shares = np.array([second_share(times, option, rule, times.problems[each]) for each in those])
-                taken = _mixed(high[0], high[1], shares)
-            ends = taken + CHOICE_US / times.library_us[those]
-        return bool((ends <= 1 + INDIFFERENCE).all())
+            fastest = ratio.argmin(axis=0)[None]
+            taken, ends = (np.take_along_axis(each, fastest, axis=0)[0] for each in (ratio, high))
+        if len(option) > 1:
+            price = _PAIR
+            taken, ends = (each + CHOICE_US / times.library_us[those] for each in (taken, ends))
+        if not (ends <= 1 + INDIFFERENCE).all():
+            return math.inf
+        return price + float(np.log(taken / times.ratio[:, those].min(axis=0)).max())
 
 
 def _sides(times: GroupedTimes, first: int, second: int) -> tuple[Side, Side]:
