@@ -19,7 +19,6 @@ PLACES = ("swiglu", "swiglu-pairs")
 of each in turn, as gpt-oss has them."""
 
 _PLACE = re.compile(r":(swiglu[-\w]*)")
-_STEP = 16  # rows of the weights, 8 of gate and of up: 16 bytes of D's rows
 
 
 @dataclass(frozen=True, order=True)

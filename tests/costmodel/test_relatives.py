@@ -1,27 +1,16 @@
 """Models of relatives: which kernels have one, and how much it is believed."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tilescout.costmodel import Features, Prediction, space_features
-from tilescout.costmodel.evaluation import quality
 from tilescout.costmodel.likeness import Likeness
 from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.costmodel.relatives import ERROR, doubted, relative_model
-from tilescout.search.tables.table import Table
-from tilescout.search.tables.training import samples_of
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.templates import find_template
-
-TABLE = (
-    Path(__file__)
-    .parents[2]
-    .joinpath("experiments/results/grouped-swiglu-2026-11-23/grouped_swiglu_sm90-h200-qwen3-30b-a3b.parquet")
-)
 
 
 @pytest.mark.parametrize(
@@ -51,16 +40,6 @@ def test_the_model_of_a_relative_takes_the_features_of_the_space() -> None:
     model, card = load_model(path)
     assert card.space == "gemm_sm90"
     assert np.ptp(model.predict(few).mean) > 0.5  # it tells configurations apart
-
-
-def test_the_model_of_the_product_ranks_the_product_with_swiglu() -> None:
-    template, table = find_template("grouped_swiglu_sm90"), Table.read(TABLE)
-    path = relative_model(template, "h200")
-    assert path is not None
-    model, _ = load_model(path)
-    samples = [each for each in samples_of(table, template) if not each.censored.all()]
-    ten = [quality(each, model.predict(each.features)).regret[10] for each in samples]
-    assert np.mean(ten) < 0.01
 
 
 def test_configurations_of_alike_features_lie_near_one_another() -> None:

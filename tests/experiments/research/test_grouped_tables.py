@@ -3,18 +3,25 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tilescout.costmodel.evaluation import quality
+from tilescout.costmodel.persistence import load_model
+from tilescout.costmodel.relatives import relative_model
 from tilescout.experiments.commands.grouped_tables import grouped_of_tables, grouped_times, joined
 from tilescout.experiments.research.studies.grouped_floor import floor_us, standing, summary
 from tilescout.experiments.research.studies.grouped_tables import ranges_of, unseen
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.tables.table import Table
+from tilescout.search.tables.training import samples_of
 from tilescout.spaces.errors import SpaceError, TableError
 from tilescout.spaces.gated import GatedProblem
 from tilescout.spaces.grouped import GroupedProblem
+from tilescout.spaces.templates import find_template
 
 ROOT = Path(__file__).parents[3]
+SWIGLU = ROOT / "experiments/results/grouped-swiglu-2026-11-23/grouped_swiglu_sm90-h200-qwen3-30b-a3b.parquet"
 TABLE = ROOT / "experiments/results/grouped-tables-2026-11-22/grouped_gemm_sm90-h200-qwen3-30b-a3b.parquet"
 
 
@@ -47,10 +54,7 @@ def test_other_tables_judge_ranges_that_did_not_see_them() -> None:
 
 
 def test_a_product_with_swiglu_is_another_one_than_without_and_kernels_serve_all_its_tokens() -> None:
-    gated = Table.read(
-        ROOT / "experiments/results/grouped-swiglu-2026-11-23/grouped_swiglu_sm90-h200-qwen3-30b-a3b.parquet"
-    )
-    (times,) = grouped_times(gated)
+    (times,) = grouped_times(Table.read(SWIGLU))
     products = joined([*grouped_times(Table.read(TABLE)), times])
     assert [str(each.product) for each in products] == [
         "128x1x1536x2048:bf16:balanced", "128x1x2048x768:bf16:balanced", "128x1x1536x2048:bf16:swiglu:balanced"
@@ -72,3 +76,13 @@ def test_the_best_of_a_table_stands_above_a_floor_of_bytes_and_arithmetic() -> N
     for by_routing in found.values():
         assert by_routing["all"]["problems"] == sum(each["problems"] for each in by_routing.values()) / 2
         assert by_routing["balanced"]["least"] <= by_routing["balanced"]["over"] <= by_routing["all"]["largest"]
+
+
+def test_the_model_of_the_product_ranks_the_product_with_swiglu() -> None:
+    template, table = find_template("grouped_swiglu_sm90"), Table.read(SWIGLU)
+    path = relative_model(template, "h200")
+    assert path is not None
+    model, _ = load_model(path)
+    samples = [each for each in samples_of(table, template) if not each.censored.all()]
+    ten = [quality(each, model.predict(each.features)).regret[10] for each in samples]
+    assert np.mean(ten) < 0.01
