@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +73,29 @@ def test_it_logs_what_a_search_that_logs_by_itself_does(store: str, tmp_path: Pa
     assert apart.page
     assert not apart.not_tracked
     assert _logged(store, apart.page) == _logged(store, alone.page)
+
+
+def test_trials_are_logged_while_the_search_goes_on(store: str, tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=store)
+    experiments = [each.experiment_id for each in client.search_experiments()]
+
+    def runs() -> int:
+        return len(client.search_runs(experiments, max_results=1000))
+
+    before, reached = runs(), list[bool]()
+
+    def wait(trial: TrialRecord) -> None:
+        """Until the study has its run, in the middle, and until some of its trials have theirs, at the end."""
+        awaited = {5: before + 1, 11: before + 6}.get(trial.number, 0)
+        deadline = time.monotonic() + 60
+        while runs() < awaited and time.monotonic() < deadline:
+            time.sleep(0.1)
+        reached.append(runs() >= awaited)
+
+    tune("gemm_sm90", PROBLEM, sampler="random", budget=12, store=tmp_path, mlflow=store, on_trial=wait)
+    assert reached == [True] * 12
 
 
 def test_what_a_killed_process_did_not_log_is_logged_by_a_resumed_search(store: str, tmp_path: Path) -> None:
