@@ -154,10 +154,12 @@ def timed(cores: int, asked: Mapping[str, object], standing: str) -> dict[str, A
     }
 
 
-def timed_suite(cores: int, problems: Sequence[str], folder: Path, standing: str) -> dict[str, Any]:
+def timed_suite(
+    cores: int, problems: Sequence[str], folder: Path, standing: str, complement: bool = True
+) -> dict[str, Any]:
     """Tune problems together on so many cores, by the command and from an empty store: when it answered, and the rest.
 
-    The searches share the GPU and the compilers: their accounts overlap.
+    The searches share the GPU and the compilers: their accounts overlap. With `complement`, some problems have two.
 
     Raises
     ------
@@ -167,8 +169,9 @@ def timed_suite(cores: int, problems: Sequence[str], folder: Path, standing: str
     store, results, suite = folder / "store", folder / "results.json", folder / "drawn.toml"
     entries = [Entry(problem, "drawn") for problem in problems]
     suite.write_text(write_suite("Drawn problems", "published models", entries))
-    options = ("--suite", suite, "--sampler", "guided", "--store", store, "--json", results)
-    command = module_command("tilescout.experiments", "tune", "gemm_sm90", *map(str, options))
+    options = ["--suite", str(suite), "--sampler", "guided", "--store", str(store), "--json", str(results)]
+    options += [] if complement else ["--no-complement"]
+    command = module_command("tilescout.experiments", "tune", "gemm_sm90", *options)
     launched, answered = time.time(), 0.0
     with subprocess.Popen(
         command,
@@ -186,6 +189,7 @@ def timed_suite(cores: int, problems: Sequence[str], folder: Path, standing: str
     found = json.loads(results.read_text())
     return {
         "problems": list(problems),
+        "complement": complement,
         "cores": cores,
         "seconds": time.time() - launched,
         "answered": answered,
@@ -193,9 +197,8 @@ def timed_suite(cores: int, problems: Sequence[str], folder: Path, standing: str
         "compiled": kernels(artifacts(store)),
         "compile_core_seconds": sum(one["compile_seconds"] for one in found),
         "gpu_seconds": sum(one["gpu_seconds"] for one in found),
-        "stopped": [one["stopped"] for one in found],
+        "studies": [{name: one[name] for name in ("problem", "space", "trials", "stopped", "wall")} for one in found],
         "speedups": [one["best"]["speedup_over_library"] for one in found],
-        "walls": [one["wall"] for one in found],
     }
 
 
@@ -229,6 +232,9 @@ def fill(problem: str, store: str, standing: str) -> None:
 @click.option("--count", default=1, show_default=True, help="Problems to draw for each number of cores.")
 @click.option("--suite", "together", default=0, help="Also tune so many drawn problems together, on the most cores.")
 @click.option("--suites", default=1, show_default=True, help="How many such suites.")
+@click.option(
+    "--complement/--no-complement", default=True, help="Whether suites search a second space where it may help."
+)
 @click.option("--state", "names", multiple=True, type=click.Choice(KEPT), default=KEPT, help="Repeatable.")
 def main(
     run: Run,
@@ -238,6 +244,7 @@ def main(
     count: int,
     together: int,
     suites: int,
+    complement: bool,
     names: tuple[str, ...],
 ) -> None:
     """Tune every problem on so many cores each, and print where the time went."""
@@ -257,7 +264,8 @@ def main(
         try:
             for number in range(suites if gpu and together else 0):
                 with TemporaryDirectory() as folder:
-                    suited.append(timed_suite(max(cores), list(islice(chosen, together)), Path(folder), standing))
+                    drawn_ = list(islice(chosen, together))
+                    suited.append(timed_suite(max(cores), drawn_, Path(folder), standing, complement))
                 run.keep({"tuned": gpu, "runs": found, "suites": suited})
                 last = suited[-1]
                 print(
@@ -266,12 +274,13 @@ def main(
                     f"compiled {last['compiled']}",
                     flush=True,
                 )
-                for problem, wall in zip(last["problems"], last["walls"], strict=True):
-                    print(f"{problem:>22} {', '.join(f'{part} {seconds:.2f}' for part, seconds in wall.items())}")
+                for one in last["studies"]:
+                    parts = ", ".join(f"{part} {seconds:.2f}" for part, seconds in one["wall"].items())
+                    print(f"{one['problem']:>22} {one['space']:18} {parts}", flush=True)
             for cores_ in [each for each in cores if each <= available_cores()] or [available_cores()]:
                 for problem in islice(chosen, count) if seed is not None else problems:
-                    for one in tuned(problem, cores_, states, gpu, standing):
-                        found.append(one)
+                    for timed_one in tuned(problem, cores_, states, gpu, standing):
+                        found.append(timed_one)
                         run.keep({"tuned": gpu, "runs": found, "suites": suited})
         finally:
             end_all(standing)
