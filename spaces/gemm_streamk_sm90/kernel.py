@@ -30,7 +30,7 @@ from tilescout.spaces.gemm_streamk_sm90.layout import (
     most_clusters,
     stage_rows,
 )
-from tilescout.spaces.gemm_streamk_sm90.mainloop import multiply_ahead, multiply_in_turns
+from tilescout.spaces.gemm_streamk_sm90.mainloop import multiply_ahead
 from tilescout.spaces.gemm_streamk_sm90.partition import Partition, divide, slot
 from tilescout.spaces.gemm_streamk_sm90.sums import Sums
 
@@ -109,9 +109,20 @@ class GemmStreamKSm90(GemmSm90):
             )
 
     @property
-    def promotes_in_turns(self) -> bool:
-        """Whether one warp group of a tile multiplies while the other adds."""
-        return self.promotes and self.shape.promotion == "turns"
+    def promotes_ahead(self) -> bool:
+        """Whether a product is added while the next one is computed."""
+        return self.promotes and self.shape.promotion != "step"
+
+    @property
+    def columns(self) -> int:
+        """Columns of a matrix instruction."""
+        halves = self.promotes_ahead and self.shape.promotion == "halves"
+        return self.shape.tile_n // 2 if halves else self.shape.tile_n
+
+    def mma(self, warp_groups: int) -> cute.TiledMma:
+        """WGMMA by warp groups stacked along the rows."""
+        whole = replace(self.shape, tile_n=self.columns, promotion="ahead")
+        return GemmSm90(whole, self.problem).mma(warp_groups)
 
     def named(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """All that an entry point may be passed, in order; None for what this one is not."""
@@ -229,7 +240,7 @@ class GemmStreamKSm90(GemmSm90):
         read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, shape.stages)
         release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, shape.stages)
         turn = Int32(0)  # of pingpong: the warp group that multiplies next
-        if cutlass.const_expr(shape.pingpong or self.promotes_in_turns):  # noqa: SIM102 - the other by the GPU
+        if cutlass.const_expr(shape.pingpong):  # noqa: SIM102 - decided here, the other by the GPU
             if group == 1:
                 cute.arch.barrier_arrive(barrier_id=TURN_BARRIER, number_of_threads=2 * WARP_GROUP)
         while job < partition.jobs:
@@ -267,19 +278,16 @@ class GemmStreamKSm90(GemmSm90):
     ) -> tuple[pipeline.PipelineState, pipeline.PipelineState]:
         """Multiply some steps of a tile and release their stages; with pingpong, `group` then hands on its turn."""
         shape = self.shape
-        if cutlass.const_expr(self.promotes):
-            rows = (shape.groups * MMA_ROWS, shape.tile_n)
+        if cutlass.const_expr(self.promotes_ahead):
             mmas = (self.mma(shape.groups), self.mma(shape.groups))
             mmas[0].set(warpgroup.Field.ACCUMULATE, False)
             mmas[1].set(warpgroup.Field.ACCUMULATE, True)
-            products = [cute.make_rmem_tensor(mma.partition_shape_C(rows), Float32) for _ in range(2)]
-            if cutlass.const_expr(self.promotes_in_turns):
-                turn = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_GROUP)
-                read = multiply_in_turns(mmas, products[0], fragments, accumulators, ring, read, steps, turn)
-            elif cutlass.const_expr(shape.promotion == "ahead"):
-                read = multiply_ahead(mmas, products, fragments, accumulators, ring, read, steps)
-            else:
-                read = multiply_promoted(mma, rows, fragments, accumulators, ring, read, steps)
+            piece = mma.partition_shape_C((shape.groups * MMA_ROWS, self.columns))
+            products = (cute.make_rmem_tensor(piece, Float32), cute.make_rmem_tensor(piece, Float32))
+            read = multiply_ahead(mmas, products, fragments, accumulators, ring, read, steps)
+        elif cutlass.const_expr(self.promotes):
+            rows = (shape.groups * MMA_ROWS, shape.tile_n)
+            read = multiply_promoted(mma, rows, fragments, accumulators, ring, read, steps)
         else:
             read, release = multiply(mma, fragments, accumulators, ring, read, release, steps)
         if cutlass.const_expr(shape.pingpong):

@@ -15,8 +15,9 @@ VECTOR = 4  # fp32 numbers that a thread moves at a time
 STRIP = 16  # columns of 64 rows of a tile, which a block of the second kernel adds up: the fewest that stmatrix takes
 STEP = 8  # columns: what the width of a matrix instruction is a multiple of
 
-# After each step along k, as cuBLASLt does; at most one warp group at a time; or while the next product is computed.
-PROMOTIONS = ("step", "turns", "ahead")
+# When the 8-bit products of a step along k are added: before others begin; while the next one of 64 rows is computed;
+# or while the next one of 64 rows and half of the columns is.
+PROMOTIONS = ("step", "ahead", "halves")
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def shared_memory(
 
 def held(tile_m: Any, tile_n: Any, groups: Any, promotion: Any, element_bytes: int) -> Any:
     """Fp32 registers that a consumer thread needs for sums, and for the 8-bit products of 64 rows that it promotes."""
-    products = (1 + 1 * (promotion == "ahead")) * (element_bytes == 1)
+    products = (1 + 1 * (promotion == "ahead")) * (element_bytes == 1)  # those of halves are together as large as one
     return accumulators(tile_m, tile_n, groups) + products * tile_n // 2
 
 

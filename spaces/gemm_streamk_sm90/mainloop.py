@@ -1,8 +1,8 @@
-"""The main loops of 8-bit products: how a warp group promotes the tensor cores' sums to fp32.
+"""The main loop of 8-bit products that keeps the tensor cores at work while their sums are promoted to fp32.
 
 The loop of ``gemm_sm90`` waits for each product, adds it to the accumulators, and begins the next. Warp groups that
-share a tile wait for the same stage, so that they do this at the same time, and the tensor cores rest meanwhile. Each
-loop here keeps them at work in another way.
+share a tile wait for the same stage, so that they do this at the same time, and the tensor cores rest meanwhile. Here a
+warp group holds two products, and adds one while the other is computed.
 """
 
 from typing import Any
@@ -13,9 +13,6 @@ from cutlass._mlir.dialects import llvm
 from cutlass.cute.nvgpu import warpgroup
 from cutlass.cutlass_dsl import T, dsl_user_op
 
-from tilescout.spaces.gemm_sm90.kernel import TURN_BARRIER
-from tilescout.spaces.gemm_sm90.layout import WARP_GROUP
-
 Mmas = tuple[cute.TiledMma, cute.TiledMma]  # the first overwrites the product, the second adds to it
 _AHEAD = 8  # steps
 
@@ -25,19 +22,18 @@ def issue(
     mmas: Mmas,
     fragments: tuple[cute.Tensor, cute.Tensor],
     product: cute.Tensor,
-    rows: cutlass.Constexpr,
+    piece: cutlass.Constexpr,
     stage: Any,
-    apart: cutlass.Constexpr = False,
 ) -> None:
-    """Begin to multiply 64 rows of a stage; with `apart` the last matrix instruction is a group of its own."""
+    """Begin to multiply a piece of a stage: 64 rows and a matrix instruction's columns."""
     a, b = fragments
+    row, column = divmod(piece, cute.size(b, mode=[1]))
     warpgroup.fence()
     for block in cutlass.range_constexpr(cute.size(a, mode=[2])):
-        a_rows = cute.append_ones(a[(None, rows, block, stage)], up_to_rank=2)
+        rows = cute.append_ones(a[(None, row, block, stage)], up_to_rank=2)
+        columns = cute.append_ones(b[(None, column, block, stage)], up_to_rank=2)
         mma = mmas[0] if block == 0 else mmas[1]
-        if cutlass.const_expr(apart and block == cute.size(a, mode=[2]) - 1):
-            warpgroup.commit_group()
-        cute.gemm(mma, product, a_rows, b[(None, None, block, stage)], product)
+        cute.gemm(mma, product, rows, columns, product)
     warpgroup.commit_group()
 
 
@@ -56,42 +52,12 @@ def waited_for(values: list[Float32], *, loc: Any = None, ip: Any = None) -> lis
 
 
 @cute.jit
-def add(accumulators: cute.Tensor, product: cute.Tensor, rows: cutlass.Constexpr) -> None:
-    """Add a product that was waited for to the accumulators of its rows."""
+def add(accumulators: cute.Tensor, product: cute.Tensor, piece: cutlass.Constexpr) -> None:
+    """Add a product that was waited for to the accumulators of its piece."""
     size = cute.size(product)
     there = waited_for([product[i] for i in range(size)])
     for i in cutlass.range_constexpr(size):
-        accumulators[rows * size + i] = accumulators[rows * size + i] + there[i]
-
-
-@cute.jit
-def multiply_in_turns(
-    mmas: Mmas,
-    product: cute.Tensor,
-    fragments: tuple[cute.Tensor, cute.Tensor],
-    accumulators: cute.Tensor,
-    ring: pipeline.PipelineTmaAsync,
-    read: pipeline.PipelineState,
-    k_tiles: Int32,
-    group: Int32,
-) -> pipeline.PipelineState:
-    """Multiply all stages of a tile; of two warp groups, one multiplies while the other adds."""
-    pieces = cute.size(fragments[0], mode=[1])
-    accumulators.fill(0.0)
-    for _ in cutlass.range(k_tiles, unroll=1):
-        ring.consumer_wait(read)
-        for rows in cutlass.range_constexpr(pieces):
-            cute.arch.barrier(barrier_id=TURN_BARRIER + group, number_of_threads=2 * WARP_GROUP)
-            issue(mmas, fragments, product, rows, read.index, apart=True)
-            # The other warp group needs some time to wake up. The tensor cores have one instruction left meanwhile.
-            warpgroup.wait_group(1)
-            cute.arch.barrier_arrive(barrier_id=TURN_BARRIER + 1 - group, number_of_threads=2 * WARP_GROUP)
-            warpgroup.wait_group(0)
-            if cutlass.const_expr(rows == pieces - 1):
-                ring.consumer_release(read)
-            add(accumulators, product, rows)
-        read.advance()
-    return read
+        accumulators[piece * size + i] = accumulators[piece * size + i] + there[i]
 
 
 @cute.jit
@@ -127,8 +93,8 @@ def ahead(
     read: pipeline.PipelineState,
     steps: cutlass.Constexpr,
 ) -> pipeline.PipelineState:
-    """Multiply so many stages, 64 rows of a warp group at a time; the products are held by turns."""
-    pieces = cute.size(fragments[0], mode=[1])
+    """Multiply so many stages, a piece of a warp group's tile at a time; the products are held by turns."""
+    pieces = cute.size(fragments[0], mode=[1]) * cute.size(fragments[1], mode=[1])
     release = read.clone()
     for at in cutlass.range_constexpr(steps * pieces + 1):
         if cutlass.const_expr(at < steps * pieces):

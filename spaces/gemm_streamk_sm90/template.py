@@ -22,7 +22,7 @@ from tilescout.spaces.gemm_sm90.template import KNOBS as KNOBS_OF_A_CLUSTER
 from tilescout.spaces.gemm_sm90.template import MOST_PROMOTING, SKINNY
 from tilescout.spaces.gemm_sm90.template import legal as legal_of_a_cluster
 from tilescout.spaces.gemm_sm90.template import shape_of as whole_shape_of
-from tilescout.spaces.gemm_streamk_sm90.estimate import cycles
+from tilescout.spaces.gemm_streamk_sm90.estimate import cycles, resting
 from tilescout.spaces.gemm_streamk_sm90.layout import (
     PROMOTIONS,
     STEP,
@@ -75,18 +75,26 @@ def _work(columns: Columns, problem: GemmProblem) -> tuple[Any, Any, Any]:
 
 
 def _registers_suffice(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    size = problem.element.bytes
-    needed = held(columns["tile_m"], columns["tile_n"], sharing_groups(columns), columns["promotion"], size)
+    size, groups = problem.element.bytes, sharing_groups(columns)
+    needed = held(columns["tile_m"], columns["tile_n"], groups, columns["promotion"], size)
     most = np.array(MAX_ACCUMULATORS)[columns["warp_groups"]]
-    deep = (columns["promotion"] == "ahead") & (columns["tile_m"] > MMA_ROWS * sharing_groups(columns))
-    fewer = (columns["schedule"] == "pingpong") & (size == 1) | deep
-    return np.asarray(needed <= np.where(fewer, np.minimum(most, MOST_PROMOTING), most))
+    several = (columns["tile_m"] > MMA_ROWS * groups) & (columns["promotion"] == "ahead")
+    fewer = (columns["schedule"] == "pingpong") | several | (columns["promotion"] == "halves")
+    return np.asarray(needed <= np.where(fewer & (size == 1), np.minimum(most, MOST_PROMOTING), most))
 
 
 def _promotion_is_of_use(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    of_two = (columns["promotion"] == "turns") & (sharing_groups(columns) == 2)
-    always = columns["promotion"] == "step"
-    return np.asarray(always | ((of_two | (columns["promotion"] == "ahead")) & (problem.element.bytes == 1)))
+    way = columns["promotion"]
+    if problem.element.bytes > 1:
+        return np.asarray(way == "step")
+    halved = columns["tile_n"] % (2 * STEP) == 0
+    fits = _registers_suffice(_promoting(columns, "ahead"), problem, device)
+    return np.asarray(np.where(fits, way == "ahead", (way == "step") | ((way == "halves") & halved)))
+
+
+def _promoting(columns: Columns, way: str) -> Columns:
+    """The columns, with 8-bit products promoted one way."""
+    return {**columns, "promotion": np.full(len(columns["tile_m"]), way)}
 
 
 def _fine_columns_are_k_major(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
@@ -144,10 +152,13 @@ def _order_matters(columns: Columns, problem: GemmProblem, device: Device) -> Ma
 
 
 def _ring_is_deep(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    empty = _shared_bytes({**columns, "stages": np.zeros_like(columns["stages"])}, problem)
+    return np.asarray(columns["stages"] >= _most_stages(columns, problem, device) - _FEWER_STAGES)
+
+
+def _most_stages(columns: Columns, problem: GemmProblem, device: Device) -> Any:
+    empty = _shared_bytes({**columns, "stages": np.zeros_like(columns["tile_k"])}, problem)
     stage = (columns["tile_m"] + stage_rows(columns["tile_n"])) * columns["tile_k"] * problem.element.bytes
-    most = np.minimum((device.shared_memory - empty) // stage, max(_STAGES))
-    return np.asarray(columns["stages"] >= most - _FEWER_STAGES)
+    return np.minimum((device.shared_memory - empty) // stage, max(_STAGES))
 
 
 def _bytes(columns: Columns, problem: GemmProblem) -> Any:
@@ -180,7 +191,7 @@ CONSTRAINTS = (
         "a consumer thread holds its fp32 accumulators, and of 8-bit products those of 64 rows again, twice if one "
         "product is computed ahead: at most "
         + ", ".join(f"{limit} with {groups}" for groups, limit in enumerate(MAX_ACCUMULATORS) if groups)
-        + f" warp groups a block ({MOST_PROMOTING} for pingpong in fp8, and ahead of more than 64 rows)",
+        + f" warp groups a block ({MOST_PROMOTING} in fp8 for pingpong, for halves, and for more than 64 rows)",
         ("schedule", "warp_groups", "tile_m", "tile_n", "promotion"),
         _registers_suffice,
     ),
@@ -192,8 +203,8 @@ CONSTRAINTS = (
     ),
     Constraint(
         "promotion",
-        "sums of 16-bit products need no promotion; warp groups take turns where two share a tile",
-        ("schedule", "warp_groups", "promotion"),
+        "16-bit products need no promotion; of 8-bit ones, the next is computed ahead wherever registers suffice",
+        ("schedule", "warp_groups", "tile_m", "tile_n", "promotion"),
         _promotion_is_of_use,
     ),
     Constraint(
@@ -250,7 +261,6 @@ CONSTRAINTS = (
 
 # A gain that is smaller than this, relative, is not worth a search: so much of either estimate is guessed.
 _MARGIN = 0.05
-_FINE = next(knob.values[0] for knob in KNOBS if knob.name == "tile_n")
 
 _REMEMBERED = 65_536  # problems whose default is remembered
 _PLAIN: dict[str, Any] = {"schedule": "cooperative", "swizzle": 1, "raster": "m"}  # where clusters take no turns
@@ -282,8 +292,10 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
         return _default(problem, device)
 
     def complements(self, problem: GemmProblem, device: Device) -> bool:
-        """Whether sharing tiles is estimated to gain, or operands swapped for more rows than elsewhere to pad less."""
-        return _swaps_gain(problem) or _shares_gain(problem, device)
+        """Whether many 8-bit products are promoted, or sharing tiles or one of another size is estimated to gain."""
+        promotes = problem.element.bytes == 1 and problem.m > MMA_ROWS
+        gains = _swaps_gain(problem) or _tiles_gain(problem, device) or _shares_gain(problem, device)
+        return promotes or gains
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         return int(configuration["cluster_m"]) * int(configuration["cluster_n"])
@@ -293,7 +305,7 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
 
     def first_in(self, space: SearchSpace[GemmProblem]) -> Sequence[int]:
         """Return those of the shortest estimate of each way to share, by turns, each with another tile or more."""
-        order = np.argsort(cycles(self.tiling(space.columns, space.problem), space.device), kind="stable")
+        order = np.argsort(estimated_cycles(space.columns, space.problem, space.device), kind="stable")
         kinds = np.stack([space.columns[name] for name in _KINDS], axis=1)[order]
         _, firsts = np.unique(kinds, axis=0, return_index=True)
         firsts.sort()
@@ -346,17 +358,20 @@ def _candidates(problem: GemmProblem, device: Device) -> Columns:
     for name, value in _PLAIN.items():
         columns[name] = np.where(plain, value, columns[name])
     columns["split"], columns["stream_k"] = np.array(ways)[way].T
-    columns["promotion"] = np.full(len(each), PROMOTIONS[0])
-    return columns
+    return _promoted(columns, problem, device)
 
 
 def _estimated(problem: GemmProblem, device: Device) -> tuple[Columns, NDArray[np.float64]]:
     """The legal ones of `_candidates`, and the estimate of each."""
-    columns = _candidates(problem, device)
-    known = np.logical_and.reduce([np.isin(columns[knob.name], knob.values) for knob in KNOBS])
-    kept = known & np.logical_and.reduce([rule.holds(columns, problem, device) for rule in CONSTRAINTS])
-    legal = {name: column[kept] for name, column in columns.items()}
-    return legal, cycles(TEMPLATE.tiling(legal, problem), device)
+    legal = _legal(_candidates(problem, device), problem, device)
+    return legal, estimated_cycles(legal, problem, device)
+
+
+def estimated_cycles(columns: Columns, problem: GemmProblem, device: Device) -> NDArray[np.float64]:
+    """Cycles that each of some configurations takes, about, of shape [configurations]."""
+    pieces = columns["tile_m"] // (MMA_ROWS * sharing_groups(columns))
+    rests = resting(columns["promotion"], pieces) if problem.element.bytes == 1 else 0.0
+    return cycles(TEMPLATE.tiling(columns, problem), device, rests)
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -393,10 +408,49 @@ def _shares_gain(problem: GemmProblem, device: Device) -> bool:
 
 
 def _swaps_gain(problem: GemmProblem) -> bool:
-    """Whether tiles of `_FINE` rows, of swapped operands, pad clearly less than whole matrix instructions do."""
-    swapped_here_alone = SKINNY < problem.m <= _FEW_ROWS
-    fine, coarse = (ceil_div(problem.m, step) * step for step in (_FINE, MMA_ROWS))
-    return swapped_here_alone and bool(fine < (1 - _MARGIN) * coarse)
+    """Whether tiles of `STEP` rows, of swapped operands, pad clearly less than whole matrix instructions do."""
+    fine, coarse = (ceil_div(problem.m, step) * step for step in (STEP, MMA_ROWS))
+    return problem.m > SKINNY and bool(fine < (1 - _MARGIN) * coarse)
+
+
+def _tiles_gain(problem: GemmProblem, device: Device) -> bool:
+    """Whether a tile that ``gemm_sm90`` does not have is estimated to be faster than any that it has, by a margin.
+
+    The tiles are not shared, each is computed by itself, and all of them by blocks without clusters.
+    """
+    legal = _whole_tiles(problem, device)
+    estimates = estimated_cycles(legal, problem, device)
+    own = (legal["tile_n"] % (2 * STEP) > 0) | ((legal["swap_ab"] == 1) & (problem.m > SKINNY))
+    least = estimates[~own].min(initial=np.inf)
+    return bool(estimates[own].min(initial=np.inf) < (1 - _MARGIN) * least)
+
+
+def _whole_tiles(problem: GemmProblem, device: Device) -> Columns:
+    """The legal ones among all tiles, in each of two orders."""
+    names = ("warp_groups", "swap_ab", "tile_m", "tile_n", "raster")
+    values = {knob.name: knob.values for knob in KNOBS}
+    grid = np.indices([len(values[name]) for name in names]).reshape(len(names), -1)
+    columns = {name: np.array(values[name])[at] for name, at in zip(names, grid, strict=True)}
+    fixed = {"schedule": "cooperative", "cluster_m": 1, "cluster_n": 1, "swizzle": 1, "split": 1, "stream_k": 0}
+    count = grid.shape[1]
+    columns |= {name: np.full(count, value) for name, value in fixed.items()}
+    columns["tile_k"] = np.full(count, 128 // problem.element.bytes)  # as much as the widest swizzle has
+    columns["stages"] = _most_stages(columns, problem, device)
+    return _legal(_promoted(columns, problem, device), problem, device)
+
+
+def _promoted(columns: Columns, problem: GemmProblem, device: Device) -> Columns:
+    """The columns, with 8-bit products promoted ahead wherever registers suffice."""
+    ahead = _promoting(columns, "ahead")
+    fits = _registers_suffice(ahead, problem, device) & (problem.element.bytes == 1)
+    return {**ahead, "promotion": np.where(fits, "ahead", "step")}
+
+
+def _legal(columns: Columns, problem: GemmProblem, device: Device) -> Columns:
+    """The legal ones among configurations, which are given and returned as columns."""
+    known = np.logical_and.reduce([np.isin(columns[knob.name], knob.values) for knob in KNOBS])
+    kept = known & np.logical_and.reduce([rule.holds(columns, problem, device) for rule in CONSTRAINTS])
+    return {name: column[kept] for name, column in columns.items()}
 
 
 def _columns(configuration: Mapping[str, Value]) -> Columns:

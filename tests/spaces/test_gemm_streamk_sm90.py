@@ -124,10 +124,12 @@ def configuration(**changes: Value) -> dict[str, Value]:
         ("4097x1024x1024", {"swap_ab": 1}, ["swap"]),
         ("257x21504x3072", {"swap_ab": 1, "tile_m": 256, "tile_n": 88, "stages": 4}, []),
         ("264x21504x3072:bf16:mk", {"swap_ab": 1, "tile_m": 256, "tile_n": 88, "stages": 4}, ["fine"]),
-        ("257x21504x3072", {"promotion": "turns"}, ["promotion"]),  # sums of 16-bit products are exact enough
-        ("768x3072x12288:e4m3", {"tile_k": 128, "stages": 5, "promotion": "turns"}, []),
-        ("768x3072x12288:e4m3", {"tile_k": 128, "stages": 5, "promotion": "turns", "warp_groups": 1}, ["promotion"]),
-        ("768x3072x12288:e4m3", {"tile_k": 128, "tile_n": 144, "stages": 5, "promotion": "ahead"}, ["registers"]),
+        ("257x21504x3072", {"promotion": "ahead"}, ["promotion"]),  # sums of 16-bit products are exact enough
+        ("768x3072x12288:e4m3", {"tile_k": 128, "promotion": "ahead"}, []),
+        ("768x3072x12288:e4m3", {"tile_k": 128}, ["promotion"]),  # two products fit the registers
+        ("768x3072x12288:e4m3", {"tile_k": 128, "tile_n": 144, "stages": 5, "promotion": "halves"}, []),
+        ("768x3072x12288:e4m3", {"tile_k": 128, "tile_n": 144, "stages": 5, "promotion": "step"}, []),
+        ("768x3072x12288:e4m3", {"tile_k": 128, "tile_n": 152, "stages": 5, "promotion": "halves"}, ["promotion"]),
     ],
 )
 def test_rules_say_where_a_way_to_share_is_of_use(problem: str, changes: dict[str, Value], broken: list[str]) -> None:

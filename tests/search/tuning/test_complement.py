@@ -146,6 +146,8 @@ def refuse(*_: object) -> None:
         ("282x320x24896", "gemm_streamk_sm90"),  # 25 tiles of 64x64, and long k
         ("257x2056x7176", "gemm_streamk_sm90"),
         ("214x57856x2368", "gemm_streamk_sm90"),  # 224 rows of swapped operands in place of 256
+        ("433x3328x9600", "gemm_streamk_sm90"),  # 130 tiles of 88 rows and 128 columns
+        ("256x4096x14336:e4m3", "gemm_streamk_sm90"),  # products that are added while the next are computed
         ("256x4096x14336", None),
         ("4096x4096x4096", None),
         ("64x8192x8192", None),
