@@ -7,12 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tilescout.experiments.commands.options import find_modules_here
 from tilescout.spaces.errors import ProblemError, TilescoutError, one_line
 from tilescout.spaces.faults import described
+from tilescout.spaces.gated import GatedProblem
 from tilescout.spaces.gemm import INPUTS, GemmProblem
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.problems import DTYPES, Problem
@@ -44,6 +45,8 @@ class Product:
         The module that computes it; "backward" for one of a gradient.
     grouped
         Whether its rows are those of as many experts as ``batch`` says.
+    gated
+        Whether SwiGLU stands behind it, with the gate before up.
     """
 
     m: int
@@ -54,6 +57,7 @@ class Product:
     layout: str
     label: str
     grouped: bool = False
+    gated: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,9 @@ def load_factory(text: str) -> Callable[[], Any]:
     return factory
 
 
-def record(factory: Callable[[], Any], dtype: str | None, training: bool, routing: Routing | None = None) -> Recording:
+def record(
+    factory: Callable[[], Any], dtype: str | None, training: bool, routing: Routing | None = None, gated: bool = False
+) -> Recording:
     """The matrix products of one call of a model.
 
     Everything happens on torch's meta device: shapes are computed, numbers are not. Attention that is one operator
@@ -115,6 +121,8 @@ def record(factory: Callable[[], Any], dtype: str | None, training: bool, routin
     routing
         How tokens are routed to experts: their grouped products are recorded then, and no others. None records the
         others.
+    gated
+        Whether only grouped products with SwiGLU behind them are recorded, as products with it.
 
     Raises
     ------
@@ -155,7 +163,7 @@ def record(factory: Callable[[], Any], dtype: str | None, training: bool, routin
     finally:
         torch._dynamo.reset()
         complaints.disabled = False
-    return _summarise(watch.products, watch.graphs, routing)
+    return _summarise(watch.products, watch.graphs, routing, gated)
 
 
 def _first(error: BaseException) -> BaseException:
@@ -171,6 +179,7 @@ class _Watch:
     def __init__(self) -> None:
         self.products: list[Product] = []
         self.graphs = 0
+        self._gates = _Gates(self.products)
 
     def backend(self, graph: "fx.GraphModule", inputs: list[Any]) -> Callable[..., Any]:
         """A backend for torch.compile that runs the graph node by node."""
@@ -199,17 +208,68 @@ class _Watch:
         """Note what is computed in the context as computed by `label`."""
         from torch.utils._python_dispatch import TorchDispatchMode
 
-        products = self.products
+        products, gates = self.products, self._gates
 
         class Mode(TorchDispatchMode):
             def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 found = _product(function, args, label)
                 if found is not None:
                     products.append(found)
-                return function(*args, **(kwargs or {}))
+                result = function(*args, **(kwargs or {}))
+                gates.see(function, args, result, found)
+                return result
 
         with Mode():  # type: ignore[no-untyped-call]
             yield
+
+
+class _Gates:
+    """Follows what becomes of grouped products, and notes in their list behind which of them SwiGLU stands.
+
+    Parameters
+    ----------
+    products
+        The list; the last one is that of the call that is seen.
+    """
+
+    def __init__(self, products: list[Product]) -> None:
+        self._products = products
+        # By the identity of a tensor, which is kept so that no other has it: its part, and the place of the product.
+        self._parts: dict[int, tuple[torch.Tensor, str, int]] = {}
+
+    def see(self, function: Any, args: Any, result: Any, product: Product | None) -> None:
+        """Note what an operator made of its arguments; `product` is the grouped or other product that it is."""
+        import torch
+
+        aten, packet = torch.ops.aten, getattr(function, "overloadpacket", None)
+        if product is not None and product.grouped:
+            self._mark(result, "product", len(self._products) - 1)
+        elif packet is aten.split and len(result) == 2:
+            for half, part in zip(result, ("gate", "up"), strict=True):
+                self._cut(args[0], half, part)
+        elif packet is aten.slice and len(args) > 2:
+            self._cut(args[0], result, "gate" if args[2] == 0 else "up")
+        elif packet is aten.silu and (at := self._place(args[0], "gate")) is not None:
+            self._mark(result, "silu", at)
+        elif packet is aten.mul:
+            for one, other in (args[:2], args[1::-1]):
+                at = self._place(one, "silu")
+                if at is not None and at == self._place(other, "up"):
+                    self._products[at] = replace(self._products[at], gated=True)
+
+    def _cut(self, whole: Any, half: Any, part: str) -> None:
+        at = self._place(whole, "product")
+        if at is not None and half.shape == (whole.shape[0], whole.shape[1] // 2):
+            start = 0 if part == "gate" else half.shape[1]
+            if half.storage_offset() - whole.storage_offset() == start and half.stride() == whole.stride():
+                self._mark(half, part, at)
+
+    def _mark(self, tensor: Any, part: str, at: int) -> None:
+        self._parts[id(tensor)] = tensor, part, at
+
+    def _place(self, tensor: Any, part: str) -> int | None:
+        _, has, at = self._parts.get(id(tensor), (None, "", None))
+        return at if has == part else None
 
 
 def _stand_in(query: "torch.Tensor", key: "torch.Tensor", value: "torch.Tensor", *_: Any, **__: Any) -> "torch.Tensor":
@@ -253,14 +313,14 @@ def _module_of(node: "fx.Node") -> str:
     )  # dynamo's name of the argument that holds the model
 
 
-def _summarise(products: list[Product], graphs: int, routing: Routing | None) -> Recording:
+def _summarise(products: list[Product], graphs: int, routing: Routing | None, gated: bool) -> Recording:
     names = {DTYPES[name].torch_name: name for name in INPUTS}
     counts: Counter[Problem] = Counter()
     labels: dict[Problem, str] = {}
     skipped: Counter[str] = Counter()
     for product in products:
         sizes = f"{product.m}x{product.n}x{product.k}"
-        if product.grouped != (routing is not None):
+        if product.grouped != (routing is not None) or product.gated < gated:
             other = f"{sizes} of {product.batch} experts, a grouped product" if product.grouped else sizes
             skipped[f"{other}: another space computes it"] += 1
             continue
@@ -268,7 +328,7 @@ def _summarise(products: list[Product], graphs: int, routing: Routing | None) ->
             skipped[f"{sizes} in {product.dtype}"] += 1
             continue
         try:
-            problem = _problem(product, names[product.dtype], routing)
+            problem = _problem(product, names[product.dtype], routing, gated)
         except ProblemError as error:
             skipped[one_line(error)] += 1
             continue
@@ -277,8 +337,8 @@ def _summarise(products: list[Product], graphs: int, routing: Routing | None) ->
     return Recording(tuple(Entry(str(p), labels[p], "", count) for p, count in counts.items()), dict(skipped), graphs)
 
 
-def _problem(product: Product, dtype: str, routing: Routing | None) -> Problem:
-    """The problem that a product is.
+def _problem(product: Product, dtype: str, routing: Routing | None, gated: bool) -> Problem:
+    """The problem that a product is, or that it is with SwiGLU behind it.
 
     Raises
     ------
@@ -288,6 +348,7 @@ def _problem(product: Product, dtype: str, routing: Routing | None) -> Problem:
     if routing is not None:
         if product.layout != "kk":
             raise ProblemError(f"{product.m}x{product.n}x{product.k}: the experts' weights are not contiguous along k")
-        return GroupedProblem(product.batch, product.m, product.n, product.k, dtype, routing)
+        kind = GatedProblem if gated else GroupedProblem
+        return kind(product.batch, product.m, product.n, product.k, dtype, routing)
     batch = f"x{product.batch}" if product.batch != 1 else ""
     return GemmProblem.parse(f"{product.m}x{product.n}x{product.k}{batch}:{dtype}:{product.layout}")

@@ -85,10 +85,17 @@ def _entry(entry: Entry) -> dict[str, object]:
 @click.option("--dtype", type=click.Choice(INPUTS), help="Convert the model to this type. [default: as it is]")
 @click.option("--training", is_flag=True, help="Record the products of the gradients too.")
 @click.option("--experts", metavar="ROUTING", help="Record the experts' grouped products instead, routed so: zipf-1.")
+@click.option("--swiglu", is_flag=True, help="Of these, record those with SwiGLU behind them, as products with it.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the suite to this .toml file.")
 @json_option
 def from_model(
-    factory: str, dtype: str | None, training: bool, experts: str | None, out: Path | None, json_path: Path | None
+    factory: str,
+    dtype: str | None,
+    training: bool,
+    experts: str | None,
+    swiglu: bool,
+    out: Path | None,
+    json_path: Path | None,
 ) -> None:
     """Record the matrix products in one call of a model, as torch.compile sees them.
 
@@ -100,8 +107,10 @@ def from_model(
             raise ProblemError(f"a suite is a .toml file, not {out}")
         check_output(out, "a suite that was recorded from a model", _is_recorded)
     check_result(json_path)
+    if swiglu and experts is None:
+        raise click.UsageError("--swiglu is of experts' products: name how tokens are routed, --experts zipf-1")
     routing = None if experts is None else Routing.parse(experts)
-    recording = record(load_factory(factory), dtype, training, routing)
+    recording = record(load_factory(factory), dtype, training, routing, swiglu)
     console = console_beside(json_path)
     if not recording.entries:
         seen = f"of its products none can be tuned: {', '.join(recording.skipped)}; --dtype converts a model"
