@@ -107,11 +107,3 @@ def most_promising(mean: Floats, std: Floats, best: float | None, price: Floats)
     if best is None:
         return int(mean.argmin())
     return int((expected_improvement(mean, std, best) / price).argmax())
-
-
-def least_certain(mean: Floats, std: Floats) -> int:
-    """The position of the largest standard deviation among the half of smaller means.
-
-    Expected improvement stays where it found something; a second valley that is as deep may lie where little is known.
-    """
-    return int(np.where(mean <= np.median(mean), std, -1.0).argmax())

@@ -17,9 +17,6 @@ class GuidedOptions:
     startup: int = option(5, 1, 10_000, "configurations spread over the space to begin with where there is no prior")
     drawn: int = option(64, 1, 10**6, "configurations that are drawn for each of them; the one furthest from all is it")
     candidates: int = option(1024, 1, 10**6, "configurations that are looked at for a proposal, besides neighbours")
-    # Chosen on eight recorded spaces of other kernels, eight searches each: after 50 trials 6.5 % were left to find in
-    # the mean with 8, 5.8 % with 4, which was worse on three of them, and 9.8 % without.
-    explore: int = option(8, 0, 10**6, "of so many proposals one is the least certain of the hopeful half; 0 for none")
     tops: int = option(3, 0, 1000, "best trials whose neighbours are looked at too")
     # Without a prior, on recorded spaces of other kernels, 2 scored 0.73 and 1 scored 0.69.
     radius: int = option(2, 0, 100, "knobs at most in which a neighbour differs")

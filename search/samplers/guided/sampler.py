@@ -23,7 +23,6 @@ from tilescout.search.samplers.guided.acquisition import (
     candidates_among,
     furthest,
     incumbent,
-    least_certain,
     most_promising,
 )
 from tilescout.search.samplers.guided.history import History, history_of
@@ -142,9 +141,6 @@ class GuidedSampler(SpaceSampler):
         if known.prior is None and len(history.settled) < self.tuning.startup:
             tried = np.concatenate([history.settled, history.failed, history.running])
             return furthest(self.about.points, tried, free, self.tuning.drawn, rng)
-        if known.prior is None and self.tuning.explore and (trial.number + 1) % self.tuning.explore == 0:
-            candidates, mean, std = self._foreseen(known, free, rng)
-            return int(candidates[least_certain(mean, std)])
         return self._proposal(known, free, rng)
 
     def first(self, given: Sequence[int], count: int) -> Iterator[int]:

@@ -337,17 +337,6 @@ def test_a_search_without_a_model_begins_with_configurations_that_lie_far_apart(
             study.tell(trial, 1.0 + number)
 
 
-def test_without_a_model_one_of_eight_proposals_is_where_least_is_known_of_the_hopeful_half() -> None:
-    study = study_of(UNKNOWN, None)
-    search(study, UNKNOWN, truth_of(UNKNOWN), 7)
-    free = sampler_of(study).free(study)
-    mean, std = sampler_of(study).posterior(study).at(free)
-    hopeful = mean <= np.median(mean)
-    _, index = ask(study, UNKNOWN)
-    assert std[free == index] == std[hopeful].max()
-    assert hopeful[free == index]
-
-
 def test_the_model_of_a_relative_guides_a_search_of_a_kernel_that_has_none_and_is_doubted() -> None:
     template = find_template("quack_sm90")
     whole = template.space(PROBLEM, H200)
