@@ -32,7 +32,7 @@ from tilescout.search.samplers.guided.prior import SHIPPED, Prior
 from tilescout.search.samplers.guided.stopping import least_trials, may_stop, out_of_patience, unlikely_gain
 from tilescout.search.samplers.options import OptionValue, options_of
 from tilescout.search.samplers.others import OtherTrials
-from tilescout.search.studies.structure import LEAST, doubt
+from tilescout.search.studies.structure import EARLY, doubt
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.space import Indices, SearchSpace
 from tilescout.spaces.templates import find_template
@@ -259,7 +259,7 @@ class GuidedSampler(SpaceSampler):
         if key not in self._kernels:
             points = self.about.points[settled]
             self._kernels = {key: kernel_of(points, values)}
-            if due == LEAST and history.are_times and (doubted := doubt(points, values)) is not None:
+            if due == EARLY and history.are_times and (doubted := doubt(points, values)) is not None:
                 _LOG.warning(doubted)
         return self._kernels[key]
 

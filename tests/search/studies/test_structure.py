@@ -11,7 +11,7 @@ from tilescout.search import tune
 from tilescout.search.samplers.guided import ColdSampler
 from tilescout.search.samplers.guided.history import History
 from tilescout.search.studies.records import StudyResult
-from tilescout.search.studies.structure import LEAST, unexplained
+from tilescout.search.studies.structure import EARLY, LEAST, unexplained
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Knob
@@ -49,14 +49,14 @@ def test_times_that_are_dealt_out_at_random_are_told(searched: StudyResult, seed
 def test_a_search_without_a_model_says_it_as_soon_as_it_can_be_told(caplog: pytest.LogCaptureFixture) -> None:
     knobs = [Knob(name, tuple(range(1, 9)), "for tests") for name in ("a", "b", "c")]
     space = SearchSpace("unknown", knobs, [], GemmProblem(64, 64, 64), DEVICES["h200"])
-    settled = np.random.default_rng(0).permutation(len(space))[:LEAST]
+    settled = np.random.default_rng(0).permutation(len(space))[:EARLY]
     none = np.empty(0, dtype=np.int64)
     for values, told in (
-        (np.random.default_rng(1).normal(size=LEAST), True),
+        (np.random.default_rng(1).normal(size=EARLY), True),
         (space.codes[settled].sum(axis=1).astype(float), False),
     ):
         caplog.clear()
-        pruned = np.zeros(LEAST, dtype=np.bool_)
+        pruned = np.zeros(EARLY, dtype=np.bool_)
         history = History(settled, values, pruned, none, none, float(values.min()), 0, True)
         with caplog.at_level(logging.WARNING, logger="tilescout"):
             ColdSampler(space, 0)._kernel(history)
