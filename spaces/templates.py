@@ -81,6 +81,20 @@ class KernelTemplate(ABC, Generic[P]):
     def default(self, problem: P, device: Device) -> Configuration:
         """The configuration that a careful user would run without any search."""
 
+    def gain(self, problem: P, device: Device) -> float | None:
+        """Log of the speed of the default over the library's that is expected without a measurement.
+
+        None where nothing is known, unless a subclass knows better.
+        """
+        return None
+
+    def default_or_library(self, problem: P, device: Device) -> Configuration | None:
+        """The default, or None where it is not expected to be faster than the library by a margin.
+
+        It is what to run where nothing may be measured.
+        """
+        return self.default(problem, device)
+
     def portfolio(self, problem: P, device: Device) -> Sequence[Configuration]:
         """A few configurations that together serve problems of this one's types, whatever their sizes.
 

@@ -1,5 +1,6 @@
 """``tilescout spaces``: what can be tuned."""
 
+import math
 from pathlib import Path
 
 import click
@@ -61,7 +62,14 @@ def spaces(space: str | None, problem: str | None, device: str, json_path: Path 
         _show(template, console)
         console.print(f"{len(legal):,} configurations are legal for {parsed} on {device}", highlight=False)
         console.say(f"default: {default}")
+        gain = template.gain(parsed, found)
+        if gain is not None:
+            run = "it" if template.default_or_library(parsed, found) is not None else "the library"
+            console.say(
+                f"it is expected to run at {math.exp(gain):.2f} times the library's speed: unmeasured, run {run}"
+            )
         record |= {"problem": str(parsed), "device": device, "size": len(legal), "default": dict(default)}
+        record |= {"expected_speedup": None if gain is None else math.exp(gain)}
     else:
         _show(template, console)
     write_result(json_path, record)

@@ -15,6 +15,7 @@ from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import BuildError, ProblemError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_sm90.defaults import Defaults, shipped_defaults
+from tilescout.spaces.gemm_sm90.gain import MARGIN, shipped_gains
 from tilescout.spaces.gemm_sm90.layout import (
     ALIGNMENT,
     MAX_ACCUMULATORS,
@@ -210,6 +211,12 @@ class GemmSm90Template(KernelTemplate[GemmProblem]):
 
     def default(self, problem: GemmProblem, device: Device) -> Configuration:
         return _default(problem, device)
+
+    def gain(self, problem: GemmProblem, device: Device) -> float:
+        return shipped_gains().expected(problem, device)
+
+    def default_or_library(self, problem: GemmProblem, device: Device) -> Configuration | None:
+        return self.default(problem, device) if self.gain(problem, device) > MARGIN else None
 
     def portfolio(self, problem: GemmProblem, device: Device) -> Sequence[Configuration]:
         columns = _candidates(problem.element.bytes, problem.result.bytes, device)
