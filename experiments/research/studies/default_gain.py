@@ -68,7 +68,7 @@ def read(paths: Sequence[Path]) -> list[Timed]:
 
 
 def fit(timed: Sequence[Timed], source: Mapping[str, str]) -> Gains:
-    """What is expected by some problems, of which some are live."""
+    """The gains that are expected by some problems, of which some are live."""
     places = np.stack([place_of(one.problem, DEVICE) for one in timed])
     logs, live = np.array([one.log for one in timed]), np.array([one.live for one in timed])
     wide = np.array([one.problem.element.bytes > 1 for one in timed])
@@ -79,7 +79,7 @@ def fit(timed: Sequence[Timed], source: Mapping[str, str]) -> Gains:
 
 
 def left_out(timed: Sequence[Timed]) -> list[float]:
-    """What is expected of each live problem by those of other shapes."""
+    """Logs of the speed that is expected of each live problem by those of other shapes."""
 
     def shape(one: Timed) -> tuple[int, int, int]:
         return one.problem.m, one.problem.n, one.problem.k
