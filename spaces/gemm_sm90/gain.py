@@ -38,7 +38,7 @@ _COORDINATES = 5
 
 @dataclass(frozen=True, eq=False)
 class Gains:
-    """What is known of gains.
+    """Gains that are known, and what follows from them.
 
     Attributes
     ----------
