@@ -139,7 +139,11 @@ def test_what_our_kernels_can_not_take_goes_to_the_library(tuned: GraphPass) -> 
     for each in (a, shifted, apart):
         torch.testing.assert_close(plain(each, b, ends), expected)
     assert plain(a[:0], b, torch.zeros_like(ends)).shape == (0, N)
-    for wrong in ((a[:, :8], b, ends), (a, b, ends[:2]), (a, b[0], ends), (a, b.float(), ends)):
+    every_second = torch.stack([ends, ends], dim=1)[:, 0]
+    for strided in ((a, b.transpose(1, 2).contiguous().transpose(1, 2), ends), (a, b, every_second)):
+        torch.testing.assert_close(plain(*strided), expected)
+    wrongly_typed = (a, b, ends.long()), (a, b, ends.float()), (a.float(), b, ends)
+    for wrong in ((a[:, :8], b, ends), (a, b, ends[:2]), (a, b[0], ends), (a, b.float(), ends), *wrongly_typed):
         with pytest.raises((RuntimeError, IndexError)):  # torch says what is wrong; nothing is read out of bounds
             plain(*wrong)
 

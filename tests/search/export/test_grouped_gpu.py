@@ -17,8 +17,11 @@ from tilescout.search.export.ranges import Range
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gated import Gated, GatedProblem, swiglu
 from tilescout.spaces.grouped import Grouped, GroupedProblem
+from tilescout.spaces.grouped_pair_sm90 import TEMPLATE as PAIRS
+from tilescout.spaces.grouped_pair_sm90 import pair_of
+from tilescout.spaces.grouped_pair_sm90.rule import PairRule
 from tilescout.spaces.knobs import Configuration
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.templates import find_template, of_any_problem
 
 pytestmark = pytest.mark.gpu
 
@@ -30,7 +33,7 @@ WORKLOAD = Grouped()
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bundle]:
-    """Two kernels, for few tokens and for many; one of these is trimmed."""
+    """Two kernels, for few tokens and for more, of which one is trimmed; and both as a pair for many."""
     many = TEMPLATE.default(GroupedProblem.parse("16x4096x1544x776:bf16:balanced"), DEVICES["h200"])
     wanted = [
         TEMPLATE.default(GroupedProblem.parse("16x64x1544x776:bf16:balanced"), DEVICES["h200"]),
@@ -47,7 +50,20 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bundle]:
             file = f"{KERNELS}/{digests[-1]}.so"
             kernel = Kernel(file, artifact.sha256, artifact.function, TEMPLATE.workload, blocks, {})
             kernels[digests[-1]] = (kernel, artifact.path)
-        ranges = (Range(1, 300, digests[0], True), Range(301, MOST, digests[1], True))
+        pair = pair_of(
+            wanted[0], wanted[1], PairRule((0, 0, 1, -3, 0, 0))
+        )  # of some routings the one, of others the other
+        with CompilePool(of_any_problem(PAIRS), "bf16", "sm_90a", store, CompileOptions()) as pairs:
+            artifact = pairs.submit(pair).result()
+            assert isinstance(artifact, Artifact), artifact
+        file, scratch = f"{KERNELS}/{'2' * 64}.so", PAIRS.scratch_bytes(pair, PRODUCT)
+        both = Kernel(file, artifact.sha256, artifact.function, PAIRS.workload, 1, {}, scratch_bytes=scratch)
+        kernels["2" * 64] = (both, artifact.path)
+        ranges = (
+            Range(1, 300, digests[0], True),
+            Range(301, 2000, digests[1], True),
+            Range(2001, MOST, "2" * 64, True),
+        )
         dispatch = GroupedDispatch(PRODUCT, ranges, "made up", "nothing")
         path: Path = tmp_path_factory.mktemp("bundle") / "bundle"
         yield write_bundle(path, "sm_90a", "h200", {}, [], kernels, grouped=[dispatch])
@@ -113,15 +129,16 @@ def test_a_model_may_be_captured_by_inductor(bundle: Bundle) -> None:
     assert tuned.report.replaced
 
 
-def test_offsets_that_are_none_do_no_harm(bundle: Bundle) -> None:
+@pytest.mark.parametrize("tokens", [1000, 4000])
+def test_offsets_that_are_none_do_no_harm(bundle: Bundle, tokens: int) -> None:
     load(bundle.path)
-    a, b, _ = operands(1000)
+    a, b, _ = operands(tokens)
     run = find_grouped(name_of_grouped(bundle, bundle.grouped[0]))
     for wrong in ((900, 3, 2**31 - 1, -7, 500, 500), (-(2**31), 5000, 10), (7,)):
         ends = torch.tensor((wrong * 16)[:16], dtype=torch.int32, device="cuda")
         run(a, b, ends)
         torch.cuda.synchronize()  # a fault would show here, and in all that follows
-    given = operands(1000)
+    given = operands(tokens)
     check(run(*given), given)
 
 
