@@ -56,6 +56,7 @@ HOPELESS = 0.3  # of a kernel's predicted time over the least, as a share: beyon
 KINDS = ("dense", "deep")
 MEASURED, PREDICTED = "measured", "predicted"
 SETTLED, RESTED = "settled", "rested"
+FEW_ROWS = 2048  # of 200 m that are drawn from all, few are below it, and tiles and the library's choices change fast
 
 
 def drawn(count: int, seed: int) -> list[tuple[str, int, int]]:
@@ -158,16 +159,18 @@ def judged(
         "build_seconds": time.monotonic() - started,
         "judge_seconds": 0.0,
         "again": [],
+        "few": [],
         "judged": [],
     }
     keep(found)
     sweep = judge.sweep(problem, made)
     generator = np.random.default_rng(seed)
     random = (generator.choice(MOST_ROWS, asked.sizes, replace=False) + 1).tolist()
+    few = (generator.choice(FEW_ROWS, asked.few, replace=False) + 1).tolist()
     served = [point.m for point in made[MEASURED].points if made[MEASURED].find(point.m) is not None]
     started = time.monotonic()
     work = [("again", m) for m in generator.permutation(served).tolist()[: asked.again]]
-    for name, m in [*work, *(("judged", m) for m in random)]:
+    for name, m in [*work, *(("few", m) for m in few), *(("judged", m) for m in random)]:
         if time.monotonic() - started > asked.judging:
             break
         try:
@@ -234,6 +237,8 @@ def print_figures(console: Console, found: Mapping[str, Mapping[str, Any]]) -> d
         measured["again_slowest"] = again_slowest(one["again"])
         measured["again"] = len(one["again"])
         measured["build_seconds"] = one["build_seconds"]
+        if one.get("few"):
+            result[text]["few"] = figures(one["few"], MEASURED)
         if f"best_{RESTED}" in one["judged"][0]:
             rested = result[text][RESTED] = figures(one["judged"], MEASURED, f"{RESTED}_")
             rested["again_slowest"] = again_slowest(one["again"], f"{RESTED}_")
@@ -245,6 +250,13 @@ def print_figures(console: Console, found: Mapping[str, Mapping[str, Any]]) -> d
             f"{len(one['again'])} of them again; judged {len(one['judged'])} m in {one['judge_seconds']:.0f} s",
             highlight=False,
         )
+        if "few" in result[text]:
+            told = result[text]["few"]
+            console.print(
+                f"{text}, {told['sizes']} random m of at most {FEW_ROWS:,}: mean {told['mean']:.2%}, worst "
+                f"{told['worst']:.2%} at {told['worst_at']:,}, speed over torch.mm {told['speed']:.4f}",
+                highlight=False,
+            )
         if RESTED in result[text]:
             rested = result[text][RESTED]
             console.print(
@@ -285,6 +297,7 @@ class Asked:
     seconds: float
     sizes: int
     judging: float
+    few: int
     again: int
     candidates: int
     device: str
@@ -302,6 +315,13 @@ class Asked:
 @click.option("--sizes", type=click.IntRange(min=1), default=200, show_default=True, help="Random m to judge at.")
 @click.option(
     "--judging", type=Finite(min=0), default=150.0, show_default=True, help="Seconds for these, of each product."
+)
+@click.option(
+    "--few",
+    type=click.IntRange(0, FEW_ROWS),
+    default=0,
+    show_default=True,
+    help=f"Random m up to {FEW_ROWS:,} besides.",
 )
 @click.option(
     "--repeats", "again", default=20, show_default=True, help="Measured m that a kernel serves, to race at again."
