@@ -100,6 +100,11 @@ class Evaluator(Closing):
         """Whether configurations can `race`."""
         return self.engine.measures_anew
 
+    @property
+    def has_gpu(self) -> bool:
+        """Whether the problem is set up on a GPU, or is being."""
+        return self._prepared is not None
+
     def stored(self) -> Indices:
         """Indices of the configurations whose kernels need not be compiled, in order."""
         stored = self.engine.stored(self.problem.signature)

@@ -1,11 +1,13 @@
 """One study, from its first trial to its result."""
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import optuna
 
@@ -32,6 +34,8 @@ QUIET_SECONDS = 20.0
 """Seconds of a live search before its tracker is made: most have ended by then, and so have small suites. Beside a
 thread that imports and calls MLflow, a search of stored kernels waited 0.1 s for each proposal on an H200 host, and
 next to nothing alone (2026-11-22, `experiments/results/wall-time.md`)."""
+
+Result = TypeVar("Result")
 
 _ABOUT = "about"  # the user attribute of a study that says what it is about
 _TRACKING_RUN = "tracking_run"
@@ -146,6 +150,8 @@ def run_study(
         On Ctrl-C, with the best so far.
     """
     clock = WallClock(evaluator)
+    # The GPU is ready before the sampler is, and has nothing else to do.
+    candidates = _begun(partial(_library_best, evaluator, options.library_kernels)) if evaluator.has_gpu else None
     template, space = evaluator.template, evaluator.space
     sampler = make_sampler(options.sampler, space, options.seed, **options.settings)
     options = replace(options, seed=options.seed if sampler.seed is None else sampler.seed)
@@ -195,7 +201,9 @@ def run_study(
         default = space.index(info.default) if info.default in space else None
         in_full = () if default is None else (default,)
         clock.end("propose")
-        library_best, unknown = _library_best(evaluator, options.library_kernels)
+        library_best, unknown = (
+            candidates.result() if candidates is not None else _library_best(evaluator, options.library_kernels)
+        )
         clock.end("candidates")
         try:
             stopped = search(study, evaluator, options.budget, info.library_us, show, in_full, tuner)
@@ -289,6 +297,20 @@ def _race(evaluator: Evaluator, result: StudyResult, default: int | None, option
         ]
         return replace(result, race=race, library_best=best, peers=tuple(raced), not_raced="")
     return result
+
+
+def _begun(call: Callable[[], Result]) -> "Future[Result]":
+    """The future of a call that is made in a thread from now on."""
+    future: Future[Result] = Future()
+
+    def make() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # of whoever asks for the result
+            future.set_exception(error)
+
+    threading.Thread(target=make, name="candidates", daemon=True).start()
+    return future
 
 
 def _library_best(evaluator: Evaluator, count: int) -> tuple[LibraryBest | None, str]:
