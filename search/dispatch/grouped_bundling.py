@@ -90,7 +90,7 @@ def _dispatched(source: Source, times: GroupedTimes, store: ArtifactStore, named
         versions=dict(source.versions),
         sizes=times.sizes,
         routings=tuple(dict.fromkeys(str(problem.routing) for problem in times.problems)),
-        over_library=over_library(times.usual, found),
+        over_library=over_library(times, found),
     )
     return GroupedDispatched(source.device, dispatch, kernels)
 

@@ -68,7 +68,7 @@ class Outlook:
     Attributes
     ----------
     times
-        The measured times that it rests on, of usual routings.
+        The measured times that it rests on.
     tokens
         The numbers: those that were measured, and some between each two of them.
     problems
@@ -96,12 +96,13 @@ class Outlook:
     @cached_property
     def anchors(self) -> tuple[tuple[int, ...], ...]:
         """For each number of tokens, the problems that were measured at the one that is the nearest in ratio."""
-        near = [min(self.times.sizes, key=lambda size: abs(math.log(size / tokens))) for tokens in self.tokens]
+        sizes = self.times.usual.sizes
+        near = [min(sizes, key=lambda size: abs(math.log(size / tokens))) for tokens in self.tokens]
         return tuple(tuple(self.times.columns(size)) for size in near)
 
     def is_measured(self, at: int) -> bool:
         """Whether a number of tokens, by its place, was measured."""
-        return self.tokens[at] in self.times.sizes
+        return self.tokens[at] in self.times.usual.sizes
 
     def sides(self, first: int, second: int) -> tuple[Side, Side]:
         """How two kernels divide the work."""
@@ -143,7 +144,7 @@ def outlook(measured: GroupedTimes) -> Outlook:
         tokens.append(size)
         problems.append(drawn)
         logs.append(np.where((known[low] & known[high])[:, None], told, np.inf))
-    return Outlook(times, tuple(tokens), tuple(problems), np.stack(logs, axis=1))
+    return Outlook(measured, tuple(tokens), tuple(problems), np.stack(logs, axis=1))
 
 
 def _with_steps(sizes: Sequence[int], experts: int) -> list[tuple[int, int, int]]:
@@ -278,8 +279,8 @@ class _Plan:
     def _known(self, option: _Option, at: int, rule: PairRule | None = None) -> float:
         """How far an option was behind at the nearest measured number of tokens, with the routing that is the worst.
 
-        It is infinite if what ran was not as fast as the library with each of the routings. Without a rule the faster
-        of a pair runs.
+        It is infinite if what ran was not as fast as the library with each of the routings, those included that are not
+        usual. Without a rule the faster of a pair runs.
         """
         times, those = self.expected.times, list(self.expected.anchors[at])
         ratio, high = (each[np.ix_(list(option), those)] for each in (times.ratio, times.high))
@@ -295,7 +296,9 @@ class _Plan:
             taken, ends = (each + CHOICE_US / times.library_us[those] for each in (taken, ends))
         if not (ends <= 1 + INDIFFERENCE).all():
             return math.inf
-        return price + float(np.log(taken / times.ratio[:, those].min(axis=0)).max())
+        behind = np.log(taken / times.ratio[:, those].min(axis=0))
+        usual = [times.problems[each] in times.usual.problems for each in those]
+        return price + float(behind[usual].max())
 
 
 def _sides(times: GroupedTimes, first: int, second: int) -> tuple[Side, Side]:
