@@ -146,7 +146,7 @@ class GemmStreamKSm90(GemmSm90):
 
     def finisher(self) -> "GemmStreamKSm90":
         """The generator of the second kernel: its tiles are strips."""
-        return replace(self, shape=replace(self.shape, tile_n=STRIP, warp_groups=1, pingpong=False))
+        return replace(self, shape=replace(self.shape, tile_n=STRIP, warp_groups=1, pingpong=False, promotion="step"))
 
     def ring_layout(self, rows: int, k_major: bool) -> cute.ComposedLayout:
         """A ring of stages of `rows` rows of an operand, or of some more that are not used."""

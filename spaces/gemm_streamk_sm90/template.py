@@ -78,8 +78,9 @@ def _registers_suffice(columns: Columns, problem: GemmProblem, device: Device) -
     size, groups = problem.element.bytes, sharing_groups(columns)
     needed = held(columns["tile_m"], columns["tile_n"], groups, columns["promotion"], size)
     most = np.array(MAX_ACCUMULATORS)[columns["warp_groups"]]
-    several = (columns["tile_m"] > MMA_ROWS * groups) & (columns["promotion"] == "ahead")
-    fewer = (columns["schedule"] == "pingpong") | several | (columns["promotion"] == "halves")
+    pieces = columns["tile_m"] // (MMA_ROWS * groups)
+    most_at_once = np.where(columns["promotion"] == "step", 2, 1)
+    fewer = (columns["schedule"] == "pingpong") | (pieces > most_at_once)
     return np.asarray(needed <= np.where(fewer & (size == 1), np.minimum(most, MOST_PROMOTING), most))
 
 
@@ -87,7 +88,7 @@ def _promotion_is_of_use(columns: Columns, problem: GemmProblem, device: Device)
     way = columns["promotion"]
     if problem.element.bytes > 1:
         return np.asarray(way == "step")
-    halved = columns["tile_n"] % (2 * STEP) == 0
+    halved = (columns["tile_n"] % (2 * STEP) == 0) & (columns["tile_m"] == MMA_ROWS * sharing_groups(columns))
     fits = _registers_suffice(_promoting(columns, "ahead"), problem, device)
     return np.asarray(np.where(fits, way == "ahead", (way == "step") | ((way == "halves") & halved)))
 
@@ -191,7 +192,7 @@ CONSTRAINTS = (
         "a consumer thread holds its fp32 accumulators, and of 8-bit products those of 64 rows again, twice if one "
         "product is computed ahead: at most "
         + ", ".join(f"{limit} with {groups}" for groups, limit in enumerate(MAX_ACCUMULATORS) if groups)
-        + f" warp groups a block ({MOST_PROMOTING} in fp8 for pingpong, for halves, and for more than 64 rows)",
+        + f" warp groups a block ({MOST_PROMOTING} in fp8 for pingpong, and for many rows)",
         ("schedule", "warp_groups", "tile_m", "tile_n", "promotion"),
         _registers_suffice,
     ),
