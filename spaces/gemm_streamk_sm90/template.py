@@ -78,10 +78,10 @@ def _registers_suffice(columns: Columns, problem: GemmProblem, device: Device) -
     size, groups = problem.element.bytes, sharing_groups(columns)
     needed = held(columns["tile_m"], columns["tile_n"], groups, columns["promotion"], size)
     most = np.array(MAX_ACCUMULATORS)[columns["warp_groups"]]
-    pieces = columns["tile_m"] // (MMA_ROWS * groups)
-    most_at_once = np.where(columns["promotion"] == "step", 2, 1)
-    fewer = (columns["schedule"] == "pingpong") | (pieces > most_at_once)
-    return np.asarray(needed <= np.where(fewer & (size == 1), np.minimum(most, MOST_PROMOTING), most))
+    pieces, ahead = columns["tile_m"] // (MMA_ROWS * groups), columns["promotion"] == "ahead"
+    fewer = (columns["schedule"] == "pingpong") | (pieces > np.where(ahead, 1, 2))
+    many = ahead & (pieces > 2)  # 256x56 by one warp group spills
+    return np.asarray((needed <= np.where(fewer & (size == 1), np.minimum(most, MOST_PROMOTING), most)) & ~many)
 
 
 def _promotion_is_of_use(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
