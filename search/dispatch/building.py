@@ -21,6 +21,7 @@ from tilescout.search.dispatch.plan import (
     choice_of,
     choose_kernels,
     next_size,
+    shortlist,
     stretches,
     unseen_size,
     worth_timing,
@@ -35,6 +36,8 @@ from tilescout.spaces.tiling import Integers
 _LOG = logging.getLogger(__name__)
 
 _FAR = 0.25  # a kernel that is expected to be so much behind the best at an m is not looked at there
+_GLANCED = 0.15  # the same of a glance, which is for those that may be kept
+_LISTED = 2  # kernels to glance at, for each that may be kept
 _FAILURES = 5  # of glances, after which there are no more
 _MOST = 10.0  # log of a regret at most: where a kernel was measured at no larger m, nothing bounds its time
 
@@ -159,12 +162,14 @@ def measure_dispatcher(
             break
         measure(first, _worth_exploring(grid, points, first) if points else list(range(len(kernels))), race=True)
     whole = _without(_times(grid, points), _failed(points))
-    choices = choose_kernels(whole, options.kernels, options.enough)
-    kept = _right(choices[-1].kernels, points)
-    _LOG.info("%d of %d kernels are kept, after %d sizes", len(kept), len(kernels), len(points))
+    listed = _right(shortlist(whole, _LISTED * options.kernels), points)
     until = math.inf if seconds is None else time.monotonic() + options.glancing * seconds
-    glances = _glanced(source, grid.take(kept), kept, points, options, until)
-    _LOG.info("%d sizes were glanced at", len(glances))
+    glances = _glanced(source, grid.take(listed), listed, points, options, until)
+    known = merged(_only(glances, listed), _only(points, listed))
+    choices = choose_kernels(_times(grid.take(listed), known), options.kernels, options.enough)
+    kept = tuple(listed[number] for number in choices[-1].kernels)
+    told = len(kept), len(kernels), len(points), len(glances)
+    _LOG.info("%d of %d kernels are kept, after %d sizes and glances at %d", *told)
 
     def planned() -> tuple[Times, list[Stretch], Integers]:
         return _planned(grid.take(kept), _only(points, kept), _only(glances, kept), options)
@@ -191,8 +196,8 @@ def measure_dispatcher(
                 proven.add((m, number))
                 measure(m, [number], race=True)
     kept = _right(kept, points)
-    known = _only(points, kept), _only(glances, kept)
-    made = _settled(kernels.take(kept), grid.take(kept), *known, choices, options)
+    only = _only(points, kept), _only(glances, kept)
+    made = _settled(kernels.take(kept), grid.take(kept), *only, choices, options)
     return replace(made, measured_by=measured_by, versions=dict(versions))
 
 
@@ -308,7 +313,7 @@ def _glanced(
         if time.monotonic() > until:
             break
         here = expected[:, m - 1]
-        near = here.min() + np.log1p(_FAR)
+        near = here.min() + np.log1p(_GLANCED)
         try:
             glance = source.glance(m, [kept[int(row)] for row in np.flatnonzero(here <= near)])
         except CannotMeasureError as error:

@@ -66,18 +66,32 @@ def choose_kernels(times: Times, count: int, enough: float) -> list[Kept]:
     enough
         No more kernels are taken once the worst regret is at most this, as a share.
     """
-    places = thinned(times.sizes)
-    regret = times.regret[:, places]
-    beside = np.minimum(regret[:-1], regret[-1])  # the library serves where a kernel would be slower
-    weights = np.full(len(places), 1 / len(places))
+    beside, sizes = _beside_library(times)
     found: list[Kept] = []
     for many in range(1, min(count, len(beside)) + 1):
-        chosen = choose_portfolio(beside**2, weights, many, _EXCHANGES).exchanged
+        chosen = choose_portfolio(beside**2, _even(beside), many, _EXCHANGES).exchanged
         left = np.minimum(beside[list(chosen)].min(axis=0), CAP)
-        found.append(Kept(chosen, Regrets.of(left, times.sizes[places])))
+        found.append(Kept(chosen, Regrets.of(left, sizes)))
         if found[-1].regret.worst <= enough:
             break
     return found
+
+
+def shortlist(times: Times, count: int) -> tuple[int, ...]:
+    """The kernels to look at more closely, at most `count`, chosen greedily as `choose_kernels` does."""
+    beside, _ = _beside_library(times)
+    return choose_portfolio(beside**2, _even(beside), min(count, len(beside))).picked
+
+
+def _beside_library(times: Times) -> tuple[Floats, Integers]:
+    """The regret of each kernel where the library serves whenever it is faster, at some sizes, and these sizes."""
+    places = thinned(times.sizes)
+    regret = times.regret[:, places]
+    return np.minimum(regret[:-1], regret[-1]), times.sizes[places]
+
+
+def _even(beside: Floats) -> Floats:
+    return np.full(beside.shape[1], 1 / beside.shape[1])
 
 
 def thinned(sizes: Integers) -> Integers:
