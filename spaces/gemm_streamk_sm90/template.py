@@ -79,7 +79,7 @@ def _registers_suffice(columns: Columns, problem: GemmProblem, device: Device) -
     needed = held(columns["tile_m"], columns["tile_n"], groups, columns["promotion"], size)
     most = np.array(MAX_ACCUMULATORS)[columns["warp_groups"]]
     pieces, ahead = columns["tile_m"] // (MMA_ROWS * groups), columns["promotion"] == "ahead"
-    fewer = (columns["schedule"] == "pingpong") | (pieces > np.where(ahead, 1, 2))
+    fewer = (columns["schedule"] == "pingpong") | (columns["promotion"] == "halves") | (pieces > np.where(ahead, 1, 2))
     many = ahead & (pieces > 2)  # 256x56 by one warp group spills
     return np.asarray((needed <= np.where(fewer & (size == 1), np.minimum(most, MOST_PROMOTING), most)) & ~many)
 
@@ -192,7 +192,7 @@ CONSTRAINTS = (
         "a consumer thread holds its fp32 accumulators, and of 8-bit products those of 64 rows again, twice if one "
         "product is computed ahead: at most "
         + ", ".join(f"{limit} with {groups}" for groups, limit in enumerate(MAX_ACCUMULATORS) if groups)
-        + f" warp groups a block ({MOST_PROMOTING} in fp8 for pingpong, and for many rows)",
+        + f" warp groups a block ({MOST_PROMOTING} in fp8 for pingpong, for halves, and for many rows)",
         ("schedule", "warp_groups", "tile_m", "tile_n", "promotion"),
         _registers_suffice,
     ),
