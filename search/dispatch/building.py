@@ -294,19 +294,19 @@ def _worth_exploring(grid: Grid, points: Mapping[int, Point], m: int) -> list[in
 def _glanced(
     source: Source,
     grid: Grid,
-    kept: Sequence[int],
+    numbers: Sequence[int],
     points: Mapping[int, Point],
     options: DispatchOptions,
     until: float,
 ) -> dict[int, Point]:
-    """Glances at the kernels that are kept, at m that were measured and at m between them, until some time.
+    """Glances at some kernels, at m that were measured and at m between them, until some time.
 
     Parameters
     ----------
-    grid
-        That of the kernels that are kept.
+    grid, numbers
+        The grid of these kernels, and their numbers.
     """
-    expected = _times(grid, _only(points, kept)).mean[:-1]
+    expected = _times(grid, _only(points, numbers)).mean[:-1]
     found: dict[int, Point] = {}
     failures = 0
     for m in dict.fromkeys([*spread(sorted(points)), *glanced_sizes(options.most_rows)]):
@@ -315,7 +315,7 @@ def _glanced(
         here = expected[:, m - 1]
         near = here.min() + np.log1p(_GLANCED)
         try:
-            glance = source.glance(m, [kept[int(row)] for row in np.flatnonzero(here <= near)])
+            glance = source.glance(m, [numbers[int(row)] for row in np.flatnonzero(here <= near)])
         except CannotMeasureError as error:
             _LOG.warning("no glance at %d rows: %s", m, one_line(error))
             failures += 1

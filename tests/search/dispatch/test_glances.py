@@ -1,0 +1,55 @@
+"""Where glances are cast, and how they are put together with what was measured."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilescout.search.dispatch.glances import glanced_sizes, merged
+from tilescout.search.dispatch.points import Point, Ratio
+
+
+def ratio(value: float) -> Ratio:
+    return Ratio(value, value, value)
+
+
+@given(st.integers(16, 20_000))
+def test_every_cell_of_eight_rows_and_then_of_sixty_four_gets_one_glance(most: int) -> None:
+    sizes = glanced_sizes(most)
+    assert len(set(sizes)) == len(sizes)
+    assert min(sizes) >= 1
+    assert max(sizes) <= most
+    fine = [m for m in sizes if m <= 2048]
+    assert {(m - 1) // 8 for m in fine} == set(range(-(-min(most, 2048) // 8)))
+    assert {(m - 1) // 64 for m in sizes} == set(range(-(-most // 64)))
+
+
+def test_any_first_part_of_them_is_spread_over_all() -> None:
+    sizes = glanced_sizes(16_384)
+    first = np.sort(sizes[: len(sizes) // 8])
+    assert np.diff(np.log(first[first > 64])).max() < 0.7
+
+
+def test_a_glance_is_corrected_by_what_was_measured_there_and_between_such_sizes() -> None:
+    glances = {m: Point(m, 100.0, {0: ratio(1.0), 1: ratio(1.1)}) for m in (100, 1000, 10_000)}
+    points = {
+        100: Point(100, 100.0, {0: ratio(1.02)}),
+        10_000: Point(10_000, 100.0, {0: ratio(0.98)}, failed={1: "wrong"}),
+    }
+    found = merged(glances, points)
+    assert found[100].ratios[0] == ratio(1.02)
+    assert found[100].ratios[1].value == pytest.approx(1.1 * 1.02)
+    assert found[1000].ratios[0].value == pytest.approx((1.02 * 0.98) ** 0.5)
+    assert found[10_000].ratios == {0: ratio(0.98)}  # what failed there has no time
+
+
+def test_without_a_size_that_has_both_glances_stand_as_they_are() -> None:
+    glance = Point(100, 100.0, {0: ratio(1.0)})
+    assert merged({100: glance}, {50: Point(50, 90.0, {0: ratio(0.9)})})[100] == glance
+
+
+def test_a_kernel_is_not_taken_to_be_further_off_than_a_tenth() -> None:
+    found = merged(
+        {9: Point(9, 1.0, {0: ratio(1.0)}), 10: Point(10, 1.0, {0: ratio(1.0)})}, {9: Point(9, 1.0, {0: ratio(3.0)})}
+    )
+    assert found[10].ratios[0].value == pytest.approx(np.exp(0.1))
