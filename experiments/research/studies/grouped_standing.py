@@ -1,0 +1,70 @@
+"""Where our grouped products stand beside their peers: a summary of what ``grouped peers`` recorded.
+
+    python -m tilescout.experiments.research grouped-standing peers.json more-peers.json --out standing.json
+
+The peers are what a user of others gets: `torch._grouped_mm`, Quack's kernel as its own autotuner chooses it and by
+default, cuBLAS expert by expert, and TorchInductor's Triton kernel where it was timed. Quack's fastest of our list,
+which nobody but a search of its space finds, stands beside them.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+import click
+
+from tilescout.experiments.research.records import Record
+from tilescout.experiments.research.runner import Run, study
+from tilescout.experiments.research.studies.grouped import QUACK, TRITON
+
+OURS, LISTED = "grouped_gemm_sm90 best", "quack_varlen best"
+DEFAULT = "grouped_gemm_sm90 default"
+PEERS = (QUACK, TRITON, "quack_varlen default", "cuBLAS by expert")
+
+
+def standing(problems: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Of each problem, our speed over the best peer's, and over the best of all; and their means.
+
+    Problems that Quack's own autotuner was not asked for are left out.
+    """
+    found: dict[str, Any] = {}
+    for text, record in problems.items():
+        speeds = {name: each["value"] for name, each in record["speedup_over_library"].items()}
+        if QUACK not in speeds:
+            continue
+        peers = {name: speeds[name] for name in PEERS if name in speeds} | {"torch._grouped_mm": 1.0}
+        best = max(peers, key=lambda name: peers[name])
+        found[text] = {
+            "ours": speeds[OURS],
+            "default": speeds[DEFAULT],
+            "listed": speeds[LISTED],
+            **{name: speeds[name] for name in PEERS if name in speeds},
+            "best_peer": best,
+            "over_peers": speeds[OURS] / peers[best],
+            "default_over_peers": speeds[DEFAULT] / peers[best],
+            "over_all": speeds[OURS] / max(peers[best], speeds[LISTED]),
+        }
+    names = ("ours", "default", "listed", QUACK, "over_peers", "default_over_peers", "over_all")
+    means = {name: geometric_mean([each[name] for each in found.values()]) for name in names}
+    return {"problems": found, "means": means, "slower": sum(each["ours"] < 1 for each in found.values())}
+
+
+def read(paths: Sequence[Path]) -> dict[str, Any]:
+    """The problems of several records."""
+    found: dict[str, Any] = {}
+    for path in paths:
+        found |= Record.read(path).result["problems"]
+    return found
+
+
+@study("what `grouped peers` recorded")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+def main(run: Run, paths: tuple[Path, ...]) -> None:
+    """Summarise PATHS."""
+    found = standing(read(paths))
+    run.keep(found)
+    for text, each in found["problems"].items():
+        shown = "  ".join(f"{name} {each[name]:.3f}" for name in (DEFAULT.split()[1], "listed", *PEERS) if name in each)
+        print(f"{text:<40} ours {each['ours']:.3f}  {shown}: {each['over_peers']:.3f} of {each['best_peer']}")
+    print({name: round(value, 4) for name, value in found["means"].items()}, "slower than torch:", found["slower"])
