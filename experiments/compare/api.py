@@ -92,7 +92,8 @@ def compare(
     cases = find_cases([Path(table) for table in tables] or shipped_tables(), problems)
     truths = {case: open_case(case)[0] for case in cases}
     runs = runs_of(contenders, cases, trials, seeds)
-    fixed = [contender.name for contender in contenders if contender.deterministic]
+    used = dict.fromkeys(case.table for case in cases)
+    fixed = {(each.name, table) for each in contenders for table in used if each.deterministic_on(Path(table))}
     played = list(dict.fromkeys(played_for(run, fixed) for run in runs))
     workers = processes or available_cores()
     with ExitStack() as stack:
@@ -100,7 +101,7 @@ def compare(
         check_comparison_files(folder)
         finished = stack.enter_context(FinishedRuns(folder / SEARCHES, resume, anew))
         for contender in contenders:
-            for table in dict.fromkeys(case.table for case in cases):
+            for table in used:
                 contender.prepare(Path(table), [case.problem for case in cases if case.table == table], workers)
         left = finished.left(played)
         on_begin(len(left))

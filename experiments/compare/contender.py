@@ -40,6 +40,10 @@ class Contender(ABC):
         """Whether the seed changes nothing, so that one search a problem is enough."""
         return False
 
+    def deterministic_on(self, table: Path) -> bool:
+        """The same for one table, on which there may be less to go by."""
+        return self.deterministic
+
     @property
     def packages(self) -> tuple[str, ...]:
         """The distributions whose versions decide what is searched, beside tilescout's own."""

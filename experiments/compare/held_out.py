@@ -16,6 +16,7 @@ from tilescout.experiments.compare.processes import each
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import card_of, samples_of
+from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.shapes import shape_groups
 from tilescout.spaces.texts import file_name
@@ -73,6 +74,14 @@ class HeldOutModels:
         """The problems that are of one shape with this one, itself included: it is judged without them."""
         labels = self.shapes()
         return tuple(other for other, label in labels.items() if label == labels[problem])
+
+    def can_learn(self) -> bool:
+        """Whether a model can learn from some of the problems for others: there are shapes, and the devices are known.
+
+        A table that was imported from another tuner often has one problem, or a device that nothing is known of.
+        """
+        known = all(_table(path).card.device in DEVICES for path in self.tables)
+        return known and len(set(self.shapes().values())) > 1
 
     def without(self, problems: Collection[str]) -> BlendModel:
         """The model that never saw these problems, named by their text: read if it is there, else trained and kept.

@@ -276,9 +276,9 @@ def runs_of(contenders: Sequence[Contender], cases: Sequence[Case], trials: int,
     ]
 
 
-def played_for(run: Run, deterministic: Collection[str]) -> Run:
-    """The search that stands for this one: of a deterministic contender, the one with the first seed."""
-    return replace(run, seed=0) if run.contender in deterministic else run
+def played_for(run: Run, deterministic: Collection[tuple[str, str]]) -> Run:
+    """The search that stands for this one: of a contender that is deterministic on its table, the one of seed 0."""
+    return replace(run, seed=0) if (run.contender, run.case.table) in deterministic else run
 
 
 @cache

@@ -1,6 +1,6 @@
 """A comparison's figures, from the searches that were run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -127,7 +127,7 @@ class Comparison:
     @property
     def warnings(self) -> list[str]:
         """The limits of the figures, a sentence each."""
-        found = []
+        found = [*self._unscored()]
         if self.shapes < ENOUGH_PROBLEMS:
             told = f"intervals over {self.shapes} problems of different shape"
             found.append(f"{told} hold less than they say: take {ENOUGH_PROBLEMS} or more")
@@ -149,6 +149,21 @@ class Comparison:
         if same:
             found.append(f"the searches of {', '.join(same)} are the same with every seed, and count as one a problem")
         return found
+
+    def _unscored(self) -> Iterator[str]:
+        """Which problems the scores are without."""
+        searched = list(dict.fromkeys(case for standing in self.standings for case in standing.by_case))
+
+        def unknown(name: str) -> list[str]:
+            scores = [standing.by_case for standing in self.standings]
+            return [c for c in searched if not any(np.isfinite(known[c][name]) for known in scores if c in known)]
+
+        nothing = unknown("score")
+        free = [case for case in unknown("score_gpu_seconds") if case not in nothing]
+        if nothing:
+            yield f"nothing can be gained on {', '.join(nothing)}: the scores are without"
+        if free and len(free) < len(searched):
+            yield f"the scores over GPU time are without {', '.join(free)}, whose costs were not recorded"
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as the command line writes it with ``--json``; what is infinite or unknown becomes null."""
@@ -215,7 +230,8 @@ def compare_traces(truths: Mapping[Case, Truth], traces: Sequence[Trace], trials
             for trace in good
         }
         for run, score in scored.items():
-            by_run.setdefault(name, {}).setdefault(run.case.label, {})[run.seed] = score.score
+            if np.isfinite(score.score):
+                by_run.setdefault(name, {}).setdefault(run.case.label, {})[run.seed] = score.score
         failed = tuple(f"{t.run.case.label}, seed {t.run.seed}: {t.error}" for t in own if t.error)
         standings.append(_standing(name, failed, good, same, scored, truths, labels, trials))
     standings.sort(key=lambda standing: -np.nan_to_num(standing.scores["score"][0], nan=-np.inf))
@@ -267,7 +283,7 @@ def _standing(
         failed=failed,
         deterministic=deterministic,
         scores={field: _with_interval(values, shapes, rng) for field, values in of_case.items()},
-        over_seeds={field: _ends(over_seeds(values, rng)) for field, values in of_case.items()},
+        over_seeds={field: _over_seeds(values, rng) for field, values in of_case.items()},
         within={
             f"{tolerance:.0%}": {
                 "share": float(np.mean([np.isfinite(run.trials_within[at]) for run in runs])),
@@ -316,8 +332,18 @@ def _means(groups: Sequence[Floats]) -> Floats:
 def _with_interval(
     groups: Sequence[Floats], shapes: Sequence[str], rng: np.random.Generator
 ) -> tuple[float, float, float]:
-    means = _means(groups)
-    return float(means.mean()), *_ends(over_problems(means, rng, shapes))
+    """The mean over the problems that have a score, with its interval; NaN if none has."""
+    scored = [at for at, group in enumerate(groups) if np.isfinite(group).all()]
+    if not scored:
+        return (float("nan"),) * 3
+    means = _means([groups[at] for at in scored])
+    return float(means.mean()), *_ends(over_problems(means, rng, [shapes[at] for at in scored]))
+
+
+def _over_seeds(groups: Sequence[Floats], rng: np.random.Generator) -> tuple[float, float]:
+    """The interval for other seeds on the problems that have a score; NaN if none has."""
+    scored = [group for group in groups if np.isfinite(group).all()]
+    return _ends(over_seeds(scored, rng)) if scored else (float("nan"),) * 2
 
 
 def _ends(interval: Interval) -> tuple[float, float]:

@@ -1,5 +1,6 @@
 """A sampler as a contender, in the loop that ``tilescout tune`` runs."""
 
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace
 
+_LOG = logging.getLogger("tilescout")
+
 WHOLE = Option("whole", 0, 0, 1, "1: go on also where the sampler finds that it is not worth it")
 DEFAULT = Option("default", 0, 0, 1, "1: try the default first, as `tilescout tune` does")
 _OURS = (WHOLE, DEFAULT)
@@ -33,7 +36,8 @@ _OURS = (WHOLE, DEFAULT)
 class SamplerContender(Contender):
     """A sampler that searches a replayed table, or live; unlike ``tilescout tune`` it does not begin with the default.
 
-    One that uses a cost model gets a model of the same table that was trained without the problems of this shape.
+    One that uses a cost model gets a model of the same table that was trained without the problems of this shape. Where
+    the table has nothing to learn from it searches without one, as ``tilescout tune`` does.
 
     Attributes
     ----------
@@ -48,6 +52,9 @@ class SamplerContender(Contender):
     def deterministic(self) -> bool:
         return self._kind is not None and self._kind.deterministic
 
+    def deterministic_on(self, table: Path) -> bool:
+        return self.deterministic and (not self._takes_model or held_out(table, self.models).can_learn())
+
     @property
     def packages(self) -> tuple[str, ...]:
         return ("optuna", "scikit-learn")
@@ -55,6 +62,9 @@ class SamplerContender(Contender):
     def prepare(self, table: Path, problems: Sequence[str], processes: int) -> None:
         if self._takes_model:
             models = held_out(table, self.models)
+            if not models.can_learn():
+                _LOG.warning(f"{self.name} searches without a cost model: {table} has nothing that one can learn from")
+                return
             models.train(list(dict.fromkeys(map(models.of_shape, problems))), processes)
 
     def check(self) -> None:
@@ -120,8 +130,10 @@ def held_out(table: Path, folder: Path) -> HeldOutModels:
 
 
 @lru_cache(maxsize=2)  # a process plays the searches of a problem one after the other
-def _model_without(table: Path, folder: Path, problem: str) -> CostModel:
+def _model_without(table: Path, folder: Path, problem: str) -> CostModel | None:
     models = held_out(table, folder)
+    if not models.can_learn():
+        return None
     return models.without(models.of_shape(problem))
 
 

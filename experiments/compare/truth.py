@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.search.tables.recorded_space import RecordedSpace
+from tilescout.search.tables.results import LIBRARY
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.problems import Problem
 
@@ -67,6 +68,8 @@ class Truth:
         row = table.row(recording.default, recording.problem)
         default_us = float("nan") if row is None else float(table.times_us[row])
         baseline = table.card.baselines[recording.problem]
+        # In place of a library, a table of another tuner has its median configuration.
+        library_us = float("nan") if table.card.library == LIBRARY else baseline.library_us
         best = float("nan") if baseline.library_best is None else baseline.library_best.ratio.value
         return cls(
             np.where(timed, times, worst),
@@ -74,8 +77,8 @@ class Truth:
             **costs,
             problem=recording.problem,
             default_us=default_us,
-            library_us=baseline.library_us,
-            library_best_us=baseline.library_us * best,
+            library_us=library_us,
+            library_best_us=library_us * best,
         )
 
     def __len__(self) -> int:

@@ -155,3 +155,29 @@ def test_the_tables_best_is_told_over_the_library_and_over_its_best_where_that_w
     told = Comparison(2, 3, ("t.parquet",), cases, [], [], 12).peers
     assert "2.000 times the speed of the library on 2 of 2 problems" in told
     assert "3.000 times the speed of the library's best on 1 of 2 problems" in told
+
+
+def test_odd_tables_of_other_tuners_are_compared_and_what_they_lack_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: RunCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lists = {
+        "one": [{"a": 1, "time": 1.0}],
+        "free": [{"a": a, "time": 1.0 + abs(a - 7)} for a in range(12)],
+        "dear": [{"a": a, "time": 1.0 + (a * 5) % 12, "compile_time": 9.0, "times": [1.0]} for a in range(12)],
+    }
+    tables = []
+    for name, rows in lists.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(rows))
+        tables += ["--table", f"{name}-t.parquet"]
+        run("tables", "import", f"{name}.json", tables[-1], "--kernel", name, "--problem", "64", "--device", "some GPU")
+    capsys.readouterr()
+    run("compare", *tables, "--samplers", "guided,random", "--trials", "6", "--seeds", "2", "--processes", "1",
+        "--json", "c.json")  # fmt: skip
+    printed = " ".join(capsys.readouterr().out.split())
+    result = json.loads(Path("c.json").read_text())
+    assert "nothing can be gained on one-t 64" in printed
+    assert "times the speed of the library" not in printed
+    for figures in result["contenders"].values():
+        assert figures["runs"] == 6  # without a model guided is not the same with every seed
+        assert np.isfinite(figures["score"]["mean"])
