@@ -26,9 +26,9 @@ from tilescout.spaces.inputs import open_regular
 from tilescout.spaces.outputs import check_replaceable
 
 FORMAT = 1
-MARGIN = 0.02
-"""The default runs in the library's place where it is expected to be so much faster, as a log: of 28 problems that were
-drawn anew, each left out, it then is on 7, and slower on none; where it always runs, on 7 by more than 5 %."""
+MARGIN = 0.03
+"""The default runs in the library's place where it is expected to be so much faster, as a log: of 56 problems in bf16
+that were drawn anew, each left out, it then runs on 11, and is slower by more than 5 % on none; always, on 15."""
 _LARGEST = 1_000_000  # bytes of the file, and of its arrays when they are unpacked
 _TILE = 128 * 128  # elements of a large tile: results that do not give each multiprocessor one are all alike
 _SMALLEST = 1 / 64

@@ -1,7 +1,8 @@
 """Fit what the default of `gemm_sm90` is expected to gain over the library, and judge it on problems that are left out.
 
     python -m tilescout.experiments.research default-gain experiments/results/defaults-2026-11-22/defaults.json \
-        experiments/results/defaults-2026-11-23/live.json --out gain.json
+        experiments/results/defaults-2026-11-23/live.json experiments/results/defaults-2026-11-23/live-again.json \
+        --out gain.json
 
 The first file is of the study `defaults`: the speeds, in chains, of defaults that were fitted without the problem. The
 others are of `default-live`: of the shipped default, in sandwiches, on problems that nothing was chosen on. A chain

@@ -41,6 +41,7 @@ SPACE, KEPT_OUT = "gemm_sm90", "out-of-sample"
 FP8 = "e4m3-bf16"
 ROUNDS = 12
 SLOW = 0.95
+_NARROWEST = 16
 
 
 def asked(seed: int, count: int, fp8: int) -> list[GemmProblem]:
@@ -59,10 +60,11 @@ def asked(seed: int, count: int, fp8: int) -> list[GemmProblem]:
     turns = [each for row in zip(*kinds.values(), strict=False) for each in row][:count]
     if not turns:
         raise ProblemError(f"all problems of seed {seed} are of the suite {KEPT_OUT}: draw by another seed")
-    first = len(turns) - fp8
-    return [
-        GemmProblem.parse(text if at < first else f"{text.partition(':')[0]}:{FP8}") for at, text in enumerate(turns)
-    ]
+    found = [GemmProblem.parse(text) for text in turns]
+    # The library computes no 8-bit product of fewer columns than fill 16 bytes.
+    wide = [each for each in found if each.n % _NARROWEST == 0]
+    chosen = wide[max(len(wide) - fp8, 0) :]
+    return [GemmProblem.parse(f"{each.m}x{each.n}x{each.k}:{FP8}") if each in chosen else each for each in found]
 
 
 def raced(
