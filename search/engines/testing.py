@@ -180,6 +180,20 @@ class EngineConformance:
             assert np.isfinite(ratios).all(), "a ratio is not finite"
             assert (ratios > 0).all(), "a ratio is not positive"
 
+    def test_a_glance_gives_ratios_or_is_refused(self) -> None:
+        """A glance has the library's time, and a ratio a round and task; an engine that has none says so."""
+        with self.engine() as engine:
+            tasks = self._tasks(engine, self.right)
+            glance = engine.glance(0, tasks, rounds=2, seed=0)
+            wait([glance], self.patience)
+            if (refused := glance.exception(0)) is not None:
+                assert isinstance(refused, CannotMeasureError), "a glance of what can't be glanced at is not refused"
+                return
+            library_us, ratios = self._settled(glance)
+            assert library_us > 0, "the library takes no time"
+            assert ratios.shape == (2, len(tasks)), f"ratios of shape {ratios.shape}"
+            assert (ratios > 0).all(), "a ratio is not positive"
+
     def test_an_evaluator_gets_every_outcome_once(self) -> None:
         """As many as the capacity are in flight, and each configuration comes back once with what became of it."""
         with self.engine() as engine, Evaluator(engine, self.problem) as evaluator:
