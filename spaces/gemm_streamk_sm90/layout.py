@@ -8,21 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from tilescout.spaces.gemm_sm90.layout import BARRIER_BYTES, EPILOGUE_STAGES, MMA_ROWS, GemmShape, accumulators
+from tilescout.spaces.gemm_sm90.layout import (
+    BARRIER_BYTES,
+    EPILOGUE_STAGES,
+    MAX_ACCUMULATORS,
+    MMA_ROWS,
+    GemmShape,
+    accumulators,
+    groups_per_tile,
+)
+from tilescout.spaces.gemm_sm90.template import MOST_PROMOTING
 from tilescout.spaces.gemm_streamk_sm90.partition import MOST_BLOCKS
 
 VECTOR = 4  # fp32 numbers that a thread moves at a time
 STRIP = 16  # columns of 64 rows of a tile, which a block of the second kernel adds up: the fewest that stmatrix takes
 STEP = 8  # columns: what the width of a matrix instruction is a multiple of
 
-# When the 8-bit products of a step along k are added: before others begin; while the next one of 64 rows is computed;
-# or while the next one of 64 rows and half of the columns is.
-PROMOTIONS = ("step", "ahead", "halves")
-
 
 @dataclass(frozen=True)
 class SharingShape(GemmShape):
-    """The compile-time parameters of one kernel: also how it promotes 8-bit products, one of `PROMOTIONS`."""
+    """The compile-time parameters of one kernel: also how it promotes products, see `promotion`."""
 
     promotion: str
 
@@ -78,8 +83,25 @@ def shared_memory(
     return BARRIER_BYTES + ring + EPILOGUE_STAGES * warp_groups * MMA_ROWS * unit_columns(tile_n) * result_bytes
 
 
+def promotion(tile_m: Any, tile_n: Any, warp_groups: Any, pingpong: Any, element_bytes: int) -> Any:
+    """When the 8-bit products of a step along k are added to the fp32 sums.
+
+    ``ahead``: while the next one of 64 rows is computed, where registers suffice for two. ``halves``: while the next
+    one of 64 rows and half of the columns is. ``step``: before the next one begins, as in ``gemm_sm90``. Of kernels
+    that were timed in two ways, the first of these was the faster on all but one (`experiments/results/promotion.md`).
+    """
+    groups = groups_per_tile(warp_groups, pingpong)
+    pieces, sums = tile_m // (MMA_ROWS * groups), accumulators(tile_m, tile_n, groups)
+    most = np.array(MAX_ACCUMULATORS)[warp_groups]
+    # 256x56 by one warp group spills ahead, and 128x192 by two and 64x208 by one do by halves.
+    fewer = np.minimum(most, MOST_PROMOTING)
+    ahead = (pieces <= 2) & (sums + tile_n <= np.where(pingpong | (pieces > 1), fewer, most))
+    halves = (pieces == 1) & (tile_n % (2 * STEP) == 0) & (sums + tile_n // 2 <= fewer)
+    return np.where(element_bytes > 1, "step", np.where(ahead, "ahead", np.where(halves, "halves", "step")))
+
+
 def held(tile_m: Any, tile_n: Any, groups: Any, promotion: Any, element_bytes: int) -> Any:
-    """Fp32 registers that a consumer thread needs for sums, and for the 8-bit products of 64 rows that it promotes."""
+    """Fp32 registers that a consumer thread needs for sums, and for the 8-bit products that it promotes."""
     products = (1 + 1 * (promotion == "ahead")) * (element_bytes == 1)  # those of halves are together as large as one
     return accumulators(tile_m, tile_n, groups) + products * tile_n // 2
 

@@ -24,10 +24,10 @@ from tilescout.spaces.gemm_sm90.template import legal as legal_of_a_cluster
 from tilescout.spaces.gemm_sm90.template import shape_of as whole_shape_of
 from tilescout.spaces.gemm_streamk_sm90.estimate import cycles, resting
 from tilescout.spaces.gemm_streamk_sm90.layout import (
-    PROMOTIONS,
     STEP,
     SharingShape,
     held,
+    promotion,
     shared_memory,
     stage_rows,
     workspace,
@@ -47,7 +47,6 @@ KNOBS = (
         "split", (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32), "parts of each tile along k, each for another cluster"
     ),
     Knob("stream_k", (0, 1), "whether all clusters share the last wave of tiles evenly"),
-    Knob("promotion", PROMOTIONS, "how the sums of 8-bit products are promoted to fp32"),
 )
 
 
@@ -74,28 +73,23 @@ def _work(columns: Columns, problem: GemmProblem) -> tuple[Any, Any, Any]:
     return problem.batch * along_m * along_n, ceil_div(problem.k, columns["tile_k"]), blocks
 
 
+def promotion_of(columns: Columns, problem: GemmProblem) -> Any:
+    """When each of some configurations adds 8-bit products, of shape [configurations]; see `promotion`."""
+    turns = columns["schedule"] == "pingpong"
+    tile = (columns["tile_m"], columns["tile_n"])
+    return promotion(*tile, columns["warp_groups"], turns, problem.element.bytes)
+
+
+def _held(columns: Columns, problem: GemmProblem) -> Any:
+    tile, groups = (columns["tile_m"], columns["tile_n"]), sharing_groups(columns)
+    return held(*tile, groups, promotion_of(columns, problem), problem.element.bytes)
+
+
 def _registers_suffice(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    size, groups = problem.element.bytes, sharing_groups(columns)
-    needed = held(columns["tile_m"], columns["tile_n"], groups, columns["promotion"], size)
     most = np.array(MAX_ACCUMULATORS)[columns["warp_groups"]]
-    pieces, ahead = columns["tile_m"] // (MMA_ROWS * groups), columns["promotion"] == "ahead"
-    fewer = (columns["schedule"] == "pingpong") | (columns["promotion"] == "halves") | (pieces > np.where(ahead, 1, 2))
-    many = ahead & (pieces > 2)  # 256x56 by one warp group spills
-    return np.asarray((needed <= np.where(fewer & (size == 1), np.minimum(most, MOST_PROMOTING), most)) & ~many)
-
-
-def _promotion_is_of_use(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    way = columns["promotion"]
-    if problem.element.bytes > 1:
-        return np.asarray(way == "step")
-    halved = (columns["tile_n"] % (2 * STEP) == 0) & (columns["tile_m"] == MMA_ROWS * sharing_groups(columns))
-    fits = _registers_suffice(_promoting(columns, "ahead"), problem, device)
-    return np.asarray(np.where(fits, way == "ahead", (way == "step") | ((way == "halves") & halved)))
-
-
-def _promoting(columns: Columns, way: str) -> Columns:
-    """The columns, with 8-bit products promoted one way."""
-    return {**columns, "promotion": np.full(len(columns["tile_m"]), way)}
+    many = columns["tile_m"] > 2 * MMA_ROWS * sharing_groups(columns)
+    fewer = ((columns["schedule"] == "pingpong") | many) & (problem.element.bytes == 1)
+    return np.asarray(_held(columns, problem) <= np.where(fewer, np.minimum(most, MOST_PROMOTING), most))
 
 
 def _fine_columns_are_k_major(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
@@ -189,11 +183,11 @@ CONSTRAINTS = (
     ),
     Constraint(
         "registers",
-        "a consumer thread holds its fp32 accumulators, and of 8-bit products those of 64 rows again, twice if one "
-        "product is computed ahead: at most "
+        "a consumer thread holds its fp32 accumulators, and of 8-bit products those of 64 rows again, twice if that "
+        "fits: at most "
         + ", ".join(f"{limit} with {groups}" for groups, limit in enumerate(MAX_ACCUMULATORS) if groups)
-        + f" warp groups a block ({MOST_PROMOTING} in fp8 for pingpong, for halves, and for many rows)",
-        ("schedule", "warp_groups", "tile_m", "tile_n", "promotion"),
+        + f" warp groups a block ({MOST_PROMOTING} in fp8 for pingpong and for many rows)",
+        ("schedule", "warp_groups", "tile_m", "tile_n"),
         _registers_suffice,
     ),
     Constraint(
@@ -201,12 +195,6 @@ CONSTRAINTS = (
         "the ring, the epilogue's tiles and the barriers must fit the shared memory of a block",
         ("warp_groups", "tile_m", "tile_n", "tile_k", "stages"),
         _shared_memory_suffices,
-    ),
-    Constraint(
-        "promotion",
-        "16-bit products need no promotion; of 8-bit ones, the next is computed ahead wherever registers suffice",
-        ("schedule", "warp_groups", "tile_m", "tile_n", "promotion"),
-        _promotion_is_of_use,
     ),
     Constraint(
         "fine",
@@ -265,7 +253,7 @@ _MARGIN = 0.05
 
 _REMEMBERED = 65_536  # problems whose default is remembered
 _PLAIN: dict[str, Any] = {"schedule": "cooperative", "swizzle": 1, "raster": "m"}  # where clusters take no turns
-_OF_A_TILE = {knob.name for knob in KNOBS} - {"split", "stream_k", "promotion", *_PLAIN}
+_OF_A_TILE = {knob.name for knob in KNOBS} - {"split", "stream_k", *_PLAIN}
 _KINDS = ("swap_ab", "tile_m", "tile_n", "split", "stream_k")
 _FIRST = 5  # of each way
 
@@ -321,13 +309,7 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
             split_k=columns["split"],
             split_in_cluster=False,
             shares_evenly=np.asarray(columns["stream_k"] == 1),
-            accumulators=held(
-                columns["tile_m"],
-                columns["tile_n"],
-                sharing_groups(columns),
-                columns["promotion"],
-                problem.element.bytes,
-            ),
+            accumulators=_held(columns, problem),
             shared_memory=_shared_bytes(columns, problem),
         )
 
@@ -337,9 +319,9 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
     def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
         from tilescout.spaces.gemm_streamk_sm90.build import build_object
 
-        shape = shape_of(configuration)
+        problem = GemmProblem.small(signature)
         split, stream_k = int(configuration["split"]), configuration["stream_k"] == 1
-        return build_object(shape, split, stream_k, GemmProblem.small(signature), path)
+        return build_object(shape_of(configuration, problem), split, stream_k, problem, path)
 
     @property
     def source_hash(self) -> str:
@@ -352,14 +334,14 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
 def _candidates(problem: GemmProblem, device: Device) -> Columns:
     """The default configurations of ``gemm_sm90``, each in its order or in the plain one, shared in every way."""
     given = gemm_sm90.TEMPLATE.portfolio(problem, device)
-    ways = [*((split, 0) for split in KNOBS[-3].values), (1, 1)]
+    ways = [*((split, 0) for split in KNOBS[-2].values), (1, 1)]
     each, plain = np.divmod(np.arange(len(given) * len(ways) * 2), 2)
     at, way = np.divmod(each, len(ways))
-    columns = {knob.name: np.array([one[knob.name] for one in given])[at] for knob in KNOBS[:-3]}
+    columns = {knob.name: np.array([one[knob.name] for one in given])[at] for knob in KNOBS[:-2]}
     for name, value in _PLAIN.items():
         columns[name] = np.where(plain, value, columns[name])
     columns["split"], columns["stream_k"] = np.array(ways)[way].T
-    return _promoted(columns, problem, device)
+    return columns
 
 
 def _estimated(problem: GemmProblem, device: Device) -> tuple[Columns, NDArray[np.float64]]:
@@ -371,7 +353,7 @@ def _estimated(problem: GemmProblem, device: Device) -> tuple[Columns, NDArray[n
 def estimated_cycles(columns: Columns, problem: GemmProblem, device: Device) -> NDArray[np.float64]:
     """Cycles that each of some configurations takes, about, of shape [configurations]."""
     pieces = columns["tile_m"] // (MMA_ROWS * sharing_groups(columns))
-    rests = resting(columns["promotion"], pieces) if problem.element.bytes == 1 else 0.0
+    rests = resting(promotion_of(columns, problem), pieces) if problem.element.bytes == 1 else 0.0
     return cycles(TEMPLATE.tiling(columns, problem), device, rests)
 
 
@@ -437,14 +419,7 @@ def _whole_tiles(problem: GemmProblem, device: Device) -> Columns:
     columns |= {name: np.full(count, value) for name, value in fixed.items()}
     columns["tile_k"] = np.full(count, 128 // problem.element.bytes)  # as much as the widest swizzle has
     columns["stages"] = _most_stages(columns, problem, device)
-    return _legal(_promoted(columns, problem, device), problem, device)
-
-
-def _promoted(columns: Columns, problem: GemmProblem, device: Device) -> Columns:
-    """The columns, with 8-bit products promoted ahead wherever registers suffice."""
-    ahead = _promoting(columns, "ahead")
-    fits = _registers_suffice(ahead, problem, device) & (problem.element.bytes == 1)
-    return {**ahead, "promotion": np.where(fits, "ahead", "step")}
+    return _legal(columns, problem, device)
 
 
 def _legal(columns: Columns, problem: GemmProblem, device: Device) -> Columns:
@@ -458,11 +433,11 @@ def _columns(configuration: Mapping[str, Value]) -> Columns:
     return {name: np.array([value]) for name, value in configuration.items()}
 
 
-def shape_of(configuration: Mapping[str, Value]) -> SharingShape:
+def shape_of(configuration: Mapping[str, Value], problem: GemmProblem) -> SharingShape:
     """The compile-time parameters that the kernel shares with that of ``gemm_sm90``, and its promotion."""
-    own = ("split", "stream_k", "promotion")
+    own = ("split", "stream_k")
     whole = whole_shape_of({"split_k": 1, **{name: configuration[name] for name in configuration if name not in own}})
-    return SharingShape(**asdict(whole), promotion=str(configuration["promotion"]))
+    return SharingShape(**asdict(whole), promotion=str(promotion_of(_columns(configuration), problem)[0]))
 
 
 TEMPLATE = GemmStreamKSm90Template()

@@ -14,6 +14,7 @@ from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_streamk_sm90.layout import most_clusters, slots, starts, unit_columns
 from tilescout.spaces.gemm_streamk_sm90.partition import Partition, divide, slot
+from tilescout.spaces.gemm_streamk_sm90.template import promotion_of
 from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.templates import find_template
 
@@ -91,16 +92,13 @@ def test_the_default_is_legal(problem: GemmProblem) -> None:
 def test_where_sharing_is_not_estimated_to_gain_the_default_is_that_of_the_kernel_of_whole_tiles(problem: str) -> None:
     parsed = TEMPLATE.parse(problem)
     whole = find_template("gemm_sm90").default(parsed, H200)
-    assert {**TEMPLATE.default(parsed, H200), "split_k": 1} == {
-        **whole, "split": 1, "stream_k": 0, "promotion": "step",
-    }  # fmt: skip
+    assert {**TEMPLATE.default(parsed, H200), "split_k": 1} == {**whole, "split": 1, "stream_k": 0}
 
 
 def configuration(**changes: Value) -> dict[str, Value]:
     base: dict[str, Value] = {
         "schedule": "cooperative", "warp_groups": 2, "swap_ab": 0, "tile_m": 128, "tile_n": 128, "tile_k": 64,
         "cluster_m": 1, "cluster_n": 1, "stages": 6, "swizzle": 1, "raster": "m", "split": 1, "stream_k": 0,
-        "promotion": "step",
     }  # fmt: skip
     return base | changes
 
@@ -123,13 +121,8 @@ def configuration(**changes: Value) -> dict[str, Value]:
         ("4224x2048x1024", {"stream_k": 1}, ["waves"]),  # 528 tiles: four full waves
         ("4097x1024x1024", {"swap_ab": 1}, ["swap"]),
         ("257x21504x3072", {"swap_ab": 1, "tile_m": 256, "tile_n": 88, "stages": 4}, []),
+        ("768x3072x12288:e4m3", {"tile_k": 128, "tile_m": 256, "warp_groups": 1, "stages": 4}, ["registers"]),
         ("264x21504x3072:bf16:mk", {"swap_ab": 1, "tile_m": 256, "tile_n": 88, "stages": 4}, ["fine"]),
-        ("257x21504x3072", {"promotion": "ahead"}, ["promotion"]),  # sums of 16-bit products are exact enough
-        ("768x3072x12288:e4m3", {"tile_k": 128, "promotion": "ahead"}, []),
-        ("768x3072x12288:e4m3", {"tile_k": 128}, ["promotion"]),  # two products fit the registers
-        ("768x3072x12288:e4m3", {"tile_k": 128, "tile_n": 144, "stages": 5, "promotion": "halves"}, []),
-        ("768x3072x12288:e4m3", {"tile_k": 128, "tile_n": 144, "stages": 5, "promotion": "step"}, []),
-        ("768x3072x12288:e4m3", {"tile_k": 128, "tile_n": 152, "stages": 5, "promotion": "halves"}, ["promotion"]),
     ],
 )
 def test_rules_say_where_a_way_to_share_is_of_use(problem: str, changes: dict[str, Value], broken: list[str]) -> None:
@@ -161,12 +154,27 @@ def test_the_units_of_a_tile_cover_its_columns(tile_n: int) -> None:
     assert covered == set(range(tile_n))
 
 
+@pytest.mark.parametrize(
+    ("tile", "dtype", "way"),
+    [
+        ({"tile_n": 128}, "e4m3", "ahead"),
+        ({"tile_n": 144}, "e4m3", "halves"),  # 72 sums and twice 72 products do not fit a thread's registers
+        ({"tile_n": 136}, "e4m3", "step"),  # and half of 136 columns is no multiple of 8
+        ({"tile_m": 256, "tile_n": 128}, "e4m3", "step"),
+        ({"tile_n": 128}, "bf16", "step"),
+    ],
+)
+def test_a_product_is_computed_ahead_where_registers_suffice(tile: dict[str, Value], dtype: str, way: str) -> None:
+    columns = {name: np.array([value]) for name, value in configuration(tile_k=128, **tile).items()}
+    assert promotion_of(columns, TEMPLATE.parse(f"768x3072x12288:{dtype}")).tolist() == [way]
+
+
 @pytest.mark.slow
 def test_every_way_to_share_compiles_without_spills(tmp_path: Path) -> None:
     wanted: list[tuple[str, dict[str, Value]]] = [
         ("bf16", {"schedule": "pingpong", "tile_m": 128, "tile_n": 192, "stages": 4, "stream_k": 1}),
         ("bf16-fp32:kn:alpha+bias+gelu", {"tile_m": 256, "tile_n": 176, "stages": 2, "split": 4, "swap_ab": 1}),
-        ("e4m3-bf16", {"tile_n": 56, "tile_k": 128, "split": 2, "swap_ab": 1, "promotion": "ahead"}),
+        ("e4m3-bf16", {"tile_n": 56, "tile_k": 128, "split": 2, "swap_ab": 1}),
     ]  # fmt: skip
     store, options = ArtifactStore(tmp_path), CompileOptions(processes=1, timeout=120)
     with CompilePool(TEMPLATE, "bf16", H200.arch, store, options) as pool:

@@ -44,8 +44,8 @@ from tilescout.search.tables.shipped import named_tables
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.gemm_streamk_sm90.layout import PROMOTIONS, STEP
-from tilescout.spaces.gemm_streamk_sm90.template import estimated_cycles
+from tilescout.spaces.gemm_streamk_sm90.layout import STEP
+from tilescout.spaces.gemm_streamk_sm90.template import estimated_cycles, promotion_of
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import KernelTemplate, find_template
 
@@ -79,9 +79,9 @@ def check(
     waiting = []
     for problem in map(GemmProblem.parse, EDGES):
         space = template.space(problem, DEVICE)
-        of = space.columns
+        of, ways = space.columns, promotion_of(space.columns, problem)
         kinds = [(of["split"] > 1) | (of["stream_k"] > 0), of["tile_n"] % (2 * STEP) > 0]
-        kinds += [of["promotion"] == way for way in PROMOTIONS[1:] if problem.element.bytes == 1]
+        kinds += [ways == way for way in np.unique(ways) if problem.element.bytes == 1]
         those = dict.fromkeys([template.default(problem, DEVICE)])
         for kind in map(np.flatnonzero, kinds):
             those |= dict.fromkeys(space[int(at)] for at in drawn.choice(kind, min(sample, len(kind)), replace=False))
