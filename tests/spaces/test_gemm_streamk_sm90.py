@@ -166,7 +166,7 @@ def test_the_units_of_a_tile_cover_its_columns(tile_n: int) -> None:
 )
 def test_a_product_is_computed_ahead_where_registers_suffice(tile: dict[str, Value], dtype: str, way: str) -> None:
     columns = {name: np.array([value]) for name, value in configuration(tile_k=128, **tile).items()}
-    assert promotion_of(columns, TEMPLATE.parse(f"768x3072x12288:{dtype}")).tolist() == [way]
+    assert promotion_of(columns, GemmProblem.parse(f"768x3072x12288:{dtype}")).tolist() == [way]
 
 
 @pytest.mark.slow
