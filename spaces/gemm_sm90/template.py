@@ -112,8 +112,8 @@ def _narrow_tiles_are_of_use(columns: Columns, problem: GemmProblem, device: Dev
 
 _REMEMBERED = 65_536  # problems whose default is remembered
 # With more rows of D, both orders of the operands fill the 64 rows of a tensor core instruction. Tiles of swapped ones
-# still follow m in finer steps up to 512 rows, which `gemm_streamk_sm90` has. Here the limit stays: tables, sweeps and
-# the portfolio's trees were made with it, and would hold legal kernels that nobody has measured.
+# still follow m in finer steps, which `gemm_streamk_sm90` has. Here the limit stays: tables, sweeps and the portfolio's
+# trees were made with it, and would hold legal kernels that nobody has measured.
 SKINNY = 128
 
 CONSTRAINTS = (
