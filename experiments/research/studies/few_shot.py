@@ -8,7 +8,9 @@ Each table is of one kernel family, and of each problem it has all of a stated s
 (`tilescout.costmodel.relatives`). A table of a kernel that has a shipped model of its own is refused, as is one with a
 problem that the relative's model has seen: then nothing would be left out.
 
-The first trial of every search is the table's default, as it is in `tilescout tune`. Samplers learn from it. Strategies
+With --model it is the model of another kernel that is named: so even the kernel that most tables hold is left out.
+The first trial of every search is the table's default, as it is in `tilescout tune`; --no-default leaves it out, where
+it was chosen on the table. Samplers learn from it. Strategies
 of other projects are played as they are, behind it. The option ``whole`` is on: no search stops by itself, but for each
 it is noted where it would have.
 
@@ -46,7 +48,7 @@ from tilescout.experiments.research.runner import TABLES, Run, study
 from tilescout.search.build.cores import available_cores
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
-from tilescout.search.samplers import make_sampler
+from tilescout.search.samplers import find_sampler, make_sampler, parse_sampler
 from tilescout.search.studies.ledger import distributions
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
@@ -93,21 +95,23 @@ class Search:
         return np.inf if self.within is None else float(self.within)
 
 
-def search(path: Path, name: str, strategy: str, seed: int, trials: int) -> Search:
-    """One search of the problem of this name on a table, the default first."""
+def search(
+    path: Path, name: str, strategy: str, seed: int, trials: int, model: Path | None = None, default: bool = True
+) -> Search:
+    """One search of the problem of this name on a table, the default first if asked for; `guided` may have a model."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     table = _read(path)
     problem = table.problem(name)
     engine = ReplayEngine(table, template_of(table))
     recording = engine.recording(problem)
     entropy = int(np.random.SeedSequence([seed, crc32(f"{table.card.sha256} {name}".encode())]).generate_state(1)[0])
-    default = recording.space.index(recording.default)
+    first = [recording.space.index(recording.default)] if default else []
     stopped = None
     if isinstance(parse_contender(strategy), SamplerContender):
-        tried, stopped = _sampled(engine, name, strategy, entropy, trials, default)
+        tried, stopped = _sampled(engine, name, strategy, entropy, trials, first, model)
     else:
         played = parse_contender(strategy).play(engine, problem, trials, entropy)
-        tried = [default, *(int(index) for index in played if index != default)][:trials]
+        tried = [*first, *(int(index) for index in played if index not in first)][:trials]
     truth = Truth.of(recording)
     regret = np.minimum.accumulate(truth.times_us[tried]) / truth.best_us - 1
     within = np.flatnonzero(regret <= TOLERANCE)
@@ -125,14 +129,16 @@ def search(path: Path, name: str, strategy: str, seed: int, trials: int) -> Sear
 
 
 def _sampled(
-    engine: ReplayEngine, name: str, strategy: str, seed: int, trials: int, default: int
+    engine: ReplayEngine, name: str, strategy: str, seed: int, trials: int, first: Sequence[int], model: Path | None
 ) -> tuple[list[int], int | None]:
     """The configurations that a sampler tries, and after how many it would have stopped."""
     problem = engine.table.problem(name)
     space = engine.recording(problem).space
-    sampler = make_sampler(strategy, space, seed)
+    uses_model = model is not None and find_sampler(parse_sampler(strategy)[0]).uses_model
+    sampler = make_sampler(strategy, space, seed, model=model) if uses_model else make_sampler(strategy, space, seed)
     about = optuna.create_study(sampler=sampler, direction="minimize")
-    about.enqueue_trial(dict(zip(distributions(space), map(int, space.codes[default]), strict=True)))
+    for index in first:
+        about.enqueue_trial(dict(zip(distributions(space), map(int, space.codes[index]), strict=True)))
     tried: list[int] = []
     stops: list[int] = []
     with Evaluator(engine, problem) as evaluator:
@@ -152,21 +158,24 @@ def _read(path: Path) -> Table:
     return Table.read(path)
 
 
-def check_left_out(table: Table) -> str:
-    """The name of the model that `guided` uses on a table of a kernel that none was trained on; empty without one.
+def check_left_out(table: Table, model: Path | None = None) -> str:
+    """The name of the model that `guided` uses on a table of a kernel that it was not trained on; empty without one.
 
     Raises
     ------
     ModelError
-        If a model of the kernel is shipped, or the relative's model has seen a problem of the table.
+        If the model is of the kernel, as one that is shipped is, or has seen a problem of the table.
     """
     space, device = table.card.space, table.card.device
-    if shipped_model(space, device) is not None:
+    if model is None and shipped_model(space, device) is not None:
         raise ModelError(f"{table.path}: a model of {space} on {device} is shipped, so that the kernel is not left out")
-    relative = relative_model(space, device)
+    relative = model or relative_model(space, device)
     if relative is None:
         return ""
-    known = set(load_model(relative)[1].problems) & set(map(str, table.problems))
+    card = load_model(relative)[1]
+    if card.space == space:
+        raise ModelError(f"{relative} is a model of {space} itself, so that the kernel is not left out")
+    known = set(card.problems) & set(map(str, table.problems))
     if known:
         raise ModelError(f"{table.path}: the model {relative.name} was trained on {min(known)}, so that it is known")
     return relative.name
@@ -283,6 +292,8 @@ class Asked:
     seeds: int
     trials: int
     processes: int | None
+    model: Path | None
+    default: bool
 
 
 @study(TABLES, again=True)
@@ -293,6 +304,10 @@ class Asked:
 @click.option("--seeds", default=5, show_default=True, help="Searches of a problem by each.")
 @click.option("--trials", default=AFTER[-1], show_default=True, help="Trials of a search.")
 @processes_option
+@click.option(
+    "--model", type=click.Path(path_type=Path), help="A model of another kernel, in place of the shipped one."
+)
+@click.option("--default/--no-default", default=True, show_default=True, help="Whether the first trial is the default.")
 @collected(Asked)
 def main(run: Run, asked: Asked) -> None:
     """Search the tables by each strategy, and print how soon each was good."""
@@ -305,9 +320,9 @@ def main(run: Run, asked: Asked) -> None:
     if not asked.tables:
         raise click.UsageError("name the tables of some families, or a file with --again")
     read = {path.absolute(): Table.read(path) for path in asked.tables}
-    models = held["models"] | {table.card.space: check_left_out(table) for table in read.values()}
+    models = held["models"] | {table.card.space: check_left_out(table, asked.model) for table in read.values()}
     jobs = [
-        (path, str(problem), strategy, seed, asked.trials)
+        (path, str(problem), strategy, seed, asked.trials, asked.model, asked.default)
         for path, table in read.items()
         for problem in table.problems
         for strategy in asked.strategies

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tilescout.costmodel.persistence import shipped_model
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.studies.few_shot import (
     Figures,
@@ -55,6 +56,18 @@ def test_a_kernel_that_has_a_model_is_not_left_out(table: Table) -> None:
     assert check_left_out(Table.read(RESULTS / "quack_sm90-h200.parquet")) == "gemm_sm90-h200.npz"
     with pytest.raises(ModelError, match="a model of gemm_sm90 on h200 is shipped"):
         check_left_out(largest_table(find_template("gemm_sm90")))
+    shipped = shipped_model("gemm_sm90", "h200")
+    with pytest.raises(ModelError, match="is a model of gemm_sm90 itself"):
+        check_left_out(largest_table(find_template("gemm_sm90")), shipped)
+    assert check_left_out(Table.read(RESULTS / "quack_sm90-h200.parquet"), shipped) == "gemm_sm90-h200.npz"
+
+
+def test_a_named_model_guides_and_the_default_may_be_left_out(table: Table) -> None:
+    path, name = RESULTS / "quack_sm90-h200.parquet", "8x640x384:bf16"
+    asked = search(path, name, "guided", 0, 5, shipped_model("gemm_sm90", "h200"), default=False)
+    usual = search(path, name, "guided", 0, 5)
+    assert asked.regret[-1] <= 0.05
+    assert asked.regret[0] < usual.regret[0]  # what the model expects to be fastest, not the default
 
 
 def test_half_of_the_searches_that_find_nothing_make_an_infinite_median() -> None:
