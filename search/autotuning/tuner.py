@@ -65,7 +65,7 @@ class TunerOptions:
     contest: ContestOptions = field(default_factory=ContestOptions)
     patience: float = 300.0
     idle: float = 30.0
-    side_by_side: bool = False
+    side_by_side: bool = True
 
 
 class Tuner:

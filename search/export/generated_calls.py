@@ -115,31 +115,43 @@ def bind_together(names: str, rows: int, index: int | None) -> Callable[..., Non
     """
     import torch
 
-    reinterpret = torch_hooks.REINTERPRET.find()
-    runs = [bind(name, rows, index) for name in names.split(SEPARATOR)]
-    families = [find_family(name) for name in names.split(SEPARATOR)]
-    sizes = [(1, rows, family.problem.n) for family in families]
-    strides = [(rows * family.problem.n, family.problem.n, 1) for family in families]
-    biased, places = [family.problem.bias for family in families], places_of(families, rows)
-    streams = [] if index is None else [torch.cuda.Stream(index) for _ in families[1:]]
+    reinterpret, decisions = torch_hooks.REINTERPRET.find(), names.split(SEPARATOR)
+    families, count = [find_family(name) for name in decisions], len(decisions)
+    starts, biased = places_of(families, rows), [family.problem.bias for family in families]
+    # Of each product: what runs it, where its B and its bias are among the operands, and where its result is.
+    calls = [
+        (
+            bind(name, rows, index),
+            at,
+            count + sum(biased[:at]) if biased[at] else 0,
+            (1, rows, family.problem.n),
+            (rows * family.problem.n, family.problem.n, 1),
+            starts[at],
+        )
+        for at, (name, family) in enumerate(zip(decisions, families, strict=True))
+    ]
+    streams = [] if index is None else [torch.cuda.Stream(index) for _ in calls[1:]]
+    is_capturing = torch.cuda.is_current_stream_capturing if streams else bool
+
+    def run_one(call: Any, a: "torch.Tensor", operands: "tuple[torch.Tensor, ...]", out: "torch.Tensor") -> None:
+        one, at, bias, size, stride, start = call
+        if bias:
+            one(a, operands[at], operands[bias], out=reinterpret(out, size, stride, start))
+        else:
+            one(a, operands[at], out=reinterpret(out, size, stride, start))
 
     def run(a: "torch.Tensor", *operands: "torch.Tensor", out: "torch.Tensor") -> None:
-        others = iter(operands[len(runs) :])
-        given = [
-            ((a, b, next(others)) if has else (a, b), reinterpret(out, size, stride, start))
-            for b, has, size, stride, start in zip(operands, biased, sizes, strides, places, strict=False)
-        ]
-        if not streams or not torch.cuda.is_current_stream_capturing():
-            for one, (inputs, result) in zip(runs, given, strict=True):
-                one(*inputs, out=result)
+        if not is_capturing():
+            for call in calls:
+                run_one(call, a, operands, out)
             return
         main, began = torch.cuda.current_stream(), torch.cuda.Event()
         began.record(main)
-        for stream, one, (inputs, result) in zip(streams, runs[1:], given[1:], strict=True):
+        for stream, call in zip(streams, calls[1:], strict=True):
             stream.wait_event(began)
             with torch.cuda.stream(stream):
-                one(*inputs, out=result)
-        runs[0](*given[0][0], out=given[0][1])
+                run_one(call, a, operands, out)
+        run_one(calls[0], a, operands, out)
         for stream in streams:
             main.wait_stream(stream)
 

@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     import torch
 
 CONTENDERS = ("default", "ours", "max-autotune")
-SIDE_BY_SIDE = "side-by-side"
-"""The contender that is ours with products that share A as branches of a graph."""
+ONE_BY_ONE = "one-by-one"
+"""The contender that is ours without products that share A as branches of a graph."""
 
 _MODES = {"max-autotune": "max-autotune-no-cudagraphs"}
 _ROUNDS = 30
@@ -203,9 +203,9 @@ def compiled_by(contender: str, module: "torch.nn.Module", asked: Asked) -> tupl
     import torch
 
     dynamic = asked.dynamic
-    if contender not in ("ours", SIDE_BY_SIDE):
+    if contender not in ("ours", ONE_BY_ONE):
         return torch.compile(module, mode=_MODES.get(contender), dynamic=dynamic), ""
-    options = TunerOptions(side_by_side=contender == SIDE_BY_SIDE)
+    options = TunerOptions(side_by_side=contender != ONE_BY_ONE)
     with autotune(asked.seconds, asked.store or STORE, options) as tuned:
         return torch.compile(module, dynamic=dynamic), tuned
 
@@ -334,7 +334,7 @@ def draw_steps(result: Mapping[str, Any], path: Path) -> None:
     figure = Figure(figsize=(10, 4.2), dpi=120, layout="constrained")
     token, ratio = figure.subplots(1, 2)
     for way, line in (("graph", "-"), ("called", "--")):
-        for name, colour in zip((*CONTENDERS, SIDE_BY_SIDE), ("#64748b", "#2563eb", "#d97706", "#059669"), strict=True):
+        for name, colour in zip((*CONTENDERS, ONE_BY_ONE), ("#64748b", "#2563eb", "#d97706", "#059669"), strict=True):
             found = {rows: ways[way][name] for rows, ways in sorted(steps.items()) if name in ways.get(way, {})}
             if not found:
                 continue
@@ -371,7 +371,7 @@ def draw_steps(result: Mapping[str, Any], path: Path) -> None:
 @click.option(
     "--contender",
     "contenders",
-    type=click.Choice([*CONTENDERS, SIDE_BY_SIDE]),
+    type=click.Choice([*CONTENDERS, ONE_BY_ONE]),
     multiple=True,
     default=CONTENDERS,
     help="Who is compared, in this order; default comes first. Repeatable.",

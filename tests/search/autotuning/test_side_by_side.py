@@ -1,7 +1,6 @@
 """Products that read the same activations become one call, and the model says and learns the same."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
@@ -45,7 +44,6 @@ def test_products_of_few_rows_that_share_an_input_are_one_call(
     calls: Callable[[Bundle], int],
 ) -> None:
     bundle, tuner, plain, reference = decide_for(("48x64x64", "65x64x64")), make_tuner(0.0), Attention(), Attention()
-    tuner.options = replace(tuner.options, side_by_side=True)
     x, before = torch.randn(shape, dtype=torch.bfloat16), calls(bundle)
     with in_force(TuningPass(tuner)):
         compiled = torch.compile(plain, dynamic=False)
