@@ -47,7 +47,12 @@ def standing(problems: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         }
     names = ("ours", "default", "listed", QUACK, "over_peers", "default_over_peers", "over_all")
     means = {name: geometric_mean([each[name] for each in found.values()]) for name in names}
-    return {"problems": found, "means": means, "slower": sum(each["ours"] < 1 for each in found.values())}
+    return {
+        "problems": found,
+        "means": means,
+        "slower": sum(each["ours"] < 1 for each in found.values()),
+        "timed": {name: sum(name in each for each in found.values()) for name in PEERS},
+    }
 
 
 def read(paths: Sequence[Path]) -> dict[str, Any]:
