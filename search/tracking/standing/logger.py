@@ -163,9 +163,8 @@ class StandingTracker:
         try:
             self._logger.ask("end", study=self._name, status="FAILED" if isinstance(error, Exception) else "KILLED")
         except StoreError as failure:
-            if error is None:
-                raise
-            error.add_note(str(failure))
+            if error is not None:  # else `finish` had all logged, or has said why not
+                error.add_note(str(failure))
 
 
 class StandingSuite:

@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from tilescout.search import Budget, SearchInterrupted, TuneResult, tune
+from tilescout.search.build.compilers import CompileOptions
+from tilescout.search.build.standby import can_stand_by
+from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.tracking import MlflowTracker
+from tilescout.search.tracking.standing.logger import StandingTracker
 from tilescout.search.tuning.progress import StudyProgress, why_ended
 
 
@@ -41,15 +45,24 @@ def test_the_bar_shows_the_best_what_comes_behind_the_trials_and_the_end(
     assert f"3/3 0:00:00 best {result.best_value:.2f} µs; all trials are done" in shown.getvalue()
 
 
-def test_ctrl_c_behind_the_search_hands_out_its_whole_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("tracker", "standby"),
+    [
+        (MlflowTracker, False),
+        pytest.param(StandingTracker, True, marks=pytest.mark.skipif(not can_stand_by(), reason="needs Linux")),
+    ],
+)
+def test_ctrl_c_behind_the_search_hands_out_its_whole_result(
+    tracker: type, standby: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(MlflowTracker, "finish", interrupted)
+    monkeypatch.setattr(tracker, "finish", interrupted)
     printed: list[TuneResult] = []
     with pytest.raises(SearchInterrupted) as caught:
         tune("gemm_sm90", "512x512x512:bf16", sampler="random", budget=3, device="replay", store=tmp_path,
-             on_result=printed.append)  # fmt: skip
+             on_result=printed.append, live=LiveOptions(CompileOptions(standby=standby)))  # fmt: skip
     assert caught.value.complete
     assert len(caught.value.result.trials) == 3
     assert len(printed) == 1
