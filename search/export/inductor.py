@@ -50,6 +50,7 @@ _SOURCES = (
     "generated_calls.py",
     "graph_nodes.py",
     "graph_rewrite.py",
+    "grouped/clearing.py",
     "grouped/dispatch.py",
     "grouped/kernels.py",
     "grouped/rewrite.py",

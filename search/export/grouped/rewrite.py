@@ -4,7 +4,8 @@ That is the form that the experts of transformers and torchtitan use: A [tokens,
 on the device that tell whose rows of A are whose. Other forms, of which gradients have some, stay as they are.
 
 Where SwiGLU stands behind the product, and nothing else reads the product, both may be one kernel. A bundle may decide
-both forms of a product: then that with SwiGLU goes first.
+both forms of a product: then that with SwiGLU goes first. Between the two transformers clears rows that are no
+expert's: they are cleared behind SwiGLU instead, and not at all where nothing reads them.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Choice
 from tilescout.search.export.epilogues import aten, decomposed, follow
 from tilescout.search.export.graph_nodes import Report, call, transposed, values
+from tilescout.search.export.grouped.clearing import Clearing, clearing_of, is_unread
 from tilescout.search.export.grouped.dispatch import GroupedDispatch, any_tokens, grouped_family
 from tilescout.search.export.grouped.kernels import name_of_grouped
 from tilescout.search.export.loaded_kernels import device_type
@@ -45,12 +47,15 @@ class GroupedProduct:
         The product; its tokens stand for any.
     tokens
         How many; None where that is known only when the graph runs.
+    clearing
+        The clearing among the nodes; None without one.
     """
 
     nodes: "Sequence[Node]"
     operands: "Sequence[Node]"
     problem: GroupedProblem
     tokens: int | None
+    clearing: Clearing | None = None
 
 
 def replace_grouped(graph: "Graph", bundle: Bundle, report: Report) -> None:
@@ -135,9 +140,11 @@ def with_swiglu(product: GroupedProduct) -> GroupedProduct | None:
     plain = product.problem
     if plain.n % 2:
         return None
-    dtype = product.nodes[-1].meta["val"].dtype
-    for pattern in _patterns(plain.n, dtype):
-        if (nodes := follow(pattern, product.nodes[-1])) is not None:
+    if (clearing := clearing_of(product.nodes[-1])) is not None:  # SwiGLU of zeros is zero
+        product = replace(product, nodes=(*product.nodes, clearing.node), clearing=clearing)
+    last = product.nodes[-1]
+    for pattern in _patterns(plain.n, last.meta["val"].dtype):
+        if (nodes := follow(pattern, last)) is not None:
             problem = any_tokens(GatedProblem(plain.experts, 1, plain.n, plain.k, plain.dtype))
             return replace(product, nodes=(*product.nodes, *nodes), problem=problem)
     return None
@@ -179,6 +186,10 @@ def _replace(graph: "Graph", product: GroupedProduct, decision: str) -> None:
     made.meta.pop("tensor_meta", None)
     # The strides that the operator's tag speaks of; without them Inductor is free to give any.
     made.meta["eager_input_vals"] = values(operands), {}
+    clearing, ends = product.clearing, product.operands[2]
+    if clearing is not None and not is_unread(clearing, ends, last):
+        with graph.inserting_before(last):
+            made = call(graph, aten().where.self, clearing.rows, clearing.zero, made)
     last.replace_all_uses_with(made)
     for node in reversed(product.nodes):
         graph.erase_node(node)

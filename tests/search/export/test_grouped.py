@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch._inductor.decomposition import select_decomp_table
+from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import silu
 
@@ -19,6 +21,7 @@ from tilescout.search.build.compilers import find_linker
 from tilescout.search.build.loading import runtime_libraries
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, read_bundle, write_bundle
 from tilescout.search.export.graph_nodes import Report
+from tilescout.search.export.graph_rewrite import replace_products
 from tilescout.search.export.grouped.dispatch import GroupedDispatch
 from tilescout.search.export.grouped.kernels import run_library
 from tilescout.search.export.grouped.rewrite import replace_grouped
@@ -29,7 +32,7 @@ from tilescout.spaces.errors import BundleError
 from tilescout.spaces.gated import GatedProblem, swiglu
 from tilescout.spaces.grouped import GroupedProblem
 
-EXPERTS, N, K = 4, 24, 16
+EXPERTS, N, K = 4, 48, 16
 PRODUCT = GroupedProblem(EXPERTS, 1, N, K)
 SOURCE = Path(__file__).parents[1] / "kernels" / "grouped_gemm.c"
 LIBRARY = "tilescout.search.export.grouped.kernels.run_library"
@@ -99,14 +102,14 @@ def test_a_served_number_of_tokens_runs_our_kernel(tuned: GraphPass, monkeypatch
     compiled(*given)
     monkeypatch.setattr(LIBRARY, refuse)
     torch.testing.assert_close(compiled(*given), expected)
-    assert tuned.report.replaced == {"4x20x24x16:bf16": 1}
+    assert tuned.report.replaced == {"4x20x48x16:bf16": 1}
 
 
 def test_other_numbers_of_tokens_and_other_products_stay_the_librarys(tuned: GraphPass) -> None:
     for given in (operands(35), operands(20, n=32)):
         torch.testing.assert_close(torch.compile(experts, dynamic=False)(*given), experts(*given))
     assert not tuned.report.replaced
-    assert (tuned.report.left, tuned.report.unknown) == ({"4x35x24x16:bf16": 1}, {"4x20x32x16:bf16": 1})
+    assert (tuned.report.left, tuned.report.unknown) == ({"4x35x48x16:bf16": 1}, {"4x20x32x16:bf16": 1})
 
 
 def test_one_graph_serves_every_number_of_tokens(tuned: GraphPass, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,12 +128,12 @@ def test_one_graph_serves_every_number_of_tokens(tuned: GraphPass, monkeypatch: 
     for tokens, wanted in zip(sizes, expected, strict=True):
         torch.testing.assert_close(compiled(*operands(tokens)), wanted)
     assert called == [35, 65]
-    assert tuned.report.replaced == {"4x*x24x16:bf16": 1}
+    assert tuned.report.replaced == {"4x*x48x16:bf16": 1}
 
 
 def test_what_our_kernels_can_not_take_goes_to_the_library(tuned: GraphPass) -> None:
     def plain(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
-        return torch.ops.tilescout.grouped_mm(a, b, ends, f"{tuned.bundle.digest}/4x*x24x16:bf16")
+        return torch.ops.tilescout.grouped_mm(a, b, ends, f"{tuned.bundle.digest}/4x*x48x16:bf16")
 
     a, b, ends = operands(20)
     expected = torch._grouped_mm(a, b.transpose(1, 2), offs=ends)
@@ -174,7 +177,7 @@ def test_swiglu_behind_a_product_is_our_kernels_however_it_is_written(
     with use(make(gated=(Range(1, 64, WITH_SWIGLU, True),)).path) as tuned:
         compiled = torch.compile(lambda *given: way(experts(*given)), dynamic=None if dynamic else False)
         compiled(*given)
-    assert tuned.report.replaced == {f"4x{'*' if dynamic else 20}x24x16:bf16:swiglu": 1}
+    assert tuned.report.replaced == {f"4x{'*' if dynamic else 20}x48x16:bf16:swiglu": 1}
     for tokens in (20, 64, 65) if dynamic else (20,):
         other = operands(tokens)
         expected = way(experts(*other))
@@ -202,7 +205,40 @@ def test_a_product_whose_swiglu_is_no_kernels_is_one_alone(
     replace_grouped(traced.graph, bundle, report)
     traced.recompile()
     torch.testing.assert_close(traced(*given), behind(experts(*given)), rtol=0.02, atol=0.02)
-    assert report.replaced == {"4x20x24x16:bf16": 1}
+    assert report.replaced == {"4x20x48x16:bf16": 1}
+
+
+def block(x: Tensor, b: Tensor, down: Tensor, chosen: Tensor, read: bool) -> Tensor:
+    """The experts as transformers writes them: rows of experts that are none come last, and are cleared."""
+    sorted_experts, order = torch.sort(chosen)
+    counts = torch.histc(sorted_experts.float(), bins=EXPERTS, min=0, max=EXPERTS - 1)
+    ends = torch.cumsum(counts, dim=0, dtype=torch.int32)
+    of_none = (sorted_experts >= EXPERTS).unsqueeze(-1)
+    hidden = halves(experts(x[order], b, ends).masked_fill(of_none, 0.0))
+    result = experts(hidden, down, ends).masked_fill(of_none, 0.0)
+    return result + hidden[:, :1] if read else result
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_rows_of_no_expert_are_cleared_behind_swiglu_where_anything_reads_them(
+    make: Callable[..., Bundle], monkeypatch: pytest.MonkeyPatch, read: bool
+) -> None:
+    torch._dynamo.reset()
+    cleared = list[int]()
+
+    def count(graph: Graph, *others: Any) -> None:
+        replace_products(graph, *others)
+        cleared.append(len(graph.find_nodes(op="call_function", target=torch.ops.aten.where.self)))
+
+    monkeypatch.setattr("tilescout.search.export.inductor.replace_products", count)
+    x, b, _ = operands(40)
+    down, chosen = torch.randn(EXPERTS, 8, N // 2, dtype=b.dtype), torch.arange(40) % (EXPERTS + 2)
+    with use(make(gated=(Range(1, 64, WITH_SWIGLU, True),)).path) as tuned:
+        result = torch.compile(block, dynamic=False)(x, b, down, chosen, read)
+    assert tuned.report.replaced == {"4x40x48x16:bf16:swiglu": 1}
+    assert cleared == [1 + read]
+    expected = block(x, b, down, chosen, read).float()
+    assert ((result.float() - expected).norm() / expected.norm()).item() < 2**-7
 
 
 def test_swiglu_stays_torchs_where_a_range_of_unknown_tokens_has_no_kernel(make: Callable[..., Bundle]) -> None:
@@ -212,7 +248,7 @@ def test_swiglu_stays_torchs_where_a_range_of_unknown_tokens_has_no_kernel(make:
     ranges = (Range(1, 30, WITH_SWIGLU, True), Range(31, 64))
     with use(make(gated=ranges).path) as tuned:
         torch.compile(lambda *given: swiglu(experts(*given), False))(*given)
-    assert tuned.report.replaced == {"4x*x24x16:bf16": 1}
+    assert tuned.report.replaced == {"4x*x48x16:bf16": 1}
 
 
 def test_offsets_that_are_none_do_no_harm(tuned: GraphPass) -> None:
@@ -241,7 +277,7 @@ def test_gradients_are_the_librarys(tuned: GraphPass) -> None:
     experts(*wanted, ends).float().square().sum().backward()
     ours = a.clone().requires_grad_(), b.clone().requires_grad_()
     torch.compile(experts, dynamic=False)(*ours, ends).float().square().sum().backward()
-    assert tuned.report.replaced == {"4x20x24x16:bf16": 1}
+    assert tuned.report.replaced == {"4x20x48x16:bf16": 1}
     for one, other in zip(ours, wanted, strict=True):
         torch.testing.assert_close(one.grad, other.grad)
 
@@ -250,14 +286,14 @@ def test_a_bundle_holds_the_ranges_and_is_refused_with_two_of_a_product(make: Ca
     bundle = make()
     assert read_bundle(bundle.path).grouped[0].ranges == RANGES
     assert bundle.used == [DIGEST]
-    with pytest.raises(BundleError, match="2 lists of ranges of 4x\\*x24x16:bf16"):
+    with pytest.raises(BundleError, match="2 lists of ranges of 4x\\*x48x16:bf16"):
         make(times=2)
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"problem": "4x9x24x16:bf16:balanced"}, "names tokens"),
+        ({"problem": "4x9x48x16:bf16:balanced"}, "names tokens"),
         ({"ranges": []}, "are none"),
         ({"ranges": [{"low": 9, "high": 3, "kernel": "", "proven": False}]}, "no range goes from 9"),
         ({"routings": ["often"]}, "malformed routing"),
