@@ -9,6 +9,7 @@ are passed over: nothing may be learned on those.
 """
 
 from collections.abc import Iterator
+from itertools import islice
 
 import click
 import numpy as np
@@ -17,10 +18,13 @@ from numpy.typing import NDArray
 from tilescout.experiments.commands.options import seed_option
 from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.studies.draw_problems import keep_suite, products
+from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.suite import Entry
+from tilescout.spaces.templates import complement_of, find_template
 
 PROBLEMS = 48
+DRAWN = 512  # sizes of the sequence, before those that are too large are passed over
 ROWS = (1, 16384)
 COLUMNS = (8, 131072)
 DEPTH = (256, 32768)
@@ -40,7 +44,7 @@ def drawn(seed: int, types: str = "bf16", most: int = PROBLEMS) -> Iterator[Entr
     from scipy.stats import qmc
 
     kept_out = {product[1:] for kind in ("dense", "vocabulary", "deep") for product in products(kind)}
-    points = qmc.Sobol(3, rng=np.random.default_rng(seed)).random_base2(9)
+    points = qmc.Sobol(3, rng=np.random.default_rng(seed)).random_base2(DRAWN.bit_length() - 1)
     granule = np.where(np.arange(len(points)) % 4 == 3, 16 // GemmProblem.parse(f"64x64x64:{types}").element.bytes, 64)
     m = np.rint(_log_scaled(points[:, 0], *ROWS)).astype(int)
     n, k = (
@@ -55,13 +59,22 @@ def drawn(seed: int, types: str = "bf16", most: int = PROBLEMS) -> Iterator[Entr
             yield Entry(f"{m[row]}x{n[row]}x{k[row]}:{types}", "spread")
 
 
+def _complemented(entries: Iterator[Entry], space: str | None) -> Iterator[Entry]:
+    """Those that are searched in the complement of a space, too, on an H200; all without a space."""
+    for entry in entries:
+        problem = GemmProblem.parse(entry.problem)
+        if space is None or complement_of(find_template(space), problem, find_device("h200")) is not None:
+            yield entry
+
+
 @study("nothing but a sequence of numbers", out_required=True)
 @click.option("--types", default="bf16", show_default=True, help="Of the products, as in `e4m3-bf16`.")
 @click.option("--problems", type=click.IntRange(min=1), default=PROBLEMS, show_default=True, help="How many.")
+@click.option("--beside", metavar="SPACE", help="Only those on which kernels of this one's complement may be faster.")
 @seed_option
-def main(run: Run, types: str, problems: int, seed: int) -> None:
+def main(run: Run, types: str, problems: int, beside: str | None, seed: int) -> None:
     """Write the suite of evenly spread problems."""
-    entries = list(drawn(seed, types, problems))
+    entries = list(islice(_complemented(drawn(seed, types, DRAWN), beside), problems))
     for entry in entries:
         click.echo(entry.problem)
     source = f"a Sobol sequence of seed {seed} in the logarithms of m, n and k; sizes of published models are left out"

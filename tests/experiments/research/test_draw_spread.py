@@ -6,7 +6,10 @@ from click.testing import CliRunner
 
 from tilescout.experiments.research.studies.draw_problems import products
 from tilescout.experiments.research.studies.draw_spread import MOST_BYTES, MOST_FLOP, PROBLEMS, drawn, main
+from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.suite import find_suite
+from tilescout.spaces.templates import complement_of, find_template
 
 SUITES = Path(__file__).resolve().parents[3] / "spaces" / "suites"
 
@@ -18,6 +21,17 @@ def test_the_shipped_suite_is_what_its_seed_draws(tmp_path: Path) -> None:
 
     assert done.exit_code == 0, done.output
     assert out.read_text() == (SUITES / "spread.toml").read_text()
+
+
+def test_only_problems_that_have_a_second_search_are_drawn_if_asked(tmp_path: Path) -> None:
+    out, template = tmp_path / "drawn.toml", find_template("gemm_sm90")
+
+    done = CliRunner().invoke(main, ["--out", str(out), "--beside", "gemm_sm90", "--problems", "3"])
+
+    assert done.exit_code == 0, done.output
+    found = [GemmProblem.parse(entry.problem) for entry in find_suite(str(out)).entries]
+    assert len(found) == 3
+    assert all(complement_of(template, problem, find_device("h200")) is not None for problem in found)
 
 
 def test_none_is_drawn_twice_or_too_large_or_of_a_published_model() -> None:

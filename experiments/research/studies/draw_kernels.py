@@ -1,0 +1,90 @@
+"""Draw the kernels that a table is to hold of a space which is too large to be measured completely.
+
+    python -m tilescout.experiments.research draw-kernels gemm_streamk_sm90 --suite own.toml --out kernels.json
+    tilescout collect gemm_streamk_sm90 --suite own.toml --also kernels.json --sample 500 --out table.parquet
+
+A search looks at fast kernels, so a cost model has to tell those apart, and a table of kernels that were drawn evenly
+holds few of them. Here a kernel is the likelier drawn the faster the shipped model expects it to be on the problems of
+the suite: by the Boltzmann distribution of its log time, to which every problem adds. The kernels that a search would
+try first of each problem are among them. A kernel that serves several problems is measured on all of them.
+"""
+
+import json
+
+import click
+import numpy as np
+
+from tilescout.costmodel.arrays import Floats
+from tilescout.experiments.commands.options import seed_option, space_argument, suite_problems
+from tilescout.experiments.research.runner import Run, study
+from tilescout.search.samplers.guided import GuidedSampler
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.errors import ModelError
+from tilescout.spaces.outputs import write_whole
+from tilescout.spaces.space import Indices, SearchSpace
+from tilescout.spaces.templates import find_template
+
+FIRST = 3
+"""Of each problem, so many that a model expects to be the fastest."""
+
+TEMPERATURES = (0.05, 0.4)
+"""Of the Boltzmann distributions, each of which half of the kernels are drawn by: those of the first are nearly all
+within a tenth of the fastest, and some of the second are slow."""
+
+
+def drawn(spaces: list[SearchSpace], expected: list[Floats], count: int, seed: int) -> Indices:
+    """Positions in the full grid of a number of kernels, without repeats.
+
+    Parameters
+    ----------
+    spaces
+        The space of each problem, of one template.
+    expected
+        The log times that are expected of it, each of shape [configurations].
+    count
+        How many kernels.
+    seed
+        Of the draw.
+    """
+    generator = np.random.default_rng(seed)
+    grids = [np.ravel_multi_index(tuple(space.codes.astype(np.int64).T), space.shape) for space in spaces]
+    positions, where = np.unique(np.concatenate(grids), return_inverse=True)
+    chosen = np.unique(
+        np.concatenate([grid[np.argsort(log)[:FIRST]] for grid, log in zip(grids, expected, strict=True)])
+    )
+    for number, temperature in enumerate(TEMPERATURES, start=1):
+        likely = [np.exp((log.min() - log) / temperature) for log in expected]
+        weights = np.bincount(where, np.concatenate([each / each.sum() for each in likely]))
+        # The largest of log(u) / w first is the order of drawing without replacement with weights w.
+        order = np.argsort(np.log(1 - generator.random(len(positions))) / weights)[::-1]
+        left = positions[order][~np.isin(positions[order], chosen)]
+        still = len(TEMPERATURES) - number + 1
+        chosen = np.concatenate([chosen, left[: max(0, count - len(chosen)) // still]])
+    return chosen
+
+
+@study("nothing but a cost model", out_required=True)
+@space_argument
+@click.option("--suite", required=True, help="Problems: NAME or FILE.toml.")
+@click.option("--count", default=500, show_default=True, type=click.IntRange(min=1), help="How many kernels.")
+@click.option("--device", "device_name", default="h200", show_default=True, help="The device.")
+@seed_option
+def main(run: Run, space: str, suite: str, count: int, device_name: str, seed: int) -> None:
+    """Write a list of kernels, as `tilescout collect --also` reads it."""
+    template, device = find_template(space), find_device(device_name)
+    spaces = [template.space(problem, device) for problem in suite_problems(template, suite, None)]
+    expected = []
+    for each in spaces:
+        prior = GuidedSampler(each).prior
+        if prior is None:
+            raise ModelError(f"no model speaks of {space} on {device_name}: its kernels can only be drawn evenly")
+        expected.append(prior.mean)
+    positions = drawn(spaces, expected, count, seed)
+    codes = np.stack(np.unravel_index(positions, spaces[0].shape), axis=1)
+    kernels = [{knob.name: knob.values[code] for knob, code in zip(template.knobs, row, strict=True)} for row in codes]
+    assert run.out is not None
+    write_whole(run.out, (json.dumps(kernels, indent=0) + "\n").encode())
+    legal = [int((each.find(codes) >= 0).sum()) for each in spaces]
+    print(f"{len(kernels)} kernels of {space}, {sum(legal)} rows on {len(spaces)} problems")
+    for each, rows in zip(spaces, legal, strict=True):
+        print(f"{each.problem!s:28} {rows:4} of {len(each)}")

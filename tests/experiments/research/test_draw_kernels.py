@@ -1,0 +1,44 @@
+"""Kernels for a table: as many as asked for, none twice, nearly all of those that are expected to be fast."""
+
+import numpy as np
+
+from tilescout.experiments.research.studies.draw_kernels import FIRST, drawn
+from tilescout.spaces.devices import find_device
+from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.templates import find_template
+
+COUNT = 40
+
+
+def spaces() -> list[SearchSpace]:
+    template = find_template("gemm_streamk_sm90")
+    sizes = ("6x24x31040", "2x232x14048", "460x64x256")
+    return [template.space(GemmProblem.parse(f"{size}:bf16"), find_device("h200")) for size in sizes]
+
+
+def test_kernels_that_are_expected_to_be_fast_are_drawn_and_each_problem_has_its_first() -> None:
+    given, generator = spaces(), np.random.default_rng(5)
+    expected = [generator.uniform(0, 3, len(each)) for each in given]
+
+    positions = drawn(given, expected, COUNT, seed=1)
+
+    assert len(np.unique(positions)) == len(positions) == COUNT
+    codes = np.stack(np.unravel_index(positions, given[0].shape), axis=1)
+    for space, log in zip(given, expected, strict=True):
+        found = space.find(codes)
+        held = found[found >= 0]
+        assert set(np.argsort(log)[:FIRST]) <= set(held)
+    excess = [
+        log[space.find(codes)[space.find(codes) >= 0]] - log.min() for space, log in zip(given, expected, strict=True)
+    ]
+    assert np.median(np.concatenate(excess)) < 0.75  # of all it is half of three
+
+
+def test_another_seed_draws_others() -> None:
+    given = spaces()
+    expected = [np.zeros(len(each)) for each in given]
+
+    first, again, other = (set(drawn(given, expected, COUNT, seed)) for seed in (1, 1, 2))
+
+    assert first == again != other
