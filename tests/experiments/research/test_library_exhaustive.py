@@ -30,6 +30,7 @@ from tilescout.experiments.research.backend_rows import (
     print_speeds,
     summarised,
 )
+from tilescout.experiments.research.duels import Verdict, duel, verdict
 from tilescout.experiments.research.kernels import LIVE_CHAINS
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.screening import Screen, Screened, screened
@@ -75,9 +76,28 @@ def test_all_algorithms_are_screened_and_a_search_is_compared_with_the_best(
     answer = one["answers"]["random"]
     assert answer["trials"] == 4
     assert answer["slower by"] >= 0
+    assert sum(json.loads(out.read_text())["result"]["verdicts"]["random"].values()) == 1
+    assert answer["duel"]["verdict"] in done.output or answer["duel"].get("is it")
     found = Screened.read(times / "16x48x40-bf16.npz")
     assert found.rows.shape == (one["legal"], len(KNOBS))
     assert (found.us > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("slower", "spread", "told"),
+    [(1.001, 0.02, Verdict.WITHIN), (1.03, 0.02, Verdict.MISSED), (1.0101, 0.05, Verdict.OPEN)],
+)
+def test_a_duel_tells_a_miss_from_noise_or_says_that_it_can_not(slower: float, spread: float, told: Verdict) -> None:
+    generator = np.random.default_rng(0)
+
+    def measure(racing: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
+        return np.exp(generator.normal(0, spread, (rounds, 2))) * [1.0, slower]
+
+    found, heats = duel(measure, 0, 1, 0)
+
+    assert found.low <= slower <= found.high
+    assert verdict(found, 0.01) is told
+    assert heats == 40 or found.high / found.value - 1 < 0.0031
 
 
 def test_a_suite_is_screened_the_heuristics_candidates_first_and_what_has_none_is_told(
