@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.costmodel.analytic import Constants
-from tilescout.costmodel.archive import read_arrays
 from tilescout.costmodel.blend import Blended, BlendModel
 from tilescout.costmodel.forest import CorrectedForest, ForestModel
 from tilescout.costmodel.ranking import Networks, RankingModel
 from tilescout.costmodel.trees import LEAF, Forest
 from tilescout.costmodel.uncertainty import Ensemble, Errors
+from tilescout.spaces.archive import read_arrays
 from tilescout.spaces.errors import MALFORMED, ModelError, one_line
 from tilescout.spaces.inputs import parse_json, read_regular
 from tilescout.spaces.outputs import check_replaceable, publish

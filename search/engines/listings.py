@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tilescout.costmodel.archive import read_arrays
+from tilescout.spaces.archive import read_arrays
 from tilescout.spaces.checksums import digest_of
 from tilescout.spaces.errors import MALFORMED
 from tilescout.spaces.inputs import parse_json, read_regular

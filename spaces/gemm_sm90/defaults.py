@@ -3,8 +3,6 @@
 The portfolio and the trees are data, `defaults.npz`, fitted to recorded tables. NumPy alone reads them.
 """
 
-import json
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import as_file, files
@@ -13,18 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from tilescout.spaces.archive import CardedArchive
 from tilescout.spaces.constraints import Columns
 from tilescout.spaces.devices import Device
-from tilescout.spaces.errors import SpaceError, one_line
+from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.gemm_sm90.layout import groups_per_tile, shared_memory
 from tilescout.spaces.gemm_sm90.ranking import FEATURES
-from tilescout.spaces.inputs import open_regular
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.oblivious import MOST_LEVELS, ObliviousTrees
-from tilescout.spaces.outputs import check_replaceable
 
 FORMAT = 1
-_LARGEST = 4_000_000  # bytes of the file, and of its arrays when they are unpacked
+_FILE = CardedArchive("defaults", 4_000_000)
 _FEWEST_STAGES = 2
 
 
@@ -89,7 +86,6 @@ def write_defaults(path: Path, defaults: Defaults, knobs: Sequence[Knob]) -> Non
     SpaceError
         If the file can't be written, or is something else.
     """
-    check_replaceable(path, "defaults", _has_card, SpaceError)
     card = {
         "format": FORMAT,
         "knobs": [knob.name for knob in knobs],
@@ -99,19 +95,7 @@ def write_defaults(path: Path, defaults: Defaults, knobs: Sequence[Knob]) -> Non
         "base": defaults.trees.base,
     }
     trees = {name: getattr(defaults.trees, name) for name in ("feature", "threshold", "leaf")}
-    try:
-        with path.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, card=np.array(json.dumps(card)), **trees)
-    except OSError as error:
-        raise SpaceError(f"can't write the defaults {path}: {error.strerror}") from error
-
-
-def _has_card(path: Path) -> bool:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return "card.npy" in archive.namelist()
-    except zipfile.BadZipFile:
-        return False
+    _FILE.write(path, card, trees)
 
 
 def read_defaults(path: Path, knobs: Sequence[Knob]) -> Defaults:
@@ -122,13 +106,8 @@ def read_defaults(path: Path, knobs: Sequence[Knob]) -> Defaults:
     SpaceError
         If it is missing, damaged, or made for other knobs or features.
     """
-    try:
-        with open_regular(path, _LARGEST) as file, zipfile.ZipFile(file) as archive:
-            if sum(entry.file_size for entry in archive.infolist()) > _LARGEST:
-                raise SpaceError(f"{path}: its arrays are larger than {_LARGEST / 1e6:g} MB")
-        with np.load(path, allow_pickle=False) as arrays:
-            card = json.loads(str(arrays["card"]))
-            trees = ObliviousTrees(arrays["feature"], arrays["threshold"], arrays["leaf"], float(card["base"]))
+    with _FILE.read(path) as (card, arrays):
+        trees = ObliviousTrees(arrays["feature"], arrays["threshold"], arrays["leaf"], float(card["base"]))
         known = (card["format"], tuple(card["features"]), tuple(card["knobs"]))
         if known != (FORMAT, FEATURES, tuple(knob.name for knob in knobs)):
             raise SpaceError(f"{path} was made for another format, other knobs or other features: make it anew")
@@ -136,8 +115,6 @@ def read_defaults(path: Path, knobs: Sequence[Knob]) -> Defaults:
             int(size): tuple(_checked(row, knobs) for row in rows) for size, rows in card["portfolios"].items()
         }
         _check(trees)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-        raise SpaceError(f"can't read {path} as defaults: {one_line(error)}") from error
     return Defaults(portfolios, trees, dict(card["source"]))
 
 

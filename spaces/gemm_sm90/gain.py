@@ -7,9 +7,7 @@ study `default-gain` to problems on which a default that had not seen them and t
 C. Rasmussen, C. Williams: Gaussian Processes for Machine Learning, 2006, chapter 2.
 """
 
-import json
 import math
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -19,17 +17,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tilescout.spaces.archive import CardedArchive
 from tilescout.spaces.devices import Device
-from tilescout.spaces.errors import SpaceError, one_line
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.inputs import open_regular
-from tilescout.spaces.outputs import check_replaceable
 
 FORMAT = 1
 MARGIN = 0.03
 """The default runs in the library's place where it is expected to be so much faster, as a log: of 56 problems in bf16
 that were drawn anew, each left out, it then runs on 11, and is slower by more than 5 % on none; always, on 15."""
-_LARGEST = 1_000_000  # bytes of the file, and of its arrays when they are unpacked
+_FILE = CardedArchive("gains", 1_000_000)
 _TILE = 128 * 128  # elements of a large tile: results that do not give each multiprocessor one are all alike
 _SMALLEST = 1 / 64
 _LENGTH = 3.0  # doublings of a size over which gains stay alike
@@ -90,23 +86,8 @@ def write_gains(path: Path, gains: Gains) -> None:
     SpaceError
         If the file can't be written, or is something else.
     """
-    check_replaceable(path, "gains", _has_card, SpaceError)
-    card = json.dumps({"format": FORMAT, "mean": gains.mean, "source": dict(gains.source)})
-    try:
-        with path.open("wb") as file:
-            np.savez_compressed(
-                file, allow_pickle=False, card=np.array(card), places=gains.places, weights=gains.weights
-            )
-    except OSError as error:
-        raise SpaceError(f"can't write the gains {path}: {error.strerror}") from error
-
-
-def _has_card(path: Path) -> bool:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return {"card.npy", "places.npy"} <= set(archive.namelist())
-    except zipfile.BadZipFile:
-        return False
+    card = {"format": FORMAT, "mean": gains.mean, "source": dict(gains.source)}
+    _FILE.write(path, card, {"places": gains.places, "weights": gains.weights})
 
 
 def read_gains(path: Path) -> Gains:
@@ -117,17 +98,10 @@ def read_gains(path: Path) -> Gains:
     SpaceError
         If it is missing or damaged.
     """
-    try:
-        with open_regular(path, _LARGEST) as file, zipfile.ZipFile(file) as archive:
-            if sum(entry.file_size for entry in archive.infolist()) > _LARGEST:
-                raise SpaceError(f"{path}: its arrays are larger than {_LARGEST / 1e6:g} MB")
-        with np.load(path, allow_pickle=False) as arrays:
-            card = json.loads(str(arrays["card"]))
-            found = Gains(arrays["places"], arrays["weights"], float(card["mean"]), dict(card["source"]))
+    with _FILE.read(path) as (card, arrays):
+        found = Gains(arrays["places"], arrays["weights"], float(card["mean"]), dict(card["source"]))
         sound = found.places.shape == (len(found.weights), _COORDINATES) and found.weights.ndim == 1
         numbers = all(each.dtype == np.float64 and np.isfinite(each).all() for each in (found.places, found.weights))
         if card["format"] != FORMAT or not (sound and numbers and math.isfinite(found.mean)):
             raise ValueError("its numbers are not sound")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-        raise SpaceError(f"can't read {path} as gains: {one_line(error)}") from error
     return found

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilescout.costmodel.archive import read_arrays
 from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.search.tables.table import Table, card_path
+from tilescout.spaces.archive import read_arrays
 from tilescout.spaces.errors import ModelError, TilescoutError
 from tilescout.spaces.inputs import parse_json, parse_toml
 
