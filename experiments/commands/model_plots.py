@@ -16,7 +16,7 @@ from tilescout.spaces.outputs import check_replaceable, is_matplotlib, write_who
 _SUFFIX = ".png"
 
 Drawn = Mapping[str, Sequence[tuple[Sample, Prediction]]]
-"""What was predicted, by the model and what was left out."""
+"""Samples and their predictions, by the name of the plot."""
 
 
 def check_plots(folder: Path) -> None:

@@ -30,7 +30,7 @@ from tilescout.spaces.processes import spawn_context
 _LOG = logging.getLogger(__name__)
 
 Task = Mapping[str, Any]
-"""What the function is given: a JSON object."""
+"""The argument of the function: a JSON object."""
 
 MESSAGE_BYTES = 1 << 16
 """Bytes of a message at most: a configuration takes some hundred."""

@@ -20,7 +20,7 @@ from tilescout.search.build.standby import ENDED, IDLE_SECONDS, REQUEST_BYTES, a
 from tilescout.spaces.processes import find_modules_in
 
 Do = Callable[[Connection, Mapping[str, Any]], None]
-"""What a session does: it talks over the connection, about what was requested."""
+"""The work of a session: it talks over the connection, about what was requested."""
 
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 _ASKED_SECONDS = 10.0  # a session that is asked for nothing in this time ends

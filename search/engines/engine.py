@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 _LOG = logging.getLogger(__name__)
 
 FEWEST = 16
-"""What every engine that measures takes at a time: a sampler that asks for no more tries the same on any machine."""
+"""Trials that every engine that measures takes at a time: a sampler that asks for no more tries the same everywhere."""
 
 
 @dataclass(frozen=True)

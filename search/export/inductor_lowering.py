@@ -14,6 +14,7 @@ do the calls of C++ code that TorchInductor generates (``cpp_wrapper``, AOTInduc
 """
 
 import warnings
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -27,8 +28,12 @@ from tilescout.spaces.errors import ExportError
 def register() -> bool:
     """Register the lowering, once; say whether this torch lets us."""
     _, operator = define()
+    return _registered(operator, _make_lowering)
+
+
+def _registered(operator: Any, make: Callable[[Any], Any]) -> bool:
     try:
-        torch_hooks.REGISTER_LOWERING.find()(operator, type_promotion_kind=None)(_make_lowering(operator))
+        torch_hooks.REGISTER_LOWERING.find()(operator, type_promotion_kind=None)(make(operator))
     except (ExportError, AttributeError, TypeError) as error:
         _warn(error)
         return False
@@ -108,13 +113,7 @@ def _make_lowering(operator: Any) -> Any:
 @cache
 def register_together() -> bool:
     """Register the lowering of several products of one A, once; say whether this torch lets us."""
-    operator = define_together()
-    try:
-        torch_hooks.REGISTER_LOWERING.find()(operator, type_promotion_kind=None)(_lowering_together(operator))
-    except (ExportError, AttributeError, TypeError) as error:
-        _warn(error)
-        return False
-    return True
+    return _registered(define_together(), _lowering_together)
 
 
 def _lowering_together(operator: Any) -> Any:

@@ -12,7 +12,7 @@ Python a call is 4.5 µs shorter (on an H200's host with torch 2.11; experiments
 ends of the groups [experts], with SwiGLU behind it where the decision is of such a product.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -77,16 +77,24 @@ def define() -> "tuple[torch.library.Library, torch._ops.OpOverload]":
     import torch
 
     library = torch.library.Library(NAMESPACE, "DEF")
-    # Kernels take exactly the strides that the decision was matched with. Inductor would otherwise be free to pad rows.
-    tags = (torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag)
     for name in ("gemm", "gemm_compiled"):
-        library.define(f"{name}(Tensor a, Tensor b, Tensor? alpha, Tensor? bias, str decision) -> Tensor", tags=tags)
-        for key in ("CPU", "CUDA"):
-            library.impl(name, _gemm, key)
-        torch.library.register_fake(f"{NAMESPACE}::{name}", _shape, lib=library)
+        _add(library, name, "Tensor a, Tensor b, Tensor? alpha, Tensor? bias, str decision", _gemm, _shape)
     torch.library.register_autograd(f"{NAMESPACE}::gemm", _backward, setup_context=_remember, lib=library)
     compiled: torch._ops.OpOverload = torch.ops.tilescout.gemm_compiled.default
     return library, compiled
+
+
+def _add(
+    library: "torch.library.Library", name: str, takes: str, run: Callable[..., Any], shape: Callable[..., Any]
+) -> None:
+    import torch
+
+    # Kernels take exactly the strides that the decision was matched with. Inductor would otherwise be free to pad rows.
+    tags = (torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag)
+    library.define(f"{name}({takes}) -> Tensor", tags=tags)
+    for key in ("CPU", "CUDA"):
+        library.impl(name, run, key)
+    torch.library.register_fake(f"{NAMESPACE}::{name}", shape, lib=library)
 
 
 def places_of(families: Sequence[Family], rows: int) -> list[int]:
@@ -121,11 +129,8 @@ def define_together() -> "torch._ops.OpOverload":
     import torch
 
     library, _ = define()
-    tags = (torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag)
-    library.define("gemms_compiled(Tensor a, Tensor[] bs, Tensor?[] biases, str decisions) -> Tensor", tags=tags)
-    for key in ("CPU", "CUDA"):
-        library.impl("gemms_compiled", _together, key)
-    torch.library.register_fake(f"{NAMESPACE}::gemms_compiled", _together_shape, lib=library)
+    takes = "Tensor a, Tensor[] bs, Tensor?[] biases, str decisions"
+    _add(library, "gemms_compiled", takes, _together, _together_shape)
     operator: torch._ops.OpOverload = torch.ops.tilescout.gemms_compiled.default
     return operator
 
@@ -145,10 +150,6 @@ def define_grouped() -> "torch._ops.OpOverload":
     import torch
 
     library, _ = define()
-    tags = (torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag)
-    library.define("grouped_mm(Tensor a, Tensor b, Tensor ends, str decision) -> Tensor", tags=tags)
-    for key in ("CPU", "CUDA"):
-        library.impl("grouped_mm", _grouped, key)
-    torch.library.register_fake(f"{NAMESPACE}::grouped_mm", _grouped_shape, lib=library)
+    _add(library, "grouped_mm", "Tensor a, Tensor b, Tensor ends, str decision", _grouped, _grouped_shape)
     operator: torch._ops.OpOverload = torch.ops.tilescout.grouped_mm.default
     return operator

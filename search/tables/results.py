@@ -45,7 +45,7 @@ OBJECTIVE_TEXT = (
     "relative to the median configuration, which counts as {scale:g}, and the smaller the better. "
 )
 RELATIVE = 100.0
-"""What stands for the time of the median configuration, where the objective is no time."""
+"""Stands for the time of the median configuration, where the objective is no time."""
 
 LIBRARY = "the median configuration"
 

@@ -31,7 +31,7 @@ STUDIES = View(
     ("problem", "sampler"),
 )
 TRIALS = View(("time_us", "speedup_over_library", "gpu_seconds"), (), "time_us", ascending=True)
-"""What MLflow's tables of studies and of trials show."""
+"""The columns of MLflow's tables of studies and of trials."""
 
 
 def milliseconds(seconds: float) -> int:

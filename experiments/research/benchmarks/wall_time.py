@@ -59,7 +59,7 @@ KERNELS = 16
 
 ALONE, STARTING, STANDING = "alone", "starting", "standing by"
 STATES = (("empty", ALONE), ("empty", STARTING), ("empty", STANDING), ("full", STANDING), ("portfolio", STANDING))
-"""What is in the store, and what stands by."""
+"""Pairs of the store's content and the processes that stand by."""
 
 KEPT = ("alone", "starting", "empty", "full", "portfolio")
 """The names of `STATES` on the command line."""

@@ -46,7 +46,7 @@ OPERATIONS: dict[str, Callable[[Floats, Floats], Floats]] = {
     "below": lambda left, right: (left < right).astype(np.float64),
     "to the": lambda left, right: left**right,
 }
-"""What stands between two operands; `above` and `below` give 1 where they hold."""
+"""The operators between two operands; `above` and `below` give 1 where they hold."""
 
 _TAKE = re.compile(rf"({'|'.join(TAKES)}|count) of (.*)")
 _OPERATION = re.compile(rf" ({'|'.join(OPERATIONS)}) ")

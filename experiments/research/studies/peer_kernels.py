@@ -137,7 +137,7 @@ def choose(space: str, kernels: Mapping[str, Sequence[Kernel]]) -> dict[str, lis
 
 
 Choices = dict[str, Configuration]
-"""What a package chooses for a problem: without a split of k and, where it would try some, with them."""
+"""The choices of a package for a problem: without a split of k and, where it would try some, with them."""
 
 
 def choices_of(

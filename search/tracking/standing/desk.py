@@ -28,7 +28,7 @@ _HEAVY = (
     *("matplotlib.backends.backend_agg", "mlflow.store.tracking.sqlalchemy_store", "optuna.importance._fanova"),
     *("mlflow.system_metrics.system_metrics_monitor", "sklearn.ensemble", "tilescout.search.tracking.tracker"),
 )
-"""What logging a study imports; none of it connects to anything yet."""
+"""Modules that logging a study imports; none of it connects to anything yet."""
 
 
 def ready_to_log() -> Do:
