@@ -78,19 +78,21 @@ class Referee:
     Parameters
     ----------
     engine
-        Compiles and measures, on its first GPU.
+        Compiles and measures.
     kernels
         What was asked of its compilers.
+    gpu
+        The number of its GPU among the engine's.
     """
 
-    def __init__(self, engine: Engine, kernels: Kernels) -> None:
-        self._engine, self._kernels = engine, kernels
+    def __init__(self, engine: Engine, kernels: Kernels, gpu: int = 0) -> None:
+        self._engine, self._kernels, self._gpu = engine, kernels, gpu
         self._lock = threading.Lock()
         self._fields: dict[str, tuple[SearchSpace, float]] = {}
 
     def survey(self, space: SearchSpace, default: Configuration) -> Field:
         """Measure all of a problem's part, and leave out what fails."""
-        library_us = self._engine.prepare(0, space.problem).result()
+        library_us = self._engine.prepare(self._gpu, space.problem).result()
         begun = time.monotonic()
         found, best = [], float("inf")
         for start in range(0, len(space), BATCH):
@@ -111,7 +113,7 @@ class Referee:
 
     def bucket(self, field: Field, problem: Problem, space: SearchSpace) -> Field:
         """The same configurations at another m, as far as they are legal there; nothing is measured."""
-        library_us = self._engine.prepare(0, problem).result()
+        library_us = self._engine.prepare(self._gpu, problem).result()
         places = space.find(field.space.codes)
         part = space.subset(places[places >= 0])
         self._fields[str(problem)] = (part, library_us)
@@ -131,17 +133,20 @@ class Referee:
             if isinstance(request, Trying):
                 result: Any = self._measured(tasks)[0]
             else:
-                result = self._engine.race(0, [t for t in tasks if t], request.rounds, request.pairs, request.seed)
-                result = result.result()
+                result = self._raced([task for task in tasks if task], request.rounds, request.pairs, request.seed)
             account.gpu_seconds += time.monotonic() - begun
         return result
 
     def race(self, field: Field, indices: Sequence[int], heats: int, rounds: int) -> NDArray[np.float64]:
         """Logarithms of ratios to the library of configurations, measured anew: of shape [heats, rounds, indices]."""
-        self._engine.prepare(0, field.space.problem).result()
+        self._engine.prepare(self._gpu, field.space.problem).result()
         tasks = [self._task(field.space[index], field.space.problem, field.library_us, None) for index in indices]
         racing = [task for task in tasks if task is not None]
-        return np.log(np.stack([self._engine.race(0, racing, rounds, 1, heat).result() for heat in range(heats)]))
+        return np.log(np.stack([self._raced(racing, rounds, 1, heat) for heat in range(heats)]))
+
+    def _raced(self, tasks: Sequence[Task], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
+        """Ratios to the library, of shape [rounds, tasks]."""
+        return self._engine.race(self._gpu, tasks, rounds, pairs, seed).result()
 
     def _task(
         self, configuration: Configuration, problem: Problem, library_us: float, incumbent: float | None
@@ -151,6 +156,6 @@ class Referee:
         return Task(configuration, built, problem, library_us, incumbent) if isinstance(built, Artifact) else None
 
     def _measured(self, tasks: Sequence[Task | None]) -> list[Measurement]:
-        done = iter(self._engine.measure(0, [task for task in tasks if task is not None]).result())
+        done = iter(self._engine.measure(self._gpu, [task for task in tasks if task is not None]).result())
         failure = Measurement.of_failure(CompileFailure("it did not compile", 0.0))
         return [failure if task is None else next(done) for task in tasks]

@@ -28,7 +28,7 @@ import hashlib
 import queue
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -43,11 +43,12 @@ from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import Finite, collected, store_option
 from tilescout.experiments.research.field.playing import BUCKETED, Play, Player, bucketed, check_tuner, searched_at
-from tilescout.experiments.research.field.referee import Account, Field, Referee
+from tilescout.experiments.research.field.referee import Account, Field, Kernels, Referee
 from tilescout.experiments.research.field.standings import Standing, agreement, standings
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, device_option, study
 from tilescout.search.build.cores import available_cores
+from tilescout.search.engines.engine import Engine
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.protocol import VERSION
 from tilescout.search.studies.folders import artifacts
@@ -142,6 +143,19 @@ def parts(template: KernelTemplate, names: Sequence[str], within: SubSpace, devi
     return found
 
 
+def bucket_space(template: KernelTemplate, name: str, plays: Sequence[Play], device: Device) -> SearchSpace | None:
+    """The space of a problem at the m at which FlashInfer measures; None if that is its own, or nobody asks."""
+    if all(play.tuner != BUCKETED for play in plays) or bucketed(name) == name:
+        return None
+    return template.space(template.parse(bucketed(name)), device)
+
+
+def kernels_of(engine: Engine, spaces: Iterable[SearchSpace]) -> Kernels:
+    """Have the configurations of parts of a space compiled, each once."""
+    wanted = {space[index]: space.problem.signature for space in spaces for index in range(len(space))}
+    return {one: engine.compile(one, signature) for one, signature in wanted.items()}
+
+
 def play_all(players: Sequence[Player], plays: Sequence[Play], referee: Referee, clock: Clock) -> list[dict[str, Any]]:
     """Have all searches played, a few at a time; what has not begun when the time is over is left out."""
     waiting: queue.SimpleQueue[Play] = queue.SimpleQueue()
@@ -189,16 +203,15 @@ def play_all(players: Sequence[Player], plays: Sequence[Play], referee: Referee,
     return sorted(found, key=lambda run: order[run["tuner"], run["number"]])
 
 
-def compete(
+def searched(
     field: Field,
     wide: SearchSpace | None,
     plays: Sequence[Play],
-    before: Sequence[dict[str, Any]],
     players: Sequence[Player],
     referee: Referee,
     clock: Clock,
-) -> dict[str, Any]:
-    """One problem: the searches, beside those of an earlier run, and the race of their answers; see the module."""
+) -> list[dict[str, Any]]:
+    """The searches of one problem; `wide` is its space at the m at which FlashInfer measures, None if nobody asks."""
     name = str(field.space.problem)
     elsewhere = [play for play in plays if searched_at(play.tuner, name) != name]
     sent = [field.sent()]
@@ -208,16 +221,16 @@ def compete(
         player.send(sent)
     # A problem is set up at a time: what is measured at another one is measured by itself.
     runs = play_all(players, elsewhere, referee, clock) if wide is not None else []
-    runs += play_all(players, [play for play in plays if play not in elsewhere], referee, clock)
-    runs = [*before, *runs]
+    return [*runs, *play_all(players, [play for play in plays if play not in elsewhere], referee, clock)]
+
+
+def raced(field: Field, answers: Sequence[int], referee: Referee) -> dict[str, Any]:
+    """The race of answers to a problem with its default and the fastest of its survey."""
     default = field.space.index(field.default)
-    answers = [run["answer"] for run in runs if run["answer"] is not None]
     fastest = np.argsort(np.where(np.isfinite(field.ratios), field.ratios, np.inf))[:FASTEST].tolist()
     racing = list(dict.fromkeys([default, *answers, *fastest]))
     logs = referee.race(field, racing, HEATS, ROUNDS)
     return {
-        **survey_record(field),
-        "runs": runs,
         "race": {str(index): logs[:, :, at].round(6).tolist() for at, index in enumerate(racing)},
         "configurations": {str(index): dict(field.space[index]) for index in racing},
     }
@@ -356,12 +369,7 @@ def main(run: Run, asked: Asked) -> None:
     with ExitStack() as stack:
         engine = stack.enter_context(LocalEngine(template, artifacts(asked.store), [asked.device]))
         wanted = parts(template, [name for name, plays in left.items() if plays], within, engine.device)
-        kernels = {}
-        for space in wanted.values():
-            for index in range(len(space)):
-                if (one := space[index]) not in kernels:
-                    kernels[one] = engine.compile(one, space.problem.signature)
-        referee = Referee(engine, kernels)
+        referee = Referee(engine, kernels_of(engine, wanted.values()))
         count = asked.processes or available_cores()
         players = [Player(template, engine.device, asked.tuners) for _ in range(count)]
         for player in players:
@@ -371,11 +379,11 @@ def main(run: Run, asked: Asked) -> None:
             if clock.left < 2 * RESERVED:
                 break
             field = referee.survey(space, template.default_in(space))
-            wide = None
-            if any(play.tuner == BUCKETED for play in left[name]) and bucketed(name) != name:
-                wide = template.space(template.parse(bucketed(name)), engine.device)
+            wide = bucket_space(template, name, left[name], engine.device)
             before = runs_in(done.get(name, {}), field.space)
-            found = compete(field, wide, left[name], before, players, referee, clock)
+            runs = [*before, *searched(field, wide, left[name], players, referee, clock)]
+            answers = [each["answer"] for each in runs if each["answer"] is not None]
+            found = {**survey_record(field), "runs": runs, **raced(field, answers, referee)}
             if name in done:
                 earlier[name] = {"card": done[name]["card"], "survey": done[name]["survey"]}
             done[name] = {"card": card(), **found}

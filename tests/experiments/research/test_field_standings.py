@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tilescout.experiments.research.field.standings import agreement, standings
+from tilescout.experiments.research.studies import ranks
 
 RNG = np.random.default_rng(0)
 
@@ -37,6 +38,23 @@ def test_figures_are_those_of_the_race() -> None:
 def test_an_answer_that_is_as_fast_as_the_default_is_not_slower_by_chance() -> None:
     told = [standings({"p": record({0: 1.0, 1: 1.0}, [("same", 1)], 0)})["same"] for _ in range(20)]
     assert sum(one.slower_than_default for one in told) <= 2
+
+
+def test_ranks_agree_where_they_chose_one_kernel_and_wait_for_the_slowest() -> None:
+    times = {0: 1.0, 1: 1.02, 2: 1.005}
+    chosen = [("same", 0), ("near", 0), ("far", 0)], [("same", 0), ("near", 2), ("far", 1)]
+    told = [record(times, [*own], 0) for own in chosen]
+    for rank in told:
+        for run in rank["runs"]:
+            run["number"] = 0
+    found = ranks.standings({"p": {"ranks": told, "default": 0}})
+    assert list(found) == ["same", "near", "far"]
+    assert [(one.same, one.apart) for one in found.values()] == [(1, 0), (0, 0), (0, 1)]
+    assert found["same"].regret == 0
+    assert found["far"].regret == pytest.approx(0.02, abs=1e-3)
+    told = [{**rank, "runs": rank["runs"][2:]} for rank in told]
+    del told[1]["race"]["0"], told[0]["race"]["1"]  # what each chose fails on the other GPU
+    assert ranks.standings({"p": {"ranks": told, "default": 2}})["far"].apart == 1
 
 
 def test_gpus_that_rank_alike_agree() -> None:

@@ -199,3 +199,26 @@ def test_tuners_compete_live_on_the_same_kernels_and_others_join_them(
     shown = capsys.readouterr().out
     assert "tune.random" in shown
     assert "slower than the default" in shown
+
+
+def test_ranks_that_tune_side_by_side_are_compared_by_the_races_of_all(
+    study: Callable[..., None], plain_gemm: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    within, out = tmp_path / "within.toml", tmp_path / "ranks.json"
+    within.write_text('about = "the right ones, and one that is wrong"\n[[part]]\nfault = ["corner", "nothing"]\n')
+    study(
+        *("ranks", "--space", "plain_gemm", "--problem", str(PROBLEM), "--within", str(within)),
+        *("--device", "cpu", "--device", "cpu", "--tuner", "default", "--tuner", "random", "--trials", "2"),
+        *("--processes", "1", "--seconds", "100", "--store", str(tmp_path), "--out", str(out)),
+    )
+    record = Record.read(out).result["problems"][str(PROBLEM)]
+    assert len(record["ranks"]) == 2
+    answers = {run["answer"] for rank in record["ranks"] for run in rank["runs"]}
+    for rank in record["ranks"]:
+        assert {run["tuner"]: bool(run["error"]) for run in rank["runs"]} == {"default": False, "random": False}
+        assert answers <= {int(index) for index in rank["race"]}
+        assert {each["fault"] for each in rank["configurations"].values()} == {"nothing"}
+        assert rank["runs"][0]["answer"] == record["default"]
+    capsys.readouterr()
+    study("ranks", "--again", str(out))
+    assert "regret of the slowest rank" in capsys.readouterr().out
