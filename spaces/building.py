@@ -1,5 +1,6 @@
 """Compile a CuteDSL entry point to an object file, with no GPU: what the `build` of a template calls."""
 
+import struct
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -93,3 +94,18 @@ def compile_object(entry: Callable[..., None], arguments: Sequence[Any], path: P
         return compiled
     except Exception as error:  # CuteDSL raises many types, without a common base
         raise BuildError(described(error)) from error
+
+
+def check_shared_memory(path: Path, needed: int) -> None:
+    """Refuse an object file whose kernel asks for another number of bytes of shared memory than was computed.
+
+    The launch code stores the size as an immediate operand. That it is there proves the arithmetic that the rules of a
+    space rest on against what the compiler laid out.
+
+    Raises
+    ------
+    BuildError
+        If it is not there.
+    """
+    if struct.pack("<I", needed) not in path.read_bytes():
+        raise BuildError(f"the kernel does not ask for the {needed} bytes of shared memory that were computed")

@@ -80,10 +80,13 @@ def module_of(path: Path) -> str:
 
 
 def is_kernel_source(path: Path) -> bool:
-    """Whether this is written in CuteDSL: it is then imported where a kernel is compiled, and nowhere else."""
+    """Whether this is CuteDSL, or builds its folder's kernel: imported where one is compiled, and nowhere else."""
     statements: list[ast.stmt] = [node for node in tree_of(path).body if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = {name.partition(".")[0] for name, _ in imports_of(ast.Module(statements, []))}
-    return path.parent.parent == ROOT / "spaces" and "cutlass" in names
+    names = [name for name, _ in imports_of(ast.Module(statements, []))]
+    written = ("cutlass", f"tilescout.spaces.{path.parent.name}.kernel")
+    return path.parent.parent == ROOT / "spaces" and any(
+        f"{name}.".startswith(f"{each}.") for name in names for each in written
+    )
 
 
 def unpickles(node: ast.AST) -> TypeGuard[ast.expr | ast.keyword]:

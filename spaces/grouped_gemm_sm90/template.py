@@ -133,7 +133,7 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
     sources: tuple[str, ...] = ("build.py", "epilogue.py", "groups.py", "kernel.py", "layout.py")
     workload = "tilescout.spaces.grouped:Grouped"
     archs = ("sm_90a",)
-    knobs = KNOBS
+    knobs: tuple[Knob, ...] = KNOBS
     constraints: tuple[Constraint[GroupedProblem], ...] = CONSTRAINTS
     careful = True
     pairs = "tilescout.spaces.grouped_pair_sm90:TEMPLATE"
@@ -171,8 +171,13 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
 
     def first_in(self, space: SearchSpace[GroupedProblem]) -> Sequence[int]:
         """Return those that were the fastest of a list, or near it, on some of the same 12 problems."""
-        problem, device = space.problem, space.device
-        known = (
+        default = self.default(space.problem, space.device)
+        known = self.known(space.problem, space.device)
+        return [space.index(each) for each in known if each in space and each != default]
+
+    def known(self, problem: GroupedProblem, device: Device) -> Sequence[Configuration]:
+        """Return the configurations that `first_in` has, legal or not."""
+        return (
             _like(problem, device, tile=(128, 192, 64), schedule="pingpong", swizzle=4, raster="n"),
             _like(problem, device, tile=(128, 192, 64), schedule="pingpong", swizzle=8, order="mixed"),
             _like(problem, device, tile=(128, 192, 64), swizzle=4, raster="n"),
@@ -183,8 +188,6 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
             _like(problem, device, tile=(256, 128, 64), swap_ab=1),
             _like(problem, device, tile=(128, 128, 64), schedule="pingpong", cluster_m=2),
         )
-        default = self.default(problem, device)
-        return [space.index(each) for each in known if each in space and each != default]
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         return math.prod(int(configuration[name]) for name in ("cluster_m", "cluster_n"))

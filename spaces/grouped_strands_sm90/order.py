@@ -1,0 +1,19 @@
+"""Which unit of work comes when: the list of units is cut into strands, from which blocks take in turn."""
+
+from typing import Any
+
+
+def unit_at(turn: Any, count: Any, strands: int, least: Any = min) -> Any:
+    """The unit of work whose turn it is: strand after strand gives its next one.
+
+    Parameters
+    ----------
+    turn, count
+        How many units came before, and how many there are.
+    strands
+        Parts of the list. They are of the same length, but that the first may have a unit more.
+    least
+        The smaller of two of these numbers; CuteDSL has one of its own.
+    """
+    strand, before = turn % strands, turn // strands
+    return strand * (count // strands) + least(strand, count % strands) + before
