@@ -19,8 +19,8 @@ race of their own behind it, which tells what `tune cublaslt` left:
 
 What this torch or host lacks is said. Beside the speed stands what finding each took: seconds from asking to knowing,
 seconds of one core that compiled, and seconds of benchmarking. Kernels are compiled into an empty store. One compiled
-kernel of Quack's, the operators' and ours serves all sizes, so that on the second problem of a signature their seconds
-are those of benchmarking. The processes that compile and measure are started before the first problem.
+kernel of Quack's, the operators', CUTLASS's and ours serves all sizes, so that on the second problem of a signature
+their seconds are those of benchmarking. The processes that compile and measure are started before the first problem.
 
 With --before, the problems of earlier files are kept as they are and not run again, so that several runs make one file;
 it says which run each problem is of. Where nothing is left to run, no GPU is needed.
@@ -96,13 +96,20 @@ PROBLEMS = (
     *("512x1024x4096:bf16:bias+gelu", "1024x4096x4096:e4m3-bf16"),
 )
 INDUCTOR = {"Triton": "TRITON", "CUTLASS": "CUTLASS", "CuteDSL": "CUTEDSL", "NVGEMM": "NVGEMM"}
-CUTLASS_KERNELS = r"align\d+_warpspecialized_(cooperative|pingpong)_epi_tma"
-"""Kernels of CUTLASS's generator that TorchInductor is given, in the words of its own configuration: those with TMA in
-their epilogue, without stream-K, 14 of the 66 in bf16. nvcc takes some 40 s of a core for each."""
+CUTLASS_SETTINGS = {
+    "cutlass.cutlass_op_allowlist_regex": r"align\d+_warpspecialized_(cooperative|pingpong)_epi_tma",
+    "cutlass.cutlass_max_profiling_configs": 14,
+    "force_disable_caches": False, "fx_graph_cache": False, "autotune_local_cache": False,
+}  # fmt: skip
+"""What TorchInductor is told of CUTLASS's kernels, in the words of its own configuration.
+
+It may have those with TMA in their epilogue and without stream-K, 14 of the 66 in bf16: nvcc takes some 40 s of a core
+for each. What nvcc compiled stays in TorchInductor's cache and serves all sizes; timings do not.
+"""
 Inductor = tuple[str, Mapping[str, Any]]
 """A backend of TorchInductor's, and settings of its configuration."""
 TIMED, KEPT = 10, 4  # of the operators: by TorchInductor, and by our ranker
-OTHERS = ("quack_sm90", "cutlass_operators")
+OTHERS = {"Quack": "quack_sm90", "operators": "cutlass_operators"}
 SCREENED = 12  # that are timed in pairs, of those that were screened
 SEARCHED = {"gemm_sm90": OURS, "cublaslt": CUBLASLT}
 
@@ -250,9 +257,9 @@ def engines_of(spaces: Sequence[str], store: Path, device: str, stack: ExitStack
 def best_of_all(machine: Machine, engine: Engine, problem: GemmProblem, seconds: float, seed: int) -> Entrant:
     """The fastest of all of cuBLASLt's algorithms: screened for so long, the first of these timed in pairs."""
     started, template = time.monotonic(), engine.template
-    loader = load_loader(template.loader)
+    loader, space = load_loader(template.loader), engine.space(problem)
     assert isinstance(loader, CublasLt)
-    rows = np.array(loader.listing(str(problem), None).rows, dtype=np.int32)
+    rows = np.stack([space.columns[name] for name in KNOBS], axis=1).astype(np.int32)
     found = screened(
         Screen(machine, load_workload(template.workload), loader, problem, seed), problem, rows, seconds, seed
     )
@@ -348,6 +355,7 @@ class Asked:
     screen: float
     seconds: float
     others: bool
+    without: tuple[str, ...]
     cutlass: Path | None
     device: str
     seed: int
@@ -356,16 +364,17 @@ class Asked:
     @property
     def inductor(self) -> dict[str, Inductor]:
         """The backends of TorchInductor that take part."""
-        if not self.others:
-            return {}
         settings: dict[str, Mapping[str, Any]] = {}
         if self.cutlass is not None:
             folder = str(self.cutlass.resolve())
-            settings["CUTLASS"] = {
-                "cutlass.cutlass_dir": folder,
-                "cutlass.cutlass_op_allowlist_regex": CUTLASS_KERNELS,
-            }
-        return {who: (backend, settings.get(backend, {})) for who, backend in INDUCTOR.items()}
+            settings["CUTLASS"] = {"cutlass.cutlass_dir": folder, **CUTLASS_SETTINGS}
+        chosen = {who: name for who, name in INDUCTOR.items() if self.others and who not in self.without}
+        return {who: (name, settings.get(name, {})) for who, name in chosen.items()}
+
+    @property
+    def spaces(self) -> tuple[str, ...]:
+        """The spaces whose kernels take part."""
+        return (*SEARCHED, *(name for who, name in OTHERS.items() if self.others and who not in self.without))
 
     def parsed(self) -> list[GemmProblem]:
         """The problems, without repeats."""
@@ -396,6 +405,12 @@ class Asked:
 )
 @click.option(
     "--others/--no-others", default=True, show_default=True, help="Also TorchInductor's, Quack's and the operators."
+)
+@click.option(
+    "--without",
+    multiple=True,
+    type=click.Choice([*INDUCTOR, *OTHERS]),
+    help="Leave this one out, such as Triton in e4m3, which takes half a minute to compile; repeatable.",
 )
 @click.option(
     "--cutlass",
@@ -439,8 +454,7 @@ def _run_all(
     started = time.monotonic()
     absent = dict[tuple[str, str], str]()
     with ExitStack() as stack:
-        spaces = (*SEARCHED, *(OTHERS if asked.others else ()))
-        engines = engines_of(spaces, asked.store, asked.device, stack)
+        engines = engines_of(asked.spaces, asked.store, asked.device, stack)
         worker = Worker(asked.device)
         about |= {"device": worker.machine.name, "versions": worker.machine.versions()}
         for problem in problems:

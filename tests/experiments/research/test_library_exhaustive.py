@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -189,6 +190,16 @@ def test_what_backends_found_races_and_what_is_absent_is_said(
     assert left["low"] <= left["value"] <= left["high"]
     assert over[LEFT]["most"] == pytest.approx(left["value"] - 1)
     assert means[OURS]["median benchmarking"] == rows[OURS]["benchmarking"]
+
+
+def test_backends_are_left_out_by_name_and_cutlass_keeps_what_nvcc_compiled(tmp_path: Path) -> None:
+    asked = backends.Asked((), (), (), 1, 0.0, 1.0, True, ("Triton", "Quack"), tmp_path, "cpu", 0, tmp_path)
+
+    assert asked.spaces == ("gemm_sm90", "cublaslt", "cutlass_operators")
+    assert set(asked.inductor) == {"CUTLASS", "CuteDSL", "NVGEMM"}
+    assert asked.inductor["CUTLASS"][1]["cutlass.cutlass_dir"] == str(tmp_path.resolve())
+    assert asked.inductor["CUTLASS"][1]["force_disable_caches"] is False
+    assert replace(asked, others=False).inductor == {}
 
 
 def test_files_of_earlier_runs_become_one_without_a_gpu(tmp_path: Path) -> None:
