@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilescout.spaces.constraints import Columns, Constraint, Mask
 from tilescout.spaces.devices import Device
@@ -302,6 +303,11 @@ def legal(columns: Columns, problem: GemmProblem, device: Device) -> Columns:
     """The legal ones among configurations, which are given and returned as columns."""
     kept = np.logical_and.reduce([rule.holds(columns, problem, device) for rule in CONSTRAINTS])
     return {name: column[kept] for name, column in columns.items()}
+
+
+def expected_logs(columns: Columns, problem: GemmProblem, device: Device) -> NDArray[np.float32]:
+    """The logs that the shipped trees expect of the times of legal configurations over the best, of shape [n]."""
+    return _defaults().trees.predict(features(TEMPLATE.tiling(columns, problem), device))
 
 
 def fastest(columns: Columns, problem: GemmProblem, device: Device, trees: ObliviousTrees) -> Configuration:
