@@ -271,10 +271,16 @@ def comes_with_package(template: KernelTemplate) -> bool:
 
 def complement_of(template: KernelTemplate[P], problem: P, device: Device) -> KernelTemplate[P] | None:
     """The space to search too, as its kernels may be faster on a problem than those of a template; None if none may."""
+    other = complement_on(template, device)
+    return other if other is not None and other.complements(problem, device) else None
+
+
+def complement_on(template: KernelTemplate[P], device: Device) -> KernelTemplate[P] | None:
+    """The complement of a template, whatever the problem; None if it has none, or none that the device runs."""
     if not template.complement:
         return None
     other = cast("KernelTemplate[P]", find_template(template.complement))
-    return other if device.arch in other.archs and other.complements(problem, device) else None
+    return other if device.arch in other.archs else None
 
 
 Named = Mapping[str, KernelTemplate]

@@ -6,7 +6,7 @@ from contextlib import contextmanager, nullcontext
 
 from tilescout.search.engines.engine import Engine
 from tilescout.spaces.problems import P
-from tilescout.spaces.templates import complement_of
+from tilescout.spaces.templates import complement_of, complement_on
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,3 +32,20 @@ def complemented(engine: Engine, problems: Sequence[P]) -> Iterator[list[tuple[E
             for each in (engine, beside if found is not None else None)
             if each is not None
         ]
+
+
+@contextmanager
+def complement_behind(engine: Engine, problems: Sequence[P]) -> Iterator[list[tuple[Engine, P]]]:
+    """The searches of the complement for problems that an engine's own space lost, whatever was estimated of them.
+
+    None where an engine replays, or has no other beside it.
+    """
+    other = complement_on(engine.template, engine.device) if engine.measures_anew and problems else None
+    beside = engine.beside(other) if other is not None else None
+    if other is None or beside is None:
+        yield []
+        return
+    for problem in problems:
+        _LOG.info("%s: the library is faster than %s: %s is searched, too", problem, engine.template.name, other.name)
+    with beside:
+        yield [(beside, problem) for problem in problems]

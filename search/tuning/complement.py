@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 
-from tilescout.search.engines.complements import complemented
+from tilescout.search.engines.complements import complement_behind, complemented
 from tilescout.search.engines.engine import Engine
+from tilescout.search.studies.answers import loses
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import SearchInterrupted
@@ -21,7 +23,8 @@ Search = Callable[[Engine, Budget], StudyResult]
 def search_both(engine: Engine, problem: Problem, budget: Budget, search: Search) -> list[StudyResult]:
     """Search the space of an engine and, behind it, its complement where that may be faster.
 
-    Each is a study of its own, in the same processes on the GPU. What is exported of both is the faster one by its race
+    It may be where an estimate says so, and where the first answer has lost to the library in its race. Each is a study
+    of its own, in the same processes on the GPU. What is exported of both is the faster one by its race
     (`tilescout.search.export.decisions.best_of`).
 
     Parameters
@@ -45,12 +48,17 @@ def search_both(engine: Engine, problem: Problem, budget: Budget, search: Search
     SearchInterrupted
         On Ctrl-C: in the second search with the first one's result, which is complete.
     """
-    with complemented(engine, [problem]) as searches:
+    with ExitStack() as stack:
+        _, *behind = stack.enter_context(complemented(engine, [problem]))
         first = search(engine, budget)
         left = None if budget.seconds is None else budget.seconds - first.seconds
-        if len(searches) == 1 or (left is not None and left <= 0):
+        if left is not None and left <= 0:
             return [first]
-        beside = searches[1][0]
+        if not behind and loses(first):
+            behind = stack.enter_context(complement_behind(engine, [problem]))
+        if not behind:
+            return [first]
+        ((beside, _),) = behind
         try:
             return [first, search(beside, replace(budget, seconds=left))]
         except SearchInterrupted as interrupt:

@@ -9,12 +9,13 @@ from dataclasses import replace
 
 import optuna
 
-from tilescout.search.engines.complements import complemented
+from tilescout.search.engines.complements import complement_behind, complemented
 from tilescout.search.engines.engine import Engine
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.samplers import find_sampler
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.others import OtherTrials
+from tilescout.search.studies.answers import by_problem, loses
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.sharing import Tuner
 from tilescout.search.studies.trials import finished_trials
@@ -85,8 +86,9 @@ def tune_suite(
     slice
         Trials of a turn.
     complement
-        Search the complement of the space, too, where its kernels may be faster on a problem; see
-        `tilescout.search.engines.complements.complemented`.
+        Search the complement of the space, too, where its kernels may be faster on a problem (see
+        `tilescout.search.engines.complements.complemented`) and, behind the others, where an answer has lost to the
+        library in its race.
 
     Returns
     -------
@@ -103,16 +105,55 @@ def tune_suite(
     """
     if not isinstance(options.sampler, str | type):
         raise SamplerError("the searches of a suite need a sampler each: give a name or a class, not an object")
+
+    begun = time.monotonic()
+    lost: list[Problem] = []
+
+    def search(
+        given: Sequence[tuple[Engine, Problem]], answer: Callable[[list[StudyResult]], None]
+    ) -> list[StudyResult]:
+        """The results of searches, each of which has as much of the budget as a problem."""
+        budget, share = options.budget, len(given) / len(problems)
+        if share != 1:
+            budget = budget.times(share)
+        if budget.seconds is not None:
+            budget = replace(budget, seconds=max(budget.seconds - (time.monotonic() - begun), 0.0))
+        asked = replace(options, budget=budget)
+        return _tune_all(engine, given, asked, make_tracker, on_trial, on_phase, answer, slice)
+
     searches: AbstractContextManager[list[tuple[Engine, Problem]]] = (
         complemented(engine, problems) if complement else nullcontext([(engine, each) for each in problems])
     )
     with searches as given:
-        share = len(given) / len(problems)
-        options = replace(options, budget=options.budget.times(share)) if share > 1 else options
-        return _tune_all(given, options, make_tracker, on_trial, on_phase, on_results, slice)
+        twice = {problem for each, problem in given if each is not engine}
+
+        def answer(found: list[StudyResult]) -> None:
+            if complement and engine.measures_anew:
+                lost.extend(each.info.problem for each in found if each.info.problem not in twice and loses(each))
+            if not lost:
+                on_results(found)
+
+        results = search(given, answer)
+    if not lost:
+        return results
+    with complement_behind(engine, lost) as behind:
+        if not behind:
+            on_results(results)
+            return results
+        try:
+            more = search(behind, lambda found: on_results(_together(results, found)))
+        except SuiteInterrupted as interrupt:
+            raise SuiteInterrupted(_together(results, interrupt.results)) from interrupt
+    return _together(results, more)
+
+
+def _together(results: Sequence[StudyResult], behind: Sequence[StudyResult]) -> list[StudyResult]:
+    """All results, those that came later right behind the first ones of their problems."""
+    return [result for of_one in by_problem([*results, *behind]) for result in of_one]
 
 
 def _tune_all(
+    own: Engine,
     searches: Sequence[tuple[Engine, Problem]],
     options: TuneOptions,
     make_tracker: Callable[[StudyInfo, str | None], Tracker],
@@ -121,8 +162,7 @@ def _tune_all(
     on_results: Callable[[list[StudyResult]], None],
     slice: int,
 ) -> list[StudyResult]:
-    """Run searches in turns; see `tune_suite`. The engine of the first one is that of all but the complements."""
-    own = searches[0][0]
+    """Run searches in turns; see `tune_suite`. `own` is the engine of all but the complements."""
     assert isinstance(options.sampler, str | type)
     learns = find_sampler(options.sampler).learns_from_others
     turns = Turns(len(searches), own.gpus, options.budget, slice, SEATS if own.measures_anew else 1)

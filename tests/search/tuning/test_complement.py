@@ -13,12 +13,14 @@ from tilescout.search.engines.engine import Engine, LiveOptions
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.export.decisions import best_of, judge
+from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.protocol import ProtocolOptions
-from tilescout.search.measure.race import RaceOptions
+from tilescout.search.measure.race import Estimate, RaceOptions
 from tilescout.search.studies.answers import fastest
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.tracking.suite import suite_metrics
+from tilescout.search.tuning import suite
 from tilescout.search.tuning.complement import search_both
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
@@ -108,6 +110,29 @@ def test_what_ends_the_second_search_does_not_lose_the_first(
     assert search_both(engine, PROBLEM, Budget(seconds=first.seconds / 2), search) == [first]  # no time is left
 
 
+@pytest.mark.parametrize(
+    ("over", "spaces"), [((1.03, 1.02, 1.04), 2), ((1.03, 1.005, 1.05), 1), ((0.97, 0.96, 0.98), 1)]
+)
+def test_where_the_answer_is_proven_slower_than_the_librarys_best_the_complement_is_searched_whatever_was_estimated(
+    engine: Engine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    over: tuple[float, float, float],
+    spaces: int,
+) -> None:
+    monkeypatch.setattr(type(find_template("scratch_gemm")), "complements", lambda self, problem, device: False)
+    found = study(engine, Budget(1), tmp_path)
+    listed = LibraryBest("cuBLASLt", "13", "cublaslt", found.info.default, 8, Estimate(1.0, 1.0, 1.0), Estimate(*over))
+    searched: list[str] = []
+
+    def search(engine: Engine, budget: Budget) -> StudyResult:
+        searched.append(engine.template.name)
+        return replace(found, library_best=listed)
+
+    assert len(search_both(engine, PROBLEM, Budget(1), search)) == spaces
+    assert searched == ["plain_gemm", "scratch_gemm"][:spaces]
+
+
 def test_a_suite_searches_both_spaces_of_a_problem_and_its_figures_are_of_the_faster_answers(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -134,6 +159,24 @@ def test_a_suite_searches_both_spaces_of_a_problem_and_its_figures_are_of_the_fa
     assert "the search of scratch_gemm failed: not today" in caplog.text
     alone = tune_suite(engine, [PROBLEM, small], options, on_results=told.append, complement=False)
     assert [len(found) for found in (*told, left, alone)] == [3, 2, 2, 2, 2]
+
+
+def test_in_a_suite_what_lost_to_the_library_is_searched_again_behind_the_others(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = GemmProblem(8, 48, 40)
+    monkeypatch.setattr(type(find_template("scratch_gemm")), "complements", lambda self, problem, device: False)
+    monkeypatch.setattr(suite, "loses", lambda result: result.info.problem == PROBLEM)
+    options = TuneOptions("random", 0, Budget(2), tmp_path, race=RaceOptions(look=3, looks=1))
+    told: list[list[StudyResult]] = []
+
+    results = tune_suite(engine, [PROBLEM, small], options, on_results=told.append)
+
+    about = [("plain_gemm", PROBLEM), ("scratch_gemm", PROBLEM), ("plain_gemm", small)]
+    for each in (results, *told):
+        assert [(result.info.space, result.info.problem) for result in each] == about
+    assert len(told) == 1
+    assert [len(result.trials) for result in results] == [1, 1, 1]
 
 
 def refuse(*_: object) -> None:
