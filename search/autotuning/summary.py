@@ -23,6 +23,8 @@ class Summary:
         The products that were decided in this process; the others were known.
     undecided
         Why a product was not decided; it runs the library's kernel.
+    folded
+        How many attentions read keys and values in place that the model copies for heads that share them.
     seconds
         Spent on deciding, in this process, by the clock on the wall.
     inactive
@@ -33,6 +35,7 @@ class Summary:
     decisions: dict[GemmProblem, Decision] = field(default_factory=dict)
     tuned: set[GemmProblem] = field(default_factory=set)
     undecided: dict[GemmProblem, str] = field(default_factory=dict)
+    folded: int = 0
     seconds: float = 0.0
     inactive: str = ""
 
@@ -69,7 +72,8 @@ class Summary:
         spent = f"{len(self.tuned)} sizes tuned in {self.seconds:.1f} s"
         head = f"tilescout: {count} run tuned kernels; expected gain {self.gain_us:.1f} µs a call; {spent}"
         rows = sorted(self.met, key=lambda problem: (-self._gain_us(problem), problem))
-        return "\n".join([head, *(f"  {line}" for line in self._lines(rows))])
+        heads = [f"{self.folded} × attention: shared keys and values are read in place, not copied"] * bool(self.folded)
+        return "\n".join([head, *(f"  {line}" for line in (*heads, *self._lines(rows)))])
 
     def _choice(self, problem: GemmProblem) -> Choice | None:
         return self.decisions[problem].choice if problem in self.decisions else None

@@ -58,6 +58,7 @@ _SOURCES = (
     "inductor_lowering.py",
     "loaded_kernels.py",
     "ranges.py",
+    "siblings/heads.py",
     "siblings/rewrite.py",
     "torch_hooks.py",
     "torch_operator.py",

@@ -59,6 +59,11 @@ CONTENDERS = ("default", "ours", "max-autotune")
 ONE_BY_ONE = "one-by-one"
 """The contender that is ours without products that share A as branches of a graph."""
 
+COPIED = "copied-heads"
+"""The contender that is ours with keys and values copied for heads that share them, as the model has it."""
+
+_OURS = {"ours": TunerOptions(), ONE_BY_ONE: TunerOptions(side_by_side=False), COPIED: TunerOptions(fold_heads=False)}
+
 _MODES = {"max-autotune": "max-autotune-no-cudagraphs"}
 _ROUNDS = 30
 _STEPS = 5  # that are timed together
@@ -77,10 +82,10 @@ class Asked:
     rows: tuple[int, ...]
     contenders: tuple[str, ...]
     seconds: float
-    dynamic: bool
-    alone: bool
-    cache: int
     store: Path | None
+    dynamic: bool = False
+    alone: bool = False
+    cache: int = CACHE_LENGTH
 
     def make(self) -> Client:
         """The client, on the GPU."""
@@ -203,10 +208,9 @@ def compiled_by(contender: str, module: "torch.nn.Module", asked: Asked) -> tupl
     import torch
 
     dynamic = asked.dynamic
-    if contender not in ("ours", ONE_BY_ONE):
+    if contender not in _OURS:
         return torch.compile(module, mode=_MODES.get(contender), dynamic=dynamic), ""
-    options = TunerOptions(side_by_side=contender != ONE_BY_ONE)
-    with autotune(asked.seconds, asked.store or STORE, options) as tuned:
+    with autotune(asked.seconds, asked.store or STORE, _OURS[contender]) as tuned:
         return torch.compile(module, dynamic=dynamic), tuned
 
 
@@ -224,7 +228,7 @@ def _called(step: Any) -> "Callable[[], float]":
     return run
 
 
-def graph_of(step: Any) -> "Callable[[], float]":
+def graph_of(step: Any, steps: int = _STEPS) -> "Callable[[], float]":
     """A function that replays a CUDA graph of some steps and returns the time of one, in µs."""
     import torch
 
@@ -235,7 +239,7 @@ def graph_of(step: Any) -> "Callable[[], float]":
         step()
     torch.cuda.current_stream().wait_stream(side)
     with torch.cuda.graph(graph):
-        for _ in range(_STEPS):
+        for _ in range(steps):
             step()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
@@ -244,7 +248,7 @@ def graph_of(step: Any) -> "Callable[[], float]":
         graph.replay()
         end.record()
         end.synchronize()
-        return float(begin.elapsed_time(end)) / _STEPS * 1e3
+        return float(begin.elapsed_time(end)) / steps * 1e3
 
     return run
 
@@ -326,6 +330,15 @@ def _show(result: Mapping[str, Any]) -> None:
         console.print(f"{rows} rows: {summary}", markup=False)
 
 
+_COLOURS = {
+    "default": "#64748b",
+    "ours": "#2563eb",
+    "max-autotune": "#d97706",
+    ONE_BY_ONE: "#059669",
+    COPIED: "#9333ea",
+}
+
+
 def draw_steps(result: Mapping[str, Any], path: Path) -> None:
     """Draw the time of a step and of a token over the rows, and the ratio to the default's."""
     from matplotlib.figure import Figure
@@ -334,7 +347,7 @@ def draw_steps(result: Mapping[str, Any], path: Path) -> None:
     figure = Figure(figsize=(10, 4.2), dpi=120, layout="constrained")
     token, ratio = figure.subplots(1, 2)
     for way, line in (("graph", "-"), ("called", "--")):
-        for name, colour in zip((*CONTENDERS, ONE_BY_ONE), ("#64748b", "#2563eb", "#d97706", "#059669"), strict=True):
+        for name, colour in _COLOURS.items():
             found = {rows: ways[way][name] for rows, ways in sorted(steps.items()) if name in ways.get(way, {})}
             if not found:
                 continue
@@ -371,7 +384,7 @@ def draw_steps(result: Mapping[str, Any], path: Path) -> None:
 @click.option(
     "--contender",
     "contenders",
-    type=click.Choice([*CONTENDERS, ONE_BY_ONE]),
+    type=click.Choice([*CONTENDERS, ONE_BY_ONE, COPIED]),
     multiple=True,
     default=CONTENDERS,
     help="Who is compared, in this order; default comes first. Repeatable.",

@@ -131,5 +131,5 @@ def main(run: Run, inputs: int, seed: int, rows: int, **options: Any) -> None:
     if run.record is not None:
         _show(run.record.result)
         return
-    asked = Asked(rows=(rows,), contenders=CONTENDERS, dynamic=False, **options)
+    asked = Asked(rows=(rows,), contenders=CONTENDERS, **options)
     _show(measured(asked, inputs, seed, run))

@@ -1,1 +1,1 @@
-"""Products of a graph that read the same activations, as branches of a CUDA graph."""
+"""Products of a graph that share an operand: activations, as branches of a CUDA graph; keys and values, as rows."""

@@ -56,6 +56,22 @@ def test_products_that_the_store_knows_run_our_kernels(
     assert "2 of 2 matrix products run tuned kernels" in str(tuner.summary)
 
 
+def test_heads_that_share_keys_are_folded_and_told(make_tuner: MakeTuner) -> None:
+    tuner, projection = make_tuner(seconds=0.0), nn.Linear(64, 64, bias=False, dtype=torch.bfloat16)
+    keys = torch.randn(1, 2, 24, 16, dtype=torch.bfloat16)
+    seen = (torch.arange(24) < 9).view(1, 1, 1, 24)
+
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        query = projection(x).view(1, 1, 4, 16).transpose(1, 2)
+        copied = keys[:, :, None].expand(-1, -1, 2, -1, -1).reshape(1, 4, 24, 16)
+        return nn.functional.scaled_dot_product_attention(query, copied, copied, seen)
+
+    with in_force(TuningPass(tuner)), torch.no_grad():
+        close(torch.compile(attend)(rows(1)), attend(rows(1)))
+    assert tuner.summary.folded == 1
+    assert "1 × attention: shared keys and values are read in place" in str(tuner.summary)
+
+
 def test_a_dynamic_size_is_decided_as_it_was_traced(
     make_tuner: MakeTuner, decide_for: Callable[..., Bundle], calls: Calls
 ) -> None:

@@ -1,0 +1,101 @@
+"""Heads that share keys and values read them where they are, and attention says the same."""
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from tilescout.search.export.siblings.heads import fold_heads
+from tilescout.search.export.torch_hooks import OPTION, changed_config
+
+pytestmark = pytest.mark.usefixtures("fresh_inductor")
+
+SIZE, TOKENS = 16, 24
+
+
+class Heads:
+    """The pass alone, and what it did to each graph."""
+
+    def __init__(self) -> None:
+        self.folded: list[int] = []
+        self.copies = 0
+
+    def __call__(self, graph: torch.fx.Graph) -> None:
+        self.folded.append(fold_heads(graph))
+        graph.lint()
+        clones = graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default)
+        self.copies += sum(node.meta["val"].dim() == 5 for node in clones)
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+
+
+def attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, causal: bool = False
+) -> torch.Tensor:
+    """Attention as models write it that copy shared heads."""
+    copies = query.shape[1] // key.shape[1]
+    if copies > 1:
+        key, value = (
+            each[:, :, None].expand(-1, -1, copies, -1, -1).reshape(each.shape[0], query.shape[1], *each.shape[2:])
+            for each in (key, value)
+        )
+    found = scaled_dot_product_attention(query, key, value, mask, is_causal=causal)
+    return found.transpose(1, 2).flatten(2)
+
+
+def operands(batch: int, heads: int, copies: int, tokens: int = 1) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(batch)
+
+    def drawn(*sizes: int) -> torch.Tensor:
+        return torch.randn(*sizes, SIZE, generator=generator, dtype=torch.bfloat16)
+
+    keys, values = (drawn(batch, heads, TOKENS) for _ in range(2))
+    return drawn(batch, tokens, heads * copies).transpose(1, 2), keys, values
+
+
+def seen(batch: int, heads: int = 1, tokens: int = 1) -> torch.Tensor:
+    """A mask of tokens that are there: another number of them for each sequence."""
+    ends = torch.arange(batch).view(-1, 1, 1, 1) + TOKENS // 2
+    return (torch.arange(TOKENS) < ends).expand(batch, heads, tokens, TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("batches", "heads", "copies", "compiled"),
+    [((3,), 2, 4, 1), ((1,), 1, 3, 1), ((4, 2, 5), 3, 2, 2)],
+    ids=["some heads", "one head, one sequence", "any batch"],
+)
+def test_shared_keys_are_read_in_place(batches: tuple[int, ...], heads: int, copies: int, compiled: int) -> None:
+    tried = Heads()
+    with changed_config({OPTION: tried}):
+        model = torch.compile(attend)  # for the second batch, any is compiled for
+        for batch in batches:
+            given = (*operands(batch, heads, copies), seen(batch))
+            close(model(*given), attend(*given))
+    assert (tried.folded, tried.copies) == ([1] * compiled, 0)
+
+
+@pytest.mark.parametrize(
+    ("copies", "tokens", "masked_heads", "causal"),
+    [(1, 1, 1, False), (4, 3, 1, False), (4, 1, 8, False), (4, 1, 0, True)],
+    ids=["no head is shared", "several tokens", "a mask for each head", "causal"],
+)
+def test_any_other_attention_is_left_alone(copies: int, tokens: int, masked_heads: int, causal: bool) -> None:
+    tried = Heads()
+    mask = seen(2, masked_heads, tokens) if masked_heads else None
+    given = operands(2, 2, copies, tokens)
+    with changed_config({OPTION: tried}):
+        torch.testing.assert_close(
+            torch.compile(attend)(*given, mask, causal), attend(*given, mask, causal), rtol=2e-2, atol=2e-2
+        )
+    assert tried.folded == [0]
+
+
+def test_attention_that_is_learned_from_is_left_alone() -> None:
+    tried = Heads()
+    query, keys, values = (each.requires_grad_() for each in operands(2, 2, 4))
+    with changed_config({OPTION: tried}):
+        found = torch.compile(attend)(query, keys, values, seen(2))
+        found.float().square().mean().backward()
+    assert sum(tried.folded) == 0
+    assert keys.grad is not None
