@@ -6,15 +6,18 @@ What is expected of kernels and of the library where nothing may be measured is 
 are those of a record of `default-kernels`. At each problem those that trees and estimates rank first are glanced at,
 and a few others. Nothing is verified, and launches are in chains.
 
+With `--product`, the problems are those of a few products at many m instead, by turns: what dispatchers of these choose
+among.
+
 With `--also`, problems and defaults of records of `default-live` are glanced at first: what sandwiches showed there
 tells what chains are off.
 """
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,10 @@ from tilescout.experiments.commands.options import Finite, collected, seed_optio
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import Run, device_option, study
 from tilescout.experiments.research.studies.default_kernels import SHARING, WHOLE, Kernels, kernels_of, random_problems
+from tilescout.experiments.research.studies.dispatch_sweep import product_of
 from tilescout.search.build.artifacts import Artifact, CompileFailure
+from tilescout.search.dispatch.glances import glanced_sizes
+from tilescout.search.dispatch.kernels import MOST_ROWS
 from tilescout.search.dispatch.measuring import SWEEPING
 from tilescout.search.engines.engine import Engine, Task
 from tilescout.search.engines.local import LocalEngine
@@ -106,11 +112,24 @@ class Glancer:
         return [int(value) for value in listed.rows[0]]
 
 
+def problems_of(products: Sequence[str], signature: str) -> Iterator[GemmProblem]:
+    """The problems of products at m that are spread over all sizes, by turns.
+
+    Raises
+    ------
+    ProblemError
+        If a product is not written as NxK.
+    """
+    known = [product_of(text, signature) for text in products]
+    yield from (replace(product, m=m) for m in glanced_sizes(MOST_ROWS) for product in known)
+
+
 @dataclass(frozen=True)
 class Asked:
     """The parameters of the command; its help text says what each means."""
 
     kernels: Path
+    products: tuple[str, ...]
     first: tuple[int, int]
     also: tuple[Path, ...]
     seconds: float
@@ -121,6 +140,7 @@ class Asked:
 
 @study("a Hopper GPU", out_required=True)
 @click.option("--kernels", type=click.Path(path_type=Path), required=True, help="A record of default-kernels.")
+@click.option("--product", "products", multiple=True, metavar="NxK", help="Not random problems. Repeatable.")
 @click.option(
     "--first", type=click.IntRange(min=1), nargs=2, default=(12, 10), show_default=True,
     help="Of each space, how many that are ranked first are glanced at.",
@@ -137,7 +157,9 @@ def main(run: Run, asked: Asked) -> None:
     signature = listed["signature"]
     live = [one for path in asked.also for one in Record.read(path).result["problems"]]
     live = [one for one in live if GemmProblem.parse(one["problem"]).signature == signature]
-    drawn, generator = random_problems(signature, asked.seed), np.random.default_rng(asked.seed)
+    generator = np.random.default_rng(asked.seed)
+    of_products = problems_of(asked.products, signature)
+    drawn = of_products if asked.products else random_problems(signature, asked.seed)
     found: list[dict[str, Any]] = []
     report: dict[str, Any] = {"signature": signature, "problems": found}
     spaces = [find_template(name) for name in (WHOLE, SHARING)]
@@ -165,8 +187,10 @@ def main(run: Run, asked: Asked) -> None:
         started = time.monotonic()
         for one, default in zip(live, defaults, strict=True):
             look(GemmProblem.parse(one["problem"]), [glancer.configurations[0].index(default)])
-        while time.monotonic() - started < asked.seconds:
-            look(next(drawn), [])
+        for problem in drawn:
+            if time.monotonic() - started > asked.seconds:
+                break
+            look(problem, [])
     run.keep(report)
     print_sweep(Console(width=120), found)
 

@@ -11,6 +11,7 @@ from tilescout.experiments.research.studies.default_kernels import (
     random_problems,
     whole_kernels,
 )
+from tilescout.experiments.research.studies.default_sweep import problems_of
 from tilescout.experiments.research.studies.draw_problems import KINDS, products
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
@@ -40,3 +41,10 @@ def test_only_legal_kernels_are_ranked() -> None:
 def test_kernels_are_named_once() -> None:
     default = find_template(SHARING).default(SMALL, DEVICE)
     assert kernels_of(find_template(SHARING), [default, default]).configurations == [default]
+
+
+def test_products_take_turns_at_sizes_that_are_spread() -> None:
+    found = list(islice(problems_of(["1152x1152", "4608x4096"], "bf16"), 40))
+    assert [(each.n, each.k) for each in found[:2]] == [(1152, 1152), (4608, 4096)]
+    assert min(each.m for each in found) < 100
+    assert max(each.m for each in found) > 10_000
