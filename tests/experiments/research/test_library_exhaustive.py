@@ -7,6 +7,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,14 +37,16 @@ from tilescout.experiments.research.kernels import LIVE_CHAINS
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.screening import Screen, Screened, screened
 from tilescout.experiments.research.studies import backends, library_exhaustive, library_screen
+from tilescout.experiments.research.studies.library_wins import wins
 from tilescout.search.engines.engine import Engine
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.protocol import VERSION
 from tilescout.search.measure.worker import Worker
 from tilescout.search.studies.folders import artifacts
-from tilescout.spaces import devices, templates
+from tilescout.spaces import devices, gemm_sm90, templates
 from tilescout.spaces.cublaslt import algorithms
 from tilescout.spaces.cublaslt.algorithms import KNOBS, Row
+from tilescout.spaces.cublaslt.shapes import tile_shapes
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import Gemm, GemmProblem
 from tilescout.spaces.inductor.tuning import NoBackendError, tune_by
@@ -200,6 +203,26 @@ def test_backends_are_left_out_by_name_and_cutlass_keeps_what_nvcc_compiled(tmp_
     assert asked.inductor["CUTLASS"][1]["cutlass.cutlass_dir"] == str(tmp_path.resolve())
     assert asked.inductor["CUTLASS"][1]["force_disable_caches"] is False
     assert replace(asked, others=False).inductor == {}
+
+
+def test_where_the_library_wins_its_tiles_are_told_beside_ours() -> None:
+    theirs = dict.fromkeys(KNOBS, 0) | {"algorithm": 66, "split_k": 1, "cluster": 2}
+    theirs["tile"] = next(at for at, shape in enumerate(tile_shapes().tolist()) if shape == [256, 88])
+    default = gemm_sm90.TEMPLATE.default(GemmProblem(257, 21504, 3072), devices.find_device("h200"))
+    rows: dict[str, dict[str, Any]] = {
+        OURS: {"space": "gemm_sm90", "configuration": dict(default), "speed": {"value": 0.7}},
+        OF_ALL: {"space": "cublaslt", "configuration": theirs, "speed": {"value": 1.0}},
+        LIBRARY: {"speed": {"value": 1.0}},
+    }
+    ahead = {**rows, OURS: {**rows[OURS], "speed": {"value": 1.1}}}
+
+    told = wins({"257x21504x3072:bf16": {"rows": rows}, "257x21504x3072:e4m3-bf16": {"rows": ahead}})
+
+    assert list(told) == ["257x21504x3072:bf16"]
+    one = told["257x21504x3072:bf16"]
+    assert one["lead"] == pytest.approx(1 / 0.7)
+    assert (one["library"]["rows"], one["library"]["columns"], one["library"]["blocks"]) == (88, 256, 3 * 84)
+    assert one["library"]["cover"] == pytest.approx(257 * 21504 / (88 * 256) / (2 * 132))
 
 
 def test_files_of_earlier_runs_become_one_without_a_gpu(tmp_path: Path) -> None:
