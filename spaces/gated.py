@@ -4,7 +4,7 @@ torch is imported where it is used.
 """
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self, cast
 
 from tilescout.spaces.errors import ProblemError
@@ -48,20 +48,13 @@ class GatedProblem(GroupedProblem):
         if self.n % 2:
             raise ProblemError(f"problem {self}: n is {self.n}, and of the rows of gate and up there are as many")
 
-    def __str__(self) -> str:
-        return super().__str__().replace(f":{self.dtype}:", f":{self.signature}:", 1)
-
     @classmethod
     def parse(cls, text: str) -> Self:
         found = _PLACE.search(text)
         if found is None:
             raise ProblemError(f"problem {text.strip()[:80]!r} names no SwiGLU: 128x4096x1536x2048:bf16:swiglu:zipf-1")
         plain = GroupedProblem.parse(text[: found.start()] + text[found.end() :])
-        return cls(**{each.name: getattr(plain, each.name) for each in fields(plain)}, place=found[1])
-
-    @classmethod
-    def small(cls, signature: str) -> Self:
-        return cls.parse(f"4x64x64x64:{signature}")
+        return cls.like(plain, place=found[1])
 
     def with_signature(self, signature: str) -> Self:
         small = self.small(signature)
@@ -80,17 +73,6 @@ class GatedProblem(GroupedProblem):
     @property
     def width(self) -> int:
         return self.n // 2
-
-
-def read_grouped(text: str) -> GroupedProblem:
-    """A grouped product, with SwiGLU behind it or without.
-
-    Raises
-    ------
-    ProblemError
-        If the text is none.
-    """
-    return (GatedProblem if _PLACE.search(text) else GroupedProblem).parse(text)
 
 
 class Gated(Grouped):

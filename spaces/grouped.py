@@ -5,10 +5,10 @@ torch is imported where it is used.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from reprlib import repr as short
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import GemmProblem
@@ -97,10 +97,10 @@ class GroupedProblem(UniformProblem):
         sizes = "x".join(map(str, self.sizes.values()))
         usual = not self.routing.drawn or (self.first_draw, self.last_draw) == (0, DRAWS - 1)
         draws = "" if usual else f":draws-{self.first_draw}-{self.last_draw}"
-        return f"{sizes}:{self.dtype}:{self.routing}{draws}"
+        return f"{sizes}:{self.signature}:{self.routing}{draws}"
 
     @classmethod
-    def parse(cls, text: str) -> "GroupedProblem":
+    def parse(cls, text: str) -> Self:
         match = _TEXT.fullmatch(text.strip())
         if match is None:
             raise ProblemError(f"malformed problem {short(text)}: expected {_FORM}")
@@ -110,10 +110,16 @@ class GroupedProblem(UniformProblem):
         return cls(experts, tokens, n, k, match["dtype"] or cls.dtype, routing, int(first), int(last))
 
     @classmethod
-    def small(cls, signature: str) -> "GroupedProblem":
+    def like(cls, other: "GroupedProblem", **others: Any) -> Self:
+        """The product of a problem of another class, as a problem of this one."""
+        of_products = {each.name: getattr(other, each.name) for each in fields(GroupedProblem)}
+        return cls(**of_products, **others)
+
+    @classmethod
+    def small(cls, signature: str) -> Self:
         return cls.parse(f"4x64x64x64:{signature}")
 
-    def with_signature(self, signature: str) -> "GroupedProblem":
+    def with_signature(self, signature: str) -> Self:
         return replace(self, dtype=self.small(signature).dtype)
 
     @property

@@ -9,10 +9,10 @@ from tilescout.spaces.grouped import GroupedProblem
 if TYPE_CHECKING:
     from cutlass import cute
 
-_OFFSET_BYTES = 4
+_NUMBER_BYTES = 4
 
 
-def stand_ins(problem: GroupedProblem) -> tuple[Any, ...]:
+def stand_ins(problem: GroupedProblem, of_rows: Any = None, gathered: bool = False) -> tuple[Any, ...]:
     """A [tokens, k], B [experts, n, k], the ends of the groups [experts], D [tokens, n], and the clusters at most.
 
     All sizes are dynamic; rows are promised to be multiples of 16 bytes.
@@ -21,6 +21,10 @@ def stand_ins(problem: GroupedProblem) -> tuple[Any, ...]:
     ----------
     problem
         A problem of the signature.
+    of_rows
+        The type of numbers of the rows of D, [tokens], that stand before D; None without such.
+    gathered
+        Whether A has other rows than D.
     """
     from cutlass import Int32, cute
     from cutlass.cute.runtime import make_fake_compact_tensor
@@ -34,5 +38,7 @@ def stand_ins(problem: GroupedProblem) -> tuple[Any, ...]:
         order = tuple(reversed(range(len(sizes))))
         return make_fake_compact_tensor(element, sizes, stride_order=order, assumed_align=ALIGNMENT)
 
-    ends = make_fake_compact_tensor(Int32, (experts,), assumed_align=_OFFSET_BYTES)
-    return tensor(tokens, k), tensor(experts, n, k), ends, tensor(tokens, n), Int32(1)
+    ends = make_fake_compact_tensor(Int32, (experts,), assumed_align=_NUMBER_BYTES)
+    numbers = () if of_rows is None else (make_fake_compact_tensor(of_rows, (tokens,), assumed_align=_NUMBER_BYTES),)
+    rows = cute.sym_int(symbol="rows") if gathered else tokens
+    return tensor(rows, k), tensor(experts, n, k), ends, *numbers, tensor(tokens, n), Int32(1)

@@ -90,6 +90,8 @@ BUILT_IN = (
     "tilescout.spaces.rowwise:Softmax",
     "tilescout.spaces.grouped:Grouped",
     "tilescout.spaces.gated:Gated",
+    "tilescout.spaces.scaled:Scaled",
+    "tilescout.spaces.gathered:Gathered",
 )
 """The workloads that come with tilescout, by the names under which templates and files know them."""
 

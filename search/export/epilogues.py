@@ -124,7 +124,7 @@ def _scaled(product: Product, user: "Node") -> Product | None:
     multiplied = user.target is aten().mul.Tensor
     if not (multiplied or user.target is aten().div.Tensor) or user.kwargs or product.bias is not None:
         return None
-    other = _other(user, product.nodes[-1], swapped=multiplied)
+    other = other_argument(user, product.nodes[-1], swapped=multiplied)
     if user.meta["val"].dtype != product.result.dtype:
         return None
     factor: Node | float | None = None
@@ -140,14 +140,14 @@ def _scaled(product: Product, user: "Node") -> Product | None:
 def _biased(product: Product, user: "Node") -> Product | None:
     if user.target is not aten().add.Tensor or user.kwargs or product.bias is not None:
         return None
-    other = _other(user, product.nodes[-1], swapped=True)
+    other = other_argument(user, product.nodes[-1], swapped=True)
     if not is_row(other, product.result) or user.meta["val"].dtype != product.result.dtype:
         return None
     return replace(product, nodes=(*product.nodes, user), bias=other)
 
 
-def _other(user: "Node", one: "Node", swapped: bool) -> Any:
-    """The other argument of a node with two."""
+def other_argument(user: "Node", one: "Node", swapped: bool) -> Any:
+    """The other argument of a node with two; None if `one` is the second and they can't be swapped."""
     first, second = user.args
     return second if first is one else first if swapped else None
 

@@ -9,7 +9,7 @@ Python a call is 4.5 µs shorter (on an H200's host with torch 2.11; experiments
 `places_of` says.
 
 ``tilescout::grouped_mm``, in compiled graphs too, is the grouped product of A [tokens, k], B [experts, n, k] and the
-ends of the groups [experts], with SwiGLU behind it where the decision is of such a product.
+ends of the groups [experts], with SwiGLU behind it or its rows scaled where the decision is of such a product.
 """
 
 from collections.abc import Callable, Sequence
@@ -135,11 +135,15 @@ def define_together() -> "torch._ops.OpOverload":
     return operator
 
 
-def _grouped(a: "torch.Tensor", b: "torch.Tensor", ends: "torch.Tensor", decision: str) -> "torch.Tensor":
-    return find_grouped(decision)(a, b, ends)
+def _grouped(
+    a: "torch.Tensor", b: "torch.Tensor", ends: "torch.Tensor", decision: str, scale: "torch.Tensor | None" = None
+) -> "torch.Tensor":
+    return find_grouped(decision)(a, b, ends, scale)
 
 
-def _grouped_shape(a: "torch.Tensor", b: "torch.Tensor", ends: "torch.Tensor", decision: str) -> "torch.Tensor":
+def _grouped_shape(
+    a: "torch.Tensor", b: "torch.Tensor", ends: "torch.Tensor", decision: str, scale: "torch.Tensor | None" = None
+) -> "torch.Tensor":
     family = find_grouped(decision)
     return a.new_empty((a.shape[0], family.width), dtype=family.out)
 
@@ -150,6 +154,7 @@ def define_grouped() -> "torch._ops.OpOverload":
     import torch
 
     library, _ = define()
-    _add(library, "grouped_mm", "Tensor a, Tensor b, Tensor ends, str decision", _grouped, _grouped_shape)
+    schema = "Tensor a, Tensor b, Tensor ends, str decision, Tensor? scale=None"
+    _add(library, "grouped_mm", schema, _grouped, _grouped_shape)
     operator: torch._ops.OpOverload = torch.ops.tilescout.grouped_mm.default
     return operator

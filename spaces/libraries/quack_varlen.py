@@ -45,10 +45,10 @@ class QuackVarlenTemplate(LibraryTemplate[GroupedProblem]):
     name = "quack_varlen"
     summary = "products of experts on Hopper, by Quack's kernel"
     library = QUACK
-    sources = ("build.py", "quack_build.py", "quack_varlen_build.py")
+    sources: tuple[str, ...] = ("build.py", "quack_build.py", "quack_varlen_build.py")
     workload = "tilescout.spaces.grouped:Grouped"
     archs = ("sm_90a",)
-    knobs = (
+    knobs: tuple[Knob, ...] = (
         SCHEDULE,
         Knob("tile_m", (64, 128, 192, 256, 320), "tokens of an expert that a block computes at a time"),
         TILE_N,
@@ -58,7 +58,7 @@ class QuackVarlenTemplate(LibraryTemplate[GroupedProblem]):
         SWIZZLE,
         Knob("raster", ("n", "m"), "direction in which the tiles of an expert are walked within a band"),
     )
-    constraints = (
+    constraints: tuple[Constraint[GroupedProblem], ...] = (
         TILE,
         REGISTERS,
         Constraint(

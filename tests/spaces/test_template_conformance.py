@@ -79,6 +79,18 @@ class TestGroupedSwigluSm90(TemplateConformance):
     compiles = True
 
 
+class TestGroupedScaledSm90(TemplateConformance):
+    template = "grouped_scaled_sm90"
+    problems = ("128x512x2048x768:bf16:scaled:zipf-1", "8x4096x4096x1024:bf16:scaled:one", "3x7x8x8:bf16:scaled")
+    compiles = True
+
+
+class TestQuackGathered(TemplateConformance):
+    template = "quack_gathered"
+    problems = ("128x512x1536x2048:bf16:gathered-8:zipf-1", "3x7x8x8:bf16:gathered-2")
+    compiles = True
+
+
 class TestCutlassOperators(TemplateConformance):
     template = "cutlass_operators"
     problems = PRODUCTS

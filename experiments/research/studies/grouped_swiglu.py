@@ -14,7 +14,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -66,17 +66,7 @@ _MANY = 16  # rows of the weights that an edge problem's are a multiple of
 def edges(place: str) -> list[GatedProblem]:
     """The problems at the edges, with as many rows of the weights as SwiGLU can halve."""
     problems = [GroupedProblem.parse(text) for text in EDGES]
-    return [gated(replace(each, n=-(-each.n // _MANY) * _MANY), place) for each in problems]
-
-
-def gated(problem: GroupedProblem, place: str) -> GatedProblem:
-    """The same product with SwiGLU behind it."""
-    return GatedProblem(**{each.name: getattr(problem, each.name) for each in fields(problem)}, place=place)
-
-
-def plain(problem: GatedProblem) -> GroupedProblem:
-    """The same product without SwiGLU."""
-    return GroupedProblem(**{each.name: getattr(problem, each.name) for each in fields(GroupedProblem)})
+    return [GatedProblem.like(replace(each, n=-(-each.n // _MANY) * _MANY), place=place) for each in problems]
 
 
 def check(sample: int, seed: int, store: Path) -> dict[str, Any]:
@@ -197,7 +187,7 @@ def race(
             break
         problem = GatedProblem.parse(text)
         rows, default, best = fastest(worker, ONE, Gated(), problem, pools[ONE.name], options)
-        more, _, product = fastest(worker, TWO, Grouped(), plain(problem), pools[TWO.name], options)
+        more, _, product = fastest(worker, TWO, Grouped(), GroupedProblem.like(problem), pools[TWO.name], options)
         contenders: dict[str, Launch] = {
             "one kernel": best,
             "one kernel, default": default,

@@ -7,7 +7,7 @@ from typing import Any
 
 from tilescout.search.export.decisions import Choice
 from tilescout.search.export.ranges import Range
-from tilescout.spaces.gated import read_grouped
+from tilescout.spaces.experts import read_grouped
 from tilescout.spaces.grouped import DRAWS, GroupedProblem
 from tilescout.spaces.routing import Routing
 

@@ -9,6 +9,7 @@ from tilescout.search.export.ranges import Lookup
 from tilescout.spaces.errors import BundleError
 from tilescout.spaces.gated import GatedProblem, swiglu
 from tilescout.spaces.grouped import GroupedProblem
+from tilescout.spaces.scaled import ScaledProblem, scaled
 
 if TYPE_CHECKING:
     import torch
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 class GroupedFamily:
     """The ranges of tokens of a grouped product. A call with tensors runs the kernel that was decided.
 
-    What is in no range of our kernels, and tensors that they can't take, go to ``torch._grouped_mm``, and SwiGLU to
-    torch. The values of the offsets stay on the device: where they decrease or lie beyond the rows, our kernels find
-    empty groups.
+    What is in no range of our kernels, and tensors that they can't take, go to ``torch._grouped_mm``, and SwiGLU or the
+    scale to torch. The values of the offsets stay on the device: where they decrease or lie beyond the rows, our
+    kernels find empty groups.
     """
 
     def __init__(self, bundle: Bundle, dispatch: GroupedDispatch) -> None:
@@ -29,24 +30,31 @@ class GroupedFamily:
         self._bundle, self._dispatch = bundle, dispatch
         self.width, self.out = problem.width, getattr(torch, problem.result.torch_name)
         self._dtype = getattr(torch, problem.element.torch_name)
+        self._scaled = isinstance(problem, ScaledProblem)
         self._b_shape = (problem.experts, problem.n, problem.k)
         self._lookups: dict[int | None, Lookup[Loaded]] = {}
         self._one_device = device_type(bundle.arch) == "cpu" or torch.cuda.device_count() < 2
 
-    def __call__(self, a: "torch.Tensor", b: "torch.Tensor", ends: "torch.Tensor") -> "torch.Tensor":
-        """Compute the product of A [tokens, k], B [experts, n, k] and the ends of the groups [experts]."""
+    def __call__(
+        self, a: "torch.Tensor", b: "torch.Tensor", ends: "torch.Tensor", scale: "torch.Tensor | None" = None
+    ) -> "torch.Tensor":
+        """Compute the product of A [tokens, k], B [experts, n, k] and the ends of the groups [experts].
+
+        The rows of a product that is decided with a scale are multiplied by theirs [tokens].
+        """
         import torch
 
         tokens = a.shape[0]
         launch = self.lookup(a.device).find(tokens) if tokens else None
-        if launch is None or not self._takes(a, b, ends):
-            return run_library(a, b, ends, self._dispatch.problem)
+        if launch is None or not self._takes(a, b, ends) or not self._scales_by(scale, a):
+            return run_library(a, b, ends, self._dispatch.problem, scale)
+        inputs = (a, b, ends) if scale is None else (a, b, ends, scale)
         output = a.new_empty((tokens, self.width), dtype=self.out)
         if self._one_device:
-            launch((a, b, ends), output)
+            launch(inputs, output)
         else:
             with torch.cuda.device(a.device):
-                launch((a, b, ends), output)
+                launch(inputs, output)
         return output
 
     def lookup(self, device: "torch.device") -> Lookup[Loaded]:
@@ -82,13 +90,29 @@ class GroupedFamily:
             and a.device == b.device == ends.device
         )
 
+    def _scales_by(self, scale: "torch.Tensor | None", a: "torch.Tensor") -> bool:
+        import torch
 
-def run_library(a: "torch.Tensor", b: "torch.Tensor", ends: "torch.Tensor", problem: GroupedProblem) -> "torch.Tensor":
+        if scale is None or not self._scaled:
+            return scale is None and not self._scaled
+        same = scale.dtype is torch.float32 and scale.device == a.device
+        return same and scale.shape == a.shape[:1] and scale.is_contiguous()
+
+
+def run_library(
+    a: "torch.Tensor",
+    b: "torch.Tensor",
+    ends: "torch.Tensor",
+    problem: GroupedProblem,
+    scale: "torch.Tensor | None" = None,
+) -> "torch.Tensor":
     """A product by torch itself, which refuses what is wrong; with what is behind the product of a problem."""
     import torch
 
     product = torch._grouped_mm(a, b.transpose(1, 2), offs=ends)
-    return swiglu(product, problem.pairs) if isinstance(problem, GatedProblem) else product
+    if isinstance(problem, GatedProblem):
+        return swiglu(product, problem.pairs)
+    return product if scale is None else scaled(product, scale)
 
 
 _families: dict[str, GroupedFamily] = {}

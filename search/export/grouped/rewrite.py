@@ -5,7 +5,8 @@ on the device that tell whose rows of A are whose. Other forms, of which gradien
 
 Where SwiGLU stands behind the product, and nothing else reads the product, both may be one kernel. A bundle may decide
 both forms of a product: then that with SwiGLU goes first. Between the two transformers clears rows that are no
-expert's: they are cleared behind SwiGLU instead, and not at all where nothing reads them.
+expert's: they are cleared behind SwiGLU instead, and not at all where nothing reads them. Rows of the second product
+that are multiplied by the router's weights may be so in its kernel.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tilescout.search.export import torch_hooks
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Choice
-from tilescout.search.export.epilogues import aten, decomposed, follow
+from tilescout.search.export.epilogues import aten, decomposed, follow, other_argument
 from tilescout.search.export.graph_nodes import Report, call, transposed, values
 from tilescout.search.export.grouped.clearing import Clearing, clearing_of, is_unread
 from tilescout.search.export.grouped.dispatch import GroupedDispatch, any_tokens, grouped_family
@@ -27,6 +28,7 @@ from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gated import GatedProblem
 from tilescout.spaces.grouped import TYPES, GroupedProblem
 from tilescout.spaces.problems import DTYPES
+from tilescout.spaces.scaled import ScaledProblem
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +51,8 @@ class GroupedProduct:
         How many; None where that is known only when the graph runs.
     clearing
         The clearing among the nodes; None without one.
+    scale
+        What its rows are multiplied by, [tokens, 1]; None if they are not.
     """
 
     nodes: "Sequence[Node]"
@@ -56,6 +60,7 @@ class GroupedProduct:
     problem: GroupedProblem
     tokens: int | None
     clearing: Clearing | None = None
+    scale: "Node | None" = None
 
 
 def replace_grouped(graph: "Graph", bundle: Bundle, report: Report) -> None:
@@ -66,10 +71,10 @@ def replace_grouped(graph: "Graph", bundle: Bundle, report: Report) -> None:
         if product is None:
             report.unknown["_grouped_mm"] += 1
             continue
-        gated = with_swiglu(product)
-        fused = None if gated is None else decided.get(grouped_family(gated.problem))
-        if gated is not None and fused is not None and _serves(fused, gated.tokens):
-            product = gated
+        for longer in (with_swiglu(product), with_scale(product)):
+            fused = None if longer is None else decided.get(grouped_family(longer.problem))
+            if longer is not None and fused is not None and _serves(fused, longer.tokens):
+                product = longer
         name = grouped_family(product.problem)
         shown = name if product.tokens is None else name.replace("*", str(product.tokens), 1)
         dispatch = decided.get(name)
@@ -140,14 +145,52 @@ def with_swiglu(product: GroupedProduct) -> GroupedProduct | None:
     plain = product.problem
     if plain.n % 2:
         return None
-    if (clearing := clearing_of(product.nodes[-1])) is not None:  # SwiGLU of zeros is zero
-        product = replace(product, nodes=(*product.nodes, clearing.node), clearing=clearing)
+    product = _cleared(product)  # SwiGLU of zeros is zero
     last = product.nodes[-1]
     for pattern in _patterns(plain.n, last.meta["val"].dtype):
         if (nodes := follow(pattern, last)) is not None:
             problem = any_tokens(GatedProblem(plain.experts, 1, plain.n, plain.k, plain.dtype))
             return replace(product, nodes=(*product.nodes, *nodes), problem=problem)
     return None
+
+
+def with_scale(product: GroupedProduct) -> GroupedProduct | None:
+    """The product scaled by rows that a product is the beginning of; None if it is none, or somebody else reads it."""
+    import torch
+
+    plain, rows = product.problem, product.operands[0].meta["val"].shape[0]
+    product = _cleared(product)
+    last = product.nodes[-1]
+    if (user := _only_user(last, _convert())) is not None and user.args[1] is torch.float32:
+        product, last = replace(product, nodes=(*product.nodes, user)), user
+    if (user := _only_user(last, aten().mul.Tensor)) is None:
+        return None
+    scale, known = other_argument(user, last, swapped=True), torch_hooks.KNOWN_TRUE.find()
+    value = scale.meta["val"] if isinstance(scale, torch.fx.Node) else None
+    if value is None or value.dim() != 2 or not value.is_floating_point() or value.device != last.meta["val"].device:
+        return None
+    if not known(value.shape[0] == rows) or not known(value.shape[1] == 1) or plain.n == 1:
+        return None
+    problem = any_tokens(ScaledProblem.like(plain))
+    return replace(product, nodes=(*product.nodes, user), problem=problem, scale=scale)
+
+
+def _only_user(node: "Node", target: Any) -> "Node | None":
+    """The only user of a node, if it is of an operator; else None."""
+    users = list(node.users)
+    return users[0] if len(users) == 1 and users[0].target is target else None
+
+
+def _convert() -> Any:
+    import torch
+
+    return torch.ops.prims.convert_element_type.default
+
+
+def _cleared(product: GroupedProduct) -> GroupedProduct:
+    """The product with the clearing behind it, if there is one."""
+    clearing = clearing_of(product.nodes[-1])
+    return product if clearing is None else replace(product, nodes=(*product.nodes, clearing.node), clearing=clearing)
 
 
 @cache
@@ -177,19 +220,28 @@ def _gated(
 
 def _replace(graph: "Graph", product: GroupedProduct, decision: str) -> None:
     """Replace one product; the operator takes A [tokens, k], B [experts, n, k] and the ends of the groups."""
+    import torch
+
     last = product.nodes[-1]
     with graph.inserting_before(last):
         a, b, ends = product.operands
-        operands = a, transposed(graph, b), ends, decision
+        operands: tuple[Any, ...] = (a, transposed(graph, b), ends, decision)
+        if product.scale is not None:
+            scale = call(graph, aten().squeeze.dim, product.scale, 1)
+            if scale.meta["val"].dtype is not torch.float32:
+                scale = call(graph, _convert(), scale, torch.float32)
+            operands = (*operands, scale)
         made = call(graph, define_grouped(), *operands)
     made.meta = {**last.meta, "val": made.meta["val"]}
     made.meta.pop("tensor_meta", None)
     # The strides that the operator's tag speaks of; without them Inductor is free to give any.
     made.meta["eager_input_vals"] = values(operands), {}
-    clearing, ends = product.clearing, product.operands[2]
-    if clearing is not None and not is_unread(clearing, ends, last):
-        with graph.inserting_before(last):
+    clearing, dtype = product.clearing, last.meta["val"].dtype
+    with graph.inserting_before(last):
+        if clearing is not None and not is_unread(clearing, ends, last):
             made = call(graph, aten().where.self, clearing.rows, clearing.zero, made)
+        if made.meta["val"].dtype is not dtype:  # a scale in fp32 makes the result one
+            made = call(graph, _convert(), made, dtype)
     last.replace_all_uses_with(made)
     for node in reversed(product.nodes):
         graph.erase_node(node)

@@ -31,6 +31,7 @@ from tilescout.spaces.checksums import digest_of
 from tilescout.spaces.errors import BundleError
 from tilescout.spaces.gated import GatedProblem, swiglu
 from tilescout.spaces.grouped import GroupedProblem
+from tilescout.spaces.scaled import ScaledProblem
 
 EXPERTS, N, K = 4, 48, 16
 PRODUCT = GroupedProblem(EXPERTS, 1, N, K)
@@ -38,6 +39,7 @@ SOURCE = Path(__file__).parents[1] / "kernels" / "grouped_gemm.c"
 LIBRARY = "tilescout.search.export.grouped.kernels.run_library"
 DIGEST = "0" * 63 + "e"
 GATED, WITH_SWIGLU = GatedProblem(EXPERTS, 1, N, K), "0" * 63 + "f"
+SCALED, WITH_SCALE = ScaledProblem(EXPERTS, 1, N, K), "0" * 63 + "d"
 RANGES = (Range(1, 30, DIGEST, True), Range(31, 40), Range(41, 64, DIGEST, True))
 
 
@@ -54,16 +56,25 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Bundle]:
         for digest, entry, workload in (
             (DIGEST, "grouped_gemm", "grouped:Grouped"),
             (WITH_SWIGLU, "grouped_swiglu", "gated:Gated"),
+            (WITH_SCALE, "grouped_scaled", "scaled:Scaled"),
         )
     }
 
-    def make(ranges: tuple[Range, ...] = RANGES, times: int = 1, gated: tuple[Range, ...] = ()) -> Bundle:
+    def make(
+        ranges: tuple[Range, ...] = RANGES,
+        times: int = 1,
+        gated: tuple[Range, ...] = (),
+        scaled: tuple[Range, ...] = (),
+    ) -> Bundle:
         path = tmp_path_factory.mktemp("bundles") / "bundle"
-        held = {
-            digest: (kernel, folder / "kernel.so") for digest, kernel in kernels.items() if gated or digest == DIGEST
-        }
+        used = {each.kernel for each in (*ranges, *gated, *scaled)}
+        held = {digest: (kernel, folder / "kernel.so") for digest, kernel in kernels.items() if digest in used}
         dispatch = GroupedDispatch(PRODUCT, ranges, "a.parquet", "a test", {}, (8, 64), ("balanced", "zipf-1"), 0.9)
-        dispatches = [dispatch] * times + ([replace(dispatch, problem=GATED, ranges=gated)] if gated else [])
+        dispatches = [dispatch] * times + [
+            replace(dispatch, problem=problem, ranges=found)
+            for problem, found in ((GATED, gated), (SCALED, scaled))
+            if found
+        ]
         return write_bundle(path, "host", "host", {"made": str(path)}, [], held, grouped=dispatches)
 
     return make
@@ -119,9 +130,9 @@ def test_one_graph_serves_every_number_of_tokens(tuned: GraphPass, monkeypatch: 
     compiled, first = torch.compile(experts), operands(8)
     torch._dynamo.mark_dynamic(first[0], 0)
 
-    def count(a: Tensor, b: Tensor, ends: Tensor, problem: GroupedProblem) -> Tensor:
+    def count(a: Tensor, *others: Any) -> Tensor:
         called.append(len(a))
-        return run_library(a, b, ends, problem)
+        return run_library(a, *others)
 
     compiled(*first)
     monkeypatch.setattr(LIBRARY, count)
@@ -239,6 +250,75 @@ def test_rows_of_no_expert_are_cleared_behind_swiglu_where_anything_reads_them(
     assert cleared == [1 + read]
     expected = block(x, b, down, chosen, read).float()
     assert ((result.float() - expected).norm() / expected.norm()).item() < 2**-7
+
+
+@pytest.mark.parametrize(("dtype", "dynamic"), [(torch.bfloat16, True), (torch.float32, False)])
+def test_rows_are_scaled_in_the_kernel(
+    make: Callable[..., Bundle], monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, dynamic: bool
+) -> None:
+    def weighted(a: Tensor, b: Tensor, ends: Tensor, weights: Tensor) -> Tensor:
+        """As transformers writes it."""
+        product = experts(a, b, ends).masked_fill((torch.arange(len(a)) >= 60).unsqueeze(-1), 0.0)
+        return product * weights.unsqueeze(-1)
+
+    def run(tokens: int) -> tuple[Tensor, ...]:
+        return *operands(tokens), torch.rand(tokens, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+    torch._dynamo.reset()
+    given = run(20)
+    if dynamic:
+        for each in (given[0], given[3]):
+            torch._dynamo.mark_dynamic(each, 0)
+    with use(make(scaled=(Range(1, 64, WITH_SCALE, True),)).path) as tuned:
+        compiled = torch.compile(weighted, dynamic=None if dynamic else False)
+        compiled(*given)
+    assert tuned.report.replaced == {f"4x{'*' if dynamic else 20}x48x16:bf16:scaled": 1}
+    for tokens in (20, 64, 65) if dynamic else (20,):
+        with monkeypatch.context() as without:
+            if tokens <= 64:  # no more were measured
+                without.setattr(LIBRARY, refuse)
+            result = compiled(*run(tokens))
+        assert result.dtype is dtype
+        torch.testing.assert_close(result, weighted(*run(tokens)), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        lambda product, weights: product * weights.unsqueeze(-1) + product,  # read again
+        lambda product, weights: product * weights[:1].unsqueeze(-1),  # of one row
+        lambda product, weights: product * weights[0],
+        lambda product, weights: product * product,
+        lambda product, weights: (product * weights.unsqueeze(-1).to(torch.int32)).to(product.dtype),  # whole numbers
+    ],
+)
+def test_what_is_no_scale_of_rows_stays_torchs(
+    make: Callable[..., Bundle], behind: Callable[[Tensor, Tensor], Tensor]
+) -> None:
+    given = (*operands(20), torch.rand(20, dtype=torch.bfloat16) + 0.5)
+    bundle, report = make(scaled=(Range(1, 64, WITH_SCALE, True),)), Report()
+    load(bundle.path)
+    traced = make_fx(lambda *given: behind(experts(*given[:3]), given[3]), select_decomp_table(), tracing_mode="fake")(
+        *given
+    )
+    replace_grouped(traced.graph, bundle, report)
+    assert report.replaced == {"4x20x48x16:bf16": 1}
+
+
+def test_a_scale_that_the_kernel_can_not_take_is_torchs(make: Callable[..., Bundle]) -> None:
+    bundle = make(scaled=(Range(1, 64, WITH_SCALE, True),))
+    load(bundle.path)
+    a, b, ends = operands(20)
+    scale, name = torch.rand(20), f"{bundle.digest}/4x*x48x16:bf16:scaled"
+    run, expected = torch.ops.tilescout.grouped_mm, experts(a, b, ends)
+    for each in (scale, scale.double(), torch.stack([scale, scale], dim=1)[:, 0]):
+        wanted = (expected * scale[:, None]).to(expected.dtype)
+        torch.testing.assert_close(run(a, b, ends, name, each), wanted, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(run(a, b, ends, name), expected)
+    with pytest.raises(RuntimeError):
+        run(a, b, ends, name, scale[:7])
+    plain = name.removesuffix(":scaled")
+    torch.testing.assert_close(run(a, b, ends, plain, scale), wanted, rtol=0.02, atol=0.02)
 
 
 def test_swiglu_stays_torchs_where_a_range_of_unknown_tokens_has_no_kernel(make: Callable[..., Bundle]) -> None:

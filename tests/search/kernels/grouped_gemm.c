@@ -1,6 +1,6 @@
 /* D[rows of e] = A[rows of e] @ B[e].T in bf16 on the host, of A [tokens, k], B [experts, n, k] and the ends of the groups
    [experts]. With SwiGLU, the first half of the columns are the gate of the second. The entry points take a, b, ends, d,
-   max_clusters and speak TVM FFI's calling convention. Offsets that decrease or lie beyond the rows make groups empty, or
+   max_clusters, or with the scale of each row a, b, ends, scale, d, max_clusters, and speak TVM FFI's calling convention. Offsets that decrease or lie beyond the rows make groups empty, or
    end with the rows. */
 
 #include <math.h>
@@ -31,12 +31,13 @@ static float dot(const uint16_t *left, const uint16_t *right, int64_t k) {
     return sum;
 }
 
-static int run(const TVMFFIAny *arguments, int32_t count, int gated) {
-    if (count != 5 || arguments[4].type_index != kTVMFFIInt) {
+static int run(const TVMFFIAny *arguments, int32_t count, int gated, int scaled) {
+    if (count != 5 + scaled || arguments[4 + scaled].type_index != kTVMFFIInt) {
         TVMFFIErrorSetRaisedFromCStr("RuntimeError", "a grouped product takes a, b, ends, d, max_clusters");
         return -1;
     }
-    const DLTensor *a = tensor(arguments[0]), *b = tensor(arguments[1]), *d = tensor(arguments[3]);
+    const DLTensor *a = tensor(arguments[0]), *b = tensor(arguments[1]), *d = tensor(arguments[3 + scaled]);
+    const float *scale = scaled ? tensor(arguments[3])->data : 0;
     const int32_t *ends = tensor(arguments[2])->data;
     int64_t tokens = a->shape[0], k = a->shape[1], experts = b->shape[0], n = b->shape[1], width = gated ? n / 2 : n;
     for (int64_t expert = 0; expert < experts; ++expert)
@@ -45,6 +46,7 @@ static int run(const TVMFFIAny *arguments, int32_t count, int gated) {
                 const uint16_t *left = (const uint16_t *)a->data + row * k;
                 const uint16_t *right = (const uint16_t *)b->data + (expert * n + column) * k;
                 float sum = dot(left, right, k);
+                if (scaled) sum *= scale[row];
                 if (gated) sum = sum / (1 + expf(-sum)) * dot(left, right + width * k, k);
                 ((uint16_t *)d->data)[row * width + column] = narrow(sum);
             }
@@ -52,9 +54,13 @@ static int run(const TVMFFIAny *arguments, int32_t count, int gated) {
 }
 
 TVM_FFI_DLL_EXPORT int __tvm_ffi_grouped_gemm(void *self, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
-    return run(arguments, count, 0);
+    return run(arguments, count, 0, 0);
 }
 
 TVM_FFI_DLL_EXPORT int __tvm_ffi_grouped_swiglu(void *self, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
-    return run(arguments, count, 1);
+    return run(arguments, count, 1, 0);
+}
+
+TVM_FFI_DLL_EXPORT int __tvm_ffi_grouped_scaled(void *self, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
+    return run(arguments, count, 0, 1);
 }
