@@ -156,20 +156,20 @@ def speeds(table: Table) -> list[Speed]:
     return found
 
 
-def checked_model(table: Table) -> Path:
-    """The shipped model of a table's space and device.
+def checked_model(table: Table, model: Path | None = None, names: Iterable[str] | None = None) -> Path:
+    """The model by which problems of a table are searched: the one named, else the shipped one of its space and device.
 
     Raises
     ------
     ModelError
-        If there is none, or it was trained on a problem of the table.
+        If there is none, or it was trained on a problem of the table; of these problems, where they are named.
     """
-    path = shipped_model(table.card.space, table.card.device)
+    path = model or shipped_model(table.card.space, table.card.device)
     if path is None:
         raise ModelError(f"no model of {table.card.space} on {table.card.device} is shipped")
-    known = set(load_model(path)[1].problems) & set(map(str, table.problems))
+    known = set(load_model(path)[1].problems) & set(map(str, table.problems) if names is None else names)
     if known:
-        raise ModelError(f"the shipped model was trained on {min(known)}: it can't be judged on it")
+        raise ModelError(f"{path.name} was trained on {min(known)}: it can't be judged on it")
     return path
 
 

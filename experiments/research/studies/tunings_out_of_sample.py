@@ -6,9 +6,10 @@ r"""Tune problems that the model never saw, nor their family, and race each answ
 The problems are drawn from the table, evenly over the five kinds of the suite `out-of-sample`. Each is tuned once by
 the command ``tilescout tune``, with an empty store and a model that is trained like the shipped one, of the shipped
 tables, without all problems of its family (small, skinny or large) and shape; with ``--unseen problem`` by the shipped
-model, which saw none of these problems, but others of their families. Then the answer, the default, and the
-fastest configurations of the table run in rounds against each other and `torch.mm`. The table's are an exhaustive best
-of its sub-space that the tuning had no part in. The tuning searches the whole space, so that its answer may be faster.
+model, which saw none of these problems, but others of their families; with ``--model`` by a model that is named, and
+that saw none of the problems that are tuned. Then the answer, the default, and the fastest configurations of the table
+run in rounds against each other and `torch.mm`. The table's are an exhaustive best of its sub-space that the tuning had
+no part in. The tuning searches the whole space, so that its answer may be faster.
 
 A problem that the file of ``--out`` has is not tuned again: a run that was interrupted goes on by the same command.
 """
@@ -210,6 +211,7 @@ class Asked:
     problems: int
     names: tuple[str, ...]
     unseen: str
+    model: Path | None
     compilers: int
     device: str
     seed: int
@@ -227,6 +229,7 @@ class Asked:
     show_default=True,
     help="What a model has not seen of the problem that it searches: its family, or only itself.",
 )
+@click.option("--model", type=click.Path(path_type=Path), help="By this model, which must not have seen the problems.")
 @click.option("--compilers", default=COMPILERS, show_default=True, help="Most compilers at a time.")
 @device_option
 @seed_option
@@ -245,8 +248,10 @@ def main(run: Run, asked: Asked) -> None:
     result: dict[str, Any] = {"protocol": VERSION, "table": table.path.name, "problems": done}
     template = find_template(table.card.space)
     unseen: dict[str, tuple[str, ...]] = {name: (name,) for name in names if name not in done}
-    files = dict.fromkeys(unseen, checked_model(table))
-    if asked.unseen == "family":
+    files: dict[str, Path] = {}
+    if asked.model is not None or asked.unseen == "problem":
+        files = dict.fromkeys(unseen, checked_model(table, asked.model, names))
+    else:
         models = HeldOutModels.of(named_tables(template, ()), asked.store, BlendOptions())
         unseen = {name: models.of_family(table.problem(name)) for name in unseen}
         models.train(list(dict.fromkeys(unseen.values())), len(unseen))

@@ -49,8 +49,10 @@ def test_a_model_that_was_trained_on_a_problem_of_the_table_is_refused(table: Ta
     [known] = [path for path in shipped_tables() if path.stem == "gemm_sm90-h200-bf16"]
 
     assert checked_model(table).is_file()
-    with pytest.raises(ModelError, match="the shipped model was trained on"):
+    with pytest.raises(ModelError, match="was trained on"):
         checked_model(Table.read(known))
+    with pytest.raises(ModelError, match="was trained on 257x2056x7176:bf16"):
+        checked_model(table, checked_model(table), ["257x2056x7176:bf16"])
 
 
 @pytest.mark.parametrize("sampler", ["guided", "random"])
