@@ -89,8 +89,9 @@ def tune_by(
 ) -> Tuned:
     """Compile a problem with TorchInductor, which may choose among the candidates of one backend alone.
 
-    Its caches are not used, so that the seconds are those of a first time. Settings are further ones of TorchInductor's
-    configuration, by name; one that this torch does not have is left out.
+    It takes no graph that it compiled and no time that it measured before from its caches, so that the seconds are
+    those of a first time; only what a compiler made of the very same source is taken. Settings are further ones of
+    TorchInductor's configuration, by name; one that this torch does not have is left out.
 
     Raises
     ------
@@ -104,7 +105,8 @@ def tune_by(
         "max_autotune_gemm": True,
         "max_autotune_gemm_backends": backend,
         "autotune_fallback_to_aten": False,
-        "force_disable_caches": True,
+        "fx_graph_cache": False,
+        "autotune_local_cache": False,
         **settings,
     }
     known = torch._inductor.config.get_config_copy()

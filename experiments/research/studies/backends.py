@@ -99,12 +99,11 @@ INDUCTOR = {"Triton": "TRITON", "CUTLASS": "CUTLASS", "CuteDSL": "CUTEDSL", "NVG
 CUTLASS_SETTINGS = {
     "cutlass.cutlass_op_allowlist_regex": r"align\d+_warpspecialized_(cooperative|pingpong)_epi_tma",
     "cutlass.cutlass_max_profiling_configs": 14,
-    "force_disable_caches": False, "fx_graph_cache": False, "autotune_local_cache": False,
-}  # fmt: skip
+}
 """What TorchInductor is told of CUTLASS's kernels, in the words of its own configuration.
 
 It may have those with TMA in their epilogue and without stream-K, 14 of the 66 in bf16: nvcc takes some 40 s of a core
-for each. What nvcc compiled stays in TorchInductor's cache and serves all sizes; timings do not.
+for each. What nvcc compiled stays in TorchInductor's cache and serves all sizes.
 """
 Inductor = tuple[str, Mapping[str, Any]]
 """A backend of TorchInductor's, and settings of its configuration."""

@@ -175,7 +175,7 @@ def main(
                 continue
             problem = GemmProblem.parse(text)
             try:
-                listed = loader.listing(text, None)
+                listed = engine.listing(0, template, problem, None).result()
                 screen = Screen(machine, workload, loader, problem, seed)
                 found = screened(screen, problem, np.array(listed.rows, dtype=np.int32), each, seed)
                 if times is not None:
