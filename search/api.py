@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tilescout.search.engines.engine import Engine, LiveOptions
+from tilescout.search.engines.complements import Complement
+from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.evaluator import Evaluator, evaluate
 from tilescout.search.engines.peers import patient_with
 from tilescout.search.engines.selection import check_device, get_ready, make_engine
@@ -22,10 +23,10 @@ from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tables.shipped import default_table, named_template
 from tilescout.search.tables.table import Table
 from tilescout.search.tracking.result import TuneResult, load_study
-from tilescout.search.tuning.complement import search_both
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.progress import StudyProgress, why_ended
 from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
+from tilescout.search.tuning.suite import SLICE, SuiteInterrupted, tune_suite
 from tilescout.search.tuning.trackers import NoTracker, Tracker
 from tilescout.spaces.devices import Device
 from tilescout.spaces.problems import P
@@ -137,7 +138,7 @@ def tune(
         TorchInductor's max-autotune chooses of its Triton kernels. It takes up to a minute and is never the answer.
     complement
         Search a second space too where its kernels may be faster on the problem, as those of ``gemm_streamk_sm90`` than
-        those of ``gemm_sm90``: in a study of its own, behind the first, with the same budget. It is not done where
+        those of ``gemm_sm90``: in a study of its own, behind the first, with as large a budget. It is not done where
         nothing is measured, or by a sampler that is an object.
     store
         Folder of compiled kernels, studies and the MLflow store; created where it is missing.
@@ -153,7 +154,7 @@ def tune(
     on_trial
         Called with every trial as it finishes, those of earlier runs first.
     on_result
-        Called with the result of each study as soon as it is known and stored; MLflow gets its pictures after that.
+        Called with the result of each study as soon as all are known and stored; MLflow gets pictures after that.
 
     Returns
     -------
@@ -185,44 +186,6 @@ def tune(
     budget = budget if isinstance(budget, Budget) else Budget(trials=DEFAULT_TRIALS if budget is None else budget)
     trackers = _Trackers(mlflow, store, studies(store, storage), template if live.compile.standby else None)
 
-    def search(engine: Engine, limits: Budget) -> TuneResult:
-        asked = engine.template.name == template.name  # what is named is of that space
-        with Evaluator(engine, parsed) as evaluator, ExitStack() as shown:
-            by = sampler if sampler is not None else chosen_sampler(engine.template, engine.device, settings or {})
-            options = TuneOptions(
-                by,
-                seed,
-                limits,
-                studies(store, storage),
-                resume if asked else bool(resume),
-                race if race is not None else RaceOptions(),
-                settings or {},
-                first=first(template, evaluator.space) if asked and first is not None else (),
-                library_kernels=library_kernels,
-                peers=peers,
-            )
-            if not evaluator.measures_anew:
-                _warn_of_hindsight(make_sampler(by, evaluator.space, seed, **options.settings))
-            bar = shown.enter_context(StudyProgress(limits.trials)) if progress else None
-
-            @cache
-            def say_source() -> None:
-                _LOG.info("%s", evaluator.provenance.description)
-
-            def show(trial: TrialRecord) -> None:
-                say_source()
-                if bar is not None:
-                    bar(trial)
-                on_trial(trial)
-
-            def answer(result: StudyResult) -> None:
-                if bar is not None:
-                    bar.end(why_ended([result], limits))
-                on_result(TuneResult.of(result))
-
-            phase = bar.phase if bar is not None else lambda text: None
-            return TuneResult.of(run_study(evaluator, options, trackers.make, show, on_result=answer, on_phase=phase))
-
     with ExitStack() as stack:
         stack.enter_context(trackers)
         get_ready(device)
@@ -234,10 +197,61 @@ def tune(
                 options=live, objective=objective,
             )
         )  # fmt: skip
+        options = TuneOptions(
+            sampler if sampler is not None else chosen_sampler(template, engine.device, settings or {}),
+            seed,
+            budget,
+            studies(store, storage),
+            resume,
+            race if race is not None else RaceOptions(),
+            settings or {},
+            first=first(template, engine.space(parsed)) if first is not None else (),
+            library_kernels=library_kernels,
+            peers=peers,
+        )
+        by_name = isinstance(sampler, str | type | None)  # an object is of one search
+        beside = Complement(engine) if complement and by_name else None
+        whole = budget.times(2) if beside is not None and beside.is_expected(parsed) else budget
+        bar = stack.enter_context(StudyProgress(whole.trials)) if progress else None
+
+        @cache
+        def say_source() -> None:
+            _LOG.info("%s", engine.provenance.description)
+
+        def show(trial: TrialRecord) -> None:
+            say_source()
+            if bar is not None:
+                bar(trial)
+            on_trial(trial)
+
+        def answer(results: Sequence[StudyResult]) -> None:
+            if bar is not None:
+                bar.end(why_ended(results, whole))
+            for result in results:
+                on_result(TuneResult.of(result))
+
+        phase = bar.phase if bar is not None else lambda text: None
         try:
-            if complement and isinstance(sampler, str | type | None):  # an object is of one search
-                return TuneResult.of(fastest(search_both(engine, parsed, budget, search)))
-            return search(engine, budget)
+            if beside:
+                # One slice each: there are as many places on the GPU.
+                found = tune_suite(
+                    engine, [parsed], options, trackers.make, lambda _, trial: show(trial),
+                    lambda _, text: phase(text), answer, slice=budget.trials or SLICE,
+                )  # fmt: skip
+                return TuneResult.of(fastest(found))
+            with Evaluator(engine, parsed) as evaluator:
+                if not evaluator.measures_anew:
+                    _warn_of_hindsight(make_sampler(options.sampler, evaluator.space, seed, **options.settings))
+                return TuneResult.of(
+                    run_study(
+                        evaluator, options, trackers.make, show,
+                        on_result=lambda result: answer([result]), on_phase=phase,
+                    )
+                )  # fmt: skip
+        except SuiteInterrupted as interrupted:
+            if not interrupted.results:
+                raise
+            raise SearchInterrupted(TuneResult.of(fastest(interrupted.results))) from interrupted
         except SearchInterrupted as interrupted:
             raise SearchInterrupted(TuneResult.of(interrupted.result), interrupted.complete) from interrupted
 

@@ -19,6 +19,7 @@ from tilescout.search.build.artifacts import SHARED_OBJECT
 
 if TYPE_CHECKING:
     from tilescout.search.engines.engine import Engine
+    from tilescout.spaces.templates import KernelTemplate
 
 Span = tuple[float, float]
 """The begin and the end of something, in seconds since the process was launched."""
@@ -30,8 +31,8 @@ class Times:
 
     Attributes
     ----------
-    problem, cores
-        What is tuned, and how many cores the process may use.
+    problem, spaces, cores
+        What is tuned, in which spaces, and how many cores the process may use.
     imported
         The modules of the search were imported.
     prepared
@@ -45,12 +46,14 @@ class Times:
     trials, compile_seconds
         Finished trials, or compiled kernels, and the seconds of one core that compiling them took.
     stopped, ratios
-        Why the search ended by itself, and the times of its trials over the library's, in order; None without a time.
+        Why the first search ended by itself, and the times of all trials over the library's, those of the first search
+        before those of the second; None without a time.
     compiled
         Kernels that are in the store now and were not before.
     """
 
     problem: str = ""
+    spaces: list[str] = field(default_factory=list)
     cores: int = 0
     imported: float = 0.0
     prepared: float = 0.0
@@ -67,6 +70,10 @@ class Times:
     measuring: list[Span] = field(default_factory=list)
 
 
+TRIALS = 64
+"""Of each search at most."""
+
+
 def watched(spans: list[Span], now: Callable[[], float], call: Callable[..., "Future[Any]"]) -> Callable[..., Any]:
     """A call of an engine that notes from when to when its future was open."""
 
@@ -80,10 +87,19 @@ def watched(spans: list[Span], now: Callable[[], float], call: Callable[..., "Fu
 
 
 def watch(engine: "Engine", times: Times, now: Callable[[], float]) -> None:
-    """Note what an engine is asked, from now on."""
+    """Note what an engine is asked, from now on, and the one beside it."""
     asked = (("compile", times.compiling), ("prepare", times.preparing), ("measure", times.measuring))
     for name, spans in asked:
         setattr(engine, name, watched(spans, now, getattr(engine, name)))
+    make = engine.beside
+
+    def beside(template: "KernelTemplate") -> "Engine | None":
+        made = make(template)
+        if made is not None:
+            watch(made, times, now)
+        return made
+
+    engine.beside = beside  # type: ignore[method-assign]
 
 
 def kernels(store: Path) -> int:
@@ -92,7 +108,7 @@ def kernels(store: Path) -> int:
 
 
 def tune(problem: str, store: Path, launched: float, standby: bool) -> Times:
-    """Tune a problem as ``tilescout tune --sampler guided`` does, with ``--standby`` or without."""
+    """Tune a problem as ``tilescout tune --sampler guided`` does, with ``--standby`` or without: in both its spaces."""
 
     def now() -> float:
         return time.time() - launched
@@ -100,17 +116,17 @@ def tune(problem: str, store: Path, launched: float, standby: bool) -> Times:
     from tilescout.search.build.compilers import CompileOptions
     from tilescout.search.build.cores import available_cores
     from tilescout.search.engines.engine import LiveOptions
-    from tilescout.search.engines.evaluator import Evaluator
     from tilescout.search.engines.selection import get_ready, make_engine
     from tilescout.search.studies.folders import artifacts, studies
     from tilescout.search.studies.records import StudyInfo
     from tilescout.search.tracking import MlflowTracker, Opening, default_store, standing_logger
     from tilescout.search.tuning.loop import Budget
-    from tilescout.search.tuning.study import TuneOptions, run_study
+    from tilescout.search.tuning.study import TuneOptions
+    from tilescout.search.tuning.suite import tune_suite
     from tilescout.search.tuning.trackers import Tracker
     from tilescout.spaces.templates import find_template
 
-    times = Times(problem, available_cores(), imported=now())
+    times = Times(problem, cores=available_cores(), imported=now())
     template = find_template("gemm_sm90")
     parsed = template.parse(problem)
     before = kernels(artifacts(store))
@@ -132,21 +148,22 @@ def tune(problem: str, store: Path, launched: float, standby: bool) -> Times:
             make_engine(template, parsed, artifacts(store), device="cuda", gpus=1, options=live)
         )
         watch(engine, times, now)
-        evaluator = stack.enter_context(Evaluator(engine, parsed))
-        result = run_study(
-            evaluator,
-            TuneOptions("guided", 0, Budget(64), studies(store)),
-            make_tracker,
-            on_result=lambda _: setattr(times, "raced", now()),
-        )
+        options = TuneOptions("guided", 0, Budget(TRIALS), studies(store))
+
+        def answer(_: object) -> None:
+            times.raced = now()
+
+        results = tune_suite(engine, [parsed], options, make_tracker, on_results=answer, slice=TRIALS)
         times.logged = now()
-    times.trials, times.stopped = len(result.trials), result.stopped
-    timings = [trial.measurement.timing for trial in result.trials]
+    trials = [trial for result in results for trial in result.trials]
+    times.spaces = [result.info.space for result in results]
+    times.trials, times.stopped = len(trials), results[0].stopped
+    timings = [trial.measurement.timing for trial in trials]
     times.ratios = [timing.ratio if timing is not None else None for timing in timings]
-    times.compile_seconds = sum(trial.measurement.compile_seconds for trial in result.trials)
+    times.compile_seconds = sum(trial.measurement.compile_seconds for trial in trials)
     times.prepared = times.preparing[0][1]
     times.compiled = kernels(artifacts(store)) - before
-    times.searched = max(trial.finished for trial in result.trials) - launched
+    times.searched = max(trial.finished for trial in trials) - launched
     return times
 
 
@@ -165,7 +182,7 @@ def compile_some(problem: str, count: int, store: Path, launched: float, standby
     from tilescout.spaces.devices import find_device
     from tilescout.spaces.templates import find_template
 
-    times = Times(problem, available_cores(), imported=now())
+    times = Times(problem, cores=available_cores(), imported=now())
     before = kernels(artifacts(store))
     template, device = find_template("gemm_sm90"), find_device("h200")
     parsed = template.parse(problem)

@@ -1,14 +1,58 @@
 """Engines beside an engine, for problems on which the kernels of another space may be faster."""
 
 import logging
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 from tilescout.search.engines.engine import Engine
-from tilescout.spaces.problems import P
-from tilescout.spaces.templates import complement_of, complement_on
+from tilescout.spaces.closing import Closing
+from tilescout.spaces.problems import P, Problem
+from tilescout.spaces.templates import complement_on
 
 _LOG = logging.getLogger(__name__)
+
+
+class Complement(Closing):
+    """The complement of an engine's space, and an engine of it beside that engine: made when it is asked for.
+
+    Parameters
+    ----------
+    engine
+        Where it replays, nothing is searched beside it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._own = engine
+        self._template = complement_on(engine.template, engine.device) if engine.measures_anew else None
+        self._beside: Engine | None = None
+        self._lock = threading.Lock()
+
+    def __bool__(self) -> bool:
+        return self._template is not None
+
+    def is_expected(self, problem: Problem) -> bool:
+        """Whether an estimate says that its kernels may be faster on a problem."""
+        return self._template is not None and self._template.complements(problem, self._own.device)
+
+    def engine(self, problem: Problem, reason: str) -> Engine | None:
+        """The engine beside, for a problem; None if there is none. The log says why that is searched, too."""
+        if self._template is None:
+            return None
+        with self._lock:
+            if self._beside is None and (beside := self._own.beside(self._template)) is not None:
+                self._beside = beside.__enter__()  # its compilers get ready at once
+        then = "that space is searched, too" if self._beside is not None else "tune that space, too"
+        _LOG.info("%s: %s: %s", problem, reason.format(self._template.name), then)
+        return self._beside
+
+    def close(self) -> None:
+        if self._beside is not None:
+            self._beside.close()
+
+
+MAY_BE_FASTER = "kernels of {} may be faster on this problem"
+HAS_LOST = "the library is faster, and kernels of {} may be"
 
 
 @contextmanager
@@ -17,35 +61,11 @@ def complemented(engine: Engine, problems: Sequence[P]) -> Iterator[list[tuple[E
 
     The log says where that is so. Where an engine replays, or has no other beside it, each problem has one search.
     """
-    anew = engine.measures_anew
-    others = [complement_of(engine.template, each, engine.device) if anew else None for each in problems]
-    other = next((found for found in others if found is not None), None)
-    beside = engine.beside(other) if other is not None else None
-    for found, problem in zip(others, problems, strict=True):
-        if found is not None:
-            then = "that space is searched, too" if beside is not None else "tune that space, too"
-            _LOG.info("%s: kernels of %s may be faster on this problem: %s", problem, found.name, then)
-    with beside or nullcontext():  # its compilers get ready at once
+    with Complement(engine) as complement:
+        beside = [complement.engine(each, MAY_BE_FASTER) if complement.is_expected(each) else None for each in problems]
         yield [
             (each, problem)
-            for found, problem in zip(others, problems, strict=True)
-            for each in (engine, beside if found is not None else None)
+            for other, problem in zip(beside, problems, strict=True)
+            for each in (engine, other)
             if each is not None
         ]
-
-
-@contextmanager
-def complement_behind(engine: Engine, problems: Sequence[P]) -> Iterator[list[tuple[Engine, P]]]:
-    """The searches of the complement for problems that an engine's own space lost, whatever was estimated of them.
-
-    None where an engine replays, or has no other beside it.
-    """
-    other = complement_on(engine.template, engine.device) if engine.measures_anew and problems else None
-    beside = engine.beside(other) if other is not None else None
-    if other is None or beside is None:
-        yield []
-        return
-    for problem in problems:
-        _LOG.info("%s: the library is faster than %s: %s is searched, too", problem, engine.template.name, other.name)
-    with beside:
-        yield [(beside, problem) for problem in problems]

@@ -1,31 +1,33 @@
 """Tune a kernel for all problems of a suite together: a study a problem, and one budget."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Container, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 
 import optuna
 
-from tilescout.search.engines.complements import complement_behind, complemented
+from tilescout.search.engines.complements import HAS_LOST, MAY_BE_FASTER, Complement
 from tilescout.search.engines.engine import Engine
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.samplers import find_sampler
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.others import OtherTrials
-from tilescout.search.studies.answers import by_problem, loses
+from tilescout.search.studies.answers import loses
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.sharing import Tuner
 from tilescout.search.studies.trials import finished_trials
-from tilescout.search.tuning.complement import tell_failure
 from tilescout.search.tuning.loop import Budget, run
 from tilescout.search.tuning.study import QUIET_SECONDS, SearchInterrupted, TuneOptions, run_study
 from tilescout.search.tuning.trackers import NoTracker, Tracker
 from tilescout.search.tuning.turns import Claim, Turn, Turns
-from tilescout.spaces.errors import SamplerError, TilescoutError
+from tilescout.spaces.errors import SamplerError, TilescoutError, one_line
 from tilescout.spaces.problems import Problem
+
+_LOG = logging.getLogger(__name__)
 
 SLICE = 32
 """Trials that a search has a GPU for: a problem takes a second to set up on it, and a trial some 30 ms. Most guided
@@ -86,9 +88,9 @@ def tune_suite(
     slice
         Trials of a turn.
     complement
-        Search the complement of the space, too, where its kernels may be faster on a problem (see
-        `tilescout.search.engines.complements.complemented`) and, behind the others, where an answer has lost to the
-        library in its race.
+        Search the complement of the space, too, where its kernels may be faster on a problem: where an estimate says
+        so, or where the answer has lost to the library in its race. That comes behind the problem's own search, is set
+        up meanwhile where it was expected, and ends where it does not beat what that one found.
 
     Returns
     -------
@@ -105,56 +107,24 @@ def tune_suite(
     """
     if not isinstance(options.sampler, str | type):
         raise SamplerError("the searches of a suite need a sampler each: give a name or a class, not an object")
-
-    begun = time.monotonic()
-    lost: list[Problem] = []
-
-    def search(
-        given: Sequence[tuple[Engine, Problem]], answer: Callable[[list[StudyResult]], None]
-    ) -> list[StudyResult]:
-        """The results of searches, each of which has as much of the budget as a problem."""
-        budget, share = options.budget, len(given) / len(problems)
-        if share != 1:
-            budget = budget.times(share)
-        if budget.seconds is not None:
-            budget = replace(budget, seconds=max(budget.seconds - (time.monotonic() - begun), 0.0))
-        asked = replace(options, budget=budget)
-        return _tune_all(engine, given, asked, make_tracker, on_trial, on_phase, answer, slice)
-
-    searches: AbstractContextManager[list[tuple[Engine, Problem]]] = (
-        complemented(engine, problems) if complement else nullcontext([(engine, each) for each in problems])
-    )
-    with searches as given:
-        twice = {problem for each, problem in given if each is not engine}
-
-        def answer(found: list[StudyResult]) -> None:
-            if complement and engine.measures_anew:
-                lost.extend(each.info.problem for each in found if each.info.problem not in twice and loses(each))
-            if not lost:
-                on_results(found)
-
-        results = search(given, answer)
-    if not lost:
-        return results
-    with complement_behind(engine, lost) as behind:
-        if not behind:
-            on_results(results)
-            return results
-        try:
-            more = search(behind, lambda found: on_results(_together(results, found)))
-        except SuiteInterrupted as interrupt:
-            raise SuiteInterrupted(_together(results, interrupt.results)) from interrupt
-    return _together(results, more)
-
-
-def _together(results: Sequence[StudyResult], behind: Sequence[StudyResult]) -> list[StudyResult]:
-    """All results, those that came later right behind the first ones of their problems."""
-    return [result for of_one in by_problem([*results, *behind]) for result in of_one]
+    with Complement(engine) as second:
+        return _tune_all(
+            engine,
+            second if complement and second else None,
+            problems,
+            options,
+            make_tracker,
+            on_trial,
+            on_phase,
+            on_results,
+            slice,
+        )
 
 
 def _tune_all(
     own: Engine,
-    searches: Sequence[tuple[Engine, Problem]],
+    complement: Complement | None,
+    problems: Sequence[Problem],
     options: TuneOptions,
     make_tracker: Callable[[StudyInfo, str | None], Tracker],
     on_trial: Callable[[Problem, TrialRecord], None],
@@ -162,11 +132,13 @@ def _tune_all(
     on_results: Callable[[list[StudyResult]], None],
     slice: int,
 ) -> list[StudyResult]:
-    """Run searches in turns; see `tune_suite`. `own` is the engine of all but the complements."""
+    """Run searches in turns; see `tune_suite`. Those of the complement have the numbers behind those of the engine."""
     assert isinstance(options.sampler, str | type)
-    learns = find_sampler(options.sampler).learns_from_others
-    turns = Turns(len(searches), own.gpus, options.budget, slice, SEATS if own.measures_anew else 1)
-    answers = _Answers(len(searches), {number for number, (engine, _) in enumerate(searches) if engine is own})
+    strategy, count = find_sampler(options.sampler), len(problems)
+    behind = {count + number: number for number in range(count)} if complement is not None else {}
+    numbers = sorted(range(count + len(behind)), key=lambda number: number % count)  # as results are returned
+    turns = Turns(len(numbers), own.gpus, options.budget, slice, SEATS if own.measures_anew else 1, behind)
+    answers = _Answers(numbers, set(range(count)))
     lock, making = threading.Lock(), threading.Lock()
     expecting = threading.Lock()  # one search at a time says what it tries first: compilers begin with the first's
     known: dict[int, OtherTrials] = {}  # by the search's number, as of its last turn
@@ -175,8 +147,24 @@ def _tune_all(
         with making:  # two that log the same dataset at the same time would be refused by MLflow
             return make_tracker(info, run_id)
 
+    def engine_of(number: int) -> Engine | None:
+        """The engine of a search, once it is known whether there is to be one; None if not."""
+        if complement is None or number not in behind:
+            return own
+        problem, first = problems[number % count], behind[number]
+        if complement.is_expected(problem):
+            turns.join(number)
+            engine = complement.engine(problem, MAY_BE_FASTER)
+            turns.come_behind(number)
+            return engine
+        result = answers.of(first)
+        if result is None or not loses(result):
+            return None
+        turns.join(number)
+        return complement.engine(problem, HAS_LOST)
+
     def search(number: int) -> StudyResult | None:
-        engine, problem = searches[number]
+        problem = problems[number % count]
 
         def show(trial: TrialRecord) -> None:
             with lock:
@@ -184,8 +172,12 @@ def _tune_all(
             turns.go_on()
 
         def others() -> list[OtherTrials]:
-            same = (each for each in sorted(known.copy().items()) if searches[each[0]][0] is engine)
+            same = (each for each in sorted(known.copy().items()) if (each[0] in behind) == (number in behind))
             return [trials for other, trials in same if other != number]
+
+        def to_beat() -> float | None:
+            found = known.get(behind[number])
+            return found.least_us if found is not None else None
 
         def answer(result: StudyResult) -> None:
             part.end()
@@ -196,9 +188,16 @@ def _tune_all(
 
         part = _Part(turns, number, known)
         asked = replace(options, budget=replace(options.budget, trials=turns.first))
-        if learns:
+        if strategy.learns_from_others:
             asked = replace(asked, settings={**options.settings, "others": others})
+        if number in behind:  # what is named is of the other space
+            asked = replace(asked, first=(), resume=bool(options.resume))
+            if strategy.has_to_beat:
+                asked = replace(asked, settings={**asked.settings, "to_beat": to_beat})
         try:
+            engine = engine_of(number)
+            if engine is None:
+                return None
             with ExitStack() as stack:
                 expected = stack.enter_context(ExitStack())
                 expected.enter_context(expecting)
@@ -214,16 +213,16 @@ def _tune_all(
                     evaluator, asked, make_one, show, part.search, answer, meanwhile=begin, on_phase=show_phase
                 )
         except TilescoutError as error:
-            if engine is own:
+            if number not in behind:
                 raise
-            tell_failure(engine, problem, error)
+            _LOG.warning("%s: the second search failed: %s", problem, one_line(error))
             return None
         finally:
             part.end()
             answers.leave(number)
 
-    with ThreadPoolExecutor(len(searches), "search") as threads:
-        futures = [threads.submit(search, number) for number in range(len(searches))]
+    with ThreadPoolExecutor(len(numbers), "search") as threads:
+        futures = [threads.submit(search, number) for number in numbers]
         try:
             if (found := answers.wait()) is not None:
                 on_results(found)
@@ -251,12 +250,12 @@ class _Answers:
     Parameters
     ----------
     searches
-        How many there are.
+        Their numbers, in the order of the results.
     needed
         The numbers of those without whose results there is no answer.
     """
 
-    def __init__(self, searches: int, needed: Set[int]) -> None:
+    def __init__(self, searches: Sequence[int], needed: Set[int]) -> None:
         self._searches, self._needed = searches, needed
         self._results: dict[int, StudyResult] = {}
         self._left: set[int] = set()
@@ -276,12 +275,18 @@ class _Answers:
             self._left.add(search)
             self._changed.notify_all()
 
+    def of(self, search: int) -> StudyResult | None:
+        """Wait for the result of a search; None if it left without one."""
+        with self._changed:
+            self._changed.wait_for(lambda: search in self._results or search in self._left)
+            return self._results.get(search)
+
     def wait(self) -> list[StudyResult] | None:
         """Wait until no more results can come: all of them in the searches' order, or None if some have none."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self._left | self._results.keys()) == self._searches)
+            self._changed.wait_for(lambda: len(self._left | self._results.keys()) == len(self._searches))
             whole = self._needed <= self._results.keys()
-            return [result for _, result in sorted(self._results.items())] if whole else None
+            return [self._results[each] for each in self._searches if each in self._results] if whole else None
 
     def open(self) -> None:
         """Keep nobody any more."""
@@ -327,18 +332,19 @@ class _Part:
     ) -> str | None:
         """In the place of `run`: search, a turn at a time; leaves with a turn, for the race."""
         space = evaluator.space
-        finished = self._look(study, evaluator)
+        finished, stopped = self._look(study, evaluator), None
         if finished:  # of an earlier run, which the budget did not know of
             self._pass(study, evaluator)
         while self._turn is not None and self._turn.trials and finished < len(space):
             before = finished
-            part = Budget(trials=finished + self._turn.trials, whole=budget.whole)
+            part = self._turn.budget(self._claim, budget.whole)
             stopped = run(study, evaluator, part, library_us, on_trial, in_full, tuner)
             finished = self._look(study, evaluator)
             if stopped is not None or finished == before:
-                return stopped
+                break
             self._pass(study, evaluator)
-        return None
+        self._turns.finish(self._number)
+        return stopped
 
     def _pass(self, study: optuna.Study, evaluator: Evaluator) -> None:
         """End the turn and wait for the next."""

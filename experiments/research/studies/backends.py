@@ -65,7 +65,6 @@ from tilescout.search.api import chosen_sampler
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
 from tilescout.search.build.loading import Launch
 from tilescout.search.engines.engine import Engine, Task
-from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.jobs import make_job
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.export.decisions import Outcome, best_of, judge
@@ -76,9 +75,9 @@ from tilescout.search.measure.worker import Worker
 from tilescout.search.studies.answers import fastest as fastest_of
 from tilescout.search.studies.folders import artifacts, studies
 from tilescout.search.studies.records import StudyResult
-from tilescout.search.tuning.complement import search_both
 from tilescout.search.tuning.loop import Budget
-from tilescout.search.tuning.study import TuneOptions, run_study
+from tilescout.search.tuning.study import TuneOptions
+from tilescout.search.tuning.suite import tune_suite
 from tilescout.spaces.cublaslt.algorithms import KNOBS
 from tilescout.spaces.cublaslt.loader import CublasLt
 from tilescout.spaces.devices import find_device
@@ -150,11 +149,6 @@ def searched(
         If nothing works.
     """
 
-    def search(engine: Engine, budget: Budget) -> StudyResult:
-        sampler = chosen_sampler(engine.template, engine.device, {})
-        with Evaluator(engine, problem) as evaluator:
-            return run_study(evaluator, TuneOptions(sampler, 0, budget, studies(store)))
-
     def entrant(result: StudyResult, seconds: float) -> Entrant:
         if result.best is None:
             raise TilescoutError("nothing works")
@@ -162,7 +156,8 @@ def searched(
         return Entrant(result.info.space, result.best.configuration, *cost, len(result.trials))
 
     started = time.monotonic()
-    results = search_both(engine, problem, Budget(trials), search)
+    sampler = chosen_sampler(engine.template, engine.device, {})
+    results = tune_suite(engine, [problem], TuneOptions(sampler, 0, Budget(trials), studies(store)), slice=trials)
     seconds, first = time.monotonic() - started, results[0]
     outcomes = [judge(result.evidence()) for result in results]
     if engine.template.name == "cublaslt":

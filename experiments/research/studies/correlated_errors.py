@@ -134,7 +134,7 @@ def play(models: HeldOutModels, path: Path, name: str, without: tuple[str, ...],
     engine = ReplayEngine(table, template_of(table))
     recording = engine.recording(problem)
     truth = Truth.of(recording)
-    given = dict[str, Any](part.split("=", 1) for part in setting.split(":") if part)
+    given: dict[str, Any] = dict(part.split("=", 1) for part in setting.split(":") if part)
     sampler = GuidedSampler(recording.space, 0, model=models.without(without), others=None, **given)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     search = optuna.create_study(sampler=sampler, direction="minimize")

@@ -68,6 +68,9 @@ class GuidedSampler(SpaceSampler):
     others
         Called before every proposal for what is known by then of other problems with the same knobs; see
         `tilescout.search.samplers.others`.
+    to_beat
+        Called for the least time, in µs, that kernels of another space have on the same problem; None where none is
+        known. With a cost model, the search is not worth going on where it does not get below that, either.
     given
         Values of the options, see `GuidedOptions`.
     """
@@ -78,6 +81,7 @@ class GuidedSampler(SpaceSampler):
     deterministic = True
     uses_model = True
     learns_from_others = True
+    has_to_beat = True
     several_objectives = True
 
     def __init__(
@@ -86,10 +90,12 @@ class GuidedSampler(SpaceSampler):
         seed: int | None = None,
         model: CostModel | Path | str | None = SHIPPED,
         others: Callable[[], Sequence[OtherTrials]] | None = None,
+        to_beat: Callable[[], float | None] | None = None,
         **given: OptionValue | str,
     ) -> None:
         self._model = model
         self._others = others
+        self._to_beat = to_beat
         super().__init__(space, seed, **given)
         self.tuning = GuidedOptions(**dict[str, Any](self.option))
 
@@ -190,7 +196,7 @@ class GuidedSampler(SpaceSampler):
         if not len(free) or not may_stop(history, least):
             return None
         if has_prior:
-            return out_of_patience(history, self.tuning)
+            return out_of_patience(history, self._to_beat() if self._to_beat is not None else None, self.tuning)
         assert history.best is not None
         _, mean, std = self._foreseen(known, free, np.random.default_rng(len(history.settled)))
         return unlikely_gain(mean, std, history.best, self.tuning)
@@ -277,9 +283,10 @@ class ColdSampler(GuidedSampler):
         space: SearchSpace | None = None,
         seed: int | None = None,
         others: Callable[[], Sequence[OtherTrials]] | None = None,
+        to_beat: Callable[[], float | None] | None = None,
         **given: OptionValue | str,
     ) -> None:
-        super().__init__(space, seed, model=None, others=others, **given)
+        super().__init__(space, seed, model=None, others=others, to_beat=to_beat, **given)
 
 
 @dataclass(frozen=True, eq=False)

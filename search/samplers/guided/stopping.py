@@ -30,19 +30,24 @@ def may_stop(history: History, least: int) -> bool:
     return len(history.settled) + len(history.running) >= least and history.best is not None and history.are_times
 
 
-def out_of_patience(history: History, options: GuidedOptions) -> str | None:
+def out_of_patience(history: History, to_beat: float | None, options: GuidedOptions) -> str | None:
     """Why a search with a prior is not worth going on; None if it is. Trials in flight count as no faster ones.
 
     Parameters
     ----------
     history
         The trials.
+    to_beat
+        The least time of kernels of another space on the same problem, in µs; None if that is not known. Trials that
+        are not faster than that count as no faster ones, too.
     options
         The options of the search.
     """
-    if history.since + len(history.running) < options.patience:
+    behind = to_beat is not None and (history.best is None or history.best >= np.log(to_beat))
+    since = len(history.settled) + len(history.failed) if behind else history.since
+    if since + len(history.running) < options.patience:
         return None
-    return f"{options.patience} trials in a row found none that is faster"
+    return f"{options.patience} trials in a row found none that is faster{' than another space has' if behind else ''}"
 
 
 def unlikely_gain(mean: Floats, std: Floats, best: float, options: GuidedOptions) -> str | None:

@@ -209,6 +209,24 @@ def test_it_stops_after_so_many_trials_without_a_faster_one_and_says_why(outcome
     assert sampler_of(study).done(study) == "6 trials in a row found none that is faster"
 
 
+def test_where_another_space_is_faster_trials_that_do_not_beat_it_count_as_no_faster_ones() -> None:
+    known: list[float | None] = [None]
+    options = {"patience": 4, "least": 1}
+    model = Expectation(truth_of(SPACE))
+    sampler = make_sampler("guided", SPACE, 0, options, model=model, to_beat=lambda: known[-1])
+    study = optuna.create_study(sampler=sampler)
+    for value in (1.0, 0.9, 0.8):
+        study.tell(ask(study, SPACE)[0], value)
+    known.append(0.85)
+    assert not sampler_of(study).sated(study)  # the last beat it
+    known.append(0.7)
+    assert not sampler_of(study).sated(study)
+    study.tell(ask(study, SPACE)[0], 0.75)
+    assert sampler_of(study).done(study) == "4 trials in a row found none that is faster than another space has"
+    known.append(0.76)
+    assert sampler_of(study).done(study) is None
+
+
 def test_it_does_not_stop_before_anything_was_timed() -> None:
     study = study_of(SPACE, Expectation(truth_of(SPACE)), patience=2, least=1)
     for _ in range(4):

@@ -10,24 +10,22 @@ import pytest
 
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.engines.engine import Engine, LiveOptions
-from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.export.decisions import best_of, judge
 from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import Estimate, RaceOptions
-from tilescout.search.studies.answers import fastest
+from tilescout.search.studies.answers import fastest, loses
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.tracking.suite import suite_metrics
 from tilescout.search.tuning import suite
-from tilescout.search.tuning.complement import search_both
 from tilescout.search.tuning.loop import Budget
-from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
+from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import tune_suite
 from tilescout.spaces import templates
 from tilescout.spaces.devices import DEVICES, find_device
-from tilescout.spaces.errors import ProblemError, StoreError
+from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import complement_of, find_template
 
@@ -48,29 +46,20 @@ def engine(plain_gemm: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> 
             yield engine
 
 
-def study(engine: Engine, budget: Budget, folder: Path) -> StudyResult:
-    with Evaluator(engine, PROBLEM) as evaluator:
-        first = [evaluator.space.index({"fault": "nothing", "repeats": repeats}) for repeats in (2, 4)]
-        options = TuneOptions("random", 0, budget, folder, first=first, race=RaceOptions(look=3, looks=1))
-        return run_study(evaluator, options)
+def asked(engine: Engine, problem: GemmProblem, trials: int, folder: Path) -> TuneOptions:
+    first = [engine.space(problem).index({"fault": "nothing", "repeats": repeats}) for repeats in (2, 4)]
+    return TuneOptions("random", 0, Budget(trials), folder, first=first, race=RaceOptions(look=3, looks=1))
 
 
 def test_both_are_searched_and_the_faster_one_is_the_answer_and_what_is_exported(
     engine: Engine, tmp_path: Path
 ) -> None:
-    asked: list[Budget] = []
-
-    def search(engine: Engine, budget: Budget) -> StudyResult:
-        asked.append(budget)
-        return study(engine, budget, tmp_path)
-
-    results = search_both(engine, PROBLEM, Budget(2, seconds=600), search)
+    results = tune_suite(engine, [PROBLEM], asked(engine, PROBLEM, 2, tmp_path))
 
     assert [result.info.space for result in results] == ["plain_gemm", "scratch_gemm"]
     assert [len(result.trials) for result in results] == [2, 2]
+    assert max(trial.finished for trial in results[0].trials) <= min(trial.finished for trial in results[1].trials)
     assert all(result.race is not None for result in results)
-    assert asked[0] == Budget(2, seconds=600)
-    assert asked[1].seconds == pytest.approx(600 - results[0].seconds)
     held = study_store(tmp_path).results()
     assert len(held) == 2
     answer = fastest(results)
@@ -86,51 +75,15 @@ def found(engine: Engine) -> list[templates.KernelTemplate]:
     return [engine.template, find_template("scratch_gemm")]
 
 
-def test_what_ends_the_second_search_does_not_lose_the_first(
-    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    first = study(engine, Budget(1), tmp_path)
-
-    def search(engine: Engine, budget: Budget) -> StudyResult:
-        if engine.template.name == "plain_gemm":
-            return first
-        raise failure
-
-    failure: BaseException = StoreError("the disk is full")
-    with caplog.at_level(logging.WARNING, "tilescout"):
-        assert search_both(engine, PROBLEM, Budget(1), search) == [first]
-    assert "the search of scratch_gemm failed: the disk is full" in caplog.text
-
-    failure = SearchInterrupted(replace(first, trials=[]))
-    with pytest.raises(SearchInterrupted) as interrupted:
-        search_both(engine, PROBLEM, Budget(1), search)
-    assert interrupted.value.result is first
-    assert interrupted.value.complete
-
-    assert search_both(engine, PROBLEM, Budget(seconds=first.seconds / 2), search) == [first]  # no time is left
-
-
 @pytest.mark.parametrize(
-    ("over", "spaces"), [((1.03, 1.02, 1.04), 2), ((1.03, 1.005, 1.05), 1), ((0.97, 0.96, 0.98), 1)]
+    ("over", "lost"), [((1.03, 1.02, 1.04), True), ((1.03, 1.005, 1.05), False), ((0.97, 0.96, 0.98), False)]
 )
-def test_where_the_answer_is_proven_slower_than_the_librarys_best_the_complement_is_searched_whatever_was_estimated(
-    engine: Engine,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    over: tuple[float, float, float],
-    spaces: int,
+def test_an_answer_has_lost_that_is_proven_slower_than_the_librarys_best(
+    engine: Engine, tmp_path: Path, over: tuple[float, float, float], lost: bool
 ) -> None:
-    monkeypatch.setattr(type(find_template("scratch_gemm")), "complements", lambda self, problem, device: False)
-    found = study(engine, Budget(1), tmp_path)
+    (found,) = tune_suite(engine, [PROBLEM], asked(engine, PROBLEM, 1, tmp_path), complement=False)
     listed = LibraryBest("cuBLASLt", "13", "cublaslt", found.info.default, 8, Estimate(1.0, 1.0, 1.0), Estimate(*over))
-    searched: list[str] = []
-
-    def search(engine: Engine, budget: Budget) -> StudyResult:
-        searched.append(engine.template.name)
-        return replace(found, library_best=listed)
-
-    assert len(search_both(engine, PROBLEM, Budget(1), search)) == spaces
-    assert searched == ["plain_gemm", "scratch_gemm"][:spaces]
+    assert loses(replace(found, library_best=listed)) == lost
 
 
 def test_a_suite_searches_both_spaces_of_a_problem_and_its_figures_are_of_the_faster_answers(
@@ -138,8 +91,7 @@ def test_a_suite_searches_both_spaces_of_a_problem_and_its_figures_are_of_the_fa
 ) -> None:
     scratch, small = type(find_template("scratch_gemm")), GemmProblem(8, 48, 40)
     monkeypatch.setattr(scratch, "complements", lambda self, problem, device: problem == PROBLEM)
-    first = [engine.space(small).index({"fault": "nothing", "repeats": 2})]
-    options = TuneOptions("random", 0, Budget(4), tmp_path, first=first, race=RaceOptions(look=3, looks=1))
+    options = asked(engine, small, 4, tmp_path)
     told: list[list[StudyResult]] = []
 
     results = tune_suite(engine, [PROBLEM, small], options, on_results=told.append)
@@ -156,12 +108,12 @@ def test_a_suite_searches_both_spaces_of_a_problem_and_its_figures_are_of_the_fa
     monkeypatch.setattr(scratch, "check", refuse)
     with caplog.at_level(logging.WARNING, "tilescout"):
         left = tune_suite(engine, [PROBLEM, small], options, on_results=told.append)
-    assert "the search of scratch_gemm failed: not today" in caplog.text
+    assert "the second search failed: not today" in caplog.text
     alone = tune_suite(engine, [PROBLEM, small], options, on_results=told.append, complement=False)
     assert [len(found) for found in (*told, left, alone)] == [3, 2, 2, 2, 2]
 
 
-def test_in_a_suite_what_lost_to_the_library_is_searched_again_behind_the_others(
+def test_what_lost_to_the_library_is_searched_again_whatever_was_estimated(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = GemmProblem(8, 48, 40)

@@ -1,6 +1,8 @@
 """Who of several searches has a GPU next."""
 
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -86,3 +88,38 @@ def test_a_search_is_given_the_gpu_that_it_had() -> None:
     first = turns.take(0, Claim(0, 0.0, None))
     turns.give(0, first)
     assert turns.take(0, Claim(8, 1.0, None)).gpu == first.gpu
+
+
+def test_what_comes_behind_a_search_has_no_turn_before_that_has_finished_its_trials_and_keeps_nobody_waiting() -> None:
+    turns = Turns(3, 1, Budget(), slice=4, seats=3, behind={1: 0})
+    order: list[int] = []
+
+    def come_behind() -> None:
+        turns.come_behind(1)
+        order.append(1)
+        turns.leave(1, turns.take(1, Claim(0, 0.0, None)), Claim(4, 1.0, None))
+        order.append(1)
+
+    with ThreadPoolExecutor(1) as thread:
+        ended = thread.submit(come_behind)
+        first, other = (turns.take(search, Claim(0, 0.0, None)) for search in (0, 2))
+        turns.give(0, first)
+        first = turns.take(0, Claim(4, 1.0, None))  # a second turn, though one had none yet
+        while not order:
+            time.sleep(0.001)
+        order.append(0)
+        turns.finish(0)
+        ended.result(30)
+        turns.leave(0, first, Claim(8, 2.0, None))
+        turns.leave(2, other, Claim(4, 1.0, None))
+    assert order == [1, 0, 1]
+
+
+def test_a_turn_has_what_is_left_of_the_seconds() -> None:
+    turns = Turns(1, 1, Budget(gpu_seconds=5.0, seconds=60.0), slice=8)
+    turns.give(0, turns.take(0, Claim(0, 0.0, None)))
+    claim = Claim(8, 2.0, None)
+    left = turns.take(0, claim).budget(claim, whole=False)
+    assert (left.trials, left.gpu_seconds) == (16, 5.0)
+    assert left.seconds is not None
+    assert 50 < left.seconds <= 60
