@@ -24,7 +24,8 @@ class Summary:
     undecided
         Why a product was not decided; it runs the library's kernel.
     folded
-        How many attentions read keys and values in place that the model copies for heads that share them.
+        Of each attention that reads keys and values in place, the bytes of the copies that the model makes of them for
+        heads that share them.
     seconds
         Spent on deciding, in this process, by the clock on the wall.
     inactive
@@ -35,7 +36,7 @@ class Summary:
     decisions: dict[GemmProblem, Decision] = field(default_factory=dict)
     tuned: set[GemmProblem] = field(default_factory=set)
     undecided: dict[GemmProblem, str] = field(default_factory=dict)
-    folded: int = 0
+    folded: list[int] = field(default_factory=list)
     seconds: float = 0.0
     inactive: str = ""
 
@@ -72,7 +73,10 @@ class Summary:
         spent = f"{len(self.tuned)} sizes tuned in {self.seconds:.1f} s"
         head = f"tilescout: {count} run tuned kernels; expected gain {self.gain_us:.1f} µs a call; {spent}"
         rows = sorted(self.met, key=lambda problem: (-self._gain_us(problem), problem))
-        heads = [f"{self.folded} × attention: shared keys and values are read in place, not copied"] * bool(self.folded)
+        copied = f"{sum(self.folded) / 1e6:.1f} MB a call are not copied"
+        heads = [f"{len(self.folded)} × attention: shared keys and values are read in place, {copied}"] * bool(
+            self.folded
+        )
         return "\n".join([head, *(f"  {line}" for line in (*heads, *self._lines(rows)))])
 
     def _choice(self, problem: GemmProblem) -> Choice | None:

@@ -40,16 +40,21 @@ class _Shared:
     copies: int
 
 
-def fold_heads(graph: "Graph") -> int:
-    """Have attention of one token read shared keys and values in place; the number of attentions that do.
+def fold_heads(graph: "Graph") -> list[int]:
+    """Have attention of one token read shared keys and values in place.
 
     Parameters
     ----------
     graph
         A graph that TorchInductor lowers.
+
+    Returns
+    -------
+    list
+        Of each attention that does, the bytes of the copies that it read; where a size is dynamic, as it was traced.
     """
     found = [node for target in _attentions() for node in graph.find_nodes(op="call_function", target=target)]
-    return sum(_fold(graph, node) for node in found)
+    return [copied for node in found if (copied := _fold(graph, node))]
 
 
 def _attentions() -> "tuple[Any, ...]":
@@ -58,17 +63,19 @@ def _attentions() -> "tuple[Any, ...]":
     return tuple(getattr(aten(), f"_scaled_dot_product_{name}").default for name in names)
 
 
-def _fold(graph: "Graph", node: "Node") -> bool:
+def _fold(graph: "Graph", node: "Node") -> int:
+    """Change an attention; the bytes of the copies that it read, 0 if it stays as it is."""
     names = torch_hooks.argument_names(node.target)
     given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     query, key, value = (given[name] for name in ("query", "key", "value"))
     mask = given.get("attn_bias" if "attn_bias" in names else "attn_mask")
     keys, values = _shared(key), _shared(value)
     if keys is None or values is None or keys.copies != values.copies or not _is_plain(node, given):
-        return False
+        return 0
     _, heads, tokens, size = query.meta["val"].shape
     if tokens != 1 or (mask is not None and (mask.meta["val"].dim() != 4 or mask.meta["val"].shape[1] != 1)):
-        return False
+        return 0
+    copied = sum(map(_bytes, (key, value)))
     with graph.inserting_before(node):
         rows = [-1, heads // keys.copies, keys.copies, size]
         instead = {query: _made(graph, query, aten().reshape.default, query, rows)}
@@ -80,7 +87,13 @@ def _fold(graph: "Graph", node: "Node") -> bool:
         result = _made(graph, got, operator.getitem, folded, 0)
         got.replace_all_uses_with(_made(graph, got, aten().reshape.default, result, [-1, heads, tokens, size]))
     _erase(graph, got)
-    return True
+    return copied
+
+
+def _bytes(node: "Node") -> int:
+    numbers = node.meta["val"].numel()
+    known = numbers if isinstance(numbers, int) else torch_hooks.size_hint(numbers)
+    return (known or 1) * int(node.meta["val"].itemsize)
 
 
 def _instead(args: Any, instead: "Mapping[Node, Node]") -> Any:
