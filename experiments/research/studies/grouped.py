@@ -128,7 +128,12 @@ def check(names: Sequence[str], sample: int, seed: int, store: Path) -> dict[str
     }
 
 
-def survives(template: KernelTemplate, pool: CompilePool, problem: GroupedProblem) -> str:
+def survives(
+    template: KernelTemplate,
+    pool: CompilePool,
+    problem: GroupedProblem,
+    ends_of_none: Sequence[Sequence[int]] = WRONG_ENDS,
+) -> str:
     """Launch the default on offsets of 8 experts that are none; say what it did that it must not, or nothing."""
     import torch
 
@@ -140,10 +145,10 @@ def survives(template: KernelTemplate, pool: CompilePool, problem: GroupedProble
         return built.error
     launch = worker.load(make_job(template, configuration, built, problem, 1.0, QUICK))
     findings = torch.empty(3, device="cuda")
-    for wrong in WRONG_ENDS:
+    for wrong in ends_of_none:
         case.prepare(math.nan, findings)
         ends = torch.tensor((0, *wrong), dtype=torch.int32, device="cuda")[1:]
-        launch((*case.inputs[:2], ends), case.output)
+        launch((*case.inputs[:2], ends, *case.inputs[3:]), case.output)
         try:
             worker.machine.synchronize()
             case.check_bands()

@@ -29,6 +29,8 @@ from tilescout.search.export.inductor import use
 if TYPE_CHECKING:
     import torch
 
+    Exact = Callable[[torch.Tensor], torch.Tensor]
+
 _QWEN3 = {"hidden_size": 2048, "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8}
 _MIXTRAL = {"hidden_size": 4096, "intermediate_size": 14_336, "num_local_experts": 8, "num_experts_per_tok": 2}
 CLIENTS: Mapping[str, tuple[str, str, Mapping[str, int]]] = MappingProxyType(
@@ -41,8 +43,10 @@ _CALLS = 10  # in a round
 _WARM = 3
 
 
-def make_block(name: str, device: str, sizes: Mapping[str, int] = MappingProxyType({})) -> "torch.nn.Module":
-    """The block of a client with random weights; `sizes` replace published ones."""
+def make_block(
+    name: str, device: str, sizes: Mapping[str, int] = MappingProxyType({}), implementation: str = "grouped_mm"
+) -> "torch.nn.Module":
+    """The block of a client with random weights, which are the same each time; `sizes` replace published ones."""
     from importlib import import_module
 
     import torch
@@ -51,7 +55,7 @@ def make_block(name: str, device: str, sizes: Mapping[str, int] = MappingProxyTy
     config = getattr(import_module(f"transformers.models.{module}.configuration_{module}"), f"{prefix}Config")(
         **{**published, **sizes}
     )
-    config._experts_implementation = "grouped_mm"
+    config._experts_implementation = implementation
     made = getattr(import_module(f"transformers.models.{module}.modeling_{module}"), f"{prefix}SparseMoeBlock")
     with torch.device(device):
         block: torch.nn.Module = made(config).to(torch.bfloat16).eval()
@@ -63,8 +67,36 @@ def make_block(name: str, device: str, sizes: Mapping[str, int] = MappingProxyTy
     return block
 
 
-def measure(block: "torch.nn.Module", x: "torch.Tensor", bundle: Path, beside: Path | None = None) -> dict[str, Any]:
-    """The times of a block as it is compiled without and with bundles, and how far the results are apart."""
+def in_fp32(name: str, block: "torch.nn.Module", sizes: Mapping[str, int] = MappingProxyType({})) -> "Exact":
+    """A function: what a block makes of activations with its experts in fp32, one after the other.
+
+    Which experts a token goes to, and their weights, are as the block itself has them.
+    """
+    import torch
+
+    device = next(block.parameters()).device.type
+    experts: Any = make_block(name, device, sizes, "eager").float().experts
+    router: Any = block.gate
+
+    def exact(x: "torch.Tensor") -> "torch.Tensor":
+        with torch.no_grad():
+            rows = x.reshape(-1, x.shape[-1])
+            _, weights, chosen = router(rows)
+            result: torch.Tensor = experts(rows.float(), chosen, weights.float())
+            return result.reshape(x.shape)
+
+    return exact
+
+
+def error_of(result: "torch.Tensor", exact: "torch.Tensor") -> float:
+    """The relative error of a token in the median over tokens: of a few, ties in the router choose other experts."""
+    return float(((result.float() - exact).norm(dim=-1) / exact.norm(dim=-1)).median())
+
+
+def measure(
+    block: "torch.nn.Module", x: "torch.Tensor", exact: "Exact", bundle: Path, beside: Path | None = None
+) -> dict[str, Any]:
+    """The times of a block as it is compiled without and with bundles, and how far results are from fp32's."""
     import torch
 
     torch._dynamo.reset()
@@ -77,11 +109,13 @@ def measure(block: "torch.nn.Module", x: "torch.Tensor", bundle: Path, beside: P
             with use(beside):
                 steps["beside"] = partial(torch.compile(block, dynamic=False), x)
         results = {name: [step() for _ in range(_WARM)][-1].clone() for name, step in steps.items()}
+        right = exact(x)
         apart = (results["ours"].float() - results["default"].float()).norm() / results["default"].float().norm()
         found: dict[str, Any] = {
             "replaced": dict(tuned.report.replaced),
             "left": dict(tuned.report.left),
             "difference": float(apart),
+            "error": {name: error_of(result, right) for name, result in results.items()},
             "called": in_turns({name: _called(step) for name, step in steps.items()}),
         }
         try:
@@ -151,14 +185,15 @@ def main(
     result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "blocks": blocks}
     for name in clients:
         block = make_block(name, "cuda")
+        exact = in_fp32(name, block)
         for count in tokens:
             if time.monotonic() - started < seconds:
                 generator = torch.Generator("cuda").manual_seed(count)
                 hidden = next(block.parameters()).shape[-1]
                 x = torch.randn(1, count, hidden, dtype=torch.bfloat16, device="cuda", generator=generator)
-                blocks[name][str(count)] = measure(block, x, bundle, beside)
+                blocks[name][str(count)] = measure(block, x, exact, bundle, beside)
                 run.keep(result)
-        del block
+        del block, exact
         gc.collect()
         torch.cuda.empty_cache()
     show(result)

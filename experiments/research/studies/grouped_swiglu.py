@@ -3,8 +3,7 @@
     python -m tilescout.experiments.research grouped-swiglu check --out check.json
     python -m tilescout.experiments.research grouped-swiglu race 128x4096x1536x2048:bf16:swiglu:zipf-1 --out race.json
 
-- ``check`` verifies the default and random configurations of ``grouped_swiglu_sm90`` on problems at the edges, with
-  gate and up one behind the other and in turn, and launches the default on offsets that are none.
+- ``check`` is ``grouped-forms`` with gate and up one behind the other and in turn.
 - ``race`` takes, of a stated sub-space, the fastest by a first measurement; and the fastest of ``grouped_gemm_sm90`` on
   the same product without SwiGLU, with the kernel behind it that TorchInductor makes for SwiGLU. That kernel stands
   behind ``torch._grouped_mm`` too. All race on draws of the routing that nothing was chosen on; times are over those
@@ -27,25 +26,19 @@ from tilescout.experiments.commands.options import Finite, seed_option, store_op
 from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.studies.grouped import (
     DEVICE,
-    EDGES,
     PAIRS,
-    QUICK,
     ROUNDS,
     UNSEEN,
     by_torch,
-    chosen,
     compilers,
     measured,
     speed,
-    survives,
 )
-from tilescout.search.build.artifacts import Artifact, CompileFailure
+from tilescout.experiments.research.studies.grouped_forms import check
 from tilescout.search.build.compilers import CompilePool
 from tilescout.search.build.loading import Launch
-from tilescout.search.engines.jobs import make_job
 from tilescout.search.measure.bench import Bench
 from tilescout.search.measure.protocol import ProtocolOptions, protocol_of
-from tilescout.search.measure.verification import WrongResultError
 from tilescout.search.measure.worker import Worker
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.errors import ProblemError
@@ -60,54 +53,6 @@ if TYPE_CHECKING:
     import torch
 
 ONE, TWO = find_template("grouped_swiglu_sm90"), find_template("grouped_gemm_sm90")
-_MANY = 16  # rows of the weights that an edge problem's are a multiple of
-
-
-def edges(place: str) -> list[GatedProblem]:
-    """The problems at the edges, with as many rows of the weights as SwiGLU can halve."""
-    problems = [GroupedProblem.parse(text) for text in EDGES]
-    return [GatedProblem.like(replace(each, n=-(-each.n // _MANY) * _MANY), place=place) for each in problems]
-
-
-def check(sample: int, seed: int, store: Path) -> dict[str, Any]:
-    """Verify the default and `sample` random configurations on every problem at the edges, in both places."""
-    failed, errors, tried = list[str](), list[float](), 0
-    worker = Worker("cuda")
-    for place in PLACES:
-        problems = edges(place)
-        with compilers([ONE], store, problems[0].signature) as pools:
-            pool = pools[ONE.name]
-            built = {each: [(one, pool.submit(one)) for one in chosen(ONE, each, sample, seed)] for each in problems}
-            for problem, waiting in built.items():
-                bench = Bench(worker.machine, cast(Workload, Gated()), problem, QUICK)
-                for configuration, future in waiting:
-                    tried += 1
-                    found = verified(worker, bench, configuration, future.result())
-                    if isinstance(found, str):
-                        failed.append(f"{problem}: {configuration}: {found}")
-                        print(failed[-1], flush=True)
-                    else:
-                        errors.append(found)
-            harm = survives(ONE, pool, replace(problems[0], experts=8, tokens=300, n=528, k=328))
-            failed += [f"wrong offsets: {harm}"] if harm else []
-    largest = max(errors, default=0.0)
-    print(
-        f"{tried} kernels on {2 * len(EDGES)} problems: {len(failed)} failed, largest error {largest:.2g}", flush=True
-    )
-    return {"kernels": tried, "failed": failed, "largest_relative_error": largest}
-
-
-def verified(
-    worker: Worker, bench: Bench, configuration: Configuration, built: Artifact | CompileFailure
-) -> float | str:
-    """The relative error of a kernel, on the problem and on the one that no tile divides, or what is wrong."""
-    if isinstance(built, CompileFailure):
-        return built.error
-    launch = worker.load(make_job(ONE, configuration, built, bench.problem, bench.library_us, bench.options))
-    try:
-        return bench.verify(launch, edge=True)[0]
-    except WrongResultError as error:
-        return str(error)
 
 
 class Behind:
@@ -233,7 +178,7 @@ def judged(
 def main(run: Run, part: str, problems: tuple[str, ...], sample: int, seconds: float, seed: int, store: Path) -> None:
     """Check, or race on PROBLEMS of one type, such as 128x4096x1536x2048:bf16:swiglu:zipf-1."""
     if part == "check":
-        run.keep(check(sample, seed, artifacts(store)))
+        run.keep(check(PLACES, sample, seed, artifacts(store)))
         return
     read = [GatedProblem.parse(text) for text in problems]
     if len({each.signature for each in read}) != 1:

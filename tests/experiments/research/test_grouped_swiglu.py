@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from tilescout.experiments.research.studies import expert_order, grouped_swiglu
+from tilescout.experiments.research.studies import expert_order, grouped_forms, grouped_swiglu
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.verification import WrongResultError
 from tilescout.search.measure.worker import Worker
@@ -31,11 +31,12 @@ def test_contenders_are_verified_and_judged_on_draws_that_nothing_was_chosen_on(
 
 
 def test_the_edges_are_problems_of_the_space_and_candidates_are_legal_configurations() -> None:
+    for form, space in grouped_forms.SPACES.items():
+        problems = grouped_forms.edges(form)
+        for problem in problems:
+            find_template(space).check(problem)
+        assert len(set(problems)) == len(problems)
     template = find_template("grouped_swiglu_sm90")
-    problems = grouped_swiglu.edges("swiglu-pairs")
-    for problem in problems:
-        template.check(problem)
-    assert len(set(problems)) == len(problems)
     problem = GatedProblem.parse("128x512x1536x2048:bf16:swiglu:zipf-1")
     found = grouped_swiglu.candidates(template, problem)
     assert len(found) == len(set(found)) > 20

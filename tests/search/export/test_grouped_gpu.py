@@ -1,6 +1,7 @@
 """Grouped products in compiled models on a GPU: real kernels, by ranges that are made up, streams and CUDA graphs."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,17 +11,20 @@ from torch import Tensor
 from tilescout.search.build.artifacts import Artifact, ArtifactStore
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, write_bundle
-from tilescout.search.export.grouped.dispatch import GroupedDispatch
+from tilescout.search.export.grouped.dispatch import GroupedDispatch, grouped_family
 from tilescout.search.export.grouped.kernels import find_grouped, name_of_grouped
 from tilescout.search.export.inductor import load, use
 from tilescout.search.export.ranges import Range
 from tilescout.spaces.devices import DEVICES
+from tilescout.spaces.experts import read_grouped
 from tilescout.spaces.gated import Gated, GatedProblem, swiglu
 from tilescout.spaces.grouped import Grouped, GroupedProblem
 from tilescout.spaces.grouped_pair_sm90 import TEMPLATE as PAIRS
 from tilescout.spaces.grouped_pair_sm90 import pair_of
 from tilescout.spaces.grouped_pair_sm90.rule import PairRule
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.routing import Routing
+from tilescout.spaces.scaled import Scaled
 from tilescout.spaces.templates import find_template, of_any_problem
 
 pytestmark = pytest.mark.gpu
@@ -158,33 +162,78 @@ def test_gradients_are_right(bundle: Bundle) -> None:
         assert ((one.grad - other.grad).float().norm() / other.grad.float().norm()).item() < 2**-6
 
 
-def test_swiglu_behind_a_product_runs_in_its_kernel(tmp_path: Path) -> None:
-    template = find_template("grouped_swiglu_sm90")
-    name, store = "128x*x1536x2048:bf16:swiglu", ArtifactStore(tmp_path / "store")
-    wanted = [
-        template.default(template.parse(name.replace("*", tokens)), DEVICES["h200"]) for tokens in ("256", "8192")
-    ]
+@pytest.fixture(scope="module", params=["swiglu", "scaled"])
+def behind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Kernels of a product with something behind it, for few tokens and for more."""
+    form, folder = request.param, tmp_path_factory.mktemp("behind")
+    template = find_template(f"grouped_{form}_sm90")
+    problem = read_grouped(f"128x1x1536x2048:bf16:{form}")
+    wanted = [template.default(replace(problem, tokens=tokens), DEVICES["h200"]) for tokens in (256, 8192)]
     kernels, digests = {}, ["0" * 64, "1" * 64]
-    with CompilePool(template, "bf16:swiglu", "sm_90a", store, CompileOptions()) as pool:
+    with CompilePool(template, problem.signature, "sm_90a", ArtifactStore(folder / "store"), CompileOptions()) as pool:
         for digest, each, built in [(*pair, pool.submit(pair[1])) for pair in zip(digests, wanted, strict=True)]:
             artifact = built.result()
             assert isinstance(artifact, Artifact), artifact
             blocks = template.blocks_per_cluster(each)
             file = f"{KERNELS}/{digest}.so"
-            kernels[digest] = (
-                Kernel(file, artifact.sha256, artifact.function, template.workload, blocks, {}),
-                artifact.path,
-            )
+            kernel = Kernel(file, artifact.sha256, artifact.function, template.workload, blocks, {})
+            kernels[digest] = kernel, artifact.path
     ranges = (Range(1, 1000, digests[0], True), Range(1001, 20_000, digests[1], True))
-    dispatch = GroupedDispatch(GatedProblem(128, 1, 1536, 2048), ranges, "made up", "nothing")
-    path = write_bundle(tmp_path / "bundle", "sm_90a", "h200", {}, [], kernels, grouped=[dispatch]).path
+    dispatch = GroupedDispatch(problem, ranges, "made up", "nothing")
+    return write_bundle(folder / "bundle", "sm_90a", "h200", {}, [], kernels, grouped=[dispatch])
+
+
+def inputs_of(bundle: Bundle, tokens: int) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Random operands of its product, routed unevenly, and what is right."""
+    problem = replace(bundle.grouped[0].problem, tokens=tokens, routing=Routing.parse("zipf-1"))
+    workload = Gated() if isinstance(problem, GatedProblem) else Scaled()
+    given = workload.inputs(replace(problem, first_draw=tokens, last_draw=tokens), torch.Generator("cuda"))
+    return given, workload.reference(problem, given)
+
+
+def close(result: Tensor, expected: Tensor) -> bool:
+    """Whether a result is within the error of its type."""
+    error = ((result.float() - expected).norm() / expected.norm()).item()
+    return error < GroupedProblem(1, 1, 8, 8).tolerance
+
+
+def test_what_stands_behind_a_product_runs_in_its_kernel(behind: Bundle) -> None:
+    def weighted(a: Tensor, b: Tensor, ends: Tensor, *scale: Tensor) -> Tensor:
+        product = experts(a, b, ends)
+        return product * scale[0].to(product.dtype).unsqueeze(-1) if scale else swiglu(product, False)
+
     torch._dynamo.reset()
-    with use(path) as tuned:
-        compiled = torch.compile(lambda *given: swiglu(experts(*given), False))
+    with use(behind.path) as tuned:
+        compiled = torch.compile(weighted)
     for tokens in (256, 7, 1000, 1001, 16_384, 20_001):
-        problem = GatedProblem.parse(f"128x{tokens}x1536x2048:bf16:swiglu:zipf-1:draws-{tokens}-{tokens}")
-        given = Gated().inputs(problem, torch.Generator("cuda").manual_seed(tokens))
-        torch._dynamo.mark_dynamic(given[0], 0)
-        result, expected = compiled(*given), Gated().reference(problem, given)
-        assert ((result.float() - expected).norm() / expected.norm()).item() < problem.tolerance
-    assert tuned.report.replaced == {name: 1}
+        given, expected = inputs_of(behind, tokens)
+        for each in (given[0], *given[3:]):
+            torch._dynamo.mark_dynamic(each, 0)
+        assert close(compiled(*given), expected)
+    assert tuned.report.replaced == {grouped_family(behind.grouped[0].problem): 1}
+
+
+@pytest.mark.parametrize("tokens", [256, 8192])
+def test_operands_that_are_none_do_no_harm_behind_a_product_either(behind: Bundle, tokens: int) -> None:
+    load(behind.path)
+    run = find_grouped(name_of_grouped(behind, behind.grouped[0]))
+    (a, b, ends, *scale), expected = inputs_of(behind, tokens)
+    for seed in range(20):
+        generator = torch.Generator("cuda").manual_seed(seed)
+        bits = 31 if seed % 2 else 14
+        wrong = torch.randint(-(2**bits), 2**bits - 1, ends.shape, generator=generator, device="cuda").int()
+        run(a, b, wrong, *scale)
+        torch.cuda.synchronize()  # a fault would show here, and in all that follows
+    apart = torch.empty(2 * tokens, a.shape[1], dtype=a.dtype, device="cuda")[::2].copy_(a)  # rows not contiguous
+    assert close(run(apart, b, ends, *scale), expected)
+    assert close(run(a, b.transpose(1, 2).contiguous().transpose(1, 2), ends, *scale), expected)
+    for refused in (
+        (a.float(), b, ends),
+        (a, b, ends[:5]),
+        (a, b, ends.float()),
+        (a[:, :8], b, ends),
+        (a, b.cpu(), ends),
+    ):
+        with pytest.raises((RuntimeError, IndexError)):  # torch says what is wrong
+            run(*refused, *scale)
+    assert close(run(a, b, ends, *scale), expected)
