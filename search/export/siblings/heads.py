@@ -69,8 +69,8 @@ def _fold(graph: "Graph", node: "Node") -> int:
     given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     query, key, value = (given[name] for name in ("query", "key", "value"))
     mask = given.get("attn_bias" if "attn_bias" in names else "attn_mask")
-    keys, values = _shared(key), _shared(value)
-    if keys is None or values is None or keys.copies != values.copies or not _is_plain(node, given):
+    keys, values, got = _shared(key), _shared(value), _result(node, given)
+    if keys is None or values is None or keys.copies != values.copies or got is None:
         return 0
     _, heads, tokens, size = query.meta["val"].shape
     if tokens != 1 or (mask is not None and (mask.meta["val"].dim() != 4 or mask.meta["val"].shape[1] != 1)):
@@ -83,10 +83,10 @@ def _fold(graph: "Graph", node: "Node") -> int:
             instead[mask] = _for_rows(graph, mask, keys.copies)
         instead |= {key: keys.whole, value: values.whole}
         folded = _made(graph, node, node.target, *_instead(node.args, instead), **_instead(node.kwargs, instead))
-        (got,) = node.users
         result = _made(graph, got, operator.getitem, folded, 0)
         got.replace_all_uses_with(_made(graph, got, aten().reshape.default, result, [-1, heads, tokens, size]))
-    _erase(graph, got)
+    for old in list(node.users):
+        _erase(graph, old)
     return copied
 
 
@@ -116,12 +116,12 @@ def _for_rows(graph: "Graph", mask: "Node", rows: int) -> "Node":
     return _made(graph, mask, aten().clone.default, wide, memory_format=torch.contiguous_format)
 
 
-def _is_plain(attention: "Node", given: "Mapping[str, Any]") -> bool:
-    """Whether nothing but the result is used, and the mask alone tells tokens apart."""
-    users = list(attention.users)
-    if len(users) != 1 or users[0].args[1] != 0:
-        return False
-    return not any(given.get(name, False) for name in ("dropout_p", "compute_log_sumexp", "is_causal"))
+def _result(attention: "Node", given: "Mapping[str, Any]") -> "Node | None":
+    """The result of an attention; None if something else of it is used, or not the mask alone tells tokens apart."""
+    used = [user for user in attention.users if user.users]
+    if any(given.get(name, False) for name in ("dropout_p", "compute_log_sumexp", "is_causal")):
+        return None
+    return used[0] if [user.args[1] for user in used] == [0] else None
 
 
 def _shared(node: "Node") -> _Shared | None:
