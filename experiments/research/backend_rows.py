@@ -1,4 +1,4 @@
-"""The rows of the study ``backends``: their names, means over problems, files of earlier runs, and a printed table."""
+"""The rows of the study ``backends``: their names, means over problems, files of earlier runs, and printed tables."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -75,43 +75,61 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def print_speeds(
-    console: Console,
-    found: Mapping[str, Mapping[str, Any]],
-    means: Mapping[str, Mapping[str, Any]],
-    overs: Mapping[str, Mapping[str, Any]],
+    console: Console, found: Mapping[str, Mapping[str, Any]], overs: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Print the speeds and costs of all problems, the means where each works, and by type what is over the library."""
-    names = list(dict.fromkeys(who for one in found.values() for who in one["rows"]))
+    """Print the speeds and costs of all problems, by kind what is over the library, and why rows are missing."""
     grid = Grid(
         title="speed over torch.mm by the race; seconds from asking to knowing (of one core compiling, of benchmarking)"
     )
-    for heading in ("", *found, "mean"):
+    names = list(dict.fromkeys(who for one in found.values() for who in one["rows"]))
+    for heading in ("", *names):
         grid.add_column(heading, overflow="fold")
-    for who in names:
+    for text, one in found.items():
         cells = []
-        for row in (one["rows"].get(who, {}) for one in found.values()):
+        for row in (one["rows"].get(who, {}) for who in names):
             if "speed" not in row:
                 cells.append("-")
                 continue
             spent = (_cost(row, name) for name in COSTS[1:])
             parts = ", ".join("?" if part is None else f"{part:.1f}" for part in spent)
             cells.append(f"{row['speed']['value']:.3f}\n{row['seconds']:.1f} s ({parts})")
-        mean = means.get(who)
-        grid.add_row(who, *cells, f"{mean['speed'][0]:.3f} of {mean['problems']}" if mean is not None else "-")
+        grid.add_row(text, *cells)
     console.print(grid)
-    for dtype, over in overs.items():
+    for kind, over in overs.items():
         for who, told in over.items():
             if who == LEFT:
                 counts = ", ".join(f"{name} {count:g}" for name, count in told.items() if name != "most")
-                console.print(f"{dtype}: {who}: {told['most']:.1%} at most; {counts}")
+                console.print(f"{kind}: {who}: {told['most']:.1%} at most; {counts}")
                 continue
             near = f"within 1 % or ahead on {told['within 1 %']} of {told['problems']}"
             mean, least = told["speed"][0], told["least"]
-            console.print(f"{dtype}: {who} at {mean:.3f} of cuBLASLt's fastest, at the least {least:.3f}, {near}")
+            console.print(f"{kind}: {who} at {mean:.3f} of cuBLASLt's fastest, at the least {least:.3f}, {near}")
+    errors: dict[tuple[str, str], list[str]] = {}
     for text, one in found.items():
         for who, row in one["rows"].items():
             if "error" in row:
-                console.print(f"{text}: {who}: {row['error']}", highlight=False, soft_wrap=True, markup=False)
+                errors.setdefault((who, row["error"]), []).append(text)
+    for (who, error), texts in errors.items():
+        told_of = texts[0] if len(texts) == 1 else f"{texts[0]} and {len(texts) - 1} more"
+        console.print(f"{who}: {told_of}: {error}", highlight=False, soft_wrap=True, markup=False)
+
+
+def print_means(console: Console, means: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+    """Print a table of each kind of problem: the speed of each row in the mean, and the median of what it cost."""
+    for kind, rows in means.items():
+        grid = Grid(title=f"{kind}: speed over torch.mm, geometric mean [95 % over such problems]; medians of seconds")
+        for heading in ("", "problems", "speed", "least", "clearly below 1", "ours over it", *COSTS):
+            grid.add_column(heading)
+        for who, told in rows.items():
+            mean, low, high = told["speed"]
+            ours = told["ours over it"]
+            costs = (told[f"median {name}"] for name in COSTS)
+            grid.add_row(
+                *(who, str(told["problems"]), f"{mean:.3f} [{low:.3f}, {high:.3f}]", f"{told['least']:.3f}"),
+                *(str(told["clearly below 1"]), "-" if ours is None else f"{ours[0]:.3f}"),
+                *("-" if cost is None else f"{cost:.1f}" for cost in costs),
+            )
+        console.print(grid)
 
 
 def known_before(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:

@@ -53,6 +53,7 @@ from tilescout.experiments.research.backend_rows import (
     OURS,
     known_before,
     over_library,
+    print_means,
     print_speeds,
     summarised,
 )
@@ -433,12 +434,18 @@ def main(run: Run, asked: Asked) -> None:
         for problem, one in _run_all(left, asked, runs[-1], say):
             found[str(problem)] = one | {"run": len(runs) - 1}
             run.keep(report)
-    for dtype in ("all", *dict.fromkeys(GemmProblem.parse(text).dtype for text in found)):
-        of = {text: one for text, one in found.items() if dtype in ("all", GemmProblem.parse(text).dtype)}
-        report.setdefault("means", {})[dtype] = summarised(of, asked.seed)
-        report.setdefault("over the library's best", {})[dtype] = over_library(of, asked.seed)
-    print_speeds(console, found, report["means"]["all"], report["over the library's best"])
+    kinds = {text: _kind(GemmProblem.parse(text)) for text in found}
+    for kind in ("all", *dict.fromkeys(kinds.values())):
+        of = {text: one for text, one in found.items() if kind in ("all", kinds[text])}
+        report.setdefault("means", {})[kind] = summarised(of, asked.seed)
+        report.setdefault("over the library's best", {})[kind] = over_library(of, asked.seed)
+    print_speeds(console, found, report["over the library's best"])
+    print_means(console, report["means"])
     run.keep(report)
+
+
+def _kind(problem: GemmProblem) -> str:
+    return f"{problem.dtype} with an epilogue" if problem.epilogue else problem.dtype
 
 
 def _run_all(

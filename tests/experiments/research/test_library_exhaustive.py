@@ -30,6 +30,7 @@ from tilescout.experiments.research.backend_rows import (
     OURS,
     known_before,
     over_library,
+    print_means,
     print_speeds,
     summarised,
 )
@@ -190,7 +191,8 @@ def test_what_backends_found_races_and_what_is_absent_is_said(
     console = Console(width=200, record=True)
     means = summarised({str(PROBLEM): found}, 0)
     over = over_library({str(PROBLEM): found}, 0)
-    print_speeds(console, {str(PROBLEM): found}, means, {"all": over})
+    print_speeds(console, {str(PROBLEM): found}, {"all": over})
+    print_means(console, {"all": means})
     assert means[OURS]["ours over it"][0] == 1
     assert means["ATen"]["least"] == rows["ATen"]["speed"]["value"]
     assert {OURS, LIBRARY, EXPORTED, "ATen"} <= set(means)
