@@ -30,7 +30,7 @@ from tilescout.spaces.gemm_streamk_sm90.layout import (
     most_clusters,
     stage_rows,
 )
-from tilescout.spaces.gemm_streamk_sm90.mainloop import Turn, multiply_ahead, multiply_staggered
+from tilescout.spaces.gemm_streamk_sm90.mainloop import multiply_ahead
 from tilescout.spaces.gemm_streamk_sm90.partition import Partition, divide, slot
 from tilescout.spaces.gemm_streamk_sm90.sums import Sums
 
@@ -114,26 +114,15 @@ class GemmStreamKSm90(GemmSm90):
         return self.promotes and self.shape.promotion != "step"
 
     @property
-    def widths(self) -> tuple[int, ...]:
-        """Columns of the matrix instructions that compute a row of a tile."""
-        columns = self.shape.tile_n
-        if not (self.promotes_ahead and self.shape.promotion == "halves"):
-            return (columns,)
-        left = (columns + STEP) // (2 * STEP) * STEP
-        return left, columns - left
+    def columns(self) -> int:
+        """Columns of a matrix instruction."""
+        halves = self.promotes_ahead and self.shape.promotion == "halves"
+        return self.shape.tile_n // 2 if halves else self.shape.tile_n
 
-    def parts_of(self, shared: cute.Tensor) -> tuple[cute.Tensor, ...]:
-        """The right operand's fragments, of matrix instructions of each of `widths`."""
-        fragments, first = [], 0
-        for width in self.widths:
-            mma = self.mma_of(width)
-            fragments.append(mma.make_fragment_B(mma.get_slice(0).partition_B(columns_of(shared, first, width))))
-            first += width
-        return tuple(fragments)
-
-    def mma_of(self, width: int) -> cute.TiledMma:
-        """WGMMA of so many columns by the warp groups of a tile."""
-        return GemmSm90(replace(self.shape, tile_n=width), self.problem).mma(self.shape.groups)
+    def mma(self, warp_groups: int) -> cute.TiledMma:
+        """WGMMA by warp groups stacked along the rows."""
+        whole = replace(self.shape, tile_n=self.columns, promotion="ahead")
+        return GemmSm90(whole, self.problem).mma(warp_groups)
 
     def named(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """All that an entry point may be passed, in order; None for what this one is not."""
@@ -237,7 +226,10 @@ class GemmStreamKSm90(GemmSm90):
         in_tile = Int32(0) if shape.pingpong else group  # among the warp groups of a tile
         mine = mma.get_slice(cute.make_layout(shape.groups, stride=WARP_GROUP)(in_tile))
         b = self.used(b)
-        fragments = (mma.make_fragment_A(mine.partition_A(a.shared)), self.parts_of(b.shared))
+        fragments = (
+            mma.make_fragment_A(mine.partition_A(a.shared)),
+            mma.make_fragment_B(mine.partition_B(b.shared)),
+        )
         accumulators = cute.make_rmem_tensor(mma.partition_shape_C((shape.tile_m, shape.tile_n)), Float32)
         job, stride = self.first_work()
         partition = self.partition(place.order.count(), place.k_tiles, stride)
@@ -257,7 +249,7 @@ class GemmStreamKSm90(GemmSm90):
                 tile, first, last = partition.segment(step, end)
                 steps = last - first
                 if cutlass.const_expr(not shape.pingpong):
-                    read, release = self.multiply(mma, fragments, accumulators, ring, read, release, steps, group)
+                    read, release = self.multiply(mma, fragments, accumulators, ring, read, release, steps)
                     ending.end(job, tile, steps)
                 elif turn == group:
                     cute.arch.barrier(barrier_id=TURN_BARRIER + group, number_of_threads=2 * WARP_GROUP)
@@ -276,29 +268,28 @@ class GemmStreamKSm90(GemmSm90):
     def multiply(
         self,
         mma: cute.TiledMma,
-        fragments: tuple[cute.Tensor, tuple[cute.Tensor, ...]],
+        fragments: tuple[cute.Tensor, cute.Tensor],
         accumulators: cute.Tensor,
         ring: pipeline.PipelineTmaAsync,
         read: pipeline.PipelineState,
         release: pipeline.PipelineState,
         steps: Int32,
-        group: Int32,
+        group: Any = None,
     ) -> tuple[pipeline.PipelineState, pipeline.PipelineState]:
         """Multiply some steps of a tile and release their stages; with pingpong, `group` then hands on its turn."""
         shape = self.shape
-        whole = (fragments[0], fragments[1][0])  # where a row of a tile is no more than one part
         if cutlass.const_expr(self.promotes_ahead):
-            first, second = (self.turn_of(width) for width in (self.widths * 2)[:2])
-            read = multiply_ahead((first, second), fragments, accumulators, ring, read, steps)
+            mmas = (self.mma(shape.groups), self.mma(shape.groups))
+            mmas[0].set(warpgroup.Field.ACCUMULATE, False)
+            mmas[1].set(warpgroup.Field.ACCUMULATE, True)
+            piece = mma.partition_shape_C((shape.groups * MMA_ROWS, self.columns))
+            products = (cute.make_rmem_tensor(piece, Float32), cute.make_rmem_tensor(piece, Float32))
+            read = multiply_ahead(mmas, products, fragments, accumulators, ring, read, steps)
         elif cutlass.const_expr(self.promotes):
             rows = (shape.groups * MMA_ROWS, shape.tile_n)
-            if cutlass.const_expr(shape.groups == 1):
-                read = multiply_promoted(mma, rows, whole, accumulators, ring, read, steps)
-            else:
-                order = (group, shape.groups, TURN_BARRIER)
-                read = multiply_staggered(mma, rows, whole, accumulators, ring, read, steps, *order)
+            read = multiply_promoted(mma, rows, fragments, accumulators, ring, read, steps)
         else:
-            read, release = multiply(mma, whole, accumulators, ring, read, release, steps)
+            read, release = multiply(mma, fragments, accumulators, ring, read, release, steps)
         if cutlass.const_expr(shape.pingpong):
             cute.arch.barrier_arrive(barrier_id=TURN_BARRIER + 1 - group, number_of_threads=2 * WARP_GROUP)
         if cutlass.const_expr(not self.promotes):
@@ -306,14 +297,6 @@ class GemmStreamKSm90(GemmSm90):
             ring.consumer_release(release)
             release.advance()
         return read, release
-
-    def turn_of(self, width: int) -> Turn:
-        """What computes a piece of a stage."""
-        mmas = (self.mma_of(width), self.mma_of(width))
-        for mma, adds in zip(mmas, (False, True), strict=True):
-            mma.set(warpgroup.Field.ACCUMULATE, adds)
-        shape = mmas[0].partition_shape_C((self.shape.groups * MMA_ROWS, width))
-        return *mmas, cute.make_rmem_tensor(shape, Float32)
 
     @cute.kernel
     def add_up(
@@ -375,14 +358,6 @@ def used(layout: cute.Layout, rows: int) -> cute.Layout:
         return layout
     (step, _), *others = layout.shape
     return cute.make_layout(((step, rows // step), *others), stride=layout.stride)
-
-
-def columns_of(shared: cute.Tensor, first: int, width: int) -> cute.Tensor:
-    """Some rows of the right operand in shared memory [rows, columns, stages], which are columns of the product."""
-    if first == 0 and cute.size(shared, mode=[0]) == width:
-        return shared
-    (_, step), *_ = shared.layout.stride
-    return cute.make_tensor(shared.iterator + first // STEP * step, used(shared.layout, width))
 
 
 @dataclass(frozen=True)

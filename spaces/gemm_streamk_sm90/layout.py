@@ -24,6 +24,10 @@ VECTOR = 4  # fp32 numbers that a thread moves at a time
 STRIP = 16  # columns of 64 rows of a tile, which a block of the second kernel adds up: the fewest that stmatrix takes
 STEP = 8  # columns: what the width of a matrix instruction is a multiple of
 
+# Most fp32 registers of a thread for its sums and two 8-bit products of 64 rows, with 1, 2, 3 warp groups (index 0 is
+# unused), read off ptxas for sm_90a: 64x160, 128x144 and 192x96 have as many, and do not spill.
+MOST_AHEAD = (0, 240, 216, 144)
+
 
 @dataclass(frozen=True)
 class SharingShape(GemmShape):
@@ -87,17 +91,17 @@ def promotion(tile_m: Any, tile_n: Any, warp_groups: Any, pingpong: Any, element
     """When the 8-bit products of a step along k are added to the fp32 sums.
 
     ``ahead``: while the next one of 64 rows is computed, where registers suffice for two. ``halves``: while the next
-    one of 64 rows and about half of the columns is. ``step``: before the next one begins, as in ``gemm_sm90``, but by
-    the warp groups of a tile in turn. Of kernels that were timed in two ways, without such turns, the first of these
-    was the faster on all but one (`experiments/results/promotion.md`).
+    one of 64 rows and half of the columns is; the rows are then read twice from shared memory. ``step``: before the
+    next one begins, as in ``gemm_sm90``. Of kernels that were timed in two ways, the first of these was the faster on
+    all but one (`experiments/results/promotion.md`).
     """
     groups = groups_per_tile(warp_groups, pingpong)
     pieces, sums = tile_m // (MMA_ROWS * groups), accumulators(tile_m, tile_n, groups)
     most = np.array(MAX_ACCUMULATORS)[warp_groups]
-    # 256x56 by one warp group spills ahead, and 128x192 by two and 64x208 by one do by halves.
+    # 256x56 by one warp group and 256x104 by two spill ahead, and 128x192 by two and 64x208 by one do by halves.
     fewer = np.minimum(most, MOST_PROMOTING)
-    ahead = (pieces <= 2) & (sums + tile_n <= np.where(pingpong | (pieces > 1), fewer, most))
-    halves = (pieces == 1) & (sums + tile_n // 2 <= fewer)
+    ahead = (pieces <= 2) & (sums + tile_n <= np.where(pieces > 1, fewer, np.array(MOST_AHEAD)[warp_groups]))
+    halves = (pieces == 1) & (tile_n % (2 * STEP) == 0) & (sums + tile_n // 2 <= fewer)
     return np.where(element_bytes > 1, "step", np.where(ahead, "ahead", np.where(halves, "halves", "step")))
 
 

@@ -24,6 +24,7 @@ from tilescout.spaces.gemm_sm90.template import legal as legal_of_a_cluster
 from tilescout.spaces.gemm_sm90.template import shape_of as whole_shape_of
 from tilescout.spaces.gemm_streamk_sm90.estimate import cycles, resting
 from tilescout.spaces.gemm_streamk_sm90.layout import (
+    MOST_AHEAD,
     STEP,
     SharingShape,
     held,
@@ -89,7 +90,8 @@ def _registers_suffice(columns: Columns, problem: GemmProblem, device: Device) -
     most = np.array(MAX_ACCUMULATORS)[columns["warp_groups"]]
     many = columns["tile_m"] > 2 * MMA_ROWS * sharing_groups(columns)
     fewer = ((columns["schedule"] == "pingpong") | many) & (problem.element.bytes == 1)
-    return np.asarray(_held(columns, problem) <= np.where(fewer, np.minimum(most, MOST_PROMOTING), most))
+    fits = _held(columns, problem) <= np.where(fewer, np.minimum(most, MOST_PROMOTING), most)
+    return np.asarray(fits | (promotion_of(columns, problem) == "ahead"))  # those were asked for by what they hold
 
 
 def _fine_columns_are_k_major(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
@@ -142,8 +144,7 @@ def _turns_are_taken(columns: Columns, problem: GemmProblem, device: Device) -> 
 
 def _order_matters(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
     tiles, _, blocks = _work(columns, problem)
-    first = (columns["swizzle"] == 1) & (columns["raster"] == "m")
-    return np.asarray(first | (tiles > clusters_at_once(blocks, device)))
+    return np.asarray((columns["swizzle"] == 1) | (tiles > clusters_at_once(blocks, device)))
 
 
 def _ring_is_deep(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
@@ -186,7 +187,8 @@ CONSTRAINTS = (
         "a consumer thread holds its fp32 accumulators, and of 8-bit products those of 64 rows again, twice if that "
         "fits: at most "
         + ", ".join(f"{limit} with {groups}" for groups, limit in enumerate(MAX_ACCUMULATORS) if groups)
-        + f" warp groups a block ({MOST_PROMOTING} in fp8 for pingpong and for many rows)",
+        + f" warp groups a block ({MOST_PROMOTING} in fp8 for pingpong and for many rows; with two products of 64 rows "
+        + f"{', '.join(map(str, MOST_AHEAD[1:]))})",
         ("schedule", "warp_groups", "tile_m", "tile_n"),
         _registers_suffice,
     ),
@@ -230,8 +232,8 @@ CONSTRAINTS = (
     ),
     Constraint(
         "order",
-        "the order of tiles that are all computed at once does not matter: swizzle 1 and raster m",
-        ("swap_ab", "tile_m", "tile_n", "cluster_m", "cluster_n", "swizzle", "raster"),
+        "of tiles that are all computed at once, those of a row or of a column are neighbours: swizzle 1",
+        ("swap_ab", "tile_m", "tile_n", "cluster_m", "cluster_n", "swizzle"),
         _order_matters,
     ),
     Constraint(
