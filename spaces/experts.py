@@ -6,7 +6,8 @@ from tilescout.spaces.gated import PLACES, GatedProblem
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.scaled import EPILOGUE, ScaledProblem
 
-_FORMS: Mapping[str, type[GroupedProblem]] = {**dict.fromkeys(PLACES, GatedProblem), EPILOGUE: ScaledProblem}
+FORMS: Mapping[str, type[GroupedProblem]] = {**dict.fromkeys(PLACES, GatedProblem), EPILOGUE: ScaledProblem}
+"""The class of problems of each form, by the part of a line that names it."""
 
 
 def read_grouped(text: str) -> GroupedProblem:
@@ -17,5 +18,5 @@ def read_grouped(text: str) -> GroupedProblem:
     ProblemError
         If the text is none.
     """
-    named = (_FORMS[part] for part in text.strip().split(":") if part in _FORMS)
+    named = (FORMS[part] for part in text.strip().split(":") if part in FORMS)
     return next(named, GroupedProblem).parse(text)

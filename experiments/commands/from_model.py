@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from tilescout.experiments.commands.options import find_modules_here
 from tilescout.spaces.errors import ProblemError, TilescoutError, one_line
+from tilescout.spaces.experts import FORMS
 from tilescout.spaces.faults import described
-from tilescout.spaces.gated import GatedProblem
+from tilescout.spaces.gated import PLACES
 from tilescout.spaces.gemm import INPUTS, GemmProblem
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.problems import DTYPES, Problem
 from tilescout.spaces.routing import Routing
+from tilescout.spaces.scaled import EPILOGUE as SCALED
 from tilescout.spaces.suite import Entry
 
 if TYPE_CHECKING:
@@ -45,8 +47,9 @@ class Product:
         The module that computes it; "backward" for one of a gradient.
     grouped
         Whether its rows are those of as many experts as ``batch`` says.
-    gated
-        Whether SwiGLU stands behind it, with the gate before up.
+    form
+        The form of its problem: ``swiglu`` where SwiGLU stands behind it, with the gate before up, ``scaled`` where its
+        rows are multiplied by a number each, otherwise empty.
     """
 
     m: int
@@ -57,7 +60,7 @@ class Product:
     layout: str
     label: str
     grouped: bool = False
-    gated: bool = False
+    form: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def load_factory(text: str) -> Callable[[], Any]:
 
 
 def record(
-    factory: Callable[[], Any], dtype: str | None, training: bool, routing: Routing | None = None, gated: bool = False
+    factory: Callable[[], Any], dtype: str | None, training: bool, routing: Routing | None = None, form: str = ""
 ) -> Recording:
     """The matrix products of one call of a model.
 
@@ -121,8 +124,8 @@ def record(
     routing
         How tokens are routed to experts: their grouped products are recorded then, and no others. None records the
         others.
-    gated
-        Whether only grouped products with SwiGLU behind them are recorded, as products with it.
+    form
+        The form of the grouped products that are recorded, as of `Product`; all without one, as products alone.
 
     Raises
     ------
@@ -163,7 +166,7 @@ def record(
     finally:
         torch._dynamo.reset()
         complaints.disabled = False
-    return _summarise(watch.products, watch.graphs, routing, gated)
+    return _summarise(watch.products, watch.graphs, routing, form)
 
 
 def _first(error: BaseException) -> BaseException:
@@ -179,7 +182,7 @@ class _Watch:
     def __init__(self) -> None:
         self.products: list[Product] = []
         self.graphs = 0
-        self._gates = _Gates(self.products)
+        self._forms = _Forms(self.products)
 
     def backend(self, graph: "fx.GraphModule", inputs: list[Any]) -> Callable[..., Any]:
         """A backend for torch.compile that runs the graph node by node."""
@@ -208,7 +211,7 @@ class _Watch:
         """Note what is computed in the context as computed by `label`."""
         from torch.utils._python_dispatch import TorchDispatchMode
 
-        products, gates = self.products, self._gates
+        products, forms = self.products, self._forms
 
         class Mode(TorchDispatchMode):
             def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -216,15 +219,15 @@ class _Watch:
                 if found is not None:
                     products.append(found)
                 result = function(*args, **(kwargs or {}))
-                gates.see(function, args, result, found)
+                forms.see(function, args, result, found)
                 return result
 
         with Mode():  # type: ignore[no-untyped-call]
             yield
 
 
-class _Gates:
-    """Follows what becomes of grouped products, and notes in their list behind which of them SwiGLU stands.
+class _Forms:
+    """Follows what becomes of grouped products, and notes in their list what stands behind them.
 
     Parameters
     ----------
@@ -244,6 +247,8 @@ class _Gates:
         aten, packet = torch.ops.aten, getattr(function, "overloadpacket", None)
         if product is not None and product.grouped:
             self._mark(result, "product", len(self._products) - 1)
+        elif packet is aten.masked_fill and (at := self._place(args[0], "product")) is not None:
+            self._mark(result, "product", at)  # transformers clears the rows of no expert
         elif packet is aten.split and len(result) == 2:
             for half, part in zip(result, ("gate", "up"), strict=True):
                 self._cut(args[0], half, part)
@@ -255,7 +260,9 @@ class _Gates:
             for one, other in (args[:2], args[1::-1]):
                 at = self._place(one, "silu")
                 if at is not None and at == self._place(other, "up"):
-                    self._products[at] = replace(self._products[at], gated=True)
+                    self._products[at] = replace(self._products[at], form=PLACES[0])
+                elif (at := self._place(one, "product")) is not None and _of_rows(other, one):
+                    self._products[at] = replace(self._products[at], form=SCALED)
 
     def _cut(self, whole: Any, half: Any, part: str) -> None:
         at = self._place(whole, "product")
@@ -270,6 +277,11 @@ class _Gates:
     def _place(self, tensor: Any, part: str) -> int | None:
         _, has, at = self._parts.get(id(tensor), (None, "", None))
         return at if has == part else None
+
+
+def _of_rows(scale: Any, matrix: "torch.Tensor") -> bool:
+    """Whether something has a number for each row of a matrix."""
+    return getattr(scale, "shape", None) == (matrix.shape[0], 1)
 
 
 def _stand_in(query: "torch.Tensor", key: "torch.Tensor", value: "torch.Tensor", *_: Any, **__: Any) -> "torch.Tensor":
@@ -313,14 +325,14 @@ def _module_of(node: "fx.Node") -> str:
     )  # dynamo's name of the argument that holds the model
 
 
-def _summarise(products: list[Product], graphs: int, routing: Routing | None, gated: bool) -> Recording:
+def _summarise(products: list[Product], graphs: int, routing: Routing | None, form: str) -> Recording:
     names = {DTYPES[name].torch_name: name for name in INPUTS}
     counts: Counter[Problem] = Counter()
     labels: dict[Problem, str] = {}
     skipped: Counter[str] = Counter()
     for product in products:
         sizes = f"{product.m}x{product.n}x{product.k}"
-        if product.grouped != (routing is not None) or product.gated < gated:
+        if product.grouped != (routing is not None) or form not in ("", product.form):
             other = f"{sizes} of {product.batch} experts, a grouped product" if product.grouped else sizes
             skipped[f"{other}: another space computes it"] += 1
             continue
@@ -328,7 +340,7 @@ def _summarise(products: list[Product], graphs: int, routing: Routing | None, ga
             skipped[f"{sizes} in {product.dtype}"] += 1
             continue
         try:
-            problem = _problem(product, names[product.dtype], routing, gated)
+            problem = _problem(product, names[product.dtype], routing, form)
         except ProblemError as error:
             skipped[one_line(error)] += 1
             continue
@@ -337,8 +349,8 @@ def _summarise(products: list[Product], graphs: int, routing: Routing | None, ga
     return Recording(tuple(Entry(str(p), labels[p], "", count) for p, count in counts.items()), dict(skipped), graphs)
 
 
-def _problem(product: Product, dtype: str, routing: Routing | None, gated: bool) -> Problem:
-    """The problem that a product is, or that it is with SwiGLU behind it.
+def _problem(product: Product, dtype: str, routing: Routing | None, form: str) -> Problem:
+    """The problem that a product is, or that it is in a form.
 
     Raises
     ------
@@ -348,7 +360,7 @@ def _problem(product: Product, dtype: str, routing: Routing | None, gated: bool)
     if routing is not None:
         if product.layout != "kk":
             raise ProblemError(f"{product.m}x{product.n}x{product.k}: the experts' weights are not contiguous along k")
-        kind = GatedProblem if gated else GroupedProblem
+        kind = FORMS.get(form, GroupedProblem)
         return kind(product.batch, product.m, product.n, product.k, dtype, routing)
     batch = f"x{product.batch}" if product.batch != 1 else ""
     return GemmProblem.parse(f"{product.m}x{product.n}x{product.k}{batch}:{dtype}:{product.layout}")

@@ -86,6 +86,7 @@ def _entry(entry: Entry) -> dict[str, object]:
 @click.option("--training", is_flag=True, help="Record the products of the gradients too.")
 @click.option("--experts", metavar="ROUTING", help="Record the experts' grouped products instead, routed so: zipf-1.")
 @click.option("--swiglu", is_flag=True, help="Of these, record those with SwiGLU behind them, as products with it.")
+@click.option("--scaled", is_flag=True, help="Of these, record those whose rows are scaled, as products with that.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the suite to this .toml file.")
 @json_option
 def from_model(
@@ -94,6 +95,7 @@ def from_model(
     training: bool,
     experts: str | None,
     swiglu: bool,
+    scaled: bool,
     out: Path | None,
     json_path: Path | None,
 ) -> None:
@@ -107,10 +109,13 @@ def from_model(
             raise ProblemError(f"a suite is a .toml file, not {out}")
         check_output(out, "a suite that was recorded from a model", _is_recorded)
     check_result(json_path)
-    if swiglu and experts is None:
-        raise click.UsageError("--swiglu is of experts' products: name how tokens are routed, --experts zipf-1")
+    form = "swiglu" if swiglu else "scaled" if scaled else ""
+    if form and experts is None:
+        raise click.UsageError(f"--{form} is of experts' products: name how tokens are routed, --experts zipf-1")
+    if swiglu and scaled:
+        raise click.UsageError("a product has SwiGLU behind it or its rows scaled: name --swiglu or --scaled")
     routing = None if experts is None else Routing.parse(experts)
-    recording = record(load_factory(factory), dtype, training, routing, swiglu)
+    recording = record(load_factory(factory), dtype, training, routing, form)
     console = console_beside(json_path)
     if not recording.entries:
         seen = f"of its products none can be tuned: {', '.join(recording.skipped)}; --dtype converts a model"

@@ -216,7 +216,7 @@ def test_grouped_products_are_recorded_with_a_routing_and_the_others_without() -
 
 
 class Gates(nn.Module):
-    """Experts with SwiGLU between their products, written in two ways, and twice in a way that is none."""
+    """Experts with SwiGLU behind their products, in two ways, and twice in a way that is none; and with scaled rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -228,21 +228,24 @@ class Gates(nn.Module):
         def product(rows: int) -> torch.Tensor:
             return torch.nn.functional.grouped_mm(x[:rows], self.gate_up.transpose(-2, -1), offs=ends)
 
-        gate, up = product(40).chunk(2, dim=-1)
+        gate, up = product(40).masked_fill(x[:40, :1] > 0, 0.0).chunk(2, dim=-1)  # cleared, as transformers does
         other, last, third = product(32), product(24), product(16)
         found = (nn.functional.silu(gate) * up)[:8] + (other[:, 48:] * nn.functional.silu(other[:, :48]))[:8]
         found = found + (nn.functional.silu(last[:, 48:]) * last[:, :48])[:8]  # up before the gate
-        return found + (nn.functional.silu(third[:, :48]) * up[:16])[:8]  # of two products
+        found = found + (nn.functional.silu(third[:, :48]) * up[:16])[:8]  # of two products
+        return found + (x[:8, :1] * product(8))[:, :48]
 
 
-def test_products_with_swiglu_behind_them_are_recorded_as_such_if_asked() -> None:
+def test_products_with_something_behind_them_are_recorded_as_such_if_asked() -> None:
     def make() -> tuple[nn.Module, tuple[torch.Tensor]]:
         return Gates(), (torch.empty(40, 64),)
 
-    gated = record(make, "bf16", training=False, routing=Routing.parse("zipf-1"), gated=True)
+    gated = record(make, "bf16", training=False, routing=Routing.parse("zipf-1"), form="swiglu")
     assert [entry.problem for entry in gated.entries] == [
         "8x40x96x64:bf16:swiglu:zipf-1", "8x32x96x64:bf16:swiglu:zipf-1"
     ]  # fmt: skip
-    assert sum(gated.skipped.values()) == 2
+    assert sum(gated.skipped.values()) == 3
+    scaled = record(make, "bf16", training=False, routing=Routing.parse("zipf-1"), form="scaled")
+    assert [entry.problem for entry in scaled.entries] == ["8x8x96x64:bf16:scaled:zipf-1"]
     plain = record(make, "bf16", training=False, routing=Routing.parse("zipf-1"))
-    assert [entry.problem for entry in plain.entries] == [f"8x{rows}x96x64:bf16:zipf-1" for rows in (40, 32, 24, 16)]
+    assert [entry.problem for entry in plain.entries] == [f"8x{rows}x96x64:bf16:zipf-1" for rows in (40, 32, 24, 16, 8)]
