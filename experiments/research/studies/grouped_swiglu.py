@@ -97,9 +97,10 @@ def fastest(
     problem: GroupedProblem,
     pool: CompilePool,
     options: ProtocolOptions,
+    tried: Sequence[Configuration],
 ) -> tuple[list[dict[str, Any]], Launch, Launch]:
-    """The outcome of each candidate; the launch of the default and that of the fastest."""
-    waiting = [(each, pool.submit(each)) for each in candidates(template, problem)]
+    """The outcome of each configuration, of which the first is the default; its launch and that of the fastest."""
+    waiting = [(each, pool.submit(each)) for each in tried]
     bench = Bench(worker.machine, cast(Workload, workload), problem, options)
     rows: list[tuple[dict[str, Any], Launch | None]] = []
     best = math.inf
@@ -131,15 +132,17 @@ def race(
         if time.monotonic() - started > seconds:
             break
         problem = GatedProblem.parse(text)
-        rows, default, best = fastest(worker, ONE, Gated(), problem, pools[ONE.name], options)
-        more, _, product = fastest(worker, TWO, Grouped(), GroupedProblem.like(problem), pools[TWO.name], options)
+        tried = candidates(ONE, problem)
+        rows, default, best = fastest(worker, ONE, Gated(), problem, pools[ONE.name], options, tried)
+        plain = GroupedProblem.like(problem)
+        more, _, product = fastest(worker, TWO, Grouped(), plain, pools[TWO.name], options, candidates(TWO, plain))
         contenders: dict[str, Launch] = {
             "one kernel": best,
             "one kernel, default": default,
             "two kernels": Behind(by_launch(product), problem),
             "torch._grouped_mm and a kernel": Behind(by_torch, problem),
         }
-        record = {"one": rows, "two": more, **judged(worker, problem, contenders, options)}
+        record = {"one": rows, "two": more, **judged(worker, Gated(), problem, contenders, options)}
         result["problems"][text] = record
         run.keep(result)
         shown = "  ".join(f"{name} {each['value']:.3f}" for name, each in record["speedup_over_library"].items())
@@ -149,13 +152,14 @@ def race(
 
 def judged(
     worker: Worker,
-    problem: GatedProblem,
+    workload: Grouped,
+    problem: GroupedProblem,
     contenders: Mapping[str, Launch],
     options: ProtocolOptions,
 ) -> dict[str, Any]:
     """Verify contenders and race them, on draws of the routing that nothing was chosen on."""
     unseen = replace(problem, first_draw=UNSEEN, last_draw=UNSEEN + DRAWS - 1)
-    bench = Bench(worker.machine, cast(Workload, Gated()), unseen, options)
+    bench = Bench(worker.machine, cast(Workload, workload), unseen, options)
     for contender in contenders.values():
         bench.verify(contender, edge=True)
     ratios = bench.race(list(contenders.values()), ROUNDS, PAIRS, seed=0)

@@ -5,13 +5,14 @@ from functools import partial
 
 import pytest
 
-from tilescout.experiments.research.studies import expert_order, grouped_forms, grouped_swiglu
+from tilescout.experiments.research.studies import expert_order, grouped_forms, grouped_gathered, grouped_swiglu
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.verification import WrongResultError
 from tilescout.search.measure.worker import Worker
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gated import Gated, GatedProblem
-from tilescout.spaces.grouped import GroupedProblem
+from tilescout.spaces.gathered import Gathered, GatheredProblem
+from tilescout.spaces.grouped import Grouped, GroupedProblem
 from tilescout.spaces.templates import find_template
 
 PROBLEM = GatedProblem.parse("4x40x64x64:bf16:swiglu:zipf-1")
@@ -20,14 +21,14 @@ PROBLEM = GatedProblem.parse("4x40x64x64:bf16:swiglu:zipf-1")
 def test_contenders_are_verified_and_judged_on_draws_that_nothing_was_chosen_on() -> None:
     options = ProtocolOptions(heating_us=1000.0)
     library = partial(Gated().run_library, PROBLEM)
-    found = grouped_swiglu.judged(Worker("cpu"), PROBLEM, {"library": library}, options)
+    found = grouped_swiglu.judged(Worker("cpu"), Gated(), PROBLEM, {"library": library}, options)
     assert found["judged_on"] == f"{PROBLEM}:draws-1000-1007"
     speed = found["speedup_over_library"]["library"]
     assert 0 < speed["low"] <= speed["value"] <= speed["high"]
     # The other place of gate and up is another result.
     wrong = partial(Gated().run_library, replace(PROBLEM, place="swiglu-pairs"))
     with pytest.raises(WrongResultError):
-        grouped_swiglu.judged(Worker("cpu"), PROBLEM, {"wrong": wrong}, options)
+        grouped_swiglu.judged(Worker("cpu"), Gated(), PROBLEM, {"wrong": wrong}, options)
 
 
 def test_the_edges_are_problems_of_the_space_and_candidates_are_legal_configurations() -> None:
@@ -54,3 +55,16 @@ def test_the_orders_of_the_experts_are_of_the_same_groups() -> None:
     ranks = [sorted(drawn, reverse=True).index(size) for size in found["in turns"]]
     assert sorted(found["in turns"]) == sorted(drawn)
     assert ranks[0] < ranks[2] < ranks[4] < ranks[5] < ranks[3] < ranks[1]
+
+
+def test_a_product_of_gathered_rows_is_that_of_the_rows_that_the_index_names() -> None:
+    problem = GatheredProblem.parse("4x40x64x64:bf16:gathered-8:zipf-1")
+    plain = GroupedProblem.like(problem)
+    run = grouped_gathered.behind_gathering(partial(Grouped().run_library, plain))
+    options = ProtocolOptions(heating_us=10.0, pairs_us=100.0, settling_us=0.0)
+    found = grouped_swiglu.judged(Worker("cpu"), Gathered(), problem, {"torch's": run}, options)
+    assert found["judged_on"].endswith("draws-1000-1007")
+    tried = grouped_gathered.of_quack(
+        grouped_gathered.GATHERING, GatheredProblem.parse("128x512x1536x2048:bf16:gathered-8:zipf-1")
+    )
+    assert len(tried) == len(set(tried)) > 10
