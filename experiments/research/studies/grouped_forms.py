@@ -69,41 +69,45 @@ def wrong_ends(seed: int) -> list[tuple[int, ...]]:
     return [*WRONG_ENDS, *(tuple(map(int, row)) for row in drawn)]
 
 
-def check(forms: Sequence[str], sample: int, seed: int, store: Path) -> dict[str, Any]:
-    """Verify the default and `sample` random configurations of every form on the problems at the edges."""
-    failed, errors, tried, hostile = list[str](), list[float](), 0, 0
-    worker = Worker("cuda")
+def check(forms: Sequence[str], sample: int, seed: int, store: Path, run: Run) -> None:
+    """Verify every form, and keep the result after each."""
+    worker, result = Worker("cuda"), dict[str, Any]()
     for form in forms:
-        template, problems = find_template(SPACES[form]), edges(form)
-        workload = load_workload(template.workload)
-        with compilers([template], store, problems[0].signature) as pools:
-            pool = pools[template.name]
-            built = {
-                each: [(one, pool.submit(one)) for one in chosen(template, each, sample, seed)] for each in problems
-            }
-            for problem, waiting in built.items():
-                bench = Bench(worker.machine, workload, problem, QUICK)
-                for configuration, future in waiting:
-                    tried += 1
-                    found = verified(worker, bench, template, configuration, future.result())
-                    if isinstance(found, str):
-                        failed.append(f"{problem}: {configuration}: {found}")
-                        print(failed[-1], flush=True)
-                    else:
-                        errors.append(found)
-            if template.careful:
-                for tokens in _HOSTILE:
-                    problem = of_form(GroupedProblem(_EXPERTS, tokens, 528, 328), form)
-                    harm = survives(template, pool, problem, wrong_ends(seed))
-                    hostile += len(wrong_ends(seed))
-                    failed += [f"{problem} on wrong offsets: {harm}"] if harm else []
-        print(f"{form}: {tried} kernels so far, {hostile} launches on wrong offsets, {len(failed)} failed", flush=True)
+        found = result[form] = checked(worker, form, sample, seed, store)
+        run.keep(result)
+        shown = ", ".join(f"{name} {value}" for name, value in found.items() if name != "failed")
+        print(f"{form}: {shown}, failed {len(found['failed'])}", flush=True)
+
+
+def checked(worker: Worker, form: str, sample: int, seed: int, store: Path) -> dict[str, Any]:
+    """Verify the default and `sample` random configurations of a form on the problems at the edges."""
+    failed, errors, tried, hostile = list[str](), list[float](), 0, 0
+    template, problems = find_template(SPACES[form]), edges(form)
+    workload = load_workload(template.workload)
+    with compilers([template], store, problems[0].signature) as pools:
+        pool = pools[template.name]
+        built = {each: [(one, pool.submit(one)) for one in chosen(template, each, sample, seed)] for each in problems}
+        for problem, waiting in built.items():
+            bench = Bench(worker.machine, workload, problem, QUICK)
+            for configuration, future in waiting:
+                tried += 1
+                found = verified(worker, bench, template, configuration, future.result())
+                if isinstance(found, str):
+                    failed.append(f"{problem}: {configuration}: {found}")
+                    print(failed[-1], flush=True)
+                else:
+                    errors.append(found)
+        if template.careful:
+            for tokens in _HOSTILE:
+                problem = of_form(GroupedProblem(_EXPERTS, tokens, 528, 328), form)
+                harm = survives(template, pool, problem, wrong_ends(seed))
+                hostile += len(wrong_ends(seed))
+                failed += [f"{problem} on wrong offsets: {harm}"] if harm else []
     return {
-        "forms": list(forms),
         "kernels": tried,
-        "launches_on_wrong_offsets": hostile,
+        "launches on wrong offsets": hostile,
+        "largest relative error": max(errors, default=0.0),
         "failed": failed,
-        "largest_relative_error": max(errors, default=0.0),
     }
 
 
@@ -131,4 +135,4 @@ def verified(
 @store_option
 def main(run: Run, forms: tuple[str, ...], sample: int, seed: int, store: Path) -> None:
     """Verify the kernels of FORMS."""
-    run.keep(check(forms, sample, seed, artifacts(store)))
+    check(forms, sample, seed, artifacts(store), run)

@@ -182,7 +182,7 @@ def judged(
 def main(run: Run, part: str, problems: tuple[str, ...], sample: int, seconds: float, seed: int, store: Path) -> None:
     """Check, or race on PROBLEMS of one type, such as 128x4096x1536x2048:bf16:swiglu:zipf-1."""
     if part == "check":
-        run.keep(check(PLACES, sample, seed, artifacts(store)))
+        check(PLACES, sample, seed, artifacts(store), run)
         return
     read = [GatedProblem.parse(text) for text in problems]
     if len({each.signature for each in read}) != 1:
