@@ -31,7 +31,7 @@ from tilescout.search.export import torch_hooks
 from tilescout.search.export.graph_rewrite import find_products, replace_products
 from tilescout.search.export.inductor import ReplacingPass, in_force, pass_in_force
 from tilescout.search.export.loaded_kernels import look_in, register
-from tilescout.search.export.siblings.heads import fold_heads
+from tilescout.search.export.siblings.heads import read_in_place
 from tilescout.search.export.siblings.rewrite import join_products
 from tilescout.search.export.torch_operator import define, define_together
 from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, protocol_of
@@ -76,8 +76,8 @@ class TuningPass(ReplacingPass):
         return type(self)(self.tuner, before)
 
     def rewrite(self, graph: "Graph") -> None:
-        if self.tuner.options.fold_heads:
-            self.tuner.summary.folded += fold_heads(graph)
+        if self.tuner.options.keys_in_place:
+            self.tuner.summary.in_place += read_in_place(graph)
         bundle = self.tuner.decide(find_products(graph, self.tuner.device.arch))
         if bundle is None:
             return
@@ -92,7 +92,7 @@ class TuningPass(ReplacingPass):
 
     def key(self) -> str:
         options = self.tuner.options
-        return self.tuner.key() + " side by side" * options.side_by_side + " folded heads" * options.fold_heads
+        return self.tuner.key() + " side by side" * options.side_by_side + " keys in place" * options.keys_in_place
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self  # TorchInductor copies its configuration with all that is in it, and there is one tuner

@@ -23,7 +23,7 @@ class Summary:
         The products that were decided in this process; the others were known.
     undecided
         Why a product was not decided; it runs the library's kernel.
-    folded
+    in_place
         Of each attention that reads keys and values in place, the bytes of the copies that the model makes of them for
         heads that share them.
     seconds
@@ -36,7 +36,7 @@ class Summary:
     decisions: dict[GemmProblem, Decision] = field(default_factory=dict)
     tuned: set[GemmProblem] = field(default_factory=set)
     undecided: dict[GemmProblem, str] = field(default_factory=dict)
-    folded: list[int] = field(default_factory=list)
+    in_place: list[int] = field(default_factory=list)
     seconds: float = 0.0
     inactive: str = ""
 
@@ -73,9 +73,9 @@ class Summary:
         spent = f"{len(self.tuned)} sizes tuned in {self.seconds:.1f} s"
         head = f"tilescout: {count} run tuned kernels; expected gain {self.gain_us:.1f} µs a call; {spent}"
         rows = sorted(self.met, key=lambda problem: (-self._gain_us(problem), problem))
-        copied = f"{sum(self.folded) / 1e6:.1f} MB a call are not copied"
-        heads = [f"{len(self.folded)} × attention: shared keys and values are read in place, {copied}"] * bool(
-            self.folded
+        copied = f"{sum(self.in_place) / 1e6:.1f} MB a call are not copied"
+        heads = [f"{len(self.in_place)} × attention: shared keys and values are read in place, {copied}"] * bool(
+            self.in_place
         )
         return "\n".join([head, *(f"  {line}" for line in (*heads, *self._lines(rows)))])
 

@@ -59,7 +59,7 @@ class TunerOptions:
     side_by_side
         Whether products of few rows that read the same activations become branches of a CUDA graph, as
         `tilescout.search.export.siblings.rewrite` says.
-    fold_heads
+    keys_in_place
         Whether heads of attention that share keys and values read them in place where a model copies them for each, as
         `tilescout.search.export.siblings.heads` says.
     """
@@ -69,7 +69,7 @@ class TunerOptions:
     patience: float = 300.0
     idle: float = 30.0
     side_by_side: bool = True
-    fold_heads: bool = True
+    keys_in_place: bool = True
 
 
 class Tuner:

@@ -36,7 +36,7 @@ def call(graph: "Graph", target: Any, *args: Any, **kwargs: Any) -> "Node":
     mode = torch_hooks.DETECT_FAKE_MODE.find()([node.meta.get("val") for node in graph.find_nodes(op="placeholder")])
     assert mode is not None
     with mode:
-        made.meta["val"] = target(*values(args), **values(kwargs))
+        made.meta["val"] = target(*values(args), **kwargs)
     return made
 
 
@@ -47,8 +47,8 @@ def inherit(made: "Node", node: "Node") -> None:
         made.meta.pop(about_the_product, None)
 
 
-def values(args: Any) -> Any:
-    """Arguments, a tuple or by their names, with the fake tensors of nodes in their place."""
+def values(args: tuple[Any, ...]) -> Any:
+    """Arguments with the fake tensors of nodes in their place."""
     from torch.fx.node import map_arg
 
     return map_arg(args, lambda node: node.meta["val"])  # type: ignore[no-untyped-call, unused-ignore]

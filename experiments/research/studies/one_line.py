@@ -62,7 +62,11 @@ ONE_BY_ONE = "one-by-one"
 COPIED = "copied-heads"
 """The contender that is ours with keys and values copied for heads that share them, as the model has it."""
 
-_OURS = {"ours": TunerOptions(), ONE_BY_ONE: TunerOptions(side_by_side=False), COPIED: TunerOptions(fold_heads=False)}
+_OURS = {
+    "ours": TunerOptions(),
+    ONE_BY_ONE: TunerOptions(side_by_side=False),
+    COPIED: TunerOptions(keys_in_place=False),
+}
 
 _MODES = {"max-autotune": "max-autotune-no-cudagraphs"}
 _ROUNDS = 30

@@ -1,4 +1,4 @@
-"""Tell what attention of one token takes over heads of keys that are shared: copied for each head, or read in place.
+"""Tell what attention takes over heads of keys that are shared: copied for each head, or read in place.
 
     python -m tilescout.experiments.research shared-heads --out shared-heads.json
 
@@ -77,12 +77,12 @@ class Attention:
 
 
 def attend(query: "torch.Tensor", keys: "torch.Tensor", values: "torch.Tensor", seen: "torch.Tensor") -> "torch.Tensor":
-    """Attention of one token of each sequence, as transformers writes it.
+    """Attention of the newest tokens of each sequence, as transformers writes it.
 
     Parameters
     ----------
     query
-        [batch, heads, 1, size].
+        [batch, heads, new tokens, size].
     keys, values
         [batch, heads of keys, tokens, size].
     seen
@@ -92,14 +92,14 @@ def attend(query: "torch.Tensor", keys: "torch.Tensor", values: "torch.Tensor", 
     from torch.nn.functional import scaled_dot_product_attention
 
     batch, heads, tokens, size = keys.shape
-    mask = (torch.arange(tokens, device=keys.device) < seen).expand(batch, 1, 1, tokens)
+    mask = (torch.arange(tokens, device=keys.device) < seen).expand(batch, 1, query.shape[2], tokens)
     if sharing := query.shape[1] // heads - 1:
         wide = (batch, heads, sharing + 1, tokens, size)
         keys, values = (each[:, :, None].expand(wide).reshape(batch, -1, tokens, size) for each in (keys, values))
     return scaled_dot_product_attention(query, keys, values, mask).transpose(1, 2).contiguous()
 
 
-def measured(sizes: Attention, store: Path) -> dict[str, Any]:
+def measured(sizes: Attention, queries: int, store: Path) -> dict[str, Any]:
     """Times of both ways in turns, their errors and their kernels."""
     import torch
 
@@ -110,7 +110,7 @@ def measured(sizes: Attention, store: Path) -> dict[str, Any]:
     def drawn(*of: int) -> "torch.Tensor":
         return torch.randn(*of, device="cuda", dtype=torch.bfloat16, generator=generator)
 
-    query = drawn(sizes.batch, 1, sizes.heads * sizes.sharing, sizes.size).transpose(1, 2)
+    query = drawn(sizes.batch, queries, sizes.heads * sizes.sharing, sizes.size).transpose(1, 2)
     count = max(1, min(_MOST, round(_HELD / (4 * torch.Size(shape).numel()))))
     held = [(drawn(*shape), drawn(*shape)) for _ in range(count)]
     seen = torch.tensor([max(1, round(_SEEN * sizes.tokens))], device="cuda")
@@ -136,7 +136,7 @@ def _step(
 
 
 def _show(result: Mapping[str, Any]) -> None:
-    grid = Grid(title="attention of one token: shared heads copied, and read in place", title_justify="left")
+    grid = Grid(title="attention: shared heads copied, and read in place", title_justify="left")
     for heading in ("sizes", "default µs", "ours µs", "ratio [quartiles]", "error of default", "ours"):
         grid.add_column(heading, justify="right")
     for sizes, one in result["sizes"].items():
@@ -159,26 +159,27 @@ def _show(result: Mapping[str, Any]) -> None:
     help="Sequences, heads of keys, heads of queries that share one, tokens that the cache holds, size of a head; "
     "repeatable.",
 )
+@click.option("--queries", type=click.IntRange(1), default=1, show_default=True, help="New tokens of each sequence.")
 @click.option("--seconds", type=Finite(min=0), default=120.0, show_default=True, help="No other sizes begin after.")
-def main(run: Run, sizes: tuple[str, ...], seconds: float) -> None:
+def main(run: Run, sizes: tuple[str, ...], queries: int, seconds: float) -> None:
     """Measure, or print what was measured."""
     if run.record is not None:
         _show(run.record.result)
         return
     end = monotonic() + seconds
-    result: dict[str, Any] = {"sizes": {}}
+    result: dict[str, Any] = {"queries": queries, "sizes": {}}
     with TemporaryDirectory() as folder:
         for each in map(Attention.parse, sizes):
             if monotonic() >= end:
                 break
-            result["sizes"][str(each)] = _tried(each, Path(folder, "store"))
+            result["sizes"][str(each)] = _tried(each, queries, Path(folder, "store"))
             run.keep(result)
     _show(result)
 
 
-def _tried(sizes: Attention, store: Path) -> dict[str, Any]:
+def _tried(sizes: Attention, queries: int, store: Path) -> dict[str, Any]:
     """Times, errors and kernels, or why there are none: a kernel may be missing for sizes that are rare."""
     try:
-        return measured(sizes, store)
+        return measured(sizes, queries, store)
     except RuntimeError as error:
         return {"failed": str(error).splitlines()[0]}

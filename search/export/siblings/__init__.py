@@ -1,1 +1,1 @@
-"""Products of a graph that share an operand: activations, as branches of a CUDA graph; keys and values, as rows."""
+"""Products of a graph that share an operand: activations, as branches of a CUDA graph; keys and values, uncopied."""

@@ -56,7 +56,7 @@ def test_products_that_the_store_knows_run_our_kernels(
     assert "2 of 2 matrix products run tuned kernels" in str(tuner.summary)
 
 
-def test_heads_that_share_keys_are_folded_and_told(make_tuner: MakeTuner) -> None:
+def test_shared_keys_are_read_in_place_and_told(make_tuner: MakeTuner) -> None:
     tuner, projection = make_tuner(seconds=0.0), nn.Linear(64, 64, bias=False, dtype=torch.bfloat16)
     keys = torch.randn(1, 2, 24, 16, dtype=torch.bfloat16)
     seen = (torch.arange(24) < 9).view(1, 1, 1, 24)
@@ -68,7 +68,7 @@ def test_heads_that_share_keys_are_folded_and_told(make_tuner: MakeTuner) -> Non
 
     with in_force(TuningPass(tuner)), torch.no_grad():
         close(torch.compile(attend)(rows(1)), attend(rows(1)))
-    assert tuner.summary.folded == [2 * 4 * 24 * 16 * 2]
+    assert tuner.summary.in_place == [2 * 4 * 24 * 16 * 2]
     assert "1 × attention: shared keys and values are read in place" in str(tuner.summary)
 
 
