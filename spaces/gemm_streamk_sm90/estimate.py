@@ -24,6 +24,9 @@ _SHARING = 1.3
 # step of 128x144x128 took 853 instead of 576 (H200, 2026-11-23). Of halves it is guessed.
 _RESTING = {"step": 280.0, "halves": 140.0, "ahead": 0.0}
 _KEPT_IN_L2 = 0.6  # the share of it that an operand may have, to be read from memory once
+# What it costs, as a factor, that neighbours among tiles that are all computed at once share the smaller operand: 1.03
+# and 1.06 on 433x3328x9600 (two H200s, 2026-11-23; `experiments/results/promotion.md`).
+_FAR = 1.03
 
 
 def resting(promotion: NDArray[np.str_], pieces: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -80,4 +83,6 @@ def cycles(tiling: Tiling, device: Device, resting: NDArray[np.float64] | float 
     moved = (problem.m + problem.n) * problem.k * size + problem.m * problem.n * result + again * across
     memory = problem.batch * moved / (RATES.memory * device.bandwidth) * LOADED_CLOCK
     longer, shorter = np.maximum(computing, memory), np.minimum(computing, memory)
-    return np.asarray(longer + RATES.overlap * shorter, dtype=np.float64)
+    shares_larger = np.where(t.along_m, problem.n >= problem.m, problem.m >= problem.n)
+    order = np.where((waves > 1) | shares_larger, 1.0, _FAR)
+    return np.asarray((longer + RATES.overlap * shorter) * order, dtype=np.float64)
