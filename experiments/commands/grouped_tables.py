@@ -14,6 +14,9 @@ from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.grouped import GroupedProblem
+from tilescout.spaces.grouped_gemm_sm90 import TEMPLATE as NARROW
+from tilescout.spaces.grouped_streamk_sm90 import TEMPLATE as WIDE
+from tilescout.spaces.grouped_streamk_sm90 import widened
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import NONE_NAMED, Named, find_template
 
@@ -60,55 +63,66 @@ def _times_of(table: Table, problems: list[GroupedProblem], named: Named) -> Gro
 def joined(products: Sequence[GroupedTimes]) -> list[GroupedTimes]:
     """The same times, those of one product beside each other, in the order in which products come first.
 
+    Kernels of ``grouped_gemm_sm90`` become those of ``grouped_streamk_sm90``, which has them too, if any are of that.
+
     Raises
     ------
     SpaceError
-        If two have a problem in common.
+        If two have a product in common, but not the space.
     """
+    wide = any(each.template.name == WIDE.name for each in products)
     found: dict[GroupedProblem, GroupedTimes] = {}
-    for each in products:
+    for each in map(_widened, products) if wide else products:
         found[each.product] = found[each.product].beside(each) if each.product in found else each
     return list(found.values())
+
+
+def _widened(times: GroupedTimes) -> GroupedTimes:
+    if times.template.name != NARROW.name:
+        return times
+    return replace(times, template=find_template(WIDE.name), configurations=tuple(map(widened, times.configurations)))
 
 
 def grouped_of_tables(
     tables: Sequence[Table], store: ArtifactStore, named: Named = NONE_NAMED
 ) -> list[GroupedDispatched]:
-    """The ranges of tokens of each product of some tables, with their kernels; tables may share products.
+    """The ranges of tokens of each product of some tables, with their kernels; tables may share products and problems.
 
     Raises
     ------
     TableError
         If a table is of something else, or a product was measured in two ways.
-    SpaceError
-        If a problem is in two tables.
     ExportError
         If the kernels can't be exported.
     StoreError, ArtifactError
         If an artifact can't be written or is damaged.
     """
+    wide = any(table.card.space == WIDE.name for table in tables)
     sources: dict[GroupedProblem, Source] = {}
-    for table in tables:
-        for times in grouped_times(table, named):
-            source, before = _source(table), sources.get(times.product)
-            if before is not None:
-                if replace(before, name=source.name) != source:
-                    raise TableError(
-                        f"table {table.path}: {times.product} was measured in another way, on another device or with "
-                        f"other versions than in {before.name}: leave one of them out"
-                    )
-                source = replace(source, name=f"{before.name}, {source.name}")
-            sources[times.product] = source
-    products = joined([times for table in tables for times in grouped_times(table, named)])
+    measured = [(table, times) for table in tables for times in grouped_times(table, named)]
+    for table, times in measured:
+        source, before = _source(table, wide), sources.get(times.product)
+        if before is not None:
+            if replace(before, name=source.name) != source:
+                raise TableError(
+                    f"table {table.path}: {times.product} was measured in another way, on another device or with "
+                    f"other versions than in {before.name}: leave one of them out"
+                )
+            source = replace(source, name=f"{before.name}, {source.name}")
+        sources[times.product] = source
+    products = joined([times for _, times in measured])
     return [each for times in products for each in grouped_dispatched(sources[times.product], [times], store, named)]
 
 
-def _source(table: Table) -> Source:
+def _source(table: Table, wide: bool) -> Source:
     card = table.card
+    space, space_hash = card.space, card.source_hash
+    if wide and (space, space_hash) == (NARROW.name, NARROW.source_hash):
+        space, space_hash = WIDE.name, WIDE.source_hash
     return Source(
         name=table.path.name,
-        space=card.space,
-        space_hash=card.source_hash,
+        space=space,
+        space_hash=space_hash,
         device=card.device,
         measured_by=card.product,
         versions=card.versions,

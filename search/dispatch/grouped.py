@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,6 +13,8 @@ from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import KernelTemplate
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,25 +85,42 @@ class GroupedTimes:
         )
 
     def beside(self, other: "GroupedTimes") -> "GroupedTimes":
-        """These times and others of the same product, of problems that are not among these.
+        """These times and others of the same product; where both know a kernel on a problem, these stand.
 
         Raises
         ------
         SpaceError
-            If they are of another product, or a problem is in both.
+            If they are of another product, or of kernels of another space.
         """
-        twice = set(self.problems) & set(other.problems)
-        if twice:
-            raise SpaceError(f"{min(map(str, twice))} is in two of the tables: leave one of them out")
+        if self.template.name != other.template.name:
+            raise SpaceError(
+                f"times of {self.template.name} and of {other.template.name} can't stand beside each other"
+            )
         configurations = tuple(dict.fromkeys((*self.configurations, *other.configurations)))
-        number = {each: at for at, each in enumerate(configurations)}
-        ratio = np.full((len(configurations), len(self.problems) + len(other.problems)), np.inf)
-        high, start = ratio.copy(), 0
-        for each in (self, other):
-            rows = [number[one] for one in each.configurations]
-            ratio[rows, start : start + len(each.problems)] = each.ratio
-            high[rows, start : start + len(each.problems)] = each.high
-            start += len(each.problems)
-        library_us = np.concatenate([self.library_us, other.library_us])
-        problems = (*self.problems, *other.problems)
-        return GroupedTimes(self.template, self.device, problems, library_us, configurations, ratio, high)
+        problems = tuple(dict.fromkeys((*self.problems, *other.problems)))
+        library_us = {**_library_of(other), **_library_of(self)}
+        ratio = np.full((len(configurations), len(problems)), np.inf)
+        high = ratio.copy()
+        for exact in (False, True):
+            for each in (other, self):
+                place = np.ix_(_places(configurations, each.configurations), _places(problems, each.problems))
+                known = np.isfinite(each.high if exact else each.ratio)
+                ratio[place] = np.where(known, each.ratio, ratio[place])
+                high[place] = np.where(known, each.high, high[place])
+        return replace(
+            self,
+            problems=problems,
+            library_us=np.array([library_us[each] for each in problems]),
+            configurations=configurations,
+            ratio=ratio,
+            high=high,
+        )
+
+
+def _library_of(times: GroupedTimes) -> dict[GroupedProblem, float]:
+    return dict(zip(times.problems, times.library_us.tolist(), strict=True))
+
+
+def _places(whole: Sequence[T], some: Sequence[T]) -> list[int]:
+    number = {each: at for at, each in enumerate(whole)}
+    return [number[each] for each in some]

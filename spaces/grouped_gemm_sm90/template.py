@@ -252,7 +252,7 @@ def shape_of(configuration: Mapping[str, Value]) -> GemmShape:
     """The kernel's compile-time parameters of a configuration."""
     flags = ("order", "raster", "schedule", "swap_ab", "trim")
     return GemmShape(
-        **{name: int(configuration[name]) for name in configuration if name not in flags},
+        **{knob.name: int(configuration[knob.name]) for knob in KNOBS if knob.name not in flags},
         split_k=1,
         raster_along_m=configuration["raster"] == "m",
         pingpong=configuration["schedule"] == "pingpong",

@@ -13,8 +13,10 @@ import cuda.bindings.driver as cuda
 import cutlass
 from cutlass import Float32, Int32, cute, utils
 
+from tilescout.spaces.gemm_sm90.layout import ALIGNMENT
 from tilescout.spaces.grouped_gemm_sm90.kernel import GroupedGemmSm90
-from tilescout.spaces.grouped_pair_sm90.rule import SCALE, PairRule, Side
+from tilescout.spaces.grouped_pair_sm90.rule import SCALE, PairRule, Side, sums_at
+from tilescout.spaces.grouped_streamk_sm90.kernel import GroupedStreamKSm90
 
 THREADS = 256
 _WARPS = THREADS // 32
@@ -25,6 +27,17 @@ def side_of(kernel: GroupedGemmSm90) -> Side:
     """How a kernel divides the work."""
     tokens, columns = kernel.steps()
     return Side(tokens, columns, kernel.shape.cluster_m * kernel.shape.cluster_n)
+
+
+def launch(
+    kernel: GroupedGemmSm90, operands: tuple[cute.Tensor, ...], blocks: Int32, sums: cute.Tensor, stream: cuda.CUstream
+) -> None:
+    """Launch one of a pair, with memory for the sums of a wave that it shares; only one of the two has work."""
+    clusters = blocks // side_of(kernel).blocks
+    if isinstance(kernel, GroupedStreamKSm90):
+        kernel.sharing(*operands, clusters, sums, stream)
+    else:
+        kernel(*operands, clusters, stream)
 
 
 @dataclass(frozen=True)
@@ -62,8 +75,9 @@ class GroupedPairSm90:
         self.choose(ends, of_first, of_second, d, blocks).launch(
             grid=[1, 1, 1], block=[THREADS, 1, 1], stream=stream, use_pdl=True
         )
-        self.first(a, b, of_first, d, blocks // side_of(self.first).blocks, stream)
-        self.second(a, b, of_second, d, blocks // side_of(self.second).blocks, stream)
+        sums = cute.make_tensor((words + sums_at(experts)).align(ALIGNMENT), cute.make_layout(1))
+        launch(self.first, (a, b, of_first, d), blocks, sums, stream)
+        launch(self.second, (a, b, of_second, d), blocks, sums, stream)
 
     @cute.kernel
     def choose(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ SCALE = 1 << 20
 """The weight of a rule that stands for 1. Weights are whole numbers, for a rule is part of a configuration."""
 COUNTED = ("constant", "reached", "first_tiles", "second_tiles", "first_rounds", "second_rounds")
 """The numbers: 1; experts that have tokens; units of work along the tokens, of each kernel; rounds of its grid."""
+
+
+_ALIGNED = 32  # words
 
 
 @dataclass(frozen=True)
@@ -68,3 +72,8 @@ def counted(groups: Sequence[int], n: int, sides: tuple[Side, Side], at_once: in
         -(-many * -(-n // side.columns) // (at_once // side.blocks)) for many, side in zip(tiles, sides, strict=True)
     ]
     return np.array([1, int((sizes > 0).sum()), *tiles, *rounds], dtype=np.float64)
+
+
+def sums_at(experts: Any) -> Any:
+    """Where the sums of kernels that share a wave begin in a pair's memory, in words: behind both kernels' offsets."""
+    return (2 * experts + _ALIGNED - 1) // _ALIGNED * _ALIGNED

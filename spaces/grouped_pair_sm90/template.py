@@ -1,4 +1,4 @@
-"""Two configurations of ``grouped_gemm_sm90`` and a rule as one configuration, and how that is built."""
+"""Two configurations of ``grouped_streamk_sm90`` and a rule as one configuration, and how that is built."""
 
 import hashlib
 from collections.abc import Mapping
@@ -7,27 +7,28 @@ from pathlib import Path
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.grouped import GroupedProblem
-from tilescout.spaces.grouped_gemm_sm90.template import KNOBS, shape_of
-from tilescout.spaces.grouped_gemm_sm90.template import TEMPLATE as SINGLE
-from tilescout.spaces.grouped_pair_sm90.rule import COUNTED, PairRule, Side
+from tilescout.spaces.grouped_gemm_sm90.template import shape_of
+from tilescout.spaces.grouped_pair_sm90.rule import COUNTED, PairRule, Side, sums_at
+from tilescout.spaces.grouped_streamk_sm90 import TEMPLATE as SINGLE
+from tilescout.spaces.grouped_streamk_sm90 import widened
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import Built, KernelTemplate
 
 SIDES = ("first", "second")
-_OFFSET_BYTES = 4
+_WORD = 4  # bytes
 
 
 class GroupedPairSm90Template(KernelTemplate[GroupedProblem]):
     """Build pairs for bundles. What pairs there are nobody searches: they follow from the times of single kernels."""
 
     name = "grouped_pair_sm90"
-    summary = "two kernels of grouped_gemm_sm90, of which the device takes one by how tokens are routed"
+    summary = "two kernels of grouped_streamk_sm90, of which the device takes one by how tokens are routed"
     package = "tilescout.spaces.grouped_pair_sm90"
     sources = ("build.py", "kernel.py", "rule.py")
     workload = SINGLE.workload
     archs = SINGLE.archs
-    knobs = tuple(Knob(f"{side}_{knob.name}", knob.values, knob.doc) for side in SIDES for knob in KNOBS)
+    knobs = tuple(Knob(f"{side}_{knob.name}", knob.values, knob.doc) for side in SIDES for knob in SINGLE.knobs)
     careful = True
 
     def default(self, problem: GroupedProblem, device: Device) -> Configuration:
@@ -46,7 +47,8 @@ class GroupedPairSm90Template(KernelTemplate[GroupedProblem]):
         raise SpaceError(f"{self.name} is no space to search: search {SINGLE.name}, and export a table of it")
 
     def scratch_bytes(self, configuration: Mapping[str, Value], problem: GroupedProblem) -> int:
-        return len(SIDES) * _OFFSET_BYTES * problem.experts
+        sums = max(SINGLE.scratch_bytes(single_of(configuration, side), problem) for side in SIDES)
+        return _WORD * int(sums_at(problem.experts)) + sums
 
     def warm_up(self) -> None:
         super().warm_up()
@@ -55,30 +57,26 @@ class GroupedPairSm90Template(KernelTemplate[GroupedProblem]):
     def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
         from tilescout.spaces.grouped_pair_sm90.build import build_object
 
-        first, second = (
-            (shape_of(each), each["order"] == "mixed", each["trim"] == 1)
-            for each in (single_of(configuration, side) for side in SIDES)
-        )
+        sides = [single_of(configuration, side) for side in SIDES]
         rule = PairRule(tuple(int(configuration[name]) for name in COUNTED))
-        return build_object(first, second, rule, GroupedProblem.small(signature), path)
+        return build_object(sides, rule, GroupedProblem.small(signature), path)
 
     @property
     def source_hash(self) -> str:
-        """SHA-256 over the files in `sources`, and over those of ``grouped_gemm_sm90``."""
+        """SHA-256 over the files in `sources`, and over those of ``grouped_streamk_sm90``."""
         return hashlib.sha256((super().source_hash + SINGLE.source_hash).encode()).hexdigest()
 
 
 def pair_of(first: Configuration, second: Configuration, rule: PairRule) -> Configuration:
-    """The configuration of two and a rule."""
-    sides = {
-        f"{side}_{name}": value for side, one in zip(SIDES, (first, second), strict=True) for name, value in one.items()
-    }
+    """The configuration of two kernels, of ``grouped_streamk_sm90`` or ``grouped_gemm_sm90``, and a rule."""
+    both = zip(SIDES, (first, second), strict=True)
+    sides = {f"{side}_{name}": value for side, one in both for name, value in widened(one).items()}
     return Configuration.of({**sides, **dict(zip(COUNTED, rule.weights, strict=True))})
 
 
 def single_of(configuration: Mapping[str, Value], side: str) -> Configuration:
     """The configuration of one kernel of a pair."""
-    return Configuration.of({knob.name: configuration[f"{side}_{knob.name}"] for knob in KNOBS})
+    return Configuration.of({knob.name: configuration[f"{side}_{knob.name}"] for knob in SINGLE.knobs})
 
 
 def side_of(configuration: Mapping[str, Value]) -> Side:

@@ -9,8 +9,10 @@ from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.grouped_gemm_sm90 import TEMPLATE as SINGLE
 from tilescout.spaces.grouped_pair_sm90 import TEMPLATE, pair_of
-from tilescout.spaces.grouped_pair_sm90.rule import SCALE, PairRule, Side, counted
+from tilescout.spaces.grouped_pair_sm90.rule import SCALE, PairRule, Side, counted, sums_at
 from tilescout.spaces.grouped_pair_sm90.template import SIDES, side_of, single_of
+from tilescout.spaces.grouped_streamk_sm90 import TEMPLATE as SHARING
+from tilescout.spaces.knobs import Configuration
 
 H200 = DEVICES["h200"]
 FEW = SINGLE.default(GroupedProblem.parse("8x64x28672x4096"), H200)
@@ -36,10 +38,21 @@ def test_the_second_runs_where_the_weighted_sum_is_above_zero() -> None:
 
 def test_a_pair_holds_both_configurations_and_the_rule() -> None:
     rule = PairRule((1, -2, 3, -4, 5, -6))
-    pair = pair_of(FEW, MANY, rule)
-    assert [dict(single_of(pair, side)) for side in SIDES] == [dict(FEW), dict(MANY)]
+    sharing = Configuration.of({**MANY, "shares": 1})
+    pair = pair_of(FEW, sharing, rule)
+    assert [dict(single_of(pair, side)) for side in SIDES] == [{**FEW, "shares": 0}, dict(sharing)]
     assert [pair[name] for name in ("constant", "second_rounds")] == [1, -6]
-    assert TEMPLATE.scratch_bytes(pair, GroupedProblem.parse("8x64x28672x4096")) == 2 * 4 * 8
+
+
+def test_a_pair_has_memory_for_the_offsets_of_both_and_behind_them_for_the_sums_of_a_shared_wave() -> None:
+    rule, problem = PairRule((0,) * 6), GroupedProblem.parse("9x64x28672x4096")
+    sharing = Configuration.of({**MANY, "shares": 1})
+    offsets = TEMPLATE.scratch_bytes(pair_of(FEW, MANY, rule), problem)
+    assert offsets == 4 * sums_at(9) >= 2 * 4 * 9
+    needed = SHARING.scratch_bytes(sharing, problem)
+    # A tile of both blocks for each of 72 clusters, and for each but one where it ends one tile and begins the next.
+    assert needed == (2 * 72 - 1) * 2 * 128 * 192 * 4
+    assert TEMPLATE.scratch_bytes(pair_of(FEW, sharing, rule), problem) == offsets + needed
 
 
 def test_sides_are_told_along_the_tokens_whether_operands_are_swapped_or_not() -> None:
@@ -50,5 +63,5 @@ def test_sides_are_told_along_the_tokens_whether_operands_are_swapped_or_not() -
 
 
 def test_pairs_are_no_space_to_search() -> None:
-    with pytest.raises(SpaceError, match="search grouped_gemm_sm90"):
+    with pytest.raises(SpaceError, match="search grouped_streamk_sm90"):
         TEMPLATE.space(GroupedProblem.parse("8x64x28672x4096"), H200)

@@ -15,9 +15,10 @@ from tilescout.experiments.research.studies.grouped_tables import ranges_of, uns
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import samples_of
-from tilescout.spaces.errors import SpaceError, TableError
+from tilescout.spaces.errors import TableError
 from tilescout.spaces.gated import GatedProblem
 from tilescout.spaces.grouped import GroupedProblem
+from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import find_template
 
 ROOT = Path(__file__).parents[3]
@@ -25,9 +26,7 @@ SWIGLU = ROOT / "experiments/results/grouped-swiglu-2026-11-23/grouped_swiglu_sm
 TABLE = ROOT / "experiments/results/grouped-tables-2026-11-22/grouped_gemm_sm90-h200-qwen3-30b-a3b.parquet"
 
 
-def test_a_product_of_two_tables_is_one_unless_a_problem_is_in_both_or_it_was_measured_in_another_way(
-    tmp_path: Path,
-) -> None:
+def test_a_product_of_two_tables_is_one_unless_it_was_measured_in_another_way(tmp_path: Path) -> None:
     table, store = Table.read(TABLE), ArtifactStore(tmp_path)
     first, second = grouped_times(table)
     columns = range(len(first.problems))
@@ -35,12 +34,22 @@ def test_a_product_of_two_tables_is_one_unless_a_problem_is_in_both_or_it_was_me
     whole, other = joined(parts)
     assert (whole.problems, other.problems) == (first.problems, second.problems)
     assert whole.ratio.tolist() == first.ratio.tolist()
-    with pytest.raises(SpaceError, match="is in two of the tables"):
-        grouped_of_tables([table, table], store)
+    twice, _ = joined([first, second, first])
+    assert twice.ratio.tolist() == first.ratio.tolist()
     elsewhere = Table.read(TABLE)
     elsewhere.card = replace(table.card, product="another GPU")
     with pytest.raises(TableError, match="was measured in another way"):
         grouped_of_tables([table, elsewhere], store)
+
+
+def test_kernels_of_the_wider_space_stand_beside_those_of_the_narrower_one() -> None:
+    first, _ = grouped_times(Table.read(TABLE))
+    shared = tuple(Configuration.of({**each, "shares": 1}) for each in first.configurations)
+    other = replace(first, template=find_template("grouped_streamk_sm90"), configurations=shared)
+    (both,) = joined([first, other])
+    assert both.template.name == "grouped_streamk_sm90"
+    assert [each["shares"] for each in both.configurations] == [0] * len(shared) + [1] * len(shared)
+    assert both.ratio.tolist() == [*first.ratio.tolist(), *first.ratio.tolist()]
 
 
 def test_other_tables_judge_ranges_that_did_not_see_them() -> None:

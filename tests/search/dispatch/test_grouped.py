@@ -106,8 +106,17 @@ def test_times_of_two_tables_stand_beside_each_other() -> None:
         place = joined.problems.index(problem)
         assert joined.ratio[:, place].tolist() == whole.ratio[:, at].tolist()
         assert joined.library_us[place] == whole.library_us[at]
-    with pytest.raises(SpaceError, match="8x64x4096x4096:bf16:balanced is in two"):
-        joined.beside(whole.take([0]))
+
+
+def test_of_a_problem_in_two_tables_each_kernel_has_its_first_time_but_a_rough_one() -> None:
+    first, second = times([[0.6] * 6, [0.7] * 6]), times([[0.9] * 6, [0.8] * 6])
+    rough = replace(first, high=np.where([[True], [False]], first.high, np.inf))
+    joined = rough.beside(second)
+    assert joined.problems == first.problems
+    assert joined.ratio.tolist() == [[0.6] * 6, [0.8] * 6]
+    assert np.isfinite(joined.high).all()
+    with pytest.raises(SpaceError, match="can't stand beside"):
+        first.beside(replace(second, template=find_template("grouped_streamk_sm90")))
 
 
 def test_times_of_two_products_are_refused() -> None:

@@ -1,14 +1,15 @@
-"""The grouped product of ``grouped_strands_sm90``, in CuteDSL: another order of tiles, and a last wave that is shared.
+"""The kernel of ``grouped_gemm_sm90`` whose clusters share the last wave of tiles along k, in CuteDSL.
 
-Blocks take tiles from several strands of the list in turn. Where the last wave is shared, its tiles come first: their
-steps along k are divided evenly among all clusters (`tilescout.spaces.gemm_streamk_sm90.partition`), and what a cluster
-computes of a tile that it does not have whole it leaves as fp32 sums in a workspace. A second kernel, which waits for
-the first by programmatic dependent launch, adds up the parts of each tile in their order and stores it.
+The tiles of the last wave, which may not be full, come first: their steps along k are divided evenly among all clusters
+(`tilescout.spaces.gemm_streamk_sm90.partition`), and what a cluster computes of a tile that it does not have whole it
+leaves as fp32 sums in a workspace. A second kernel, which waits for the first by programmatic dependent launch, adds up
+the parts of each tile in their order and stores it. How many tiles there are the device alone knows, so each block of
+both kernels works out the division from its table of the groups.
 
 Importing this module imports cutlass; nothing but the compile workers does.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import cuda.bindings.driver as cuda
@@ -26,325 +27,9 @@ from tilescout.spaces.grouped_gemm_sm90.epilogue import Store
 from tilescout.spaces.grouped_gemm_sm90.groups import Groups
 from tilescout.spaces.grouped_gemm_sm90.kernel import GroupedGemmSm90, Operand, Product, pass_by
 from tilescout.spaces.grouped_gemm_sm90.layout import MOST_EXPERTS, MOST_WARPS
-from tilescout.spaces.grouped_strands_sm90.order import unit_at
 
 inherited = cute.jit(GroupedGemmSm90.kernel.__wrapped__)
 """The body of the kernel of ``grouped_gemm_sm90``, to be part of another kernel."""
-
-
-@dataclass(frozen=True)
-class Strands(Groups):
-    """The table of the groups, whose list of units of work is cut into parts of the same length.
-
-    Attributes
-    ----------
-    strands
-        How many parts there are.
-    """
-
-    strands: int
-
-    @cute.jit
-    def at(self, work: Int32, count: Int32, chunk: Int32) -> tuple[Int32, tuple[Int32, Int32, Int32, Int32]]:
-        """The tile of this block of a unit of work; earlier units say nothing of where this one is: see `Groups.at`."""
-        unit = unit_at(work, count, self.strands, cutlass.min)
-        found: tuple[Int32, tuple[Int32, Int32, Int32, Int32]] = Groups.at(self, unit, count, Int32(0))
-        return found
-
-
-@dataclass(frozen=True)
-class GroupedStrandsSm90(GroupedGemmSm90):
-    """A kernel generator: its entry points under ``cute.compile`` emit the kernels.
-
-    Attributes
-    ----------
-    gemm, mixed, trim
-        As of `GroupedGemmSm90`; where the last wave is shared, no tile is trimmed.
-    strands
-        Parts of the list of tiles that are worked at at once; 1 for the order of ``grouped_gemm_sm90``.
-    sums
-        Of kernels that share the last wave: the pointer to the workspace.
-    """
-
-    strands: int
-    sums: Any = None
-
-    @cute.jit
-    def sharing(
-        self,
-        a: cute.Tensor,
-        b: cute.Tensor,
-        ends: cute.Tensor,
-        d: cute.Tensor,
-        clusters: Int32,
-        workspace: cute.Tensor,
-        stream: cuda.CUstream,
-    ) -> None:
-        """Launch on the operands of `GroupedGemmSm90`, and a workspace: the last wave is shared by all clusters."""
-        shape = self.shape
-        blocks = shape.cluster_m * shape.cluster_n
-        tokens, columns = self.steps()
-        across = cute.ceil_div(cute.size(d, mode=[1]), columns)
-        most = (cute.size(d, mode=[0]) + cute.size(ends) * (tokens - 1)) // tokens * across
-        clusters = cutlass.min(cutlass.min(clusters, most_clusters(blocks)), most)
-        sums = cute.recast_ptr(workspace.iterator, dtype=Float32)
-        GroupedGemmSm90.__call__(replace(self, sums=sums), a, b, ends, d, clusters, stream)
-        product = d
-        if cutlass.const_expr(shape.swap_ab):
-            product = cute.make_tensor(d.iterator, cute.select(d.layout, mode=[1, 0]))
-        store, d_tma = cpasync.make_tiled_tma_atom(
-            cpasync.CopyBulkTensorTileS2GOp(),
-            product,
-            cute.slice_(self.gemm.d_layout(), (None, None, 0)),
-            (MMA_ROWS, shape.unit_n),
-        )
-        steps = Int32(cute.ceil_div(cute.size(a, mode=[1]), shape.tile_k))
-        self.add_up(store, d_tma, ends, d, sums, across, steps, clusters).launch(
-            grid=[cute.ceil_div(shape.units * shape.groups, shape.warp_groups), blocks, clusters],
-            block=[shape.threads, 1, 1],
-            stream=stream,
-            use_pdl=True,
-        )
-
-    def kernel(self, *arguments: Any) -> Any:
-        """The kernel that is inherited, or the same with a workspace."""
-        if self.sums is None:
-            return GroupedGemmSm90.kernel(self, *arguments)
-        return self.with_workspace(*arguments, self.sums)
-
-    @cute.kernel
-    def with_workspace(
-        self,
-        load_left: cute.CopyAtom,
-        left_tma: cute.Tensor,
-        load_right: cute.CopyAtom,
-        right_tma: cute.Tensor,
-        store: cute.CopyAtom,
-        d_tma: cute.Tensor,
-        ends: cute.Tensor,
-        d: cute.Tensor,
-        across: Int32,
-        sums: Any,
-    ) -> None:
-        """What every block runs."""
-        inherited(replace(self, sums=sums), load_left, left_tma, load_right, right_tma, store, d_tma, ends, d, across)
-
-    def produce(
-        self,
-        left: Operand,
-        right: Operand,
-        ring: pipeline.PipelineTmaAsync,
-        groups: Groups,
-        count: Int32,
-        k_tiles: Int32,
-    ) -> Any:
-        """Fill the ring: one warp, for every tile of this block, for every step along k."""
-        groups = self.order(groups)
-        if self.sums is None:
-            return GroupedGemmSm90.produce(self, left, right, ring, groups, count, k_tiles)
-        return self.produce_parts((left, right), ring, groups, count, k_tiles)
-
-    def consume(
-        self,
-        operands: tuple[Operand, Operand],
-        ring: pipeline.PipelineTmaAsync,
-        groups: Groups,
-        stores: Store,
-        count: Int32,
-        k_tiles: Int32,
-    ) -> Any:
-        """Drain the ring into registers and store each finished tile: a consumer warp group."""
-        groups = self.order(groups)
-        if self.sums is None:
-            return GroupedGemmSm90.consume(self, operands, ring, groups, stores, count, k_tiles)
-        ending = Ending(self.shape, stores, sums_at(self.sums, self.shape), groups, count)
-        return self.consume_parts(operands, ring, ending, k_tiles)
-
-    def order(self, groups: Groups) -> Groups:
-        """The order of tiles."""
-        if self.strands == 1:
-            return groups
-        return Strands(**{field.name: getattr(groups, field.name) for field in fields(groups)}, strands=self.strands)
-
-    @cute.jit
-    def produce_parts(
-        self,
-        operands: tuple[Operand, Operand],
-        ring: pipeline.PipelineTmaAsync,
-        groups: Groups,
-        count: Int32,
-        k_tiles: Int32,
-    ) -> None:
-        """Fill the ring, for every step of this cluster's jobs."""
-        shape = self.shape
-        left, right = operands
-        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, shape.stages)
-        _, _, job = cute.arch.block_idx()
-        _, _, stride = cute.arch.grid_dim()
-        partition = shared_evenly(count, k_tiles, stride)
-        jobs = jobs_of(partition, count)
-        while job < jobs:
-            step, end = partition.begin(job), partition.begin(job + 1)
-            while step < end:
-                tile, first, last = partition.segment(step, end)
-                _, (expert, row, _, column) = groups.at(tile, count, Int32(0))
-                rows = (column, row) if cutlass.const_expr(shape.swap_ab) else (row, column)
-                left_views, right_views = left.stages_from(rows[0], expert), right.stages_from(rows[1], expert)
-                for k in cutlass.range(first, last, unroll=1):
-                    ring.producer_acquire(state)
-                    full = ring.producer_get_barrier(state)
-                    left.fetch(left_views, k, state.index, full)
-                    right.fetch(right_views, k, state.index, full)
-                    state.advance()
-                step += last - first
-            job += stride
-        # A block must not leave while its cluster still signals its barriers.
-        ring.producer_tail(state)
-
-    @cute.jit
-    def consume_parts(
-        self, operands: tuple[Operand, Operand], ring: pipeline.PipelineTmaAsync, ending: Any, k_tiles: Int32
-    ) -> None:
-        """Drain the ring, and store each finished tile, or leave its sums."""
-        shape = self.shape
-        group, count = ending.stores.group, ending.count
-        in_tile = Int32(0) if shape.pingpong else group  # among the warp groups of a tile
-        whole = self.product(shape, operands, in_tile, None)
-        read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, shape.stages)
-        release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, shape.stages)
-        _, _, job = cute.arch.block_idx()
-        _, _, stride = cute.arch.grid_dim()
-        partition = shared_evenly(count, k_tiles, stride)
-        jobs = jobs_of(partition, count)
-        turn = Int32(0)  # of pingpong: the warp group that multiplies next
-        if cutlass.const_expr(shape.pingpong):  # noqa: SIM102 - decided here, the other by the GPU
-            if group == 1:
-                cute.arch.barrier_arrive(barrier_id=TURN_BARRIER, number_of_threads=2 * WARP_GROUP)
-        while job < jobs:
-            step, end = partition.begin(job), partition.begin(job + 1)
-            while step < end:
-                tile, first, last = partition.segment(step, end)
-                steps = last - first
-                if cutlass.const_expr(not shape.pingpong):
-                    read, release = self.part(whole, ring, read, release, ending, (job, tile, steps, k_tiles))
-                elif turn == group:
-                    cute.arch.barrier(barrier_id=TURN_BARRIER + group, number_of_threads=2 * WARP_GROUP)
-                    read, release = self.part(whole, ring, read, release, ending, (job, tile, steps, k_tiles))
-                else:
-                    # The other group multiplies these.
-                    read.advance(steps)
-                    release.advance(steps)
-                turn = 1 - turn
-                step += steps
-            job += stride
-        ending.stores.drain()
-
-    @cute.jit
-    def part(
-        self,
-        whole: Product,
-        ring: pipeline.PipelineTmaAsync,
-        read: pipeline.PipelineState,
-        release: pipeline.PipelineState,
-        ending: Any,
-        at: tuple[Int32, Int32, Int32, Int32],
-    ) -> tuple[pipeline.PipelineState, pipeline.PipelineState]:
-        """Multiply what a job has of a tile, so many of all steps along k, and end it; pingpong hands on its turn."""
-        shape = self.shape
-        job, tile, steps, k_tiles = at
-        group = ending.stores.group
-        in_tile = Int32(0) if shape.pingpong else group
-        _, (_, row, stop, column) = ending.groups.at(tile, ending.count, Int32(0))
-        if cutlass.const_expr(shape.swap_ab or shape.groups == 1):
-            # The warp groups of a tile have the same tokens.
-            read, release = whole.run(ring, read, release, steps)
-        elif row + in_tile * MMA_ROWS < stop:
-            read, release = whole.run(ring, read, release, steps)
-        else:
-            read, release = pass_by(ring, read, release, steps)
-        if cutlass.const_expr(shape.pingpong):
-            cute.arch.barrier_arrive(barrier_id=TURN_BARRIER + 1 - group, number_of_threads=2 * WARP_GROUP)
-        warpgroup.wait_group(0)
-        ring.consumer_release(release)
-        release.advance()
-        if steps == k_tiles:
-            ending.store(whole.accumulators, in_tile, (row, column, stop))
-        else:
-            ending.leave(whole.accumulators, in_tile, slot(job, tile))
-        return read, release
-
-    @cute.kernel
-    def add_up(
-        self,
-        store: cute.CopyAtom,
-        d_tma: cute.Tensor,
-        ends: cute.Tensor,
-        d: cute.Tensor,
-        start: Any,
-        across: Int32,
-        steps: Int32,
-        clusters: Int32,
-    ) -> None:
-        """Add up what was left of a tile: a warp group for a unit of 64 rows of each tile of the last wave."""
-        shape, element = self.shape, self.gemm.element
-        first_unit, rank, tile = cute.arch.block_idx()
-        thread, _, _ = cute.arch.thread_idx()
-        group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
-        lane = thread % WARP_GROUP
-        d_layout = self.gemm.d_layout()
-
-        @cute.struct
-        class Shared:
-            units: cute.struct.MemRange[Int32, MOST_EXPERTS]
-            totals: cute.struct.MemRange[Int32, MOST_WARPS]
-            d: cute.struct.Align[cute.struct.MemRange[element, cute.cosize(d_layout)], SWIZZLE_BYTES]
-
-        shared = utils.SmemAllocator().allocate(Shared)
-        cluster = cute.make_layout((shape.cluster_m, shape.cluster_n, 1))
-        groups = self.order(
-            Groups(
-                shape,
-                self.mixed,
-                ends,
-                Int32(cute.size(d, mode=[0])),
-                shared.units.get_tensor(cute.make_layout(MOST_EXPERTS)),
-                shared.totals.get_tensor(cute.make_layout(MOST_WARPS)),
-                across,
-                cluster.get_flat_coord(rank),
-            )
-        )
-        # The offsets are older than the kernel before this one, which waited for them before it let this one begin.
-        count = groups.fill(thread)
-        partition = shared_evenly(count, steps, clusters)
-        # What the kernel before wrote is there from here on.
-        cute.arch.griddepcontrol_wait()
-        cute.arch.griddepcontrol_launch_dependents()
-        unit = first_unit * shape.warp_groups + group
-        if group < shape.warp_groups and unit < shape.units * shape.groups and count > 0 and tile < partition.shared:
-            first, last = partition.parts_of(tile)
-            if first < last:
-                copy = register_copy(self.gemm.mma(1), element, shape.swap_ab)
-                staged = shared.d.get_tensor(d_layout.outer, swizzle=d_layout.inner)
-                to_shared = copy.get_slice(lane).partition_D(staged)
-                stores = Store(shape, element, copy, to_shared, staged, store, d_tma, d, group, lane)
-                _, (_, row, stop, column) = groups.at(tile, count, Int32(0))
-                down, right = unit // shape.strips, unit % shape.strips * shape.unit_n
-                sums = sums_at(start, shape)
-                vectors = shape.unit_n // (2 * VECTOR)
-                total = cute.make_rmem_tensor(cute.make_layout((VECTOR, vectors)), Float32)
-                part = cute.make_rmem_tensor(cute.make_layout((VECTOR, vectors)), Float32)
-                total.fill(0.0)
-                for each in cutlass.range(first, last + 1, unroll=1):
-                    here = sums.of_thread(slot(each, tile), rank, down, lane)
-                    for vector in cutlass.range_constexpr(vectors):
-                        cute.autovec_copy(here[(None, right // STEP + vector)], part[(None, vector)])
-                    total.store(total.load() + part.load())
-                values = cute.make_tensor(total.iterator, cute.make_layout(shape.unit_n // 2))
-                if cutlass.const_expr(shape.swap_ab):
-                    stores.finish(values, 0, row + right, column + down * MMA_ROWS, stop)
-                else:
-                    stores.finish(values, 0, row + down * MMA_ROWS, column + right, stop)
-                stores.drain()
 
 
 def shared_evenly(count: Int32, steps: Int32, clusters: Int32) -> Partition:
@@ -417,3 +102,261 @@ class Ending:
             to = self.sums.of_thread(slot, block, row * shape.groups + in_tile, self.stores.lane)
             for vector in cutlass.range_constexpr(vectors):
                 cute.autovec_copy(by_row[(None, vector, row)], to[(None, vector)])
+
+
+@dataclass(frozen=True)
+class GroupedStreamKSm90(GroupedGemmSm90):
+    """A kernel generator: its entry points under ``cute.compile`` emit the kernels.
+
+    Attributes
+    ----------
+    gemm, mixed, trim
+        As of `GroupedGemmSm90`; where the last wave is shared, no tile is trimmed.
+    sums
+        The pointer to the workspace, while the kernels are launched and in them.
+    """
+
+    sums: Any = None
+
+    @cute.jit
+    def sharing(
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        ends: cute.Tensor,
+        d: cute.Tensor,
+        clusters: Int32,
+        workspace: cute.Tensor,
+        stream: cuda.CUstream,
+    ) -> None:
+        """Launch on the operands of `GroupedGemmSm90`, and a workspace: the last wave is shared by all clusters."""
+        shape = self.shape
+        blocks = shape.cluster_m * shape.cluster_n
+        tokens, columns = self.steps()
+        across = cute.ceil_div(cute.size(d, mode=[1]), columns)
+        most = (cute.size(d, mode=[0]) + cute.size(ends) * (tokens - 1)) // tokens * across
+        clusters = cutlass.min(cutlass.min(clusters, most_clusters(blocks)), most)
+        sums = cute.recast_ptr(workspace.iterator, dtype=Float32)
+        GroupedGemmSm90.__call__(replace(self, sums=sums), a, b, ends, d, clusters, stream)
+        product = d
+        if cutlass.const_expr(shape.swap_ab):
+            product = cute.make_tensor(d.iterator, cute.select(d.layout, mode=[1, 0]))
+        store, d_tma = cpasync.make_tiled_tma_atom(
+            cpasync.CopyBulkTensorTileS2GOp(),
+            product,
+            cute.slice_(self.gemm.d_layout(), (None, None, 0)),
+            (MMA_ROWS, shape.unit_n),
+        )
+        steps = Int32(cute.ceil_div(cute.size(a, mode=[1]), shape.tile_k))
+        self.add_up(store, d_tma, ends, d, sums, across, steps, clusters).launch(
+            grid=[cute.ceil_div(shape.units * shape.groups, shape.warp_groups), blocks, clusters],
+            block=[shape.threads, 1, 1],
+            stream=stream,
+            use_pdl=True,
+        )
+
+    def kernel(self, *arguments: Any) -> Any:
+        """The kernel that is inherited, with a workspace."""
+        return self.with_workspace(*arguments, self.sums)
+
+    @cute.kernel
+    def with_workspace(
+        self,
+        load_left: cute.CopyAtom,
+        left_tma: cute.Tensor,
+        load_right: cute.CopyAtom,
+        right_tma: cute.Tensor,
+        store: cute.CopyAtom,
+        d_tma: cute.Tensor,
+        ends: cute.Tensor,
+        d: cute.Tensor,
+        across: Int32,
+        sums: Any,
+    ) -> None:
+        """What every block runs."""
+        inherited(replace(self, sums=sums), load_left, left_tma, load_right, right_tma, store, d_tma, ends, d, across)
+
+    @cute.jit
+    def produce(
+        self,
+        left: Operand,
+        right: Operand,
+        ring: pipeline.PipelineTmaAsync,
+        groups: Groups,
+        count: Int32,
+        k_tiles: Int32,
+    ) -> None:
+        """Fill the ring, for every step of this cluster's jobs."""
+        shape = self.shape
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, shape.stages)
+        _, _, job = cute.arch.block_idx()
+        _, _, stride = cute.arch.grid_dim()
+        partition = shared_evenly(count, k_tiles, stride)
+        jobs = jobs_of(partition, count)
+        while job < jobs:
+            step, end = partition.begin(job), partition.begin(job + 1)
+            while step < end:
+                tile, first, last = partition.segment(step, end)
+                _, (expert, row, _, column) = groups.at(tile, count, Int32(0))
+                rows = (column, row) if cutlass.const_expr(shape.swap_ab) else (row, column)
+                left_views, right_views = left.stages_from(rows[0], expert), right.stages_from(rows[1], expert)
+                for k in cutlass.range(first, last, unroll=1):
+                    ring.producer_acquire(state)
+                    full = ring.producer_get_barrier(state)
+                    left.fetch(left_views, k, state.index, full)
+                    right.fetch(right_views, k, state.index, full)
+                    state.advance()
+                step += last - first
+            job += stride
+        # A block must not leave while its cluster still signals its barriers.
+        ring.producer_tail(state)
+
+    @cute.jit
+    def consume(
+        self,
+        operands: tuple[Operand, Operand],
+        ring: pipeline.PipelineTmaAsync,
+        groups: Groups,
+        stores: Store,
+        count: Int32,
+        k_tiles: Int32,
+    ) -> None:
+        """Drain the ring, and store each finished tile, or leave its sums: a consumer warp group."""
+        shape = self.shape
+        group = stores.group
+        ending = Ending(shape, stores, sums_at(self.sums, shape), groups, count)
+        in_tile = Int32(0) if shape.pingpong else group  # among the warp groups of a tile
+        whole = self.product(shape, operands, in_tile, None)
+        read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, shape.stages)
+        release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, shape.stages)
+        _, _, job = cute.arch.block_idx()
+        _, _, stride = cute.arch.grid_dim()
+        partition = shared_evenly(count, k_tiles, stride)
+        jobs = jobs_of(partition, count)
+        turn = Int32(0)  # of pingpong: the warp group that multiplies next
+        if cutlass.const_expr(shape.pingpong):  # noqa: SIM102 - decided here, the other by the GPU
+            if group == 1:
+                cute.arch.barrier_arrive(barrier_id=TURN_BARRIER, number_of_threads=2 * WARP_GROUP)
+        while job < jobs:
+            step, end = partition.begin(job), partition.begin(job + 1)
+            while step < end:
+                tile, first, last = partition.segment(step, end)
+                steps = last - first
+                if cutlass.const_expr(not shape.pingpong):
+                    read, release = self.part(whole, ring, read, release, ending, (job, tile, steps, k_tiles))
+                elif turn == group:
+                    cute.arch.barrier(barrier_id=TURN_BARRIER + group, number_of_threads=2 * WARP_GROUP)
+                    read, release = self.part(whole, ring, read, release, ending, (job, tile, steps, k_tiles))
+                else:
+                    # The other group multiplies these.
+                    read.advance(steps)
+                    release.advance(steps)
+                turn = 1 - turn
+                step += steps
+            job += stride
+        stores.drain()
+
+    @cute.jit
+    def part(
+        self,
+        whole: Product,
+        ring: pipeline.PipelineTmaAsync,
+        read: pipeline.PipelineState,
+        release: pipeline.PipelineState,
+        ending: Ending,
+        at: tuple[Int32, Int32, Int32, Int32],
+    ) -> tuple[pipeline.PipelineState, pipeline.PipelineState]:
+        """Multiply what a job has of a tile, so many of all steps along k, and end it; pingpong hands on its turn."""
+        shape = self.shape
+        job, tile, steps, k_tiles = at
+        group = ending.stores.group
+        in_tile = Int32(0) if shape.pingpong else group
+        _, (_, row, stop, column) = ending.groups.at(tile, ending.count, Int32(0))
+        if cutlass.const_expr(shape.swap_ab or shape.groups == 1):
+            # The warp groups of a tile have the same tokens.
+            read, release = whole.run(ring, read, release, steps)
+        elif row + in_tile * MMA_ROWS < stop:
+            read, release = whole.run(ring, read, release, steps)
+        else:
+            read, release = pass_by(ring, read, release, steps)
+        if cutlass.const_expr(shape.pingpong):
+            cute.arch.barrier_arrive(barrier_id=TURN_BARRIER + 1 - group, number_of_threads=2 * WARP_GROUP)
+        warpgroup.wait_group(0)
+        ring.consumer_release(release)
+        release.advance()
+        if steps == k_tiles:
+            ending.store(whole.accumulators, in_tile, (row, column, stop))
+        else:
+            ending.leave(whole.accumulators, in_tile, slot(job, tile))
+        return read, release
+
+    @cute.kernel
+    def add_up(
+        self,
+        store: cute.CopyAtom,
+        d_tma: cute.Tensor,
+        ends: cute.Tensor,
+        d: cute.Tensor,
+        start: Any,
+        across: Int32,
+        steps: Int32,
+        clusters: Int32,
+    ) -> None:
+        """Add up what was left of a tile: a warp group for a unit of 64 rows of each tile of the last wave."""
+        shape, element = self.shape, self.gemm.element
+        first_unit, rank, tile = cute.arch.block_idx()
+        thread, _, _ = cute.arch.thread_idx()
+        group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
+        lane = thread % WARP_GROUP
+        d_layout = self.gemm.d_layout()
+
+        @cute.struct
+        class Shared:
+            units: cute.struct.MemRange[Int32, MOST_EXPERTS]
+            totals: cute.struct.MemRange[Int32, MOST_WARPS]
+            d: cute.struct.Align[cute.struct.MemRange[element, cute.cosize(d_layout)], SWIZZLE_BYTES]
+
+        shared = utils.SmemAllocator().allocate(Shared)
+        cluster = cute.make_layout((shape.cluster_m, shape.cluster_n, 1))
+        groups = Groups(
+            shape,
+            self.mixed,
+            ends,
+            Int32(cute.size(d, mode=[0])),
+            shared.units.get_tensor(cute.make_layout(MOST_EXPERTS)),
+            shared.totals.get_tensor(cute.make_layout(MOST_WARPS)),
+            across,
+            cluster.get_flat_coord(rank),
+        )
+        # The offsets are older than the kernel before this one, which waited for them before it let this one begin.
+        count = groups.fill(thread)
+        partition = shared_evenly(count, steps, clusters)
+        # What the kernel before wrote is there from here on.
+        cute.arch.griddepcontrol_wait()
+        cute.arch.griddepcontrol_launch_dependents()
+        unit = first_unit * shape.warp_groups + group
+        if group < shape.warp_groups and unit < shape.units * shape.groups and count > 0 and tile < partition.shared:
+            first, last = partition.parts_of(tile)
+            if first < last:
+                copy = register_copy(self.gemm.mma(1), element, shape.swap_ab)
+                staged = shared.d.get_tensor(d_layout.outer, swizzle=d_layout.inner)
+                to_shared = copy.get_slice(lane).partition_D(staged)
+                stores = Store(shape, element, copy, to_shared, staged, store, d_tma, d, group, lane)
+                _, (_, row, stop, column) = groups.at(tile, count, Int32(0))
+                down, right = unit // shape.strips, unit % shape.strips * shape.unit_n
+                sums = sums_at(start, shape)
+                vectors = shape.unit_n // (2 * VECTOR)
+                total = cute.make_rmem_tensor(cute.make_layout((VECTOR, vectors)), Float32)
+                part = cute.make_rmem_tensor(cute.make_layout((VECTOR, vectors)), Float32)
+                total.fill(0.0)
+                for each in cutlass.range(first, last + 1, unroll=1):
+                    here = sums.of_thread(slot(each, tile), rank, down, lane)
+                    for vector in cutlass.range_constexpr(vectors):
+                        cute.autovec_copy(here[(None, right // STEP + vector)], part[(None, vector)])
+                    total.store(total.load() + part.load())
+                values = cute.make_tensor(total.iterator, cute.make_layout(shape.unit_n // 2))
+                if cutlass.const_expr(shape.swap_ab):
+                    stores.finish(values, 0, row + right, column + down * MMA_ROWS, stop)
+                else:
+                    stores.finish(values, 0, row + down * MMA_ROWS, column + right, stop)
+                stores.drain()
