@@ -63,6 +63,8 @@ def import_results(file: Path, out: Path, **told: Any) -> None:
     does not name, options do. Where the objective is no time, what stands for one is the objective relative to the
     median configuration, which counts as 100, the smaller the better.
 
+    A table of this kernel and device that OUT is already is replaced, any other is left alone.
+
     `tilescout tune KERNEL --problem NAME --table OUT` and `tilescout compare --table OUT` replay it.
     """
     check_writable(out)
@@ -73,6 +75,12 @@ def import_results(file: Path, out: Path, **told: Any) -> None:
     except UntoldError as error:
         options = ", ".join(_OPTIONS.get(name, f"--{name}") for name in error.fields)
         raise TableError(f"{error.fault}: give {options}") from error
+    if out.exists():
+        held = Table.read(out).card
+        if (held.space, held.product) != (card.space, card.product):
+            raise StoreError(
+                f"{out} is a table of {held.space} on {held.product}: choose another file, or move it away"
+            )
     imported = write_table(out, card, rows)
     (summary,) = imported.summarise()
     figure = "" if card.protocol == PROTOCOL else f" ({card.protocol.removeprefix(PROTOCOL).strip(', ')}, no times)"

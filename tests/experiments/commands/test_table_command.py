@@ -44,6 +44,9 @@ def test_an_imported_kernel_is_tuned_listed_and_compared(
     assert (
         "stencil 512x512x64 on A GPU of another time: 64 configurations of x, y, z, 4 failed" in capsys.readouterr().out
     )
+    run("tables", "import", "cache.json.gz", "stencil.parquet", "--kernel", "another", code=2)
+    assert "stencil.parquet is a table of stencil on A GPU of another time: choose" in capsys.readouterr().err
+    run("tables", "import", "cache.json.gz", "stencil.parquet")
     run("tables", "stencil.parquet")
     assert "512x512x64" in capsys.readouterr().out
     arguments = ("--problem", "512x512x64", "--table", "stencil.parquet")
