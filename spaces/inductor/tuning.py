@@ -69,14 +69,16 @@ def form_of(problem: GemmProblem, device: "torch.device") -> Callable[..., "torc
     functional = torch.nn.functional
     activations = {"": lambda x: x, "relu": torch.relu, "gelu": functional.gelu, "silu": functional.silu}
     activation: Callable[..., torch.Tensor] = activations[problem.activation]
-    out, one = getattr(torch, problem.result.torch_name), torch.ones((), device=device)
+    out = getattr(torch, problem.result.torch_name)
+    # A tensor for each scale: torch 2.11 names the parameters of CUTLASS's kernels by tensors, each of which once.
+    one, other = torch.ones((), device=device), torch.ones((), device=device)
 
     def form(*inputs: torch.Tensor) -> torch.Tensor:
         a, b = inputs[:2]
         alpha, bias = epilogue_inputs(problem, inputs)
         if problem.element.bytes == 1:
             first = one if alpha is None else alpha.reshape(())
-            return activation(torch._scaled_mm(a[0], b[0].t(), first, one, bias=bias, out_dtype=out))[None]
+            return activation(torch._scaled_mm(a[0], b[0].t(), first, other, bias=bias, out_dtype=out))[None]
         result = (a[0] @ b[0].t())[None] if problem.batch == 1 else torch.bmm(a, b.transpose(1, 2))
         result = result if alpha is None else result * alpha
         return activation(result if bias is None else result + bias)
