@@ -19,6 +19,7 @@ from tilescout.spaces.templates import find_template
         ("quack_sm90", "gemm_sm90"),
         ("cublaslt", "gemm_sm90"),
         ("grouped_swiglu_sm90", "grouped_gemm_sm90"),
+        ("grouped_scaled_sm90", "grouped_gemm_sm90"),
         ("grouped_gemm_sm90", ""),
         ("quack_varlen", ""),
         ("softmax_sm90", ""),
