@@ -116,6 +116,24 @@ def test_a_served_number_of_tokens_runs_our_kernel(tuned: GraphPass, monkeypatch
     assert tuned.report.replaced == {"4x20x48x16:bf16": 1}
 
 
+def test_the_products_of_torchtitans_experts_run_our_kernels(tuned: GraphPass) -> None:
+    def titan(x: Tensor, gate: Tensor, up: Tensor, down: Tensor, counts: Tensor) -> Tensor:
+        """Its experts: weights in fp32, gate and up apart, the ends counted from the tokens of each expert."""
+        ends = torch.cumsum(counts, dim=0, dtype=torch.int32)
+
+        def product(rows: Tensor, weights: Tensor) -> Tensor:
+            return torch._grouped_mm(rows.bfloat16(), weights.bfloat16().transpose(-2, -1), offs=ends)
+
+        return product(silu(product(x, gate)) * product(x, up), down).type_as(x)
+
+    x, gate, _ = operands(20)
+    weights = gate.float(), gate.float().flip(1), gate.float().transpose(1, 2).contiguous()
+    given = (x.float(), *weights, torch.tensor([6, 0, 4, 10]))
+    result, expected = torch.compile(titan, dynamic=False)(*given), titan(*given)
+    assert ((result - expected).norm() / expected.norm()).item() < 2**-7
+    assert (tuned.report.replaced, tuned.report.unknown) == ({"4x20x48x16:bf16": 2}, {"4x20x16x48:bf16": 1})
+
+
 def test_other_numbers_of_tokens_and_other_products_stay_the_librarys(tuned: GraphPass) -> None:
     for given in (operands(35), operands(20, n=32)):
         torch.testing.assert_close(torch.compile(experts, dynamic=False)(*given), experts(*given))
