@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilescout.search.build.loading import LoadedKernel
 from tilescout.search.export import torch_hooks
+from tilescout.search.export.grouped.kernels import find_grouped, run_library
 from tilescout.search.export.loaded_kernels import (
     ALIGNMENT,
     LIBRARY,
@@ -154,6 +155,48 @@ def bind_together(names: str, rows: int, index: int | None) -> Callable[..., Non
         run_one(calls[0], a, operands, out)
         for stream in streams:
             main.wait_stream(stream)
+
+    return run
+
+
+def bind_grouped(name: str, tokens: int, index: int | None) -> Callable[..., None]:
+    """Make the function that runs the decision on a grouped product of so many tokens, for a call in generated code.
+
+    Parameters
+    ----------
+    name
+        As in `tilescout.search.export.grouped.kernels.find_grouped`.
+    tokens
+        Rows of A.
+    index
+        Number of the GPU; None for the CPU.
+
+    Returns
+    -------
+    Callable
+        Takes A [tokens, k], B [experts, n, k], the ends of the groups [experts], the scale of each row [tokens] where
+        the product has one, and ``out=``, D.
+
+    Raises
+    ------
+    BundleError
+        If the bundle that they are in was not loaded in this process.
+    """
+    import torch
+
+    family = find_grouped(name)
+    kind = device_type(family.arch)
+    device = torch.device(kind) if index is None else torch.device(kind, index)
+    kernel = family.lookup(device).find(tokens)  # now: nothing may be loaded while a graph is captured
+
+    def run(
+        a: "torch.Tensor", b: "torch.Tensor", ends: "torch.Tensor", *scale: "torch.Tensor", out: "torch.Tensor"
+    ) -> None:
+        if not isinstance(kernel, LoadedKernel) or (a.data_ptr() | b.data_ptr()) % ALIGNMENT:
+            out.copy_(run_library(a, b, ends, family.problem, *scale))
+        else:
+            # In the order of Workload.arguments.
+            kernel.entry(a, b, ends, *scale, out, kernel.max_clusters, *kernel.scratch(out))
 
     return run
 

@@ -19,8 +19,9 @@ from functools import cache
 from typing import Any
 
 from tilescout.search.export import torch_hooks
+from tilescout.search.export.grouped.kernels import find_grouped
 from tilescout.search.export.loaded_kernels import find_family, strides_of
-from tilescout.search.export.torch_operator import SEPARATOR, define, define_together, places_of
+from tilescout.search.export.torch_operator import SEPARATOR, define, define_grouped, define_together, places_of
 from tilescout.spaces.errors import ExportError
 
 
@@ -145,6 +146,41 @@ def _lowering_together(operator: Any) -> Any:
         node.binding = (
             f"{node.python_kernel_name} = tilescout_calls.bind_together({decisions!r}, {rows}, {device.index})"
         )
+        return ir.TensorBox.create(node)
+
+    return lower
+
+
+@cache
+def register_grouped() -> bool:
+    """Register the lowering of grouped products, once; say whether this torch lets us."""
+    return _registered(define_grouped(), _lowering_grouped)
+
+
+def _lowering_grouped(operator: Any) -> Any:
+    ir, V = torch_hooks.IR.find(), torch_hooks.VIRTUALIZED.find()  # noqa: N806
+    through_dispatcher = torch_hooks.FALLBACK_HANDLER.find()(operator, add_to_fallback_set=False)
+    Launch = _launch_class()  # noqa: N806
+
+    def lower(a: Any, b: Any, ends: Any, decision: str, scale: Any = None) -> Any:
+        tokens, (_, n, k) = a.get_size()[0], b.get_size()
+        operands = [_realized(ir, a, (k, 1)), _realized(ir, b, (n * k, k, 1)), _realized(ir, ends, (1,))]
+        scales = [] if scale is None else [_realized(ir, scale, (1,))]
+        # What torch makes of numbers of tokens that nobody tuned would be copied to where our kernels write.
+        if tokens.is_number and not V.graph.cpp_wrapper and not getattr(V.graph, "fx_wrapper", False):
+            try:
+                return launch([*operands, *scales], decision, int(tokens))
+            except (AttributeError, TypeError) as error:
+                _warn(error)
+        boxes = [ir.TensorBox(each) for each in operands]
+        return through_dispatcher(*boxes, decision, *(ir.TensorBox(each) for each in scales))
+
+    def launch(operands: list[Any], decision: str, tokens: int) -> Any:
+        family, device = find_grouped(decision), operands[0].get_device()
+        node = Launch(layout=ir.FixedLayout(device, family.out, [tokens, family.width]), inputs=operands)
+        node.python_kernel_name = f"tilescout_{node.get_name()}"
+        bound = f"tilescout_calls.bind_grouped({decision!r}, {tokens}, {device.index})"
+        node.binding = f"{node.python_kernel_name} = {bound}"
         return ir.TensorBox.create(node)
 
     return lower

@@ -27,7 +27,9 @@ class GroupedFamily:
         import torch
 
         problem = dispatch.problem
-        self._bundle, self._dispatch = bundle, dispatch
+        self._bundle, self.arch = bundle, bundle.arch
+        self.problem = problem  #: its tokens stand for any
+        self._ranges = dispatch.ranges
         self.width, self.out = problem.width, getattr(torch, problem.result.torch_name)
         self._dtype = getattr(torch, problem.element.torch_name)
         self._scaled = isinstance(problem, ScaledProblem)
@@ -47,7 +49,7 @@ class GroupedFamily:
         tokens = a.shape[0]
         launch = self.lookup(a.device).find(tokens) if tokens else None
         if launch is None or not self._takes(a, b, ends) or not self._scales_by(scale, a):
-            return run_library(a, b, ends, self._dispatch.problem, scale)
+            return run_library(a, b, ends, self.problem, scale)
         inputs = (a, b, ends) if scale is None else (a, b, ends, scale)
         output = a.new_empty((tokens, self.width), dtype=self.out)
         if self._one_device:
@@ -65,10 +67,10 @@ class GroupedFamily:
             ours = device.type == device_type(self._bundle.arch)
             loaded = {
                 each.kernel: load_kernel(self._bundle.digest, each.kernel, device)
-                for each in self._dispatch.ranges
+                for each in self._ranges
                 if each.kernel and ours
             }
-            ranges = [(each.low, each.high, loaded.get(each.kernel)) for each in self._dispatch.ranges]
+            ranges = [(each.low, each.high, loaded.get(each.kernel)) for each in self._ranges]
             self._lookups[device.index] = Lookup(ranges)
             return self._lookups[device.index]
 

@@ -22,6 +22,7 @@ from tilescout.search.export.graph_nodes import Report, call, transposed, values
 from tilescout.search.export.grouped.clearing import Clearing, clearing_of, is_unread
 from tilescout.search.export.grouped.dispatch import GroupedDispatch, any_tokens, grouped_family
 from tilescout.search.export.grouped.kernels import name_of_grouped
+from tilescout.search.export.inductor_lowering import register_grouped
 from tilescout.search.export.loaded_kernels import device_type
 from tilescout.search.export.torch_operator import define_grouped
 from tilescout.spaces.errors import ProblemError
@@ -234,8 +235,9 @@ def _replace(graph: "Graph", product: GroupedProduct, decision: str) -> None:
         made = call(graph, define_grouped(), *operands)
     made.meta = {**last.meta, "val": made.meta["val"]}
     made.meta.pop("tensor_meta", None)
-    # The strides that the operator's tag speaks of; without them Inductor is free to give any.
-    made.meta["eager_input_vals"] = values(operands), {}
+    if not register_grouped():
+        # The strides that the operator's tag speaks of; without them Inductor is free to give any.
+        made.meta["eager_input_vals"] = values(operands), {}
     clearing, dtype = product.clearing, last.meta["val"].dtype
     with graph.inserting_before(last):
         if clearing is not None and not is_unread(clearing, ends, last):

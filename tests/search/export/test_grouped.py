@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.utils import run_and_get_code
 from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import silu
@@ -20,6 +21,7 @@ from torch.nn.functional import silu
 from tilescout.search.build.compilers import find_linker
 from tilescout.search.build.loading import runtime_libraries
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, read_bundle, write_bundle
+from tilescout.search.export.generated_calls import bind_grouped
 from tilescout.search.export.graph_nodes import Report
 from tilescout.search.export.graph_rewrite import replace_products
 from tilescout.search.export.grouped.dispatch import GroupedDispatch
@@ -114,6 +116,19 @@ def test_a_served_number_of_tokens_runs_our_kernel(tuned: GraphPass, monkeypatch
     monkeypatch.setattr(LIBRARY, refuse)
     torch.testing.assert_close(compiled(*given), expected)
     assert tuned.report.replaced == {"4x20x48x16:bf16": 1}
+
+
+def test_code_for_a_known_number_of_tokens_calls_a_kernel_without_torchs_dispatcher(tuned: GraphPass) -> None:
+    a, b, ends = operands(20)
+    expected = experts(a, b, ends)
+    result, (code, *_) = run_and_get_code(torch.compile(experts, dynamic=False), a, b, ends)
+    assert "tilescout_calls.bind_grouped(" in code
+    assert "torch.ops.tilescout" not in code
+    torch.testing.assert_close(result, expected)
+    run, output = bind_grouped(f"{tuned.bundle.digest}/4x*x48x16:bf16", 20, None), torch.empty_like(expected)
+    shifted = torch.empty(20 * K + 1, dtype=a.dtype)[1:].view(20, K).copy_(a)  # not aligned to 16 bytes
+    run(shifted, b, ends, out=output)
+    torch.testing.assert_close(output, expected)
 
 
 def test_the_products_of_torchtitans_experts_run_our_kernels(tuned: GraphPass) -> None:
