@@ -68,6 +68,14 @@ def test_by_default_two_blocks_share_weights_where_groups_fill_pairs_of_tiles() 
     assert TEMPLATE.default(space.problem, H200) in space
 
 
+@pytest.mark.parametrize(("n", "blocks"), [(1536, 2), (4096, 2), (2048, 1), (376, 2), (200, 1)])
+def test_by_default_two_blocks_share_the_tokens_of_uneven_experts_where_n_fills_pairs_of_tiles(
+    n: int, blocks: int
+) -> None:
+    problem = TEMPLATE.parse(f"128x32768x{n}x2048:bf16:zipf-1")
+    assert TEMPLATE.default(problem, H200)["cluster_n"] == blocks
+
+
 def test_every_part_of_the_recorded_sub_space_holds_something_of_a_large_problem() -> None:
     path = Path(str(files("tilescout.search.tables").joinpath("recorded", "grouped_gemm_sm90-subspace.toml")))
     parts = read_subspace(path, TEMPLATE.knobs)
