@@ -91,7 +91,7 @@ def replace_grouped(graph: "Graph", bundle: Bundle, report: Report) -> None:
 def _serves(dispatch: GroupedDispatch, tokens: int | None) -> bool:
     """Whether kernels of ours run for so many tokens, and for any number that is in a range where it is not known.
 
-    What is left to torch has no kernel of TorchInductor's for SwiGLU any more, but two.
+    What is left to torch has no kernel of TorchInductor's for what is behind the product any more, but torch's own.
     """
     if tokens is None:
         return all(each.kernel for each in dispatch.ranges)
@@ -150,7 +150,7 @@ def with_swiglu(product: GroupedProduct) -> GroupedProduct | None:
     last = product.nodes[-1]
     for pattern in _patterns(plain.n, last.meta["val"].dtype):
         if (nodes := follow(pattern, last)) is not None:
-            problem = any_tokens(GatedProblem(plain.experts, 1, plain.n, plain.k, plain.dtype))
+            problem = any_tokens(GatedProblem.like(plain))
             return replace(product, nodes=(*product.nodes, *nodes), problem=problem)
     return None
 
