@@ -28,6 +28,8 @@ class GroupedTiling:
         Stages of the ring.
     trim
         Whether a tile that is half empty is multiplied as half a tile.
+    shares
+        Whether all clusters share the last round of the grid evenly.
     """
 
     problem: GroupedProblem
@@ -38,6 +40,7 @@ class GroupedTiling:
     cluster_columns: Integers
     stages: Integers
     trim: Mask
+    shares: Mask
 
     def token_tiles(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Tiles along the tokens, of all groups: those that blocks walk, and those that are multiplied.

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from tilescout.spaces.gemm_streamk_sm90.layout import most_clusters
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.grouped_gemm_sm90.template import CONSTRAINTS, KNOBS, GroupedGemmSm90Template, shape_of
 from tilescout.spaces.grouped_gemm_sm90.template import TEMPLATE as GROUPED
+from tilescout.spaces.grouped_tiling import GroupedTiling
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.templates import Built
 
@@ -42,6 +44,9 @@ class GroupedStreamKSm90Template(GroupedGemmSm90Template):
 
     def known(self, problem: GroupedProblem, device: Device) -> Sequence[Configuration]:
         return [widened(each) for each in super().known(problem, device)]
+
+    def grouped_tiling(self, columns: Columns, problem: GroupedProblem) -> GroupedTiling:
+        return replace(super().grouped_tiling(columns, problem), shares=np.asarray(columns["shares"] == 1))
 
     def scratch_bytes(self, configuration: Mapping[str, Value], problem: GroupedProblem) -> int:
         if not configuration["shares"]:
