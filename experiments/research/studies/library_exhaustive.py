@@ -14,8 +14,8 @@ of the best from a miss, or says that it can't.
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tilescout.experiments.commands.options import Finite, seed_option, store_option
+from tilescout.experiments.commands.options import Finite, collected, seed_option, store_option
+from tilescout.experiments.research.backend_rows import known_before
 from tilescout.experiments.research.duels import Verdict, duel, verdict
 from tilescout.experiments.research.kernels import LIVE_CHAINS
-from tilescout.experiments.research.runner import Run, study
+from tilescout.experiments.research.runner import Run, device_option, study
 from tilescout.experiments.research.screening import Screen, Screened, screened
 from tilescout.experiments.research.studies.library_best import measured
 from tilescout.search.engines.evaluator import Evaluator
@@ -135,8 +136,35 @@ def compared(
     }
 
 
+@dataclass(frozen=True)
+class Asked:
+    """The parameters of the command; its help text says what each means."""
+
+    problems: tuple[str, ...]
+    before: tuple[Path, ...]
+    samplers: tuple[str, ...]
+    trials: int
+    each: float
+    seconds: float
+    model: Path | None
+    times: Path | None
+    device: str
+    seed: int
+    store: Path
+
+    def left(self, known: Container[str]) -> list[str]:
+        """The problems that no earlier file has."""
+        return [text for text in self.problems or (() if self.before else PROBLEMS) if text not in known]
+
+
 @study("a Hopper or Blackwell GPU", out_required=True)
-@click.option("--problem", "problems", multiple=True, default=PROBLEMS, show_default=True, help="Repeatable.")
+@click.option("--problem", "problems", multiple=True, help=f"Repeatable.  [default: {' '.join(PROBLEMS)}]")
+@click.option(
+    "--before",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Keep the problems of this earlier file, and run the others; repeatable.",
+)
 @click.option(
     "--sampler",
     "samplers",
@@ -152,38 +180,59 @@ def compared(
 )
 @click.option("--model", type=click.Path(path_type=Path, exists=True), help="Of `guided`; the shipped one otherwise.")
 @click.option("--times", type=click.Path(path_type=Path), help="Folder for the times of the screening.")
-@click.option("--device", default="cuda", show_default=True, metavar="cuda[:N]", help="The GPU.")
+@device_option
 @seed_option
 @store_option
-def main(
-    run: Run, problems: tuple[str, ...], samplers: tuple[str, ...], trials: int, each: float, seconds: float,
-    model: Path | None, times: Path | None, device: str, seed: int, store: Path,
-) -> None:  # fmt: skip
+@collected(Asked)
+def main(run: Run, asked: Asked) -> None:
     """Run all of the library's algorithms on each problem, and search among them with few trials."""
     console, started = Console(width=160), time.monotonic()
-    template = find_template(SPACE)
+
+    def say(line: str) -> None:
+        console.print(f"{time.monotonic() - started:4.0f} s {line}", highlight=False, soft_wrap=True, markup=False)
+
+    runs, results = known_before(asked.before)
+    report: dict[str, Any] = {"protocol": VERSION, "knobs": KNOBS, "runs": runs, "problems": results}
+    run.keep(report)
+    if left := asked.left(results):
+        assert run.record is not None
+        runs.append({"about": run.record.about})
+        for text, one in _run_all(left, asked, runs[-1], say):
+            results[text] = one | {"run": len(runs) - 1}
+            run.keep(report)
+            say(f"{text}: {one['error'] if 'error' in one else _summary(one)}")
+    report["verdicts"] = verdicts(results)
+    run.keep(report)
+    print_answers(console, results)
+    for who, counted in report["verdicts"].items():
+        console.print(f"{who}, within {MARGIN:.0%} of the best: {counted}", highlight=False)
+
+
+def _run_all(
+    problems: Sequence[str], asked: Asked, about: dict[str, Any], say: Callable[[str], None]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield what is found on each problem that there is time for; device, versions and seconds of the run are noted."""
+    started, template = time.monotonic(), find_template(SPACE)
     loader = load_loader(template.loader)
     assert isinstance(loader, CublasLt)
-    results: dict[str, dict[str, Any]] = {}
-    report: dict[str, Any] = {"protocol": VERSION, "version": loader.library.version, "problems": results}
-    machine, workload = make_machine(device), load_workload(template.workload)
-    with LocalEngine(template, artifacts(store), [device], options=LIVE_CHAINS) as engine:
-        report |= {"device": engine.product, "versions": dict(engine.versions), "knobs": KNOBS}
+    machine, workload = make_machine(asked.device), load_workload(template.workload)
+    with LocalEngine(template, artifacts(asked.store), [asked.device], options=LIVE_CHAINS) as engine:
+        about |= {"device": engine.product, "versions": dict(engine.versions)}
         for text in problems:
-            if time.monotonic() - started > seconds:
-                console.print(f"{seconds:g} s are over: not begun with {text}", highlight=False)
+            if time.monotonic() - started > asked.seconds:
+                say(f"{text}: not begun, {asked.seconds:g} s are over")
                 continue
             problem = GemmProblem.parse(text)
             try:
                 listed = engine.listing(0, template, problem, None).result()
-                screen = Screen(machine, workload, loader, problem, seed)
-                found = screened(screen, problem, np.array(listed.rows, dtype=np.int32), each, seed)
-                if times is not None:
-                    found.write(times)
+                screen = Screen(machine, workload, loader, problem, asked.seed)
+                found = screened(screen, problem, np.array(listed.rows, dtype=np.int32), asked.each, asked.seed)
+                if asked.times is not None:
+                    found.write(asked.times)
                 del screen  # its operands
                 machine.release()
-                answers = found_by(engine, problem, samplers, trials, seed, store, model)
-                one = compared(engine, found, answers, seed)
+                answers = found_by(engine, problem, asked.samplers, asked.trials, asked.seed, asked.store, asked.model)
+                one = compared(engine, found, answers, asked.seed)
             except TilescoutError as error:
                 one = {"error": one_line(error)}
             else:
@@ -193,19 +242,8 @@ def main(
                     "asked": listed.asked,
                     "refused": int(np.isnan(found.us).sum()),
                 }
-            results[text] = one
-            run.keep(report)
-            said = ", ".join(f"{who} {_told(answer)}" for who, answer in one.get("answers", {}).items())
-            said = (
-                one.get("error") or f"{one['screened']} of {one['legal']} screened, {one['verified']} verified; {said}"
-            )
-            console.print(f"{time.monotonic() - started:4.0f} s {text}: {said}", highlight=False, soft_wrap=True)
-    report["seconds"] = time.monotonic() - started
-    report["verdicts"] = verdicts(results)
-    run.keep(report)
-    print_answers(console, results)
-    for who, counts in report["verdicts"].items():
-        console.print(f"{who}, within {MARGIN:.0%} of the best in {trials} trials: {counts}", highlight=False)
+            about["seconds"] = time.monotonic() - started
+            yield text, one
 
 
 def verdicts(results: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, int]]:
@@ -213,8 +251,9 @@ def verdicts(results: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, in
     found: dict[str, dict[str, int]] = {}
     for one in results.values():
         for who, answer in one.get("answers", {}).items():
-            counts = found.setdefault(who, dict.fromkeys(map(str, Verdict), 0))
-            counts[str(answer["duel"]["verdict"])] += 1
+            if "duel" in answer:  # not in the first files
+                counts = found.setdefault(who, dict.fromkeys(map(str, Verdict), 0))
+                counts[str(answer["duel"]["verdict"])] += 1
     return found
 
 
@@ -230,6 +269,12 @@ def print_answers(console: Console, results: Mapping[str, Mapping[str, Any]]) ->
             cells = (f"{one['screened']} of {one['legal']}", f"{best['value']:.3f} ({one['library_us']:.1f} µs)")
             grid.add_row(text, *cells, *("-" if each is None else _told(each) for each in answers))
     console.print(grid)
+
+
+def _summary(one: Mapping[str, Any]) -> str:
+    """The findings on a problem in a line."""
+    answers = ", ".join(f"{who} {_told(answer)}" for who, answer in one["answers"].items())
+    return f"{one['screened']} of {one['legal']} screened, {one['verified']} verified; {answers}"
 
 
 def _told(answer: Mapping[str, Any]) -> str:

@@ -92,6 +92,9 @@ def test_all_algorithms_are_screened_and_a_search_is_compared_with_the_best(
     assert answer["slower by"] >= 0
     assert sum(json.loads(out.read_text())["result"]["verdicts"]["random"].values()) == 1
     assert answer["duel"]["verdict"] in done.output or answer["duel"].get("is it")
+    again = ["--before", str(out), "--out", str(tmp_path / "again.json"), "--device", "no such device"]
+    assert CliRunner().invoke(library_exhaustive.main, again).exit_code == 0
+    assert Record.read(tmp_path / "again.json").result["verdicts"] == json.loads(out.read_text())["result"]["verdicts"]
     found = Screened.read(times / "16x48x40-bf16.npz")
     assert found.rows.shape == (one["legal"], len(KNOBS))
     assert (found.us > 0).all()
