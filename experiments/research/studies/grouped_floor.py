@@ -3,7 +3,7 @@
     python -m tilescout.experiments.research grouped-floor experts-*.parquet --out floor.json
 
 The floor of a problem is the time for its bytes at 4.3 TB/s or for its arithmetic at 790 TFLOP/s, whichever is longer:
-what an H200 was seen to reach, not its data sheet. Over it is the time of the fastest configuration of the table, in
+what an H200 was seen to reach, not its data sheet. Over it is the time of the fastest configuration of the tables, in
 the geometric mean over the problems with so many tokens of the model, all to one expert left out. Beside it stand the
 rows that this configuration multiplies over those that there are: tiles begin with an expert's first token, and the
 last one of each expert is not full.
@@ -18,8 +18,9 @@ from typing import Any
 
 import click
 
-from tilescout.experiments.commands.grouped_tables import grouped_times
+from tilescout.experiments.commands.grouped_tables import grouped_times, joined
 from tilescout.experiments.research.runner import TABLES, Run, study
+from tilescout.search.dispatch.grouped import GroupedTimes
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.grouped import GroupedProblem
@@ -42,8 +43,8 @@ def multiplied(problem: GroupedProblem, configuration: Configuration) -> float:
     return fmean(sum(math.ceil(size / step) * step for size in draw.groups) / draw.tokens for draw in problem.draws)
 
 
-def standing(table: Table) -> list[dict[str, Any]]:
-    """Of each problem of a table with usual routing, how far its best is above the floor.
+def standing(times: GroupedTimes) -> list[dict[str, Any]]:
+    """Of each problem with usual routing, how far its fastest kernel is above the floor.
 
     Raises
     ------
@@ -51,26 +52,26 @@ def standing(table: Table) -> list[dict[str, Any]]:
         If a problem is of none of the four models' experts.
     """
     found: list[dict[str, Any]] = []
-    for times in grouped_times(table):
-        for at, problem in enumerate(times.problems):
-            if problem.routing.kind == "one":
-                continue
-            if problem.experts not in CHOSEN:
-                raise TableError(f"table {table.path}: {problem} is of no model whose experts a token are known here")
-            best = int(times.ratio[:, at].argmin())
-            us = float(times.ratio[best, at]) * table.card.baselines[problem].library_us
-            floor = floor_us(problem)
-            found.append(
-                {
-                    "problem": str(problem),
-                    "tokens": problem.tokens // CHOSEN[problem.experts],
-                    "routing": str(problem.routing),
-                    "us": us,
-                    "floor_us": floor,
-                    "over": us / floor,
-                    "multiplied": multiplied(problem, times.configurations[best]),
-                }
-            )
+    for at, problem in enumerate(times.problems):
+        if problem.routing.kind == "one":
+            continue
+        if problem.experts not in CHOSEN:
+            raise TableError(f"{problem} is of no model whose experts a token are known here")
+        best = int(times.ratio[:, at].argmin())
+        us = float(times.ratio[best, at] * times.library_us[at])
+        floor = floor_us(problem)
+        found.append(
+            {
+                "problem": str(problem),
+                "tokens": problem.tokens // CHOSEN[problem.experts],
+                "routing": str(problem.routing),
+                "us": us,
+                "floor_us": floor,
+                "over": us / floor,
+                "multiplied": multiplied(problem, times.configurations[best]),
+                "configuration": dict(times.configurations[best]),
+            }
+        )
     return found
 
 
@@ -99,7 +100,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 def main(run: Run, paths: tuple[Path, ...]) -> None:
     """Tell of the tables PATHS how far their best is above the floor."""
-    rows = [row for path in paths for row in standing(Table.read(path))]
+    products = joined([times for path in paths for times in grouped_times(Table.read(path))])
+    rows = [row for times in products for row in standing(times)]
     found = summary(rows)
     run.keep({"by_tokens": found, "problems": rows})
     for tokens, by_routing in found.items():
