@@ -16,16 +16,23 @@ from tilescout.search.export.loaded_kernels import (
     ALIGNMENT,
     LIBRARY,
     Family,
+    Loaded,
     LoadedAlgorithm,
     device_type,
     find_family,
     strides_of,
 )
+from tilescout.search.export.ranges import Lookup
 from tilescout.search.export.torch_operator import SEPARATOR, places_of
 from tilescout.spaces.gemm import activate
 
 if TYPE_CHECKING:
     import torch
+
+_LISTED = 1 << 16  # rows: of more, m is found by bisection
+
+_Start = tuple[Callable[..., None], int, Callable[..., tuple[Any, ...]] | None]
+"""The entry point of a kernel, how many of its clusters run at once, and what makes its scratch memory, if any."""
 
 
 def bind(name: str, rows: int | None, index: int | None, flat: bool = False) -> Callable[..., None]:
@@ -62,40 +69,75 @@ def bind(name: str, rows: int | None, index: int | None, flat: bool = False) -> 
     lookup, step = family.lookup(device), family.step  # now: nothing may be loaded while a graph is captured
     ends, entries = lookup.ends, lookup.entries
     always = None if rows is None else family.find(device, rows)
+    started, starts = _start(always), _starts(lookup, step) if rows is None else []
+    most, along = len(starts), 0 if flat else 1
     kept: tuple[int, Any] = 0, None  # the address of B, and B
 
     def run(a: "torch.Tensor", b: "torch.Tensor", *epilogue: "torch.Tensor", out: "torch.Tensor") -> None:
         nonlocal kept
-        kernel = always or (entries[bisect_left(ends, m)] if not (m := a.shape[1]) % step else None)
+        start = started or (starts[m] if (m := a.shape[along]) < most else None)
         at = b.data_ptr()
-        if isinstance(kernel, LoadedAlgorithm) and kernel.takes((a, b, *epilogue), out):
-            kernel.start((a, b, *epilogue), out)
-            return
-        if not isinstance(kernel, LoadedKernel) or (a.data_ptr() | at) % ALIGNMENT:
-            # A view anew in each call, of nothing that is kept: tensors that are not aligned are rare.
-            LIBRARY.run_library(family.problem, (a, b.as_strided(family.b_shape, family.b_strides), *epilogue), out)
+        if start is None or (a.data_ptr() | at) % ALIGNMENT:
+            run_others(a, b, *epilogue, out=out)
             return
         address, view = kept  # at once: another thread may put others there
         if address != at:
             view = _as_ffi(_borrow(family, b, borrow_storage))
             kept = at, view
+        if flat:
+            a, out = batched(a, out)
+        entry, clusters, scratch = start
         # In the order of Workload.arguments.
-        kernel.entry(a, view, *epilogue, out, kernel.max_clusters, *kernel.scratch(out))
+        if scratch is None:
+            entry(a, view, *epilogue, out, clusters)
+        else:
+            entry(a, view, *epilogue, out, clusters, *scratch(out))
+
+    def run_others(a: "torch.Tensor", b: "torch.Tensor", *epilogue: "torch.Tensor", out: "torch.Tensor") -> None:
+        kernel = always or (entries[bisect_left(ends, m)] if not (m := a.shape[along]) % step else None)
+        if flat and kernel is None:
+            library(a, b, *epilogue, out=out)
+            return
+        if flat:
+            a, out = batched(a, out)
+        if isinstance(kernel, LoadedAlgorithm) and kernel.takes((a, b, *epilogue), out):
+            kernel.start((a, b, *epilogue), out)
+            return
+        # A view anew in each call, of nothing that is kept: tensors that are not aligned are rare.
+        whole = b.as_strided(family.b_shape, family.b_strides)
+        if isinstance(kernel, LoadedKernel) and not (a.data_ptr() | b.data_ptr()) % ALIGNMENT:
+            kernel((a, whole, *epilogue), out)
+        else:
+            LIBRARY.run_library(family.problem, (a, whole, *epilogue), out)
 
     if not flat:
         return run
     library, reinterpret = _flat_library(family, borrow_storage), torch_hooks.REINTERPRET.find()
     n, k, along_m = family.problem.n, family.problem.k, family.problem.layout[0] == "m"
 
-    def run_flat(a: "torch.Tensor", b: "torch.Tensor", *epilogue: "torch.Tensor", out: "torch.Tensor") -> None:
+    def batched(a: "torch.Tensor", out: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
         m = a.shape[0]
-        if m % step or entries[bisect_left(ends, m)] is None:
-            library(a, b, *epilogue, out=out)
-        else:
-            batch = reinterpret(a, (1, m, k), strides_of(m, k, along_m), 0)
-            run(batch, b, *epilogue, out=reinterpret(out, (1, m, n), (m * n, n, 1), 0))
+        whole = reinterpret(a, (1, m, k), strides_of(m, k, along_m), 0)
+        return whole, reinterpret(out, (1, m, n), (m * n, n, 1), 0)
 
-    return run_flat
+    return run
+
+
+def _start(kernel: Loaded | None) -> _Start | None:
+    """The parts that start one of our kernels; None for what is not ours."""
+    if not isinstance(kernel, LoadedKernel):
+        return None
+    return kernel.entry, kernel.max_clusters, kernel.scratch if kernel.scratch_bytes else None
+
+
+def _starts(lookup: Lookup[Loaded], step: int) -> list[_Start | None]:
+    """What starts our kernel for each m from 0 on, as far as ranges go, and no further than `_LISTED`.
+
+    To look m up in a list takes a third of what bisection does, which a call of a microsecond or two would notice.
+    """
+    starts = [_start(each) for each in lookup.entries]
+    sizes = range(min(lookup.ends[-1] + 1, _LISTED) if lookup.ends else 0)
+    return [None if m % step else starts[bisect_left(lookup.ends, m)] for m in sizes]
 
 
 def bind_together(names: str, rows: int, index: int | None) -> Callable[..., None]:

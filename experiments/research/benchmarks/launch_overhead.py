@@ -87,11 +87,12 @@ def main(run: Run, bundle: Path, burst: int, bursts: int) -> None:
     flat, turned = a[0], b[0].t()
     out = torch.empty(1, problem.m, problem.n, device="cuda", dtype=dtype)
     bound, flat_out = bind(name, problem.m, torch.cuda.current_device()), out[0]
-    late = bind(name, None, torch.cuda.current_device())
+    late, late_flat = (bind(name, None, torch.cuda.current_device(), matrices) for matrices in (False, True))
     calls: dict[str, Callable[[], Any]] = {
         "torch.mm, out=": lambda: torch.mm(flat, turned, out=flat_out),
         "ours, out=": lambda: bound(a, b, out=out),
         "ours, out=, m looked up": lambda: late(a, b, out=out),
+        "ours, out=, m looked up, matrices": lambda: late_flat(flat, b, out=flat_out),
         "torch.mm": lambda: torch.mm(flat, turned),
         "tilescout::gemm_compiled": lambda: torch.ops.tilescout.gemm_compiled.default(a, b, None, None, name),
         "tilescout::gemm": lambda: torch.ops.tilescout.gemm.default(a, b, None, None, name),
