@@ -45,6 +45,21 @@ class ObliviousTrees:
         starts = np.arange(len(self.leaf), dtype=np.int64) * np.int64(self.leaf.shape[1])
         return starts.reshape(-1, 1)
 
+    def check(self, features: int) -> None:
+        """Refuse trees that would read outside their arrays, or of more features than there are.
+
+        Raises
+        ------
+        ValueError
+            If they are such.
+        """
+        (count, levels), sizes = self.feature.shape, (self.threshold.shape, self.leaf.shape)
+        kinds = (self.feature.dtype, self.threshold.dtype, self.leaf.dtype)
+        sound = 1 <= levels <= MOST_LEVELS and sizes == ((count, levels), (count, 2**levels))
+        sound = sound and kinds == (np.dtype(np.int16), np.dtype(np.float32), np.dtype(np.float32))
+        if not sound or not ((self.feature >= 0) & (self.feature < features)).all():
+            raise ValueError("its trees are not sound")
+
     def predict(self, values: NDArray[Any]) -> NDArray[np.float32]:
         """The sum of the trees.
 

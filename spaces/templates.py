@@ -48,6 +48,23 @@ class Built:
     shared_memory: int | None
 
 
+@dataclass(frozen=True)
+class Unmeasured:
+    """A kernel that should run where nothing may be measured.
+
+    Attributes
+    ----------
+    space, configuration
+        The space's name, and a configuration of it.
+    gain
+        Log of its speed over the library's that is expected; None where nothing is known.
+    """
+
+    space: str
+    configuration: Configuration
+    gain: float | None = None
+
+
 class KernelTemplate(ABC, Generic[P]):
     """A family of kernels that compute the same thing, on problems of one class: the class of its workload's problems.
 
@@ -81,19 +98,12 @@ class KernelTemplate(ABC, Generic[P]):
     def default(self, problem: P, device: Device) -> Configuration:
         """The configuration that a careful user would run without any search."""
 
-    def gain(self, problem: P, device: Device) -> float | None:
-        """Log of the speed of the default over the library's that is expected without a measurement.
+    def default_or_library(self, problem: P, device: Device) -> Unmeasured | None:
+        """The kernel to run where nothing may be measured; None for the library.
 
-        None where nothing is known, unless a subclass knows better.
+        The default, unless a subclass knows better.
         """
-        return None
-
-    def default_or_library(self, problem: P, device: Device) -> Configuration | None:
-        """The default, or None where it is not expected to be faster than the library by a margin.
-
-        It is what to run where nothing may be measured.
-        """
-        return self.default(problem, device)
+        return Unmeasured(self.name, self.default(problem, device))
 
     def portfolio(self, problem: P, device: Device) -> Sequence[Configuration]:
         """A few configurations that together serve problems of this one's types, whatever their sizes.

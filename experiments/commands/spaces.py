@@ -18,7 +18,7 @@ from tilescout.experiments.commands.options import (
 from tilescout.spaces.declarations import checked_default
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import SpaceError
-from tilescout.spaces.templates import KernelTemplate, find_template, load_template, template_names
+from tilescout.spaces.templates import KernelTemplate, Unmeasured, find_template, load_template, template_names
 from tilescout.spaces.terminal import Console, Grid
 
 
@@ -62,17 +62,24 @@ def spaces(space: str | None, problem: str | None, device: str, json_path: Path 
         _show(template, console)
         console.print(f"{len(legal):,} configurations are legal for {parsed} on {device}", highlight=False)
         console.say(f"default: {default}")
-        gain = template.gain(parsed, found)
-        if gain is not None:
-            run = "it" if template.default_or_library(parsed, found) is not None else "the library"
+        answer = template.default_or_library(parsed, found)
+        if answer is None:
+            console.say("unmeasured, run the library: no kernel is expected to be faster by a margin")
+        elif answer.gain is not None:
             console.say(
-                f"it is expected to run at {math.exp(gain):.2f} times the library's speed: unmeasured, run {run}"
+                f"unmeasured, run {answer.space}, expected at {math.exp(answer.gain):.2f} times the library's speed: "
+                f"{answer.configuration}"
             )
         record |= {"problem": str(parsed), "device": device, "size": len(legal), "default": dict(default)}
-        record |= {"expected_speedup": None if gain is None else math.exp(gain)}
+        record |= {"unmeasured": None if answer is None else {"space": answer.space, **_told(answer)}}
     else:
         _show(template, console)
     write_result(json_path, record)
+
+
+def _told(answer: Unmeasured) -> dict[str, object]:
+    speedup = None if answer.gain is None else math.exp(answer.gain)
+    return {"configuration": dict(answer.configuration), "expected_speedup": speedup}
 
 
 def _summary(name: str) -> str:

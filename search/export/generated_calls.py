@@ -131,7 +131,7 @@ def _start(kernel: Loaded | None) -> _Start | None:
 
 
 def _starts(lookup: Lookup[Loaded], step: int) -> list[_Start | None]:
-    """What starts our kernel for each m from 0 on, as far as ranges go, and no further than `_LISTED`.
+    """The parts that start our kernel for each m from 0 on, as far as ranges go, and no further than `_LISTED`.
 
     To look m up in a list takes a third of what bisection does, which a call of a microsecond or two would notice.
     """

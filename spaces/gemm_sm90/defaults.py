@@ -18,7 +18,7 @@ from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.gemm_sm90.layout import groups_per_tile, shared_memory
 from tilescout.spaces.gemm_sm90.ranking import FEATURES
 from tilescout.spaces.knobs import Configuration, Knob, Value
-from tilescout.spaces.oblivious import MOST_LEVELS, ObliviousTrees
+from tilescout.spaces.oblivious import ObliviousTrees
 
 FORMAT = 1
 _FILE = CardedArchive("defaults", 4_000_000)
@@ -114,7 +114,7 @@ def read_defaults(path: Path, knobs: Sequence[Knob]) -> Defaults:
         portfolios = {
             int(size): tuple(_checked(row, knobs) for row in rows) for size, rows in card["portfolios"].items()
         }
-        _check(trees)
+        trees.check(len(FEATURES))
     return Defaults(portfolios, trees, dict(card["source"]))
 
 
@@ -122,13 +122,3 @@ def _checked(row: Sequence[Value], knobs: Sequence[Knob]) -> tuple[Value, ...]:
     if len(row) != len(knobs) or any(value not in knob.values for value, knob in zip(row, knobs, strict=True)):
         raise ValueError(f"{row} has a value that its knob does not have")
     return tuple(row)
-
-
-def _check(trees: ObliviousTrees) -> None:
-    """Refuse trees that would read outside their arrays."""
-    (count, levels), sizes = trees.feature.shape, (trees.threshold.shape, trees.leaf.shape)
-    kinds = (trees.feature.dtype, trees.threshold.dtype, trees.leaf.dtype)
-    sound = 1 <= levels <= MOST_LEVELS and sizes == ((count, levels), (count, 2**levels))
-    sound = sound and kinds == (np.dtype(np.int16), np.dtype(np.float32), np.dtype(np.float32))
-    if not sound or not ((trees.feature >= 0) & (trees.feature < len(FEATURES))).all():
-        raise ValueError("its trees are not sound")

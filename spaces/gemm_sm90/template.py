@@ -16,7 +16,6 @@ from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import BuildError, ProblemError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_sm90.defaults import Defaults, shipped_defaults
-from tilescout.spaces.gemm_sm90.gain import MARGIN, shipped_gains
 from tilescout.spaces.gemm_sm90.layout import (
     ALIGNMENT,
     MAX_ACCUMULATORS,
@@ -27,9 +26,10 @@ from tilescout.spaces.gemm_sm90.layout import (
 )
 from tilescout.spaces.gemm_sm90.ranking import features
 from tilescout.spaces.gemm_sm90.rules import ALIGNED, ROWS, TURNS, sharing_groups
+from tilescout.spaces.gemm_sm90.unmeasured import unmeasured
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.oblivious import ObliviousTrees
-from tilescout.spaces.templates import Built, KernelTemplate
+from tilescout.spaces.templates import Built, KernelTemplate, Unmeasured
 from tilescout.spaces.tiling import Tiling, ceil_div, computed_extents
 
 KNOBS = (
@@ -213,11 +213,9 @@ class GemmSm90Template(KernelTemplate[GemmProblem]):
     def default(self, problem: GemmProblem, device: Device) -> Configuration:
         return _default(problem, device)
 
-    def gain(self, problem: GemmProblem, device: Device) -> float:
-        return shipped_gains().expected(problem, device)
-
-    def default_or_library(self, problem: GemmProblem, device: Device) -> Configuration | None:
-        return self.default(problem, device) if self.gain(problem, device) > MARGIN else None
+    def default_or_library(self, problem: GemmProblem, device: Device) -> Unmeasured | None:
+        """The kernel to run where nothing may be measured, of this space or its complement; None for the library."""
+        return unmeasured(problem, device)
 
     def portfolio(self, problem: GemmProblem, device: Device) -> Sequence[Configuration]:
         columns = _candidates(problem.element.bytes, problem.result.bytes, device)

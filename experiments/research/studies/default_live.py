@@ -4,13 +4,14 @@
 
 The problems are drawn by a seed as those of the suite `out-of-sample`, of published models that no suite holds, some of
 them with 8-bit elements. Each default is compiled, verified and raced against what `torch.mm` or `torch._scaled_mm`
-runs. Nothing is searched. Beside it stands what comes of running the default only where it is expected to be faster
-than the library by a margin (`tilescout.spaces.gemm_sm90.gain`).
+runs, and so is the kernel that `default_or_library` answers, of either GEMM space. Nothing is searched. Where the
+answer is the library its speed is 1. With `--no-always` the answers alone are raced: that takes a third of the time.
 """
 
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,14 @@ from tilescout.costmodel.arrays import Floats
 from tilescout.experiments.commands.options import Finite, seed_option, store_option
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, device_option, study
 from tilescout.experiments.research.studies.draw_problems import drawn
-from tilescout.search.build.artifacts import Artifact
+from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.dispatch.measuring import SWEEPING
 from tilescout.search.engines.engine import CannotMeasureError, Engine, Task
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.gemm_sm90.gain import MARGIN
-from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.gemm_sm90.unmeasured import Kernel
 from tilescout.spaces.suite import find_suite
 from tilescout.spaces.templates import find_template
 
@@ -68,46 +68,55 @@ def asked(seed: int, count: int, fp8: int) -> list[GemmProblem]:
 
 
 def raced(
-    engine: Engine, problem: GemmProblem, default: Configuration, artifact: Artifact, seed: int
+    engine: Engine, problem: GemmProblem, kernels: Sequence[tuple[Kernel, Artifact]], seed: int
 ) -> dict[str, Any]:
-    """The library's time, and those of a default over it in each round of a race.
+    """The library's time, and the speeds over its of kernels of either space, by a race.
 
     Raises
     ------
     CannotMeasureError
-        If it is wrong or fails.
+        If one is wrong or fails.
     """
     library_us = engine.prepare(0, problem).result()
-    task = Task(default, artifact, problem, library_us)
-    outcome = engine.measure(0, [task]).result()[0]
-    if outcome.timing is None:
-        raise CannotMeasureError(f"{problem}: {outcome.error}")
-    rounds = engine.race(0, [task], ROUNDS, 1, seed).result()[:, 0]
-    speed = float(np.exp(-np.log(rounds).mean()))
-    return {"library_us": library_us, "speed": speed, "rounds": rounds.tolist()}
-
-
-def figures(speeds: Floats, expected: Floats) -> dict[str, float]:
-    """Speeds over the library's: of the default, and where it runs only where it is expected to be faster."""
-    runs = expected > MARGIN
-    kept = np.where(runs, speeds, 1.0)
+    tasks = [
+        Task(configuration, artifact, problem, library_us, template=find_template(space))
+        for (space, configuration), artifact in kernels
+    ]
+    for outcome in engine.measure(0, tasks).result():
+        if outcome.timing is None:
+            raise CannotMeasureError(f"{problem}: {outcome.error}")
+    rounds = engine.race(0, tasks, ROUNDS, 1, seed).result()
     return {
-        "problems": len(speeds),
-        "default": float(np.exp(np.log(speeds).mean())),
-        "default_least": float(speeds.min()),
-        "default_slow": int((speeds < SLOW).sum()),
-        "runs": int(runs.sum()),
-        "chosen": float(np.exp(np.log(kept).mean())),
-        "chosen_least": float(kept.min()),
-        "chosen_slow": int((kept < SLOW).sum()),
+        "library_us": library_us,
+        "speeds": np.exp(-np.log(rounds).mean(axis=0)).tolist(),
+        "rounds": rounds.tolist(),
     }
 
 
-def by_type(problems: Sequence[str], speeds: Floats, expected: Floats) -> dict[str, dict[str, float]]:
+def figures(always: Floats, answered: Floats) -> dict[str, float]:
+    """Speeds over the library's: of the default, NaN where it was not raced, and of what is answered."""
+    known = always[np.isfinite(always)]
+    told: dict[str, float] = {
+        "problems": len(answered),
+        "runs": int((answered != 1.0).sum()),
+        "answered": float(np.exp(np.log(answered).mean())),
+        "answered_least": float(answered.min()),
+        "answered_slow": int((answered < SLOW).sum()),
+    }
+    if len(known):
+        told |= {
+            "default": float(np.exp(np.log(known).mean())),
+            "default_least": float(known.min()),
+            "default_slow": int((known < SLOW).sum()),
+        }
+    return told
+
+
+def by_type(problems: Sequence[str], always: Floats, answered: Floats) -> dict[str, dict[str, float]]:
     """The figures of the problems of each type, and of all."""
     types = np.array([text.partition(":")[2] for text in problems])
     kinds = {name: types == name for name in dict.fromkeys(types.tolist())} | {"all": np.ones(len(types), dtype=bool)}
-    return {name: figures(speeds[kind], expected[kind]) for name, kind in kinds.items()}
+    return {name: figures(always[kind], answered[kind]) for name, kind in kinds.items()}
 
 
 def print_figures(told: Mapping[str, Mapping[str, float]]) -> None:
@@ -117,7 +126,8 @@ def print_figures(told: Mapping[str, Mapping[str, float]]) -> None:
         grid.add_column(heading, justify="right")
     for name, one in told.items():
         always, chosen = (
-            f"{one[key]:.3f}, {one[f'{key}_least']:.3f}, {one[f'{key}_slow']}" for key in ("default", "chosen")
+            f"{one[key]:.3f}, {one[f'{key}_least']:.3f}, {one[f'{key}_slow']}" if key in one else ""
+            for key in ("default", "answered")
         )
         grid.add_row(name, str(one["problems"]), always, str(one["runs"]), chosen)
     Console(width=120).print(grid)
@@ -125,19 +135,21 @@ def print_figures(told: Mapping[str, Mapping[str, float]]) -> None:
 
 def told(found: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """The figures of problems that were raced."""
-    speeds, expected = (np.array([each[key] for each in found]) for key in ("speed", "expected"))
-    return by_type([each["problem"] for each in found], speeds, expected)
+    always = np.array([each.get("speed", np.nan) for each in found])
+    answered = np.array([each.get("answer_speed", 1.0) for each in found])
+    return by_type([each["problem"] for each in found], always, answered)
 
 
 @study(GPU_OR_RECORD, again=True)
 @click.option("--count", type=click.IntRange(1, 40), default=40, show_default=True, help="Problems to draw.")
 @click.option("--fp8", type=click.IntRange(min=0), default=10, show_default=True, help="Of them, with 8-bit elements.")
 @click.option("--seconds", type=Finite(min=0), default=80.0, show_default=True, help="To race for.")
+@click.option("--always/--no-always", default=True, show_default=True, help="Whether to race the defaults, too.")
 @device_option
 @seed_option
 @store_option
-def main(run: Run, count: int, fp8: int, seconds: float, device: str, seed: int, store: Path) -> None:
-    """Race the default of each problem."""
+def main(run: Run, count: int, fp8: int, seconds: float, always: bool, device: str, seed: int, store: Path) -> None:
+    """Race the default and the answer of each problem."""
     if run.record is not None:
         print_figures(told(run.record.result["problems"]))
         return
@@ -146,25 +158,55 @@ def main(run: Run, count: int, fp8: int, seconds: float, device: str, seed: int,
     started, console = time.monotonic(), Console(width=120)
     found: list[dict[str, Any]] = []
     report: dict[str, Any] = {"problems": found}
-    with LocalEngine(template, artifacts(store), [device], options=SWEEPING) as engine:
-        defaults = [engine.default(problem) for problem in problems]
-        built = [engine.compile(each, problem.signature) for each, problem in zip(defaults, problems, strict=True)]
+    with (
+        LocalEngine(template, artifacts(store), [device], options=SWEEPING) as engine,
+        engine.beside(find_template(template.complement)) as beside,
+    ):
+        answers = [template.default_or_library(problem, engine.device) for problem in problems]
+        listed: list[list[Kernel]] = [[(SPACE, engine.default(problem))] if always else [] for problem in problems]
+        for kernels, answer in zip(listed, answers, strict=True):
+            if answer is not None and (answer.space, answer.configuration) not in kernels:
+                kernels.append((answer.space, answer.configuration))
+        built = [
+            [(engine if space == SPACE else beside).compile(each, problem.signature) for space, each in kernels]
+            for problem, kernels in zip(problems, listed, strict=True)
+        ]
         report |= {"device": engine.product, "protocol": engine.protocol, "versions": dict(engine.versions)}
-        for problem, default, future in zip(problems, defaults, built, strict=True):
+        for problem, answer, kernels, futures in zip(problems, answers, listed, built, strict=True):
             if time.monotonic() - started > seconds:
                 break
-            artifact = future.result()
+            one: dict[str, Any] = {"problem": str(problem)}
             try:
-                if not isinstance(artifact, Artifact):
-                    raise CannotMeasureError(f"{problem}: {artifact.error}")
-                race = raced(engine, problem, default, artifact, seed)
+                if kernels:
+                    race = raced(engine, problem, list(zip(kernels, map(_built, futures), strict=True)), seed)
+                    one |= race
             except CannotMeasureError as error:
                 _LOG.warning("%s", error)
                 continue
-            expected = template.gain(problem, engine.device)
-            found.append({"problem": str(problem), "configuration": dict(default), "expected": expected, **race})
-            console.print(f"{problem}: {race['speed']:.3f} of the library's speed", highlight=False)
+            if always:
+                one |= {"configuration": dict(kernels[0][1]), "speed": one["speeds"][0]}
+            if answer is not None:
+                at = kernels.index((answer.space, answer.configuration))
+                one["answer"] = {"space": answer.space, "configuration": dict(answer.configuration)}
+                one |= {"expected": answer.gain, "answer_speed": one["speeds"][at]}
+            found.append(one)
+            shown = f"{one['answer_speed']:.3f}" if answer is not None else "the library runs, 1"
+            console.print(f"{problem}: {shown} of the library's speed", highlight=False)
             run.keep(report)
     report["figures"] = told(found)
     print_figures(report["figures"])
     run.keep(report)
+
+
+def _built(future: Future[Artifact | CompileFailure]) -> Artifact:
+    """The artifact, once it is compiled.
+
+    Raises
+    ------
+    CannotMeasureError
+        If it does not compile.
+    """
+    built = future.result()
+    if not isinstance(built, Artifact):
+        raise CannotMeasureError(built.error)
+    return built

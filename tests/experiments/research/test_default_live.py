@@ -1,19 +1,30 @@
 """The live judge of defaults, as far as it needs no GPU."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tilescout.experiments.research.studies.default_gain import DEVICE, Timed, fit, read
+from tilescout.costmodel.boosting import BoostingOptions
+from tilescout.experiments.research.records import Record
+from tilescout.experiments.research.studies.default_kernels import DEVICE
 from tilescout.experiments.research.studies.default_live import FP8, KEPT_OUT, asked, figures
+from tilescout.experiments.research.studies.default_rule import (
+    FitOptions,
+    in_sandwiches,
+    left_out,
+    off_in_sandwiches,
+    read,
+)
+from tilescout.experiments.research.studies.default_rule import figures as rule_figures
 from tilescout.spaces.errors import ProblemError, TableError
-from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.gemm_sm90.gain import shipped_gains
+from tilescout.spaces.gemm_sm90.template import ALWAYS
+from tilescout.spaces.gemm_sm90.unmeasured import tiles_of
 from tilescout.spaces.suite import find_suite
 
-LIVE = Path(__file__).resolve().parents[3] / "experiments" / "results" / "defaults-2026-11-23" / "live.json"
+KERNELS = Path(__file__).resolve().parents[3] / "experiments" / "results" / "defaults-2026-11-23" / "kernels.json"
 
 
 def test_problems_are_drawn_anew_of_all_kinds_and_some_in_8_bits() -> None:
@@ -32,35 +43,48 @@ def test_the_problems_of_the_suite_that_nothing_is_chosen_on_are_not_looked_at()
         asked(0, 5, 0)
 
 
-def test_where_no_gain_is_expected_the_library_runs() -> None:
-    told = figures(np.array([2.0, 0.5, 0.96]), np.array([0.3, -0.1, 0.1]))
+def test_where_the_library_is_the_answer_its_speed_counts() -> None:
+    told = figures(np.array([2.0, 0.5, 0.96]), np.array([2.0, 1.0, 0.9]))
     assert told["default"] == pytest.approx(0.96 ** (1 / 3))
     assert (told["default_least"], told["default_slow"]) == (0.5, 1)
-    assert told["chosen"] == pytest.approx((2 * 0.96) ** (1 / 3))
-    assert (told["runs"], told["chosen_least"], told["chosen_slow"]) == (2, 0.96, 0)
+    assert told["answered"] == pytest.approx(1.8 ** (1 / 3))
+    assert (told["runs"], told["answered_least"], told["answered_slow"]) == (2, 0.9, 1)
+    assert "default" not in figures(np.array([np.nan]), np.array([1.0]))
 
 
-def test_gains_are_alike_near_each_other_and_the_mean_elsewhere() -> None:
-    texts = ("32x256x8192:bf16", "4096x4096x4096:bf16", "1024x8192x8192:bf16")
-    timed = [Timed(GemmProblem.parse(text), log, True) for text, log in zip(texts, (0.4, 0.0, -0.1), strict=True)]
-    timed.append(Timed(GemmProblem.parse("64x64x64:bf16"), 0.9, False))
-    gains = fit(timed, {})
-    assert gains.expected(GemmProblem.parse("40x256x8192:bf16"), DEVICE) > 0.2
-    assert gains.expected(GemmProblem.parse("1024x8192x8192:bf16"), DEVICE) < 0
-    assert gains.expected(GemmProblem.parse("1x8x1000000:bf16"), DEVICE) == pytest.approx(gains.mean, abs=0.05)
+def a_sweep(path: Path, problems: Iterable[str]) -> Path:
+    """A record of a sweep in which one kernel takes 0.8 of the library's time, and another 1.3, on all problems."""
+    kernels = json.loads(KERNELS.read_text())["result"]["kernels"]
+    legal = dict(ALWAYS[1])  # for every problem of more than 128 columns
+    listed = [[legal, *kernels["gemm_sm90"][:30]], kernels["gemm_streamk_sm90"][:2]]
+    told = [
+        {"problem": text, "library_us": 20.0, "guess": None, "ratios": [{"0": [0.8], "4": [1.3, 1.3]}, {}]}
+        for text in problems
+    ]
+    Record.of("default-sweep", "", {"signature": "bf16", "kernels": listed, "problems": told}).write(path)
+    return path
+
+
+def test_the_rule_learns_which_kernel_is_faster_than_the_library(tmp_path: Path) -> None:
+    problems = [f"{m}x{n}x4096:bf16" for m in (16, 64, 128) for n in (1024, 4096, 8192, 16384)]
+    kernels, seen = read([a_sweep(tmp_path / "sweep.json", problems)])
+    options = FitOptions(kernels=4, boosting=BoostingOptions(trees=40, levels=3, rate=0.3))
+    judged = left_out(kernels, tiles_of(kernels, "bf16", DEVICE), seen, (0.0, 0.0), options, 0)
+    assert len(judged) == len(problems)
+    told = rule_figures(judged, 0.04)
+    assert told["chosen"] == pytest.approx(1.25)
+    assert (told["runs"], told["slow"]) == (len(problems), 0)
+
+
+def test_a_sandwich_takes_a_kernel_longer(tmp_path: Path) -> None:
+    kernels, seen = read([a_sweep(tmp_path / "sweep.json", ["64x1024x4096:bf16"])])
+    live = {"problem": "64x1024x4096:bf16", "configuration": dict(kernels[0][1]), "speed": 1 / 0.9}
+    off = off_in_sandwiches(kernels, seen, [live])
+    assert off[0] == pytest.approx(2.0)
+    assert off[1] == 0.0
+    assert np.exp(in_sandwiches(seen[0], off).logs).tolist() == pytest.approx([0.9, 1.4])
 
 
 def test_nothing_is_fitted_to_the_suite_that_judges(tmp_path: Path) -> None:
-    record = json.loads(LIVE.read_text())
-    record["result"]["problems"][0]["problem"] = find_suite(KEPT_OUT).problems[0]
-    (tmp_path / "live.json").write_text(json.dumps(record))
     with pytest.raises(TableError, match="nothing is fitted to it"):
-        read([tmp_path / "live.json"])
-
-
-def test_the_shipped_gains_are_those_of_the_published_records() -> None:
-    records = [LIVE.parents[1] / "defaults-2026-11-22" / "defaults.json", LIVE, LIVE.with_name("live-again.json")]
-    assert set(shipped_gains().source) == {record.name for record in records}
-    again = fit(read(records), {})
-    assert again.mean == pytest.approx(shipped_gains().mean)
-    assert again.weights == pytest.approx(shipped_gains().weights)
+        read([a_sweep(tmp_path / "sweep.json", find_suite(KEPT_OUT).problems[:1])])
