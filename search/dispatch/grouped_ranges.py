@@ -22,6 +22,7 @@ from tilescout.search.dispatch.plan import Stretch
 from tilescout.search.export.decisions import INDIFFERENCE
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.grouped_pair_sm90.rule import COUNTED, PairRule, Side, counted
+from tilescout.spaces.grouped_pair_sm90.template import side_of
 from tilescout.spaces.routing import Routing
 
 MOST_KERNELS = 8
@@ -302,14 +303,7 @@ class _Plan:
 
 
 def _sides(times: GroupedTimes, first: int, second: int) -> tuple[Side, Side]:
-    both = [times.configurations[each] for each in (first, second)]
-    columns = {name: np.array([one[name] for one in both]) for name in both[0]}
-    tiling = times.template.grouped_tiling(columns, times.product)
-    assert tiling is not None  # the outlook was made with it
-    rows, across = tiling.rows * tiling.cluster_rows, tiling.columns * tiling.cluster_columns
-    blocks = tiling.cluster_rows * tiling.cluster_columns
-    one, other = (Side(int(rows[at]), int(across[at]), int(blocks[at])) for at in range(2))
-    return one, other
+    return side_of(times.configurations[first]), side_of(times.configurations[second])
 
 
 def second_share(times: GroupedTimes, pair: Sequence[int], rule: PairRule, problem: GroupedProblem) -> float:
