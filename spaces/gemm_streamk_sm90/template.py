@@ -1,7 +1,7 @@
 """The search space of the stream-K Hopper GEMM: its knobs, its rules with their reasons, and its default."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
@@ -35,7 +35,6 @@ from tilescout.spaces.gemm_streamk_sm90.layout import (
 )
 from tilescout.spaces.hardware import clusters_at_once
 from tilescout.spaces.knobs import Configuration, Knob, Value
-from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import Built, KernelTemplate
 from tilescout.spaces.tiling import Tiling, ceil_div, computed_extents
 
@@ -256,8 +255,6 @@ _MARGIN = 0.05
 _REMEMBERED = 65_536  # problems whose default is remembered
 _PLAIN: dict[str, Any] = {"schedule": "cooperative", "swizzle": 1, "raster": "m"}  # where clusters take no turns
 _OF_A_TILE = {knob.name for knob in KNOBS} - {"split", "stream_k", *_PLAIN}
-_KINDS = ("swap_ab", "tile_m", "tile_n", "split", "stream_k")
-_FIRST = 5  # of each way
 
 
 class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
@@ -293,17 +290,6 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
 
     def scratch_bytes(self, configuration: Mapping[str, Value], problem: GemmProblem) -> int:
         return int(_bytes(_columns(configuration), problem)[0])
-
-    def first_in(self, space: SearchSpace[GemmProblem]) -> Sequence[int]:
-        """Return those of the shortest estimate of each way to share, by turns, each with another tile or more."""
-        order = np.argsort(estimated_cycles(space.columns, space.problem, space.device), kind="stable")
-        kinds = np.stack([space.columns[name] for name in _KINDS], axis=1)[order]
-        _, firsts = np.unique(kinds, axis=0, return_index=True)
-        firsts.sort()
-        split, stream_k = kinds[firsts].T[-2:]
-        ways = (split > 1, stream_k > 0, (split == 1) & (stream_k == 0))
-        chosen = [firsts[way][:_FIRST] for way in ways]
-        return [int(order[of_way[at]]) for at in range(_FIRST) for of_way in chosen if at < len(of_way)]
 
     def tiling(self, columns: Columns, problem: GemmProblem) -> Tiling:
         return replace(

@@ -23,7 +23,7 @@ from tilescout.spaces.templates import find_template
         ("grouped_gemm_sm90", ""),
         ("quack_varlen", ""),
         ("softmax_sm90", ""),
-        ("gemm_sm90", ""),
+        ("gemm_sm90", "gemm_streamk_sm90"),
         ("unheard-of", ""),
     ],
 )

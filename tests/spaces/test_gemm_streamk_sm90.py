@@ -130,14 +130,6 @@ def test_rules_say_where_a_way_to_share_is_of_use(problem: str, changes: dict[st
     assert [rule.name for rule in space.violations(configuration(**changes))] == broken
 
 
-def test_what_is_tried_first_is_legal_and_of_different_kinds() -> None:
-    space = TEMPLATE.space(TEMPLATE.parse("282x320x24896"), H200)
-    first = TEMPLATE.first_in(space)
-    kinds = {tuple(space[at][name] for name in ("swap_ab", "tile_m", "tile_n", "split", "stream_k")) for at in first}
-    assert len(kinds) == len(first) > 5
-    assert any(space[at]["stream_k"] for at in first)
-
-
 def test_only_what_shares_tiles_needs_memory() -> None:
     problem = TEMPLATE.parse("282x320x24896")
     assert TEMPLATE.scratch_bytes(configuration(), problem) == 0

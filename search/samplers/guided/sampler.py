@@ -154,6 +154,8 @@ class GuidedSampler(SpaceSampler):
         if prior is None:
             return
         running = np.unique(np.asarray(given, dtype=np.int64))
+        if self._to_beat is not None and self.about.calibrated:  # it may end behind these
+            count = min(count, self.tuning.behind - len(running))
         free = np.setdiff1d(np.arange(len(self.space)), running)
         yield from self._proposals(_Known(History.of_running(running), prior), free, count)
 
@@ -192,11 +194,12 @@ class GuidedSampler(SpaceSampler):
     def _reason_to_stop(self, known: "_Known", free: Indices) -> str | None:
         """Why the search would end, if the trials in flight came back as expected; None if it would not."""
         history, has_prior = known.history, known.prior is not None
-        least = least_trials(has_prior, self.about.calibrated, self.tuning)
+        to_beat = self._to_beat() if self._to_beat is not None else None
+        least = least_trials(has_prior, self.about.calibrated, to_beat, self.tuning)
         if not len(free) or not may_stop(history, least):
             return None
         if has_prior:
-            return out_of_patience(history, self._to_beat() if self._to_beat is not None else None, self.tuning)
+            return out_of_patience(history, to_beat, self.tuning)
         assert history.best is not None
         _, mean, std = self._foreseen(known, free, np.random.default_rng(len(history.settled)))
         return unlikely_gain(mean, std, history.best, self.tuning)

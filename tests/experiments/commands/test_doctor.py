@@ -1,14 +1,20 @@
 """Findings of ``tilescout doctor``: a missing compiler, extra or database, an old library or driver, a wrong table."""
 
 import importlib.metadata
+import os
 import shutil
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
 from tilescout.experiments.commands import doctor
 from tilescout.experiments.commands.doctor import Finding, examine
+from tilescout.search.build.standby import Standby, can_stand_by, open_session, running
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import card_path
 
@@ -21,6 +27,29 @@ def test_where_all_is_there_nothing_is_missing(tmp_path: Path) -> None:
     found = findings(tmp_path)
     assert [finding for finding in found.values() if finding.state == "missing"] == []
     assert {found[what].state for what in ("optuna", "C compiler", "kernel_tuner (extra kernel-tuner)")} == {"ok"}
+
+
+def ready() -> Callable[[Connection, Mapping[str, Any]], None]:
+    """Get ready to stand by for sessions that end at once."""
+    return lambda connection, request: None
+
+
+@pytest.mark.skipif(not can_stand_by(), reason="needs Linux")
+def test_what_stands_by_is_listed_with_its_memory_and_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[__name__.count(".")]))  # where this module is found
+    with TemporaryDirectory(dir="/tmp") as folder:  # the path of a socket has 107 bytes at most
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        assert not [what for what in findings(tmp_path) if what.startswith("standing by")]
+        open_session(Standby(f"{__name__}:ready"), {}).wait()
+        (standing,) = running()
+        try:
+            (found,) = (each for what, each in findings(tmp_path).items() if what.startswith("standing by"))
+        finally:
+            os.kill(standing.pid, signal.SIGKILL)
+
+    assert found.state == "ok"
+    assert f"process {standing.pid} has" in found.detail
+    assert "ends 5 minutes after its last use" in found.detail
 
 
 def test_a_missing_compiler_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,7 +211,7 @@ def test_it_stops_after_so_many_trials_without_a_faster_one_and_says_why(outcome
 
 def test_where_another_space_is_faster_trials_that_do_not_beat_it_count_as_no_faster_ones() -> None:
     known: list[float | None] = [None]
-    options = {"patience": 4, "least": 1}
+    options = {"patience": 40, "behind": 4}
     model = Expectation(truth_of(SPACE))
     sampler = make_sampler("guided", SPACE, 0, options, model=model, to_beat=lambda: known[-1])
     study = optuna.create_study(sampler=sampler)
@@ -225,6 +225,7 @@ def test_where_another_space_is_faster_trials_that_do_not_beat_it_count_as_no_fa
     assert sampler_of(study).done(study) == "4 trials in a row found none that is faster than another space has"
     known.append(0.76)
     assert sampler_of(study).done(study) is None
+    assert len(list(sampler.first([0], 16))) == 3  # with the one that is given, as many as may be tried in vain
 
 
 def test_it_does_not_stop_before_anything_was_timed() -> None:
