@@ -318,10 +318,15 @@ def _stops(traces: Sequence[Trace], truths: Mapping[Case, Truth], trials: int) -
 
 
 def _shapes(truths: Mapping[Case, Truth]) -> dict[Case, str]:
-    """The shape of each case; a case whose problem is not known is of its own."""
-    known = [(case, truth.problem) for case, truth in truths.items() if truth.problem is not None]
-    found = shape_groups([problem for _, problem in known])
-    return {case: case.label for case in truths} | {case: label for (case, _), label in zip(known, found, strict=True)}
+    """The shape of each case; a case whose problem is not known is of its own.
+
+    A problem that a recording only names is of one shape with what has its name of the same kernel alone: 4096x4096 is
+    the size of an image to one kernel, and of a grid to another.
+    """
+    known = {case: truth.problem for case, truth in truths.items() if truth.problem is not None}
+    found = dict(zip(known, shape_groups(list(known.values())), strict=True))
+    named = {case: f"{truths[case].space} {label}" for case, label in found.items() if not known[case].shape}
+    return {case: case.label for case in truths} | found | named
 
 
 def _means(groups: Sequence[Floats]) -> Floats:

@@ -31,6 +31,8 @@ class Truth:
         What trying each cost when it was recorded, of the same shape.
     problem
         The problem; None if it is not known.
+    space
+        The name of the kernel's space.
     default_us
         The time of the default configuration in µs, infinite if it failed; NaN if it was not tried.
     library_us, library_best_us
@@ -42,6 +44,7 @@ class Truth:
     gpu_seconds: Floats
     compile_seconds: Floats
     problem: Problem | None = None
+    space: str = ""
     default_us: float = float("nan")
     library_us: float = float("nan")
     library_best_us: float = float("nan")
@@ -76,6 +79,7 @@ class Truth:
             timed,
             **costs,
             problem=recording.problem,
+            space=table.card.space,
             default_us=default_us,
             library_us=library_us,
             library_best_us=library_us * best,

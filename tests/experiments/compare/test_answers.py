@@ -1,13 +1,16 @@
 """The answers of searches: how far from the best, against the default, from another process, at what cost."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tilescout.experiments.compare.answers import answers_of
 from tilescout.experiments.compare.play import Case, Run, Trace
+from tilescout.experiments.compare.result import compare_traces
 from tilescout.experiments.compare.truth import Truth
+from tilescout.spaces.named import NamedProblem
 
 CASES = [Case("t.parquet", "0", name) for name in "ab"]
 TIMES = np.array([10.0, 10.05, 12.0, 20.0])
@@ -44,3 +47,11 @@ def test_an_answer_slower_than_the_default_is_counted_and_nothing_is_said_of_not
     assert (found["slower_than_default"], found["flips"]) == (0.5, 0.0)
     assert np.isnan(answers_of([trace(CASES[0], 0, [1])], truths, 3)["flips"])
     assert answers_of([trace(CASES[0], 0, [])], truths, 3) == {}
+
+
+def test_recordings_that_name_one_size_are_of_one_shape_where_their_kernel_is_the_same() -> None:
+    problem = NamedProblem("4096x4096")
+    spaces = {Case(f"{name}.parquet", name, str(problem)): name[:-1] for name in ("gemm1", "gemm2", "hotspot1")}
+    truths = {case: replace(truth(10.0), problem=problem, space=space) for case, space in spaces.items()}
+    traces = [trace(case, seed, [seed, 2]) for case in spaces for seed in range(2)]
+    assert compare_traces(truths, traces, 3, 2).shapes == 2
