@@ -6,12 +6,14 @@ The problems are drawn by a seed as those of the suite `out-of-sample`, of publi
 them with 8-bit elements. Each default is compiled, verified and raced against what `torch.mm` or `torch._scaled_mm`
 runs, and so is the kernel that `default_or_library` answers, of either GEMM space. Nothing is searched. Where the
 answer is the library its speed is 1. With `--no-always` the answers alone are raced: that takes a third of the time.
+With `--suite` the problems are those of a suite; `out-of-sample` is judged so, and by nothing fitted to it.
 """
 
 import logging
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from tilescout.costmodel.arrays import Floats
-from tilescout.experiments.commands.options import Finite, seed_option, store_option
+from tilescout.experiments.commands.options import Finite, collected, seed_option, store_option
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, device_option, study
 from tilescout.experiments.research.studies.draw_problems import drawn
 from tilescout.search.build.artifacts import Artifact, CompileFailure
@@ -140,30 +142,52 @@ def told(found: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     return by_type([each["problem"] for each in found], always, answered)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """The parameters of the command; its help text says what each means."""
+
+    count: int
+    suite: str | None
+    fp8: int
+    seconds: float
+    always: bool
+    device: str
+    seed: int
+    store: Path
+
+
 @study(GPU_OR_RECORD, again=True)
 @click.option("--count", type=click.IntRange(1, 40), default=40, show_default=True, help="Problems to draw.")
+@click.option("--suite", help="The problems of this suite, none drawn.")
 @click.option("--fp8", type=click.IntRange(min=0), default=10, show_default=True, help="Of them, with 8-bit elements.")
 @click.option("--seconds", type=Finite(min=0), default=80.0, show_default=True, help="To race for.")
 @click.option("--always/--no-always", default=True, show_default=True, help="Whether to race the defaults, too.")
 @device_option
 @seed_option
 @store_option
-def main(run: Run, count: int, fp8: int, seconds: float, always: bool, device: str, seed: int, store: Path) -> None:
+@collected(Asked)
+def main(run: Run, wanted: Asked) -> None:
     """Race the default and the answer of each problem."""
     if run.record is not None:
         print_figures(told(run.record.result["problems"]))
         return
-    problems = asked(seed, count, min(fp8, count))
+    problems = (
+        asked(wanted.seed, wanted.count, min(wanted.fp8, wanted.count))
+        if wanted.suite is None
+        else list(find_suite(wanted.suite).parsed(GemmProblem.parse))
+    )
     template = find_template(SPACE)
     started, console = time.monotonic(), Console(width=120)
     found: list[dict[str, Any]] = []
     report: dict[str, Any] = {"problems": found}
     with (
-        LocalEngine(template, artifacts(store), [device], options=SWEEPING) as engine,
+        LocalEngine(template, artifacts(wanted.store), [wanted.device], options=SWEEPING) as engine,
         engine.beside(find_template(template.complement)) as beside,
     ):
         answers = [template.default_or_library(problem, engine.device) for problem in problems]
-        listed: list[list[Kernel]] = [[(SPACE, engine.default(problem))] if always else [] for problem in problems]
+        listed: list[list[Kernel]] = [
+            [(SPACE, engine.default(problem))] if wanted.always else [] for problem in problems
+        ]
         for kernels, answer in zip(listed, answers, strict=True):
             if answer is not None and (answer.space, answer.configuration) not in kernels:
                 kernels.append((answer.space, answer.configuration))
@@ -173,17 +197,17 @@ def main(run: Run, count: int, fp8: int, seconds: float, always: bool, device: s
         ]
         report |= {"device": engine.product, "protocol": engine.protocol, "versions": dict(engine.versions)}
         for problem, answer, kernels, futures in zip(problems, answers, listed, built, strict=True):
-            if time.monotonic() - started > seconds:
+            if time.monotonic() - started > wanted.seconds:
                 break
             one: dict[str, Any] = {"problem": str(problem)}
             try:
                 if kernels:
-                    race = raced(engine, problem, list(zip(kernels, map(_built, futures), strict=True)), seed)
+                    race = raced(engine, problem, list(zip(kernels, map(_built, futures), strict=True)), wanted.seed)
                     one |= race
             except CannotMeasureError as error:
                 _LOG.warning("%s", error)
                 continue
-            if always:
+            if wanted.always:
                 one |= {"configuration": dict(kernels[0][1]), "speed": one["speeds"][0]}
             if answer is not None:
                 at = kernels.index((answer.space, answer.configuration))
