@@ -20,7 +20,7 @@ the rule of an earlier version: the chance of a gain by the posterior, with stan
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -64,6 +64,8 @@ AHEAD = (1, 8, 16)
 PARTS = 10
 """Parts of the problems; a model has not seen one of them."""
 
+BEHIND = (3, 5, 6, GuidedOptions().behind, 14)
+
 UNSEEN = ("shape", "family")
 
 Counts = NDArray[np.int64]
@@ -86,6 +88,8 @@ class Watched:
     widest
         After each measurement, the factor from which on a rule by the chance of a gain would have gone on; 0 where it
         may not stop yet. Empty where that was not recorded.
+    to_beat, least
+        The `left` of what is to be beaten, None for nothing, and the measurements before which the search does not end.
     """
 
     table: str
@@ -96,18 +100,44 @@ class Watched:
     gpu_seconds: Sequence[float]
     ahead: int = 1
     widest: Sequence[float] = ()
+    to_beat: float | None = None
+    least: int = LEAST
 
     @property
     def since(self) -> Counts:
         """After each measurement, how many there were since the best so far was found."""
         numbers = np.arange(len(self.left))
-        better = np.diff(self.left, prepend=np.inf) < 0
-        return np.asarray(numbers - np.maximum.accumulate(np.where(better, numbers, 0)))
+        better = np.diff(self.left, prepend=np.inf if self.to_beat is None else self.to_beat) < 0
+        return np.asarray(numbers - np.maximum.accumulate(np.where(better, numbers, -1)))
 
     def first(self, holds: NDArray[np.bool_]) -> int:
         """The measurements after which a condition holds for the first time; all, if it never does."""
-        at = np.flatnonzero(holds[LEAST - 1 :])
-        return LEAST + int(at[0]) if len(at) else len(self.left)
+        at = np.flatnonzero(holds[self.least - 1 :])
+        return self.least + int(at[0]) if len(at) else len(self.left)
+
+
+def behind(one: Watched, over: float) -> Watched:
+    """The same search behind one of another space, whose best takes `over` times as long as this one's best recorded.
+
+    What is left is that of the faster of both.
+    """
+    least = min(over, 1.0)
+    left = np.minimum(1 + np.array(one.left), over) / least - 1
+    return replace(one, left=left.tolist(), to_beat=over / least - 1, least=1)
+
+
+def behind_others(searches: Sequence[Watched], tables: Sequence[Table], others: Sequence[Table]) -> list[Watched]:
+    """The searches of problems that tables of another space hold, too, each behind the best that is recorded there."""
+    own, other = (
+        {str(problem): _least_ratio(table, problem) for table in some for problem in table.problems}
+        for some in (tables, others)
+    )
+    return [behind(one, other[one.problem] / own[one.problem]) for one in searches if one.problem in other]
+
+
+def _least_ratio(table: Table, problem: Problem) -> float:
+    """The time of the fastest row of a problem over the library's of that row."""
+    return float(np.asarray(table.data["ratio"].fill_null(np.inf))[table.rows(problem)].min())
 
 
 class Rule(Protocol):
@@ -241,8 +271,10 @@ def rules(searches: Sequence[Watched]) -> dict[str, tuple[Rule, Sequence[float]]
     return found
 
 
-def print_figures(console: Console, searches: Sequence[Watched]) -> dict[str, object]:
-    """Print and return the limits that keep the promises, what they cost, and what the patience does of today."""
+def print_figures(
+    console: Console, searches: Sequence[Watched], patiences: Sequence[int] = (GuidedOptions().patience, 18, 24)
+) -> dict[str, object]:
+    """Print and return the limits that keep the promises, what they cost, and what others of the patience do."""
     shapes = len({one.shape for one in searches})
     heading = f"{len(searches)} searches of {shapes} shapes that the models have not seen"
     grid = Grid(title=heading, title_justify="left")
@@ -287,7 +319,7 @@ def print_figures(console: Console, searches: Sequence[Watched]) -> dict[str, ob
             limit = found[name][f"{promise:g}"] = calibrated(searches, rule, limits, promise)
             if limit is not None:
                 add(name, f"{promise:.0%}", rule, limit)
-    for patience in (GuidedOptions().patience, 18, 24):
+    for patience in patiences:
         add("patience", "", by_patience, patience)
     console.print(grid)
     apart: dict[str, float] = {}
@@ -310,6 +342,7 @@ class Asked:
     """The parameters of the command; its help text says what each means."""
 
     tables: tuple[Path, ...]
+    beside: tuple[Path, ...]
     learned: tuple[Path, ...]
     unseen: str
     seed: int
@@ -321,6 +354,12 @@ class Asked:
 
 @study(TABLES, again=True)
 @click.argument("tables", type=click.Path(path_type=Path), nargs=-1)
+@click.option(
+    "--beside",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Table of another space, whose best is to be beaten: the rule is judged behind its search, too; repeatable.",
+)
 @click.option(
     "--learn",
     "learned",
@@ -350,12 +389,12 @@ class Asked:
 @collected(Asked)
 def main(run: Run, asked: Asked) -> None:
     """Search every problem of the tables, and print the patience."""
+    tables, others = ([Table.read(path) for path in paths] for paths in (asked.tables, asked.beside))
     if run.record is not None:
-        print_figures(Console(), [Watched(**one) for one in run.record.result["searches"]])
+        print_all([Watched(**one) for one in run.record.result["searches"]], tables, others)
         return
-    if not asked.tables:
+    if not tables:
         raise click.UsageError("name tables, or a file with --again")
-    tables = [Table.read(path) for path in asked.tables]
     processes = asked.processes or available_cores()
     learned = [Table.read(path) for path in asked.learned] or tables
     models = HeldOutModels.of(learned, asked.store, BlendOptions())
@@ -374,4 +413,13 @@ def main(run: Run, asked: Asked) -> None:
     ]
     found = sorted(each(watch, jobs, processes, "search"), key=lambda one: (one.table, one.problem, one.ahead))
     result = {"searches": [asdict(one) for one in found]}
-    run.keep({**result, **print_figures(Console(), found)})
+    run.keep({**result, **print_all(found, tables, others)})
+
+
+def print_all(searches: Sequence[Watched], tables: Sequence[Table], others: Sequence[Table]) -> dict[str, object]:
+    """Print and return the figures of searches and, with tables of another space, of the same behind its search."""
+    console = Console()
+    result = print_figures(console, searches)
+    if others:
+        result["behind"] = print_figures(console, behind_others(searches, tables, others), BEHIND)
+    return result

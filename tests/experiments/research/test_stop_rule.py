@@ -13,17 +13,20 @@ from tilescout.experiments.research.studies.stop_rule import (
     LEAST,
     RISKS,
     Watched,
+    behind_others,
     by_chance,
     by_count,
     by_patience,
     calibrated,
     missed,
+    risk,
 )
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.search.tables.table import Table
 from tilescout.spaces.gemm import GemmProblem
 
-RESULTS = Path(__file__).resolve().parents[3] / "experiments" / "results" / "evaluation-2026-11-22"
+ROOT = Path(__file__).resolve().parents[3]
+RESULTS = ROOT / "experiments" / "results" / "evaluation-2026-11-22"
 RECORDED = RESULTS / "stop-rule-patience.json.gz"
 BY_CHANCE = RESULTS / "stop-rule.json.gz"
 PROMISE = RISKS[0]
@@ -78,6 +81,22 @@ def test_the_shipped_patience_is_the_one_of_the_recorded_searches() -> None:
     assert {one.ahead for one in searches} == set(AHEAD)
     assert calibrated(searches, by_patience, range(1, 64), PROMISE) == GuidedOptions().patience
     assert not any("out-of-sample" in one.table for one in searches)
+
+
+def test_behind_another_space_a_search_that_does_not_beat_it_ends_as_soon_as_is_promised() -> None:
+    recorded = RESULTS.with_name("stream-k-2026-11-23")
+    own = [Table.read(recorded / f"gemm_streamk_sm90-h200-{types}.parquet") for types in ("bf16", "e4m3")]
+    others = [Table.read(path) for path in sorted((ROOT / "search/tables/recorded").glob("gemm_sm90-*.parquet"))]
+    searches = [Watched(**one) for one in Record.read(recorded / "stop-rule.json.gz").result["searches"]]
+    behind = behind_others(searches, own, others)
+    shipped = GuidedOptions().behind
+
+    assert len(behind) == 25
+    least = calibrated(behind, by_patience, range(1, 65), 0.1)
+    assert least is not None
+    assert least <= shipped
+    assert risk(behind, by_patience, shipped) <= 0.1
+    assert all(by_patience(one, shipped) == shipped for one in behind if min(one.left) == one.to_beat)
 
 
 @pytest.mark.parametrize(("unseen", "without"), [("family", {1, 2}), ("shape", {2})])
