@@ -35,13 +35,17 @@ class Complement(Closing):
         """Whether an estimate says that its kernels may be faster on a problem."""
         return self._template is not None and self._template.complements(problem, self._own.device)
 
+    def get_ready(self) -> None:
+        """Make the engine beside: its compilers take a second or two to start."""
+        with self._lock:
+            if self._beside is None and self._template is not None:
+                self._beside = self._own.beside(self._template)
+
     def engine(self, problem: Problem, reason: str) -> Engine | None:
         """The engine beside, for a problem; None if there is none. The log says why that is searched, too."""
         if self._template is None:
             return None
-        with self._lock:
-            if self._beside is None and (beside := self._own.beside(self._template)) is not None:
-                self._beside = beside.__enter__()  # its compilers get ready at once
+        self.get_ready()
         then = "that space is searched, too" if self._beside is not None else "tune that space, too"
         _LOG.info("%s: %s: %s", problem, reason.format(self._template.name), then)
         return self._beside

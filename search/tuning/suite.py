@@ -157,6 +157,8 @@ def _tune_all(
             engine = complement.engine(problem, MAY_BE_FASTER)
             turns.come_behind(number)
             return engine
+        turns.come_behind(number)
+        complement.get_ready()  # for the case that the answer loses
         result = answers.of(first)
         if result is None or not loses(result):
             return None
