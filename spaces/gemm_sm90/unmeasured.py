@@ -28,8 +28,10 @@ from tilescout.spaces.oblivious import ObliviousTrees
 from tilescout.spaces.templates import Unmeasured, find_template
 
 FORMAT = 1
-MARGIN = 0.04
-"""A kernel runs in the library's place where it is expected to be so much faster, as a log."""
+MARGIN = 0.03
+"""A kernel runs in the library's place where it is expected to be faster by so much, as a log, and by `UNSURE_US`."""
+UNSURE_US = 0.5
+"""The µs by which a kernel must be expected to be faster besides: what stands around a launch matters by as much."""
 _FILE = CardedArchive("a rule for what nobody measured", 4_000_000)
 _REMEMBERED = 65_536  # problems whose answer is remembered
 _ALIKE = {"fp16": "bf16"}  # types whose products take as long as those of others that were timed
@@ -163,8 +165,10 @@ def _tiles(space: str, configurations: Sequence[Configuration], signature: str, 
     )
 
 
-def features(tiles: Tiles, problem: GemmProblem, device: Device) -> tuple[NDArray[np.float32], Mask]:
-    """The features of kernels on a problem, and which of them are legal for it.
+def features(
+    tiles: Tiles, problem: GemmProblem, device: Device
+) -> tuple[NDArray[np.float32], Mask, NDArray[np.float64]]:
+    """The features of kernels on a problem, which of them are legal for it, and about how long each takes.
 
     Where a rule of their spaces speaks of sizes it is asked here anew: asking all rules takes ten times as long as all
     the rest. Tests hold that none is called legal that its space does not allow.
@@ -175,6 +179,8 @@ def features(tiles: Tiles, problem: GemmProblem, device: Device) -> tuple[NDArra
         Of shape [features, kernels].
     legal
         Of shape [kernels].
+    times_us
+        An estimate, of shape [kernels].
     """
     t, m, n, k = tiles, problem.m, problem.n, problem.k
     tiles_m, tiles_n = np.ceil(m / t.rows), np.ceil(n / t.columns)
@@ -206,7 +212,31 @@ def features(tiles: Tiles, problem: GemmProblem, device: Device) -> tuple[NDArra
     changing = len(_OF_SIZES) + len(_OF_BOTH)
     np.log2(values[:changing], out=values[:changing])
     values[changing:] = t.fixed
-    return values.astype(np.float32), legal
+    return values.astype(np.float32), legal, cycles * (1e6 / LOADED_CLOCK)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The kernel that is expected to be the fastest on a problem.
+
+    Attributes
+    ----------
+    number
+        Its number in the list.
+    log
+        Log of its time over the library's.
+    margin
+        Log of the lead over the library with which it runs.
+    """
+
+    number: int
+    log: float
+    margin: float
+
+    @property
+    def runs(self) -> bool:
+        """Whether it should run, and not the library."""
+        return self.log < -self.margin
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,18 +254,16 @@ class Rule:
     kernels: tuple[Kernel, ...]
     trees: ObliviousTrees
 
-    def best(self, tiles: Tiles, problem: GemmProblem, device: Device) -> tuple[int, float] | None:
-        """The number of the kernel that is expected to be the fastest, and the log of its time over the library's.
-
-        None if none is legal.
-        """
-        values, legal = features(tiles, problem, device)
+    def best(self, tiles: Tiles, problem: GemmProblem, device: Device) -> Expected | None:
+        """The kernel that is expected to be the fastest of those that are legal; None if none is."""
+        values, legal, times_us = features(tiles, problem, device)
         numbers = np.flatnonzero(legal)
         if not len(numbers):
             return None
-        expected = self.trees.predict(values[:, numbers].T)
-        at = int(expected.argmin())
-        return int(numbers[at]), float(expected[at])
+        logs = self.trees.predict(values[:, numbers].T)
+        at = int(logs.argmin())
+        number = int(numbers[at])
+        return Expected(number, float(logs[at]), MARGIN + UNSURE_US / float(times_us[number]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,10 +285,10 @@ def unmeasured(problem: GemmProblem, device: Device) -> Unmeasured | None:
     if rule is None or problem.batch > 1:
         return None
     found = rule.best(_shipped_tiles(signature, device), problem, device)
-    if found is None or found[1] > -MARGIN:
+    if found is None or not found.runs:
         return None
-    space, configuration = rule.kernels[found[0]]
-    return Unmeasured(space, configuration, -found[1])
+    space, configuration = rule.kernels[found.number]
+    return Unmeasured(space, configuration, -found.log)
 
 
 @cache

@@ -37,7 +37,17 @@ from tilescout.experiments.research.studies.default_live import KEPT_OUT, SLOW
 from tilescout.experiments.research.studies.default_live import told as told_of
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.gemm_sm90.unmeasured import MARGIN, Kernel, Rule, Rules, Tiles, features, tiles_of, write_rules
+from tilescout.spaces.gemm_sm90.unmeasured import (
+    MARGIN,
+    UNSURE_US,
+    Kernel,
+    Rule,
+    Rules,
+    Tiles,
+    features,
+    tiles_of,
+    write_rules,
+)
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.oblivious import ObliviousTrees
 from tilescout.spaces.suite import find_suite
@@ -175,9 +185,10 @@ def fit(kernels: Sequence[Kernel], tiles: Tiles, seen: Sequence[Seen], options: 
 
 @dataclass(frozen=True)
 class Judged:
-    """The answer of a rule on a problem: logs of its time over the library's, expected and seen, and the least seen."""
+    """The kernel that a rule names on a problem: logs of its time over the library's, and of the least one seen."""
 
     problem: str
+    runs: bool
     expected: float
     seen: float
     chain: float
@@ -205,27 +216,33 @@ def left_out(
             shown = np.flatnonzero(np.isin(one.numbers, listed))
             best = rule.best(tiles.take(one.numbers[shown]), one.problem, DEVICE)
             if best is not None:
-                chosen = shown[best[0]]
-                told = (best[1], float(one.logs[chosen]), float(seen[at].logs[chosen]), float(one.logs.min()))
+                chosen = shown[best.number]
+                told = (
+                    best.runs,
+                    best.log,
+                    float(one.logs[chosen]),
+                    float(seen[at].logs[chosen]),
+                    float(one.logs.min()),
+                )
                 found[at] = Judged(str(one.problem), *told)
     return [each for each in found if each is not None]
 
 
-def figures(judged: Sequence[Judged], margin: float) -> dict[str, float]:
+def figures(judged: Sequence[Judged]) -> dict[str, float]:
     """Speeds over the library's of the answers: always, and where the library runs unless a gain is expected."""
-    expected, seen, chain, least = (
-        np.array([getattr(one, name) for one in judged]) for name in ("expected", "seen", "chain", "least")
+    runs, seen, chain, least = (
+        np.array([getattr(one, name) for one in judged]) for name in ("runs", "seen", "chain", "least")
     )
-    kept = np.where(expected < -margin, seen, 0.0)
+    kept = np.where(runs, seen, 0.0)
     return {
         "problems": len(judged),
         "always": float(np.exp(-seen.mean())),
         "best": float(np.exp(-np.minimum(least, 0.0).mean())),
-        "runs": int((expected < -margin).sum()),
+        "runs": int(runs.sum()),
         "chosen": float(np.exp(-kept.mean())),
         "least": float(np.exp(-kept.max())),
         "slow": int((np.exp(-kept) < SLOW).sum()),
-        "chosen_in_chains": float(np.exp(-np.where(expected < -margin, chain, 0.0).mean())),
+        "chosen_in_chains": float(np.exp(-np.where(runs, chain, 0.0).mean())),
     }
 
 
@@ -276,7 +293,7 @@ def main(run: Run, sweeps: tuple[Path, ...], live: tuple[Path, ...], write: Path
             (f"{signature} published", [one for one in judged if one.problem in published]),
         ):
             if group:
-                told[name] = figures(group, MARGIN)
+                told[name] = figures(group)
         kept[signature] = {"off_us": off, "judged": [vars(one) for one in judged]}
         if write is not None:
             rules[signature] = fit(kernels, tiles, [in_sandwiches(one, off) for one in seen], FitOptions(), seed)
@@ -284,4 +301,6 @@ def main(run: Run, sweeps: tuple[Path, ...], live: tuple[Path, ...], write: Path
     if write is not None:
         source = {path.name: sha256(path.read_bytes()).hexdigest() for path in (*sweeps, *live)}
         write_rules(write, Rules(rules, source))
-    run.keep({"figures": told, "defaults": told_of(told_live), "margin": MARGIN, "signatures": kept})
+    run.keep(
+        {"figures": told, "defaults": told_of(told_live), "margin": MARGIN, "unsure_us": UNSURE_US, "signatures": kept}
+    )

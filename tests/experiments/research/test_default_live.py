@@ -71,7 +71,7 @@ def test_the_rule_learns_which_kernel_is_faster_than_the_library(tmp_path: Path)
     options = FitOptions(kernels=4, boosting=BoostingOptions(trees=40, levels=3, rate=0.3))
     judged = left_out(kernels, tiles_of(kernels, "bf16", DEVICE), seen, (0.0, 0.0), options, 0)
     assert len(judged) == len(problems)
-    told = rule_figures(judged, 0.04)
+    told = rule_figures(judged)
     assert told["chosen"] == pytest.approx(1.25)
     assert (told["runs"], told["slow"]) == (len(problems), 0)
 
