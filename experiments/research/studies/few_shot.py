@@ -9,6 +9,8 @@ Each table is of one kernel family, and of each problem it has all of a stated s
 problem that the relative's model has seen: then nothing would be left out.
 
 With --model it is the model of another kernel that is named: so even the kernel that most tables hold is left out.
+With --learn `guided` has a model that learned from tables of several other kernels, without the problems of the table
+that is searched.
 The first trial of every search is the table's default, as it is in `tilescout tune`; --no-default leaves it out, where
 it was chosen on the table. Samplers learn from it. Strategies
 of other projects are played as they are, behind it. The option ``whole`` is on: no search stops by itself, but for each
@@ -26,6 +28,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Self
 from zlib import crc32
 
@@ -37,7 +40,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from tilescout.costmodel.persistence import load_model, shipped_model
+from tilescout.costmodel.blend import BlendModel
+from tilescout.costmodel.persistence import ModelCard, TrainingTable, load_model, save_model, shipped_model
 from tilescout.costmodel.relatives import relative_model
 from tilescout.experiments.commands.options import collected, processes_option
 from tilescout.experiments.compare.contenders import parse_contender
@@ -52,6 +56,7 @@ from tilescout.search.samplers import find_sampler, make_sampler, parse_sampler
 from tilescout.search.studies.ledger import distributions
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
+from tilescout.search.tables.training import problem_sample
 from tilescout.search.tuning import loop
 from tilescout.spaces.errors import ModelError
 
@@ -181,6 +186,35 @@ def check_left_out(table: Table, model: Path | None = None) -> str:
     return relative.name
 
 
+def learned(table: Table, others: Sequence[Table], path: Path) -> Path:
+    """Train a model of other kernels' tables for the searches of a table, and write it to a file.
+
+    Raises
+    ------
+    ModelError
+        If one of them is of the kernel that is searched, or of another device, or nothing is left to learn from.
+    """
+    known = set(map(str, table.problems))
+    samples = []
+    for other in others:
+        if other.card.space == table.card.space or other.card.device != table.card.device:
+            held = f"{other.card.space} on {other.card.device}"
+            raise ModelError(f"{other.path} is of {held}: name tables of other kernels on {table.card.device}")
+        template = template_of(other)
+        samples += [problem_sample(other, template, one) for one in other.problems if str(one) not in known]
+    if not samples:
+        raise ModelError(f"all problems of the other tables are in {table.path}: nothing is left to learn from")
+    card = ModelCard(
+        space="+".join(dict.fromkeys(other.card.space for other in others)),
+        device=table.card.device,
+        problems=tuple(dict.fromkeys(sample.problem for sample in samples)),
+        tables=tuple(TrainingTable(one.path.name, one.card.sha256, str(one.card.objective)) for one in others),
+        rows=sum(map(len, samples)),
+    )
+    save_model(path, BlendModel().fit(samples), card)
+    return path
+
+
 Middle = tuple[float, float, float]
 """A median, and the ends of its 95 % interval."""
 
@@ -293,7 +327,14 @@ class Asked:
     trials: int
     processes: int | None
     model: Path | None
+    learn: tuple[Path, ...]
     default: bool
+
+    def model_for(self, table: Table, folder: Path) -> Path | None:
+        """The model that is named, or one that learns from the tables that are; None if neither is."""
+        if not self.learn:
+            return self.model
+        return learned(table, [Table.read(path) for path in self.learn], folder / f"others-of-{table.path.stem}.npz")
 
 
 @study(TABLES, again=True)
@@ -306,6 +347,12 @@ class Asked:
 @processes_option
 @click.option(
     "--model", type=click.Path(path_type=Path), help="A model of another kernel, in place of the shipped one."
+)
+@click.option(
+    "--learn",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A table of another kernel to learn from; repeatable.",
 )
 @click.option("--default/--no-default", default=True, show_default=True, help="Whether the first trial is the default.")
 @collected(Asked)
@@ -320,15 +367,17 @@ def main(run: Run, asked: Asked) -> None:
     if not asked.tables:
         raise click.UsageError("name the tables of some families, or a file with --again")
     read = {path.absolute(): Table.read(path) for path in asked.tables}
-    models = held["models"] | {table.card.space: check_left_out(table, asked.model) for table in read.values()}
-    jobs = [
-        (path, str(problem), strategy, seed, asked.trials, asked.model, asked.default)
-        for path, table in read.items()
-        for problem in table.problems
-        for strategy in asked.strategies
-        for seed in range(asked.seeds)
-    ]
-    found = list(each(search, jobs, asked.processes or available_cores(), "search"))
+    with TemporaryDirectory(prefix="tilescout-") as folder:
+        given = {path: asked.model_for(table, Path(folder)) for path, table in read.items()}
+        models = held["models"] | {table.card.space: check_left_out(table, given[path]) for path, table in read.items()}
+        jobs = [
+            (path, str(problem), strategy, seed, asked.trials, given[path], asked.default)
+            for path, table in read.items()
+            for problem in table.problems
+            for strategy in asked.strategies
+            for seed in range(asked.seeds)
+        ]
+        found = list(each(search, jobs, asked.processes or available_cores(), "search"))
     played = {(one.table, one.strategy) for one in found}
     found += [one for one in earlier if (one.table, one.strategy) not in played]
     order = list(dict.fromkeys([*(one.strategy for one in earlier), *asked.strategies]))

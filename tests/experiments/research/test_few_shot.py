@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilescout.costmodel.persistence import shipped_model
+from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.studies.few_shot import (
     Figures,
     Search,
     check_left_out,
+    learned,
     median_over_problems,
     search,
 )
@@ -60,6 +61,23 @@ def test_a_kernel_that_has_a_model_is_not_left_out(table: Table) -> None:
     with pytest.raises(ModelError, match="is a model of gemm_sm90 itself"):
         check_left_out(largest_table(find_template("gemm_sm90")), shipped)
     assert check_left_out(Table.read(RESULTS / "quack_sm90-h200.parquet"), shipped) == "gemm_sm90-h200.npz"
+
+
+def test_a_model_of_other_kernels_has_seen_neither_the_kernel_nor_its_problems(tmp_path: Path) -> None:
+    later = RESULTS.with_name("few-shot-2026-11-23")
+    operators, streamk = (
+        Table.read(later / f"{name}-h200.parquet") for name in ("cutlass_operators", "gemm_streamk_sm90")
+    )
+    path = learned(streamk, [operators], tmp_path / "others.npz")
+    card = load_model(path)[1]
+    assert set(card.problems) == set(map(str, operators.problems)) - set(map(str, streamk.problems))
+    assert [one.sha256 for one in card.tables] == [operators.card.sha256]
+    assert check_left_out(streamk, path) == "others.npz"
+    assert search(streamk.path, "36x448x14720:bf16", "guided", 0, 5, path).regret[-1] < 0.2
+    with pytest.raises(ModelError, match="name tables of other kernels on h200"):
+        learned(streamk, [operators, streamk], path)
+    with pytest.raises(ModelError, match="nothing is left to learn from"):
+        learned(Table.read(RESULTS / "quack_sm90-h200.parquet"), [operators], path)
 
 
 def test_a_named_model_guides_and_the_default_may_be_left_out(table: Table) -> None:
