@@ -120,6 +120,13 @@ class KernelTemplate(ABC, Generic[P]):
         """Indices of configurations to try right after the default; none, unless a subclass knows of some."""
         return ()
 
+    def like(self, space: SearchSpace[P], other: "Tiling") -> Sequence[int]:
+        """Indices of a few configurations that divide the work as the one kernel of another space does.
+
+        They are tried early where that kernel is the library's best; none, unless a subclass knows of some.
+        """
+        return ()
+
     def complements(self, problem: P, device: Device) -> bool:
         """Whether a kernel of this space may be faster than any of the space whose complement it is: a rough guess."""
         return False

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import optuna
 
 from tilescout.costmodel.persistence import model_digest
@@ -19,6 +20,7 @@ from tilescout.search.measure.protocol import UNNAMED
 from tilescout.search.measure.race import RaceOptions, race_fastest
 from tilescout.search.samplers import AnySampler, make_sampler
 from tilescout.search.samplers.base import SpaceSampler, distributions
+from tilescout.search.studies.ledger import seen
 from tilescout.search.studies.optuna_hooks import all_trials
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
@@ -28,6 +30,8 @@ from tilescout.search.tuning.loop import Budget, Loop, run
 from tilescout.search.tuning.trackers import LateTracker, NoTracker, Tracker
 from tilescout.search.tuning.wall import WallClock
 from tilescout.spaces.errors import DeviceError, SpaceError, StoreError, one_line
+from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.templates import find_template
 from tilescout.spaces.texts import file_name
 
 QUIET_SECONDS = 20.0
@@ -205,6 +209,8 @@ def run_study(
             candidates.result() if candidates is not None else _library_best(evaluator, options.library_kernels)
         )
         clock.end("candidates")
+        if library_best is not None and evaluator.measures_anew:
+            _try_like(study, evaluator, library_best)
         try:
             stopped = search(study, evaluator, options.budget, info.library_us, show, in_full, tuner)
         except KeyboardInterrupt as interrupt:
@@ -321,6 +327,22 @@ def _library_best(evaluator: Evaluator, count: int) -> tuple[LibraryBest | None,
         return None, one_line(error)
 
 
+def _try_like(study: optuna.Study, evaluator: Evaluator, best: LibraryBest) -> None:
+    """Have a study try early what divides the work as the library's best kernel does."""
+    space, library = evaluator.space, find_template(best.space)
+    columns = {name: np.array([value]) for name, value in best.configuration.items()}
+    if (tiling := library.tiling(columns, space.problem)) is None:
+        return
+    wanted = np.array(evaluator.template.like(space, tiling), dtype=np.int64)
+    for index in np.setdiff1d(wanted, seen(study, space)).tolist():
+        _enqueue(study, space, index)
+        evaluator.expect(index)
+
+
+def _enqueue(study: optuna.Study, space: SearchSpace, index: int) -> None:
+    study.enqueue_trial(dict(zip(distributions(space), map(int, space.codes[index]), strict=True)))
+
+
 def _place(evaluator: Evaluator) -> str:
     place, objective = f"{evaluator.device.name}-{evaluator.provenance.kind}", evaluator.provenance.objective
     return place if objective is UNNAMED else f"{place}-{objective}"
@@ -335,7 +357,7 @@ def _about(study: optuna.Study, sampler: SpaceSampler, evaluator: Evaluator, opt
         # These first: a search that is killed in between does this again, and none is queued twice.
         queued = len(all_trials(study))
         for index in _given(evaluator, options)[queued:]:
-            study.enqueue_trial(dict(zip(distributions(space), map(int, space.codes[index]), strict=True)))
+            _enqueue(study, space, index)
         stored = {"space_hash": template.source_hash, "library_us": evaluator.library_us(), "objective": objective}
         study.set_user_attr(_ABOUT, stored)
     elif stored["space_hash"] != template.source_hash:

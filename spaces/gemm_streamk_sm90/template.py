@@ -1,7 +1,7 @@
 """The search space of the stream-K Hopper GEMM: its knobs, its rules with their reasons, and its default."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
@@ -35,6 +35,7 @@ from tilescout.spaces.gemm_streamk_sm90.layout import (
 )
 from tilescout.spaces.hardware import clusters_at_once
 from tilescout.spaces.knobs import Configuration, Knob, Value
+from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import Built, KernelTemplate
 from tilescout.spaces.tiling import Tiling, ceil_div, computed_extents
 
@@ -290,6 +291,18 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
 
     def scratch_bytes(self, configuration: Mapping[str, Value], problem: GemmProblem) -> int:
         return int(_bytes(_columns(configuration), problem)[0])
+
+    def like(self, space: SearchSpace[GemmProblem], other: Tiling) -> Sequence[int]:
+        """Return what is estimated to be the fastest with its tile, whole: without a cluster, and with its cluster."""
+        mine = self.tiling(space.columns, space.problem)
+        whole = (space.columns["split"] == 1) & (space.columns["stream_k"] == 0)
+        same = np.flatnonzero(whole & (mine.rows == other.rows) & (mine.columns == other.columns))
+        columns = {name: column[same] for name, column in space.columns.items()}
+        fastest = same[np.lexsort((-columns["stages"], estimated_cycles(columns, space.problem, space.device)))]
+        blocks = np.stack([mine.cluster_m, mine.cluster_n], axis=1)[fastest]
+        clusters = ((1, 1), (int(other.cluster_m[0]), int(other.cluster_n[0])))
+        chosen = [fastest[(blocks == cluster).all(axis=1)][:1].tolist() for cluster in clusters]
+        return list(dict.fromkeys(index for found in chosen for index in found))
 
     def tiling(self, columns: Columns, problem: GemmProblem) -> Tiling:
         return replace(

@@ -95,6 +95,28 @@ def test_where_sharing_is_not_estimated_to_gain_the_default_is_that_of_the_kerne
     assert {**TEMPLATE.default(parsed, H200), "split_k": 1} == {**whole, "split": 1, "stream_k": 0}
 
 
+@pytest.mark.parametrize(
+    ("problem", "tile", "cluster", "sizes"),
+    [
+        ("433x3328x9600", 401, 3, [(1, 128, 88, 1, 1), (1, 128, 88, 2, 1)]),  # rows of the library's are along n
+        ("768x3072x12288:e4m3-bf16", 184, 5, [(0, 128, 144, 1, 1), (0, 128, 144, 2, 1)]),
+        ("768x3072x12288:e4m3-bf16", 1, 2, []),  # 8x8
+    ],
+)
+def test_the_tile_of_a_kernel_of_the_library_is_found(
+    problem: str, tile: int, cluster: int, sizes: list[tuple[int, ...]]
+) -> None:
+    library, space = find_template("cublaslt"), TEMPLATE.space(TEMPLATE.parse(problem), H200)
+    columns = {knob.name: np.array([0]) for knob in library.knobs}
+    columns |= {"tile": np.array([tile]), "cluster": np.array([cluster])}
+    tiling = library.tiling(columns, space.problem)
+    assert tiling is not None
+    found = [space[index] for index in TEMPLATE.like(space, tiling)]
+    names = ("swap_ab", "tile_m", "tile_n", "cluster_m", "cluster_n")
+    assert [tuple(each[name] for name in names) for each in found] == sizes
+    assert all(each["split"] == 1 and not each["stream_k"] for each in found)
+
+
 def configuration(**changes: Value) -> dict[str, Value]:
     base: dict[str, Value] = {
         "schedule": "cooperative", "warp_groups": 2, "swap_ab": 0, "tile_m": 128, "tile_n": 128, "tile_k": 64,
