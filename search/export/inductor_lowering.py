@@ -167,15 +167,16 @@ def _lowering_grouped(operator: Any) -> Any:
         operands = [_realized(ir, a, (k, 1)), _realized(ir, b, (n * k, k, 1)), _realized(ir, ends, (1,))]
         scales = [] if scale is None else [_realized(ir, scale, (1,))]
         # What torch makes of numbers of tokens that nobody tuned would be copied to where our kernels write.
-        if tokens.is_number and not V.graph.cpp_wrapper and not getattr(V.graph, "fx_wrapper", False):
+        known = isinstance(tokens, int) or tokens.is_number
+        if known and not V.graph.cpp_wrapper and not getattr(V.graph, "fx_wrapper", False):
             try:
-                return launch([*operands, *scales], decision, int(tokens))
+                return launch([*operands, *scales], decision, tokens)
             except (AttributeError, TypeError) as error:
                 _warn(error)
         boxes = [ir.TensorBox(each) for each in operands]
         return through_dispatcher(*boxes, decision, *(ir.TensorBox(each) for each in scales))
 
-    def launch(operands: list[Any], decision: str, tokens: int) -> Any:
+    def launch(operands: list[Any], decision: str, tokens: Any) -> Any:
         family, device = find_grouped(decision), operands[0].get_device()
         node = Launch(layout=ir.FixedLayout(device, family.out, [tokens, family.width]), inputs=operands)
         node.python_kernel_name = f"tilescout_{node.get_name()}"
