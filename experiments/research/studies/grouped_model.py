@@ -5,8 +5,8 @@
 
 A block is the router, the experts' two grouped products (``experts_implementation="grouped_mm"``) and all between and
 behind them, with random weights, on random activations: so the routing is nearly even. The contenders are compiled for
-each number of tokens, run in turns, called and in a CUDA graph, and their results are compared. ``--beside`` names a
-second bundle that runs in the same turns.
+each number of tokens, run in turns, called and in a CUDA graph, and their results are compared. ``--beside`` names
+another bundle that runs in the same turns.
 """
 
 import gc
@@ -41,6 +41,7 @@ Mixtral-8x7B, as their configurations are published."""
 
 _CALLS = 10  # in a round
 _WARM = 3
+_BESIDE = "beside"  # how names of other bundles begin
 
 
 def make_block(
@@ -94,7 +95,7 @@ def error_of(result: "torch.Tensor", exact: "torch.Tensor") -> float:
 
 
 def measure(
-    block: "torch.nn.Module", x: "torch.Tensor", exact: "Exact", bundle: Path, beside: Path | None = None
+    block: "torch.nn.Module", x: "torch.Tensor", exact: "Exact", bundle: Path, beside: Sequence[Path] = ()
 ) -> dict[str, Any]:
     """The times of a block as it is compiled without and with bundles, and how far results are from fp32's."""
     import torch
@@ -105,9 +106,9 @@ def measure(
         ours = torch.compile(block, dynamic=False)
     with torch.no_grad():
         steps: dict[str, Callable[[], torch.Tensor]] = {"default": partial(plain, x), "ours": partial(ours, x)}
-        if beside is not None:
-            with use(beside):
-                steps["beside"] = partial(torch.compile(block, dynamic=False), x)
+        for other in beside:
+            with use(other):
+                steps[f"{_BESIDE} {other.name}"] = partial(torch.compile(block, dynamic=False), x)
         results = {name: [step() for _ in range(_WARM)][-1].clone() for name, step in steps.items()}
         right = exact(x)
         apart = (results["ours"].float() - results["default"].float()).norm() / results["default"].float().norm()
@@ -152,7 +153,7 @@ def show(result: Mapping[str, Any]) -> None:
                     ratio = f"{times['ours']['ratio']:.4f} [{low:.4f}, {high:.4f}]"
                     row = [f"{times[who]['us']:.1f}" for who in ("default", "ours")]
                     replaced = str(sum(one["replaced"].values()))
-                    beside = f"{times['beside']['ratio']:.4f}" if "beside" in times else ""
+                    beside = " ".join(f"{one['ratio']:.4f}" for who, one in times.items() if who.startswith(_BESIDE))
                     grid.add_row(name, tokens, way, *row, ratio, beside, replaced, f"{one['difference']:.2g}")
             if "no graph" in one:
                 grid.add_row(name, tokens, "graph", one["no graph"], *[""] * 5)
@@ -161,7 +162,12 @@ def show(result: Mapping[str, Any]) -> None:
 
 @study(GPU_OR_RECORD, again=True)
 @click.option("--bundle", type=click.Path(path_type=Path), help="A bundle with the blocks' grouped products.")
-@click.option("--beside", type=click.Path(path_type=Path), help="A second bundle, to run in the same turns.")
+@click.option(
+    "--beside",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Another bundle, to run in the same turns; repeatable.",
+)
 @click.option(
     "--client", "clients", type=click.Choice(list(CLIENTS)), multiple=True, default=tuple(CLIENTS), help="Repeatable."
 )
@@ -170,7 +176,12 @@ def show(result: Mapping[str, Any]) -> None:
     "--seconds", type=Finite(min=0), default=300.0, show_default=True, help="Begin no further block after these."
 )
 def main(
-    run: Run, bundle: Path | None, beside: Path | None, clients: Sequence[str], tokens: Sequence[int], seconds: float
+    run: Run,
+    bundle: Path | None,
+    beside: tuple[Path, ...],
+    clients: Sequence[str],
+    tokens: Sequence[int],
+    seconds: float,
 ) -> None:
     """Measure the blocks, or print what was measured."""
     if run.record is not None:
