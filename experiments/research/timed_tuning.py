@@ -96,6 +96,8 @@ def watch(engine: "Engine", times: Times, now: Callable[[], float]) -> None:
     def beside(template: "KernelTemplate") -> "Engine | None":
         made = make(template)
         if made is not None:
+            for name, _ in asked:  # of the engine that it is a copy of
+                vars(made).pop(name)
             watch(made, times, now)
         return made
 

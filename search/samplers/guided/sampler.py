@@ -196,11 +196,12 @@ class GuidedSampler(SpaceSampler):
         history, has_prior = known.history, known.prior is not None
         to_beat = self._to_beat() if self._to_beat is not None else None
         least = least_trials(has_prior, self.about.calibrated, to_beat, self.tuning)
-        if not len(free) or not may_stop(history, least):
+        if not len(free) or not may_stop(history, to_beat, least):
             return None
         if has_prior:
             return out_of_patience(history, to_beat, self.tuning)
-        assert history.best is not None
+        if history.best is None:
+            return None
         _, mean, std = self._foreseen(known, free, np.random.default_rng(len(history.settled)))
         return unlikely_gain(mean, std, history.best, self.tuning)
 

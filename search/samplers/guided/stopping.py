@@ -1,9 +1,9 @@
 """The stopping rule: when a search is not worth going on.
 
 With a prior: after `GuidedOptions.patience` trials in a row without a faster one; behind a search of another space,
-after `GuidedOptions.behind` without one that is faster than what both have. The posterior has a chance of a gain,
-too, but it tells less: it counts the errors of a cost model as independent, and a model is wrong about groups of
-configurations together. On recorded problems that the models had not seen, a rule by that chance took 29.5 trials in
+after the first `GuidedOptions.behind` if none of them is faster than what that one found. The posterior has a chance of
+a gain, too, but it tells less: it counts the errors of a cost model as independent, and a model is wrong about groups
+of configurations together. On recorded problems that the models had not seen, a rule by that chance took 29.5 trials in
 the median and 64 at the 90th percentile, this one 24 and 34, with as many answers that are more than 1 % off
 (`experiments/results/stop-rule.md`).
 
@@ -28,9 +28,10 @@ def least_trials(has_prior: bool, calibrated: bool, to_beat: float | None, optio
     return options.least if to_beat is None else min(options.least, options.behind)
 
 
-def may_stop(history: History, least: int) -> bool:
+def may_stop(history: History, to_beat: float | None, least: int) -> bool:
     """Whether enough is known for a rule to be asked, trials in flight included."""
-    return len(history.settled) + len(history.running) >= least and history.best is not None and history.are_times
+    known = history.best is not None or to_beat is not None
+    return len(history.settled) + len(history.failed) + len(history.running) >= least and known and history.are_times
 
 
 def out_of_patience(history: History, to_beat: float | None, options: GuidedOptions) -> str | None:
@@ -46,8 +47,8 @@ def out_of_patience(history: History, to_beat: float | None, options: GuidedOpti
     options
         The options of the search.
     """
-    patience = options.patience if to_beat is None else options.behind
     behind = to_beat is not None and (history.best is None or history.best >= np.log(to_beat))
+    patience = options.behind if behind else options.patience
     since = len(history.settled) + len(history.failed) if behind else history.since
     if since + len(history.running) < patience:
         return None

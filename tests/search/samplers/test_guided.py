@@ -211,7 +211,7 @@ def test_it_stops_after_so_many_trials_without_a_faster_one_and_says_why(outcome
 
 def test_where_another_space_is_faster_trials_that_do_not_beat_it_count_as_no_faster_ones() -> None:
     known: list[float | None] = [None]
-    options = {"patience": 40, "behind": 4}
+    options = {"patience": 5, "behind": 4, "least": 1}
     model = Expectation(truth_of(SPACE))
     sampler = make_sampler("guided", SPACE, 0, options, model=model, to_beat=lambda: known[-1])
     study = optuna.create_study(sampler=sampler)
@@ -228,11 +228,14 @@ def test_where_another_space_is_faster_trials_that_do_not_beat_it_count_as_no_fa
     assert len(list(sampler.first([0], 16))) == 3  # with the one that is given, as many as may be tried in vain
 
 
-def test_it_does_not_stop_before_anything_was_timed() -> None:
-    study = study_of(SPACE, Expectation(truth_of(SPACE)), patience=2, least=1)
+@pytest.mark.parametrize("to_beat", [None, 1.0])
+def test_it_does_not_stop_before_anything_was_timed_but_behind_another_space(to_beat: float | None) -> None:
+    model, options = Expectation(truth_of(SPACE)), {"patience": 2, "behind": 4, "least": 1}
+    sampler = make_sampler("guided", SPACE, 0, options, model=model, to_beat=lambda: to_beat)
+    study = optuna.create_study(sampler=sampler)
     for _ in range(4):
         study.tell(ask(study, SPACE)[0], state=TrialState.FAIL)
-    assert sampler_of(study).done(study) is None
+    assert (sampler_of(study).done(study) is None) == (to_beat is None)
 
 
 def test_without_a_model_it_stops_when_a_gain_is_unlikely_and_says_why() -> None:
