@@ -12,7 +12,7 @@ With --model it is the model of another kernel that is named: so even the kernel
 With --learn `guided` has a model that learned from tables of several other kernels, without the problems of the table
 that is searched.
 The first trial of every search is the table's default, as it is in `tilescout tune`; --no-default leaves it out, where
-it was chosen on the table. Samplers learn from it. Strategies
+it was chosen on the table. One that is no longer legal is left out too. Samplers learn from it. Strategies
 of other projects are played as they are, behind it. The option ``whole`` is on: no search stops by itself, but for each
 it is noted where it would have.
 
@@ -110,7 +110,7 @@ def search(
     engine = ReplayEngine(table, template_of(table))
     recording = engine.recording(problem)
     entropy = int(np.random.SeedSequence([seed, crc32(f"{table.card.sha256} {name}".encode())]).generate_state(1)[0])
-    first = [recording.space.index(recording.default)] if default else []
+    first = [recording.space.index(recording.default)] if default and recording.default in recording.space else []
     stopped = None
     if isinstance(parse_contender(strategy), SamplerContender):
         tried, stopped = _sampled(engine, name, strategy, entropy, trials, first, model)

@@ -74,6 +74,8 @@ def test_a_model_of_other_kernels_has_seen_neither_the_kernel_nor_its_problems(t
     assert [one.sha256 for one in card.tables] == [operators.card.sha256]
     assert check_left_out(streamk, path) == "others.npz"
     assert search(streamk.path, "36x448x14720:bf16", "guided", 0, 5, path).regret[-1] < 0.2
+    changed = search(streamk.path, "144x11840x6464:bf16", "random", 0, 5)  # its default is not legal any more
+    assert changed.regret[0] >= changed.regret[-1]
     with pytest.raises(ModelError, match="name tables of other kernels on h200"):
         learned(streamk, [operators, streamk], path)
     with pytest.raises(ModelError, match="nothing is left to learn from"):
