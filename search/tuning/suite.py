@@ -136,7 +136,11 @@ def _tune_all(
     assert isinstance(options.sampler, str | type)
     strategy, count = find_sampler(options.sampler), len(problems)
     behind = {count + number: number for number in range(count)} if complement is not None else {}
-    numbers = sorted(range(count + len(behind)), key=lambda number: number % count)  # as results are returned
+    twice = [complement is not None and complement.is_expected(problem) for problem in problems]
+    order = sorted(
+        range(count), key=lambda at: not twice[at]
+    )  # what has two searches, one behind the other, goes first
+    numbers = sorted(range(count + len(behind)), key=lambda number: (order[number % count], number))  # of the results
     turns = Turns(len(numbers), own.gpus, options.budget, slice, SEATS if own.measures_anew else 1, behind)
     answers = _Answers(numbers, set(range(count)))
     lock, making = threading.Lock(), threading.Lock()
@@ -151,8 +155,8 @@ def _tune_all(
         """The engine of a search, once it is known whether there is to be one; None if not."""
         if complement is None or number not in behind:
             return own
-        problem, first = problems[number % count], behind[number]
-        if complement.is_expected(problem):
+        problem, first = problems[order[number % count]], behind[number]
+        if twice[order[number % count]]:
             turns.join(number)
             engine = complement.engine(problem, MAY_BE_FASTER)
             turns.come_behind(number)
@@ -166,7 +170,7 @@ def _tune_all(
         return complement.engine(problem, HAS_LOST)
 
     def search(number: int) -> StudyResult | None:
-        problem = problems[number % count]
+        problem = problems[order[number % count]]
 
         def show(trial: TrialRecord) -> None:
             with lock:
@@ -224,7 +228,8 @@ def _tune_all(
             answers.leave(number)
 
     with ThreadPoolExecutor(len(numbers), "search") as threads:
-        futures = [threads.submit(search, number) for number in numbers]
+        begun = [threads.submit(search, number) for number in range(len(numbers))]
+        futures = [begun[number] for number in numbers]
         try:
             if (found := answers.wait()) is not None:
                 on_results(found)
