@@ -121,7 +121,7 @@ class KernelTemplate(ABC, Generic[P]):
         return ()
 
     def like(self, space: SearchSpace[P], other: "Tiling") -> Sequence[int]:
-        """Indices of a few configurations that divide the work as the one kernel of another space does.
+        """Indices of a few configurations that divide the work as a kernel of another space does: `other` has one row.
 
         They are tried early where that kernel is the library's best; none, unless a subclass knows of some.
         """

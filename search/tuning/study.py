@@ -210,7 +210,8 @@ def run_study(
         )
         clock.end("candidates")
         if library_best is not None and evaluator.measures_anew:
-            _try_like(study, evaluator, library_best)
+            with tuner.exclusive():
+                _try_like(study, evaluator, library_best)
         try:
             stopped = search(study, evaluator, options.budget, info.library_us, show, in_full, tuner)
         except KeyboardInterrupt as interrupt:
