@@ -10,6 +10,7 @@ from tilescout.costmodel.evaluation import quality
 from tilescout.costmodel.persistence import load_model
 from tilescout.costmodel.relatives import relative_model
 from tilescout.experiments.commands.grouped_tables import grouped_of_tables, grouped_times, joined
+from tilescout.experiments.research.studies.grouped_beside import beside
 from tilescout.experiments.research.studies.grouped_floor import floor_us, standing, summary
 from tilescout.experiments.research.studies.grouped_tables import ranges_of, unseen
 from tilescout.search.build.artifacts import ArtifactStore
@@ -23,6 +24,7 @@ from tilescout.spaces.templates import find_template
 
 ROOT = Path(__file__).parents[3]
 SWIGLU = ROOT / "experiments/results/grouped-swiglu-2026-11-23/grouped_swiglu_sm90-h200-qwen3-30b-a3b.parquet"
+SCALED = ROOT / "experiments/results/grouped-scaled-2026-11-23/grouped_scaled_sm90-h200-qwen3-30b-a3b.parquet"
 TABLE = ROOT / "experiments/results/grouped-tables-2026-11-22/grouped_gemm_sm90-h200-qwen3-30b-a3b.parquet"
 
 
@@ -95,3 +97,13 @@ def test_the_model_of_the_product_ranks_the_product_with_swiglu() -> None:
     samples = [each for each in samples_of(table, template) if not each.censored.all()]
     ten = [quality(each, model.predict(each.features)).regret[10] for each in samples]
     assert np.mean(ten) < 0.01
+
+
+def test_a_table_with_scaled_rows_stands_beside_that_of_the_products() -> None:
+    scaled = Table.read(SCALED)
+    found = beside(scaled, Table.read(TABLE))
+    assert len(found["problems"]) == len(scaled.problems)
+    for one in found["problems"].values():
+        assert one["time_over_product"] == pytest.approx(one["product"] / one["speed"])
+    with pytest.raises(TableError, match="has no product"):
+        beside(scaled, Table.read(SWIGLU))
