@@ -28,9 +28,9 @@ from tilescout.spaces.oblivious import ObliviousTrees
 from tilescout.spaces.templates import Unmeasured, find_template
 
 FORMAT = 1
-MARGIN = 0.03
+MARGIN = 0.04
 """A kernel runs in the library's place where it is expected to be faster by so much, as a log, and by `UNSURE_US`."""
-UNSURE_US = 0.5
+UNSURE_US = 0.7
 """The µs by which a kernel must be expected to be faster besides: what stands around a launch matters by as much."""
 _FILE = CardedArchive("a rule for what nobody measured", 4_000_000)
 _REMEMBERED = 65_536  # problems whose answer is remembered

@@ -6,6 +6,8 @@ It learns from records of `default-sweep`: the times over the library's of kerne
 problems. What they take longer in a sandwich is added first. It is the median by which the defaults of records of
 `default-live`, which name problems of the sweep, were off: of problems whose k the library splits, and of the others.
 
+With `--answers` it learns from races of the answers of an earlier rule, too.
+
 Kernels are chosen so that the best of them has the least mean regret over the problems. Trees then learn the log of the
 time over the library's. The figures are of problems left out, a fifth at a time: of the random ones and of those of
 published models, which the records of `default-live` hold. Beside them stand those records' own. With `--write` the
@@ -75,11 +77,11 @@ class FitOptions:
     """
 
     kernels: int = 64
-    taste: float = 3.0
+    taste: float = 1.5
     cap: float = 1.0
-    members: int = 1
+    members: int = 2
     boosting: BoostingOptions = field(
-        default_factory=lambda: BoostingOptions(trees=200, levels=5, rate=0.08, columns=0.35)
+        default_factory=lambda: BoostingOptions(trees=120, levels=5, rate=0.1, columns=0.35)
     )
 
 
@@ -99,6 +101,8 @@ class Seen:
         The kernels, by their numbers among all of the sweeps.
     logs
         Log of their times over the library's, of shape [numbers].
+    raced
+        Whether they were raced in sandwiches; else they were glanced at in chains.
     """
 
     problem: GemmProblem
@@ -106,6 +110,7 @@ class Seen:
     splits: bool
     numbers: NDArray[np.int64]
     logs: Floats
+    raced: bool = False
 
 
 def read(paths: Sequence[Path]) -> tuple[list[Kernel], list[Seen]]:
@@ -133,8 +138,7 @@ def read(paths: Sequence[Path]) -> tuple[list[Kernel], list[Seen]]:
             known, logs = (np.array(each) for each in zip(*told, strict=True))
             splits = one["guess"] is not None and one["guess"][_SPLIT] > 1
             seen.append(Seen(GemmProblem.parse(one["problem"]), one["library_us"], splits, known, logs))
-    if known_too := set(find_suite(KEPT_OUT).problems) & {str(one.problem) for one in seen}:
-        raise TableError(f"{min(known_too)} is of the suite {KEPT_OUT}: nothing is fitted to it")
+    _refuse_kept_out(seen)
     return list(kernels), seen
 
 
@@ -154,9 +158,33 @@ def off_in_sandwiches(
     return plain, split
 
 
+def answered(kernels: Sequence[Kernel], problems: Sequence[Mapping[str, Any]]) -> list[Seen]:
+    """The answers of an earlier rule that were raced, each as the only kernel that was seen on its problem.
+
+    Raises
+    ------
+    TableError
+        If a problem is of the suite that nothing is chosen on.
+    """
+    found = []
+    for one in problems:
+        if "answer" in one:
+            kernel = one["answer"]["space"], Configuration.of(one["answer"]["configuration"])
+            log = -np.log(np.array([one["answer_speed"]]))
+            number = np.array([kernels.index(kernel)])
+            found.append(Seen(GemmProblem.parse(one["problem"]), one["library_us"], False, number, log, raced=True))
+    _refuse_kept_out(found)
+    return found
+
+
+def _refuse_kept_out(seen: Sequence[Seen]) -> None:
+    if known := set(find_suite(KEPT_OUT).problems) & {str(one.problem) for one in seen}:
+        raise TableError(f"{min(known)} is of the suite {KEPT_OUT}: nothing is fitted to it")
+
+
 def in_sandwiches(one: Seen, off: tuple[float, float]) -> Seen:
     """The same with the times that are expected in a sandwich."""
-    return replace(one, logs=np.log(np.exp(one.logs) + off[one.splits] / one.library_us))
+    return one if one.raced else replace(one, logs=np.log(np.exp(one.logs) + off[one.splits] / one.library_us))
 
 
 def fit(kernels: Sequence[Kernel], tiles: Tiles, seen: Sequence[Seen], options: FitOptions, seed: int) -> Rule:
@@ -188,6 +216,7 @@ class Judged:
     """The kernel that a rule names on a problem: logs of its time over the library's, and of the least one seen."""
 
     problem: str
+    raced: bool
     runs: bool
     expected: float
     seen: float
@@ -218,6 +247,7 @@ def left_out(
             if best is not None:
                 chosen = shown[best.number]
                 told = (
+                    one.raced,
                     best.runs,
                     best.log,
                     float(one.logs[chosen]),
@@ -267,16 +297,34 @@ def print_figures(told: Mapping[str, Mapping[str, float]]) -> None:
     Console(width=140).print(grid)
 
 
+def _signature(one: Mapping[str, Any]) -> str:
+    return GemmProblem.parse(one["problem"]).signature
+
+
 @study("records of `default-sweep` and `default-live`")
 @click.argument("sweeps", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("--live", type=click.Path(path_type=Path), multiple=True, help="A record of default-live. Repeatable.")
+@click.option(
+    "--answers",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="A record of default-live, whose answers are learned from. Repeatable.",
+)
 @click.option("--write", type=click.Path(path_type=Path), help="Fit to all problems, and write the rules there.")
 @seed_option
-def main(run: Run, sweeps: tuple[Path, ...], live: tuple[Path, ...], write: Path | None, seed: int) -> None:
+def main(
+    run: Run,
+    sweeps: tuple[Path, ...],
+    live: tuple[Path, ...],
+    answers: tuple[Path, ...],
+    write: Path | None,
+    seed: int,
+) -> None:
     """Judge rules on problems left out, by signature."""
     if write is not None:
         check_writable(write)
     told_live = [one for path in live for one in Record.read(path).result["problems"]]
+    told_answers = [one for path in answers for one in Record.read(path).result["problems"]]
     published = {one["problem"] for one in told_live}
     by_signature: dict[str, list[Path]] = {}
     for path in sweeps:
@@ -286,11 +334,13 @@ def main(run: Run, sweeps: tuple[Path, ...], live: tuple[Path, ...], write: Path
     told: dict[str, dict[str, float]] = {}
     for signature, paths in by_signature.items():
         kernels, seen = read(paths)
+        seen += answered(kernels, [one for one in told_answers if _signature(one) == signature])
         tiles, off = tiles_of(kernels, signature, DEVICE), off_in_sandwiches(kernels, seen, told_live)
         judged = left_out(kernels, tiles, seen, off, FitOptions(), seed)
         for name, group in (
-            (f"{signature} random", [one for one in judged if one.problem not in published]),
-            (f"{signature} published", [one for one in judged if one.problem in published]),
+            (f"{signature} random", [one for one in judged if one.problem not in published and not one.raced]),
+            (f"{signature} published", [one for one in judged if one.problem in published and not one.raced]),
+            (f"{signature} answered before", [one for one in judged if one.raced]),
         ):
             if group:
                 told[name] = figures(group)
@@ -299,7 +349,7 @@ def main(run: Run, sweeps: tuple[Path, ...], live: tuple[Path, ...], write: Path
             rules[signature] = fit(kernels, tiles, [in_sandwiches(one, off) for one in seen], FitOptions(), seed)
     print_figures(told)
     if write is not None:
-        source = {path.name: sha256(path.read_bytes()).hexdigest() for path in (*sweeps, *live)}
+        source = {path.name: sha256(path.read_bytes()).hexdigest() for path in (*sweeps, *live, *answers)}
         write_rules(write, Rules(rules, source))
     run.keep(
         {"figures": told, "defaults": told_of(told_live), "margin": MARGIN, "unsure_us": UNSURE_US, "signatures": kept}
