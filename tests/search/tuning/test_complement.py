@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from tilescout.search import api
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.engines.engine import Engine, LiveOptions
 from tilescout.search.engines.local import LocalEngine
@@ -17,7 +19,7 @@ from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import Estimate, RaceOptions
 from tilescout.search.studies.answers import fastest, loses
 from tilescout.search.studies.places import study_store
-from tilescout.search.studies.records import StudyResult
+from tilescout.search.studies.records import StudyResult, TrialRecord
 from tilescout.search.tracking.suite import suite_metrics
 from tilescout.search.tuning import suite
 from tilescout.search.tuning.loop import Budget
@@ -73,6 +75,32 @@ def test_both_are_searched_and_the_faster_one_is_the_answer_and_what_is_exported
 
 def found(engine: Engine) -> list[templates.KernelTemplate]:
     return [engine.template, find_template("scratch_gemm")]
+
+
+def test_one_call_tunes_both_spaces_tells_of_each_and_answers_with_the_faster_one(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "make_engine", lambda *_, **__: nullcontext(engine))  # of this host, without a GPU
+    monkeypatch.setattr(api, "get_ready", lambda device: None)
+    told: list[StudyResult] = []
+    trials: list[TrialRecord] = []
+
+    answer = api.tune(
+        engine.template,
+        str(PROBLEM),
+        sampler="random",
+        budget=1,
+        first=lambda template, space: [space.index({"fault": "nothing", "repeats": 2})],
+        race=RaceOptions(look=3, looks=1),
+        store=tmp_path,
+        mlflow=False,
+        on_trial=trials.append,
+        on_result=told.append,
+    )
+
+    assert [result.info.space for result in told] == ["plain_gemm", "scratch_gemm"]
+    assert answer.info.name == fastest(told).info.name
+    assert len(trials) == sum(len(result.trials) for result in told) == 2
 
 
 @pytest.mark.parametrize(
