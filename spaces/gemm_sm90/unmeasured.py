@@ -22,6 +22,7 @@ from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_sm90.estimate import RATES
+from tilescout.spaces.gemm_sm90.layout import steps
 from tilescout.spaces.hardware import LOADED_CLOCK, OPERATION_BYTES_A_CYCLE, clusters_at_once
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.oblivious import ObliviousTrees
@@ -33,9 +34,15 @@ MARGIN = 0.04
 UNSURE_US = 0.7
 """The µs by which a kernel must be expected to be faster besides: what stands around a launch matters by as much."""
 _FILE = CardedArchive("a rule for what nobody measured", 4_000_000)
+WHOLE, SHARING = "gemm_sm90", "gemm_streamk_sm90"
 _REMEMBERED = 65_536  # problems whose answer is remembered
 _ALIKE = {"fp16": "bf16"}  # types whose products take as long as those of others that were timed
 _BIG = 1 << 62
+# Of the rules of both spaces: rows up to which operands are swapped, columns up to which tiles may be narrower than so
+# many, and the smallest tile. Tests hold these to the rules.
+_MOST_SWAPPED = {WHOLE: 128.0, SHARING: 4096.0}
+_FEW_COLUMNS, _NARROW = 128.0, 32
+_SMALLEST_M, _SMALLEST_N = 64.0, 16.0
 
 _OF_SIZES = ("m", "n", "k", "outputs")
 _OF_BOTH = (
@@ -152,10 +159,10 @@ def _tiles(space: str, configurations: Sequence[Configuration], signature: str, 
         stage=np.maximum(np.maximum(multiplying, loading), RATES.latency / t.stages),
         ending=stored + RATES.exchange * ~whole,
         ping_pong=t.ping_pong,
-        most_m=np.where(swap, 128.0 if within else 4096.0, _BIG),
-        most_n=np.where(~swap & (knobs["tile_n"] < 32), 128.0, _BIG),
-        least_rows=np.where(swap, 16.0, 64.0),
-        least_columns=np.where(swap, 64.0, 16.0),
+        most_m=np.where(swap, _MOST_SWAPPED[space], _BIG),
+        most_n=np.where(~swap & (knobs["tile_n"] < _NARROW), _FEW_COLUMNS, _BIG),
+        least_rows=np.where(swap, _SMALLEST_N, _SMALLEST_M),
+        least_columns=np.where(swap, _SMALLEST_M, _SMALLEST_N),
         least_k=np.where(whole, 0.0, deep),
         most_shared=np.where(whole, _BIG, 2.0 * (device.sms if within else at_once)),
         least_units=np.where(t.ping_pong & (not within), at_once + 1.0, 0.0),
@@ -170,8 +177,8 @@ def features(
 ) -> tuple[NDArray[np.float32], Mask, NDArray[np.float64]]:
     """The features of kernels on a problem, which of them are legal for it, and about how long each takes.
 
-    Where a rule of their spaces speaks of sizes it is asked here anew: asking all rules takes ten times as long as all
-    the rest. Tests hold that none is called legal that its space does not allow.
+    Where a rule of their spaces speaks of sizes it is asked here anew: to ask all rules of one space alone takes longer
+    than the whole answer. Tests hold that just those are called legal that their spaces allow.
 
     Returns
     -------
@@ -187,7 +194,7 @@ def features(
     along_m, along_n = np.ceil(tiles_m / t.cluster_m), np.ceil(tiles_n / t.cluster_n)
     clusters, whole = along_m * along_n, tiles_m * tiles_n
     units = clusters * t.parts
-    waves, steps = np.ceil(units / t.at_once), np.ceil(k / (t.depth * t.split))
+    waves, deep = np.ceil(units / t.at_once), np.ceil(k / (t.depth * t.split))
     legal = (
         (m <= t.most_m) & (n <= t.most_n) & (k >= t.least_k) & (units >= t.least_units) & (clusters >= t.least_tiles)
         & ((t.rows < 2 * m) | (t.rows == t.least_rows)) & ((t.columns < 2 * n) | (t.columns == t.least_columns))
@@ -198,7 +205,7 @@ def features(
     size = problem.element.bytes
     moved = (m + n) * k * size + m * n * problem.result.bytes
     memory = moved / (RATES.memory * device.bandwidth) * LOADED_CLOCK
-    computing = waves * (steps * t.stage + ends)
+    computing = waves * (deep * t.stage + ends)
     cycles = np.maximum(computing, memory) + RATES.overlap * np.minimum(computing, memory) + RATES.latency
     ideal = max(m * n * k * size / (device.sms * OPERATION_BYTES_A_CYCLE), memory)
     least = cycles[legal].min() if legal.any() else 1.0
@@ -206,7 +213,7 @@ def features(
     values[0], values[1], values[2], values[3] = m, n, k * size, m * n
     values[4], values[5], values[6], values[7] = tiles_m * t.rows / m, tiles_n * t.columns / n, tiles_m, tiles_n
     values[8], values[9], values[10] = units, waves, waves * t.at_once / units
-    values[11], values[12] = np.minimum(units, t.at_once) * t.blocks / device.sms, steps
+    values[11], values[12] = np.minimum(units, t.at_once) * t.blocks / device.sms, deep
     values[13], values[14], values[15] = cycles / ideal, cycles / least, computing / memory
     values[16] = along_m * t.cluster_m * along_n * t.cluster_n / whole
     changing = len(_OF_SIZES) + len(_OF_BOTH)
@@ -278,11 +285,13 @@ class Rules:
 def unmeasured(problem: GemmProblem, device: Device) -> Unmeasured | None:
     """The kernel to run on a problem where nothing may be measured; None for the library.
 
-    Of types, layouts and epilogues that nobody timed nothing is expected: the library runs.
+    Of types, layouts and epilogues that nobody timed nothing is expected: the library runs. So it does at sizes that
+    our kernels can't have.
     """
     signature = _ALIKE.get(problem.signature, problem.signature)
     rule = shipped_rules().rules.get(signature)
-    if rule is None or problem.batch > 1:
+    aligned = all(getattr(problem, name) % step == 0 for name, step in steps(problem).items())
+    if rule is None or problem.batch > 1 or not aligned:
         return None
     found = rule.best(_shipped_tiles(signature, device), problem, device)
     if found is None or not found.runs:

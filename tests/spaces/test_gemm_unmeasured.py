@@ -50,6 +50,12 @@ def test_some_problems_are_the_librarys_and_some_are_ours() -> None:
     assert TEMPLATE.default_or_library(GemmProblem.parse("4096x8192x28672:bf16"), DEVICE) is None
 
 
+@pytest.mark.parametrize("text", ["64x130x5120:bf16", "64x128x5124:bf16", "2x64x128x5120:bf16"])
+def test_sizes_that_our_kernels_do_not_compute_are_the_librarys(text: str) -> None:
+    assert TEMPLATE.default_or_library(GemmProblem.parse("64x128x5120:bf16"), DEVICE) is not None
+    assert TEMPLATE.default_or_library(GemmProblem.parse(text), DEVICE) is None
+
+
 def test_of_a_space_without_a_rule_the_default_runs() -> None:
     problem = SOFTMAX.parse("4096x4096:bf16")
     assert SOFTMAX.default_or_library(problem, DEVICE) == Unmeasured(SOFTMAX.name, SOFTMAX.default(problem, DEVICE))

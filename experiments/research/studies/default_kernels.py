@@ -24,12 +24,12 @@ from tilescout.spaces.devices import DEVICES, Device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_sm90.estimate import cycles
 from tilescout.spaces.gemm_sm90.template import ALWAYS, TEMPLATE, expected_logs
+from tilescout.spaces.gemm_sm90.unmeasured import SHARING, WHOLE
 from tilescout.spaces.gemm_streamk_sm90.layout import shared_memory, stage_rows
 from tilescout.spaces.gemm_streamk_sm90.template import estimated_cycles
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import KernelTemplate, find_template
 
-WHOLE, SHARING = "gemm_sm90", "gemm_streamk_sm90"
 DEVICE = DEVICES["h200"]
 _MOST_WORK = 1.2e12  # m * n * k: some 3 ms; of larger products there is nothing to learn that these do not show
 _STEPS = (64, 128, 128, 256, 512)

@@ -34,14 +34,16 @@ from tilescout.costmodel.portfolio import choose_portfolio
 from tilescout.experiments.commands.options import check_writable, seed_option
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import Run, study
-from tilescout.experiments.research.studies.default_kernels import DEVICE, SHARING, WHOLE
+from tilescout.experiments.research.studies.default_kernels import DEVICE
 from tilescout.experiments.research.studies.default_live import KEPT_OUT, SLOW
 from tilescout.experiments.research.studies.default_live import told as told_of
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_sm90.unmeasured import (
     MARGIN,
+    SHARING,
     UNSURE_US,
+    WHOLE,
     Kernel,
     Rule,
     Rules,

@@ -28,7 +28,7 @@ from rich.console import Console
 from tilescout.experiments.commands.options import Finite, collected, seed_option, store_option
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import Run, device_option, study
-from tilescout.experiments.research.studies.default_kernels import SHARING, WHOLE, Kernels, kernels_of, random_problems
+from tilescout.experiments.research.studies.default_kernels import Kernels, kernels_of, random_problems
 from tilescout.experiments.research.studies.dispatch_sweep import product_of
 from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.dispatch.glances import glanced_sizes
@@ -39,6 +39,7 @@ from tilescout.search.engines.local import LocalEngine
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.errors import SpaceError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.gemm_sm90.unmeasured import SHARING, WHOLE
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import find_template
 

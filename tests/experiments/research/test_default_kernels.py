@@ -6,7 +6,6 @@ import numpy as np
 
 from tilescout.experiments.research.studies.default_kernels import (
     DEVICE,
-    SHARING,
     kernels_of,
     random_problems,
     whole_kernels,
@@ -14,6 +13,7 @@ from tilescout.experiments.research.studies.default_kernels import (
 from tilescout.experiments.research.studies.default_sweep import problems_of
 from tilescout.experiments.research.studies.draw_problems import KINDS, products
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.gemm_sm90.unmeasured import SHARING
 from tilescout.spaces.templates import find_template
 
 SMALL = GemmProblem.small("bf16")
