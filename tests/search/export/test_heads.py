@@ -62,8 +62,8 @@ def seen(batch: int, heads: int = 1, tokens: int = 1) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("batches", "heads", "copies", "compiled"),
-    [((3,), 2, 4, 1), ((1,), 1, 3, 1), ((4, 2, 5), 3, 2, 2)],
-    ids=["some heads", "one head, one sequence", "any batch"],
+    [((1,), 1, 3, 1), ((4, 2, 5), 3, 2, 2)],
+    ids=["one head, one sequence", "any batch"],
 )
 def test_shared_keys_are_read_in_place(batches: tuple[int, ...], heads: int, copies: int, compiled: int) -> None:
     tried = Heads()
