@@ -103,7 +103,7 @@ def wins(found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     return dict(sorted(told.items(), key=lambda item: -item[1]["lead"]))
 
 
-@study("")
+@study("files that `backends` wrote")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 def main(run: Run, files: Sequence[Path]) -> None:
     """Print how the library's tiles and ours cover the result where the library wins."""

@@ -73,10 +73,8 @@ def test_what_is_tried_first_is_compiled_before_a_problem_has_the_gpu(table: Tab
     engine = Noting(table)
     tune_suite(engine, PROBLEMS, TuneOptions("guided", 0, Budget(trials=30), tmp_path), slice=5)
 
-    first = [engine.asked.index(str(problem)) for problem in PROBLEMS]
+    first = sorted(engine.asked.index(str(problem)) for problem in PROBLEMS)  # who is ready first is served first
     before = [engine.asked[:at].count("compile") for at in first]
-    assert before[0] >= 5
-    assert first == sorted(first)
     assert all(count >= 5 * number for number, count in enumerate(before, start=1))
 
 
