@@ -3,6 +3,7 @@
 import importlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,10 @@ from tilescout.spaces import devices, plugins, templates
 # TorchInductor's C++ without vector instructions: to learn which of them this machine has, each process would compile a
 # program for every kind that there is, 12 s of CPU.
 os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "0"
+
+# A shell's background jobs, and what they start, ignore Ctrl-C; here it is heard, wherever the tests run.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("tilescout", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("tilescout")

@@ -128,7 +128,6 @@ def test_ctrl_c_in_a_script_raises_what_holds_the_best_so_far_and_the_study_goes
     script = INTERRUPTED.format(problem=PROBLEM, store=str(tmp_path))
     with subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs ignore Ctrl-C
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert [int(process.stdout.readline()) for _ in range(5)] == list(range(5))

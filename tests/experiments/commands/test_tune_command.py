@@ -109,7 +109,6 @@ def test_ctrl_c_ends_a_search_with_its_best_so_far(tmp_path: Path, copy_store: C
     arguments += ["--trials", "1000"]
     search = subprocess.Popen(
         [COMMAND, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore Ctrl-C
     )  # fmt: skip
     studies = tmp_path / ".tilescout" / "studies"
     while (
