@@ -100,7 +100,7 @@ CUTLASS_SETTINGS = {
     "cutlass.cutlass_op_allowlist_regex": r"align\d+_warpspecialized_(cooperative|pingpong)_epi_tma",
     "cutlass.cutlass_max_profiling_configs": 14,
 }
-"""What TorchInductor is told of CUTLASS's kernels, in the words of its own configuration.
+"""Settings of TorchInductor, in the words of its own configuration, for the kernels of CUTLASS.
 
 It may have those with TMA in their epilogue and without stream-K, 14 of the 66 in bf16: nvcc takes some 40 s of a core
 for each. What nvcc compiled stays in TorchInductor's cache and serves all sizes.
