@@ -86,7 +86,10 @@ def read_results(path: Path, told: Told = _NOTHING) -> tuple[TableCard, "pa.Tabl
     try:
         return _card_and_columns(form_of(text, told), told)
     except MALFORMED as error:
-        raise TableError(f"{path} holds no results that can be read: {one_line(repr(error))}") from error
+        fault = f"it has no {one_line(error)}" if isinstance(error, KeyError) else one_line(error)
+        raise TableError(
+            f"{path} holds no results in a form that is read (Kernel Tuner's cache and list, T4, KTT's): {fault}"
+        ) from error
     except UntoldError as error:
         raise UntoldError(f"{path}: {error.fault}", *error.fields) from error
     except TableError as error:
