@@ -137,9 +137,9 @@ def _tune_all(
     strategy, count = find_sampler(options.sampler), len(problems)
     behind = {count + number: number for number in range(count)} if complement is not None else {}
     twice = [complement is not None and complement.is_expected(problem) for problem in problems]
-    order = sorted(
-        range(count), key=lambda at: not twice[at]
-    )  # what has two searches, one behind the other, goes first
+    # What has two searches, one behind the other, goes first.
+    order = sorted(range(count), key=lambda at: not twice[at])
+    problems, twice = [problems[at] for at in order], [twice[at] for at in order]
     numbers = sorted(range(count + len(behind)), key=lambda number: (order[number % count], number))  # of the results
     turns = Turns(len(numbers), own.gpus, options.budget, slice, SEATS if own.measures_anew else 1, behind)
     answers = _Answers(numbers, set(range(count)))
@@ -155,8 +155,8 @@ def _tune_all(
         """The engine of a search, once it is known whether there is to be one; None if not."""
         if complement is None or number not in behind:
             return own
-        problem, first = problems[order[number % count]], behind[number]
-        if twice[order[number % count]]:
+        problem, first = problems[number % count], behind[number]
+        if twice[number % count]:
             turns.join(number)
             engine = complement.engine(problem, MAY_BE_FASTER)
             turns.come_behind(number)
@@ -170,7 +170,7 @@ def _tune_all(
         return complement.engine(problem, HAS_LOST)
 
     def search(number: int) -> StudyResult | None:
-        problem = problems[order[number % count]]
+        problem = problems[number % count]
 
         def show(trial: TrialRecord) -> None:
             with lock:
