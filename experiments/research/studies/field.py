@@ -132,6 +132,14 @@ class Clock:
         return self._end - time.monotonic()
 
 
+def searched_in(space: str, within: Path | None, tuners: Sequence[str]) -> tuple[KernelTemplate, SubSpace]:
+    """The template that tuners search, and the sub-space: of a file, else `WITHIN`. Who is no tuner is refused."""
+    for tuner in tuners:
+        check_tuner(tuner)
+    template = find_template(space)
+    return template, WITHIN if within is None else read_subspace(within, template.knobs)
+
+
 def parts(template: KernelTemplate, names: Sequence[str], within: SubSpace, device: Device) -> dict[str, SearchSpace]:
     """The part of each problem that is searched: the sub-space, and the problem's default."""
     found = {}
@@ -355,10 +363,8 @@ def main(run: Run, asked: Asked) -> None:
         return
     if not asked.problems or run.out is None:
         raise click.UsageError("name --problem and --out, or a file with --again")
-    for tuner in asked.tuners:
-        check_tuner(tuner)
-    clock, template = Clock(asked.seconds), find_template(asked.space)
-    within = WITHIN if asked.within is None else read_subspace(asked.within, template.knobs)
+    template, within = searched_in(asked.space, asked.within, asked.tuners)
+    clock = Clock(asked.seconds)
     kept = Record.read(run.out).result if run.out.exists() else {"problems": {}}
     done, earlier = kept["problems"], kept.get("earlier", {})
     result: dict[str, Any] = {

@@ -28,7 +28,7 @@ from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import Finite, collected, store_option
 from tilescout.experiments.compare.answers import APART
-from tilescout.experiments.research.field.playing import Play, Player, check_tuner
+from tilescout.experiments.research.field.playing import Play, Player
 from tilescout.experiments.research.field.referee import Referee
 from tilescout.experiments.research.field.standings import Raced, agreement
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
@@ -37,20 +37,19 @@ from tilescout.experiments.research.studies.field import (
     SPACE,
     TOP,
     TUNERS,
-    WITHIN,
     Clock,
     bucket_space,
     kernels_of,
     parts,
     raced,
     searched,
+    searched_in,
     versions,
 )
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.protocol import VERSION
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.space import SearchSpace
-from tilescout.spaces.subspace import read_subspace
 from tilescout.spaces.templates import find_template
 
 
@@ -217,10 +216,8 @@ def main(run: Run, asked: Asked) -> None:
         return
     if not asked.problems or run.out is None or len(asked.devices) < 2:
         raise click.UsageError("name --problem, --out and two times --device, or a file with --again")
-    for tuner in asked.tuners:
-        check_tuner(tuner)
-    clock, template = Clock(asked.seconds), find_template(asked.space)
-    within = WITHIN if asked.within is None else read_subspace(asked.within, template.knobs)
+    template, within = searched_in(asked.space, asked.within, asked.tuners)
+    clock = Clock(asked.seconds)
     result: dict[str, Any] = {
         "protocol": VERSION, "space": asked.space, "within": str(within), "trials": asked.trials,
         "versions": versions(), "problems": {},
