@@ -277,3 +277,14 @@ def shape_of(configuration: Mapping[str, Value]) -> GemmShape:
 
 
 TEMPLATE = GroupedGemmSm90Template()
+
+
+class GroupedEpilogueTemplate(GroupedGemmSm90Template):
+    """A template of the same kernel with more in its epilogue, which nobody pairs."""
+
+    pairs = ""
+
+    @property
+    def source_hash(self) -> str:
+        """SHA-256 over the files in `sources`, and over those of ``grouped_gemm_sm90``."""
+        return hashlib.sha256((super().source_hash + TEMPLATE.source_hash).encode()).hexdigest()

@@ -1,6 +1,5 @@
 """The search space of the grouped product with SwiGLU: that of ``grouped_gemm_sm90``, where its tiles can be halved."""
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,8 +10,7 @@ from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gated import GatedProblem
 from tilescout.spaces.grouped import GroupedProblem
-from tilescout.spaces.grouped_gemm_sm90.template import CONSTRAINTS, GroupedGemmSm90Template, shape_of
-from tilescout.spaces.grouped_gemm_sm90.template import TEMPLATE as GROUPED
+from tilescout.spaces.grouped_gemm_sm90.template import CONSTRAINTS, GroupedEpilogueTemplate, shape_of
 from tilescout.spaces.grouped_swiglu_sm90.layout import INTERLEAVED
 from tilescout.spaces.knobs import Value
 from tilescout.spaces.templates import Built
@@ -22,7 +20,7 @@ def _halves_are_stored(columns: Columns, problem: GroupedProblem, device: Device
     return np.asarray((columns["swap_ab"] == 1) | (columns["tile_n"] % 32 == 0))
 
 
-class GroupedSwigluSm90Template(GroupedGemmSm90Template):
+class GroupedSwigluSm90Template(GroupedEpilogueTemplate):
     """The template of ``grouped_swiglu_sm90``; its problems are `GatedProblem`."""
 
     name = "grouped_swiglu_sm90"
@@ -30,7 +28,6 @@ class GroupedSwigluSm90Template(GroupedGemmSm90Template):
     package = "tilescout.spaces.grouped_swiglu_sm90"
     sources = ("build.py", "epilogue.py", "kernel.py", "layout.py")
     workload = "tilescout.spaces.gated:Gated"
-    pairs = ""
     constraints = (
         *CONSTRAINTS,
         Constraint(
@@ -59,11 +56,6 @@ class GroupedSwigluSm90Template(GroupedGemmSm90Template):
     def warm_up(self) -> None:
         super().warm_up()
         import tilescout.spaces.grouped_swiglu_sm90.build  # noqa: F401
-
-    @property
-    def source_hash(self) -> str:
-        """SHA-256 over the files in `sources`, and over those of ``grouped_gemm_sm90``."""
-        return hashlib.sha256((super().source_hash + GROUPED.source_hash).encode()).hexdigest()
 
 
 TEMPLATE = GroupedSwigluSm90Template()
