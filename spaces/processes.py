@@ -9,7 +9,7 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -24,6 +24,13 @@ from typing import Any
 from tilescout.spaces.texts import starred
 
 _ENVIRONMENT = {"PYTHONSAFEPATH": "1"}
+_STAND_INS = "torch_cutlass"
+"""The folder in its cache that TorchInductor makes a place of modules once it has used CUTLASS.
+
+It has empty packages ``cuda``, ``scipy`` and ``pydot`` (``torch/_inductor/codegen/cutlass/utils.py``). The real
+``cuda`` is a namespace package, before which a package with a file is found wherever it lies: no compiler of CuteDSL
+would start.
+"""
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
@@ -39,10 +46,15 @@ def safe_environment() -> Mapping[str, str]:
 def module_places() -> list[str]:
     """Where this process looks for modules, for a process that it starts.
 
-    An interactive Python and a notebook look in the working directory first; here it is the last place.
+    An interactive Python and a notebook look in the working directory first; here it is the last place. A folder of
+    TorchInductor's with stand-ins of other packages is left out.
     """
-    places = [place for place in sys.path if place]
-    return places if len(places) == len(sys.path) else [*places, os.getcwd()]
+    places = _without_stand_ins(sys.path)
+    return [*(place for place in places if place), *([] if all(places) else [os.getcwd()])]
+
+
+def _without_stand_ins(places: Iterable[str]) -> list[str]:
+    return [place for place in places if Path(place).name != _STAND_INS]
 
 
 def hide_secrets() -> None:
@@ -145,6 +157,7 @@ class _Process(SpawnProcess):
 
     def run(self) -> None:
         """Do what the process is for."""
+        sys.path[:] = _without_stand_ins(sys.path)  # the places of the one that spawned it
         for folder in self._own_folders:
             find_modules_in(folder)
         super().run()
