@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tilescout.spaces.errors import TilescoutError, one_line
@@ -63,7 +63,7 @@ class Tuned:
 
 
 def form_of(problem: GemmProblem, device: "torch.device") -> Callable[..., "torch.Tensor"]:
-    """How a model writes a problem: a function of A [batch, m, k], B [batch, n, k] and its epilogue's vectors."""
+    """How a model writes a problem: a new function of A [batch, m, k], B [batch, n, k] and its epilogue's vectors."""
     import torch
 
     functional = torch.nn.functional
@@ -83,7 +83,8 @@ def form_of(problem: GemmProblem, device: "torch.device") -> Callable[..., "torc
         result = result if alpha is None else result * alpha
         return activation(result if bias is None else result + bias)
 
-    return form
+    # Graphs are kept by the object of the code: with one of its own, nothing known is found and nothing is thrown out.
+    return FunctionType(form.__code__.replace(), form.__globals__, closure=form.__closure__)
 
 
 def tune_by(
@@ -92,8 +93,9 @@ def tune_by(
     """Compile a problem with TorchInductor, which may choose among the candidates of one backend alone.
 
     It takes no graph that it compiled and no time that it measured before from its caches, so that the seconds are
-    those of a first time; only what a compiler made of the very same source is taken. Settings are further ones of
-    TorchInductor's configuration, by name; one that this torch does not have is left out.
+    those of a first time; only what a compiler made of the very same source is taken. What was tuned before stays as
+    it is. Settings are further ones of TorchInductor's configuration, by name; one that this torch does not have is
+    left out.
 
     Raises
     ------
@@ -102,7 +104,6 @@ def tune_by(
     """
     import torch
 
-    torch._dynamo.reset()
     options: dict[str, Any] = {
         "max_autotune_gemm": True,
         "max_autotune_gemm_backends": backend,

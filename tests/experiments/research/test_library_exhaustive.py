@@ -16,6 +16,7 @@ import torch
 from click.testing import CliRunner
 from numpy.typing import NDArray
 from rich.console import Console
+from torch._dynamo.utils import counters
 
 from tilescout.experiments.research import screening
 from tilescout.experiments.research.backend_rows import (
@@ -168,6 +169,11 @@ def test_inductor_compiles_by_one_backend_or_says_that_it_can_not() -> None:
     assert tuned.seconds > 0
     with pytest.raises(NoBackendError, match="no kernel by"):
         tune_by("ATEN", GemmProblem(32, 48, 40, dtype="e4m3"), inputs)
+    other = tune_by("ATEN", PROBLEM, inputs, {"epilogue_fusion": False})
+    compiled = counters["stats"]["unique_graphs"]
+    for each in (tuned, other):  # a race calls both by turns, and captures them: nothing may be compiled then
+        each.launch(inputs, output)
+    assert counters["stats"]["unique_graphs"] == compiled
 
 
 def test_what_backends_found_races_and_what_is_absent_is_said(
