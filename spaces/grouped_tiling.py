@@ -28,8 +28,8 @@ class GroupedTiling:
         Stages of the ring.
     trim
         Whether a tile that is half empty is multiplied as half a tile.
-    shares
-        Whether all clusters share the last round of the grid evenly.
+    shared
+        The fullest last round of the grid that all clusters share evenly, as a share of a full one.
     """
 
     problem: GroupedProblem
@@ -40,7 +40,7 @@ class GroupedTiling:
     cluster_columns: Integers
     stages: Integers
     trim: Mask
-    shares: Mask
+    shared: NDArray[np.float64]
 
     def token_tiles(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Tiles along the tokens, of all groups: those that blocks walk, and those that are multiplied.

@@ -1,10 +1,10 @@
-"""The kernel of ``grouped_gemm_sm90`` whose clusters share the last wave of tiles along k, in CuteDSL.
+"""The kernel of ``grouped_gemm_sm90`` whose clusters share a thin last wave of tiles along k, in CuteDSL.
 
-The tiles of the last wave, which may not be full, come first: their steps along k are divided evenly among all clusters
-(`tilescout.spaces.gemm_streamk_sm90.partition`), and what a cluster computes of a tile that it does not have whole it
-leaves as fp32 sums in a workspace. A second kernel, which waits for the first by programmatic dependent launch, adds up
-the parts of each tile in their order and stores it. How many tiles there are the device alone knows, so each block of
-both kernels works out the division from its table of the groups.
+The tiles of the last wave, where it is thin (`tilescout.spaces.grouped_streamk_sm90.sharing`), come first: their steps
+along k are divided evenly among all clusters (`tilescout.spaces.gemm_streamk_sm90.partition`), and what a cluster
+computes of a tile that it does not have whole it leaves as fp32 sums in a workspace. A second kernel, which waits for
+the first by programmatic dependent launch, adds up the parts of each tile in their order and stores it. How many tiles
+there are the device alone knows, so each block of both kernels works out the division from its table of the groups.
 
 Importing this module imports cutlass; nothing but the compile workers does.
 """
@@ -21,20 +21,16 @@ from tilescout.spaces.gemm_sm90.epilogue import register_copy
 from tilescout.spaces.gemm_sm90.kernel import TURN_BARRIER
 from tilescout.spaces.gemm_sm90.layout import MMA_ROWS, SWIZZLE_BYTES, WARP_GROUP, GemmShape
 from tilescout.spaces.gemm_streamk_sm90.layout import STEP, VECTOR, SharingShape, most_clusters
-from tilescout.spaces.gemm_streamk_sm90.partition import Partition, divide, slot
+from tilescout.spaces.gemm_streamk_sm90.partition import Partition, slot
 from tilescout.spaces.gemm_streamk_sm90.sums import Sums
 from tilescout.spaces.grouped_gemm_sm90.epilogue import Store
 from tilescout.spaces.grouped_gemm_sm90.groups import Groups
 from tilescout.spaces.grouped_gemm_sm90.kernel import GroupedGemmSm90, Operand, Product, pass_by
 from tilescout.spaces.grouped_gemm_sm90.layout import MOST_EXPERTS, MOST_WARPS
+from tilescout.spaces.grouped_streamk_sm90.sharing import is_worth_sharing
 
 inherited = cute.jit(GroupedGemmSm90.kernel.__wrapped__)
 """The body of the kernel of ``grouped_gemm_sm90``, to be part of another kernel."""
-
-
-def shared_evenly(count: Int32, steps: Int32, clusters: Int32) -> Partition:
-    """The division of so many tiles; of none it must not be asked anything."""
-    return divide(1, True, count, steps, clusters, cutlass.min)
 
 
 def sums_at(start: Any, shape: GemmShape) -> Sums:
@@ -43,12 +39,58 @@ def sums_at(start: Any, shape: GemmShape) -> Sums:
 
 
 @cute.jit
-def jobs_of(partition: Partition, count: Int32) -> Int32:
-    """The jobs of so many tiles: none where there is no tile."""
-    jobs = Int32(0)
+def shared_tiles(count: Int32, clusters: Int32, k: Int32) -> Int32:
+    """How many of so many tiles all clusters share: those of the last wave, or none."""
+    shared = Int32(0)
     if count > 0:
-        jobs = partition.jobs
-    return jobs
+        last = (count - 1) % clusters + 1
+        if is_worth_sharing(last, clusters, k):
+            shared = last
+    return shared
+
+
+@dataclass(frozen=True)
+class Turns:
+    """What a cluster has: its part of the shared tiles, then every so many-th of the whole ones.
+
+    Attributes
+    ----------
+    partition
+        The division. Where nothing is shared it has no parts, and is not asked where one begins.
+    clusters
+        Clusters of the grid.
+    """
+
+    partition: Partition
+    clusters: Int32
+
+    @classmethod
+    def of(cls, count: Int32, steps: Int32, depth: int, clusters: Int32) -> "Turns":
+        """The division of so many tiles, of steps along k of some depth each."""
+        shared = shared_tiles(count, clusters, steps * depth)
+        parts = cutlass.min(clusters, shared * steps)
+        return cls(Partition(count, steps, shared, parts, cutlass.min), clusters)
+
+    @cute.jit
+    def first(self, cluster: Int32) -> tuple[Int32, Int32, Int32]:
+        """Of a cluster, the first step of its part, the end of it, and its first whole tile."""
+        step, end = Int32(0), Int32(0)
+        if cluster < self.partition.parts:
+            step, end = self.partition.begin(cluster), self.partition.begin(cluster + 1)
+        return step, end, self.partition.shared + cluster
+
+    @cute.jit
+    def take(self, at: tuple[Int32, Int32, Int32]) -> tuple[tuple[Int32, Int32, Int32], tuple[Int32, Int32, Int32]]:
+        """The tile that comes next, with its first step and the end of its steps, and where the cluster is then."""
+        step, end, whole = at
+        # Whole tiles ask for no division: it would keep the ring waiting between two tiles.
+        tile, first, last = whole, Int32(0), self.partition.steps
+        if step < end:
+            tile, first, last = self.partition.segment(step, end)
+            step += last - first
+        else:
+            whole += self.clusters
+        return (tile, first, last), (step, end, whole)
 
 
 @dataclass(frozen=True)
@@ -75,7 +117,7 @@ class Ending:
 
     @cute.jit
     def store(self, accumulators: cute.Tensor, in_tile: Int32, at: tuple[Int32, Int32, Int32]) -> None:
-        """Store a tile that a job has whole; it begins at a row and a column, and its group ends at a row."""
+        """Store a whole tile; it begins at a row and a column, and its group ends at a row."""
         shape = self.shape
         row, column, stop = at
         # A thread's accumulators of a unit are consecutive registers.
@@ -111,7 +153,7 @@ class GroupedStreamKSm90(GroupedGemmSm90):
     Attributes
     ----------
     gemm, mixed, trim
-        As of `GroupedGemmSm90`; where the last wave is shared, no tile is trimmed.
+        As of `GroupedGemmSm90`; where the last wave may be shared, no tile is trimmed.
     sums
         The pointer to the workspace, while the kernels are launched and in them.
     """
@@ -129,7 +171,7 @@ class GroupedStreamKSm90(GroupedGemmSm90):
         workspace: cute.Tensor,
         stream: cuda.CUstream,
     ) -> None:
-        """Launch on the operands of `GroupedGemmSm90`, and a workspace: the last wave is shared by all clusters."""
+        """Launch on the operands of `GroupedGemmSm90`, and a workspace: a thin last wave is shared by all clusters."""
         shape = self.shape
         blocks = shape.cluster_m * shape.cluster_n
         tokens, columns = self.steps()
@@ -186,28 +228,25 @@ class GroupedStreamKSm90(GroupedGemmSm90):
         count: Int32,
         k_tiles: Int32,
     ) -> None:
-        """Fill the ring, for every step of this cluster's jobs."""
+        """Fill the ring, for every step that this cluster has."""
         shape = self.shape
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, shape.stages)
-        _, _, job = cute.arch.block_idx()
-        _, _, stride = cute.arch.grid_dim()
-        partition = shared_evenly(count, k_tiles, stride)
-        jobs = jobs_of(partition, count)
-        while job < jobs:
-            step, end = partition.begin(job), partition.begin(job + 1)
-            while step < end:
-                tile, first, last = partition.segment(step, end)
-                _, (expert, row, _, column) = groups.at(tile, count, Int32(0))
-                rows = (column, row) if cutlass.const_expr(shape.swap_ab) else (row, column)
-                left_views, right_views = left.stages_from(rows[0], expert), right.stages_from(rows[1], expert)
-                for k in cutlass.range(first, last, unroll=1):
-                    ring.producer_acquire(state)
-                    full = ring.producer_get_barrier(state)
-                    left.fetch(left_views, k, state.index, full)
-                    right.fetch(right_views, k, state.index, full)
-                    state.advance()
-                step += last - first
-            job += stride
+        _, _, cluster = cute.arch.block_idx()
+        _, _, clusters = cute.arch.grid_dim()
+        turns = Turns.of(count, k_tiles, shape.tile_k, clusters)
+        step, end, whole = turns.first(cluster)
+        chunk = Int32(0)
+        while step < end or whole < count:
+            (tile, first, last), (step, end, whole) = turns.take((step, end, whole))
+            chunk, (expert, row, _, column) = groups.at(tile, count, chunk)
+            rows = (column, row) if cutlass.const_expr(shape.swap_ab) else (row, column)
+            left_views, right_views = left.stages_from(rows[0], expert), right.stages_from(rows[1], expert)
+            for k in cutlass.range(first, last, unroll=1):
+                ring.producer_acquire(state)
+                full = ring.producer_get_barrier(state)
+                left.fetch(left_views, k, state.index, full)
+                right.fetch(right_views, k, state.index, full)
+                state.advance()
         # A block must not leave while its cluster still signals its barriers.
         ring.producer_tail(state)
 
@@ -229,31 +268,28 @@ class GroupedStreamKSm90(GroupedGemmSm90):
         whole = self.product(shape, operands, in_tile, None)
         read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, shape.stages)
         release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, shape.stages)
-        _, _, job = cute.arch.block_idx()
-        _, _, stride = cute.arch.grid_dim()
-        partition = shared_evenly(count, k_tiles, stride)
-        jobs = jobs_of(partition, count)
+        _, _, cluster = cute.arch.block_idx()
+        _, _, clusters = cute.arch.grid_dim()
+        turns = Turns.of(count, k_tiles, shape.tile_k, clusters)
+        step, end, next_whole = turns.first(cluster)
+        chunk = Int32(0)
         turn = Int32(0)  # of pingpong: the warp group that multiplies next
         if cutlass.const_expr(shape.pingpong):  # noqa: SIM102 - decided here, the other by the GPU
             if group == 1:
                 cute.arch.barrier_arrive(barrier_id=TURN_BARRIER, number_of_threads=2 * WARP_GROUP)
-        while job < jobs:
-            step, end = partition.begin(job), partition.begin(job + 1)
-            while step < end:
-                tile, first, last = partition.segment(step, end)
-                steps = last - first
-                if cutlass.const_expr(not shape.pingpong):
-                    read, release = self.part(whole, ring, read, release, ending, (job, tile, steps, k_tiles))
-                elif turn == group:
-                    cute.arch.barrier(barrier_id=TURN_BARRIER + group, number_of_threads=2 * WARP_GROUP)
-                    read, release = self.part(whole, ring, read, release, ending, (job, tile, steps, k_tiles))
-                else:
-                    # The other group multiplies these.
-                    read.advance(steps)
-                    release.advance(steps)
-                turn = 1 - turn
-                step += steps
-            job += stride
+        while step < end or next_whole < count:
+            (tile, first, last), (step, end, next_whole) = turns.take((step, end, next_whole))
+            steps = last - first
+            place = slot(cluster, tile), tile, steps, steps == k_tiles
+            if cutlass.const_expr(not shape.pingpong):  # noqa: SIM114 - decided here, the other by the GPU
+                read, release, chunk = self.part(whole, ring, read, release, ending, chunk, place)
+            elif turn == group:
+                read, release, chunk = self.part(whole, ring, read, release, ending, chunk, place)
+            else:
+                # The other group multiplies these.
+                read.advance(steps)
+                release.advance(steps)
+            turn = 1 - turn
         stores.drain()
 
     @cute.jit
@@ -264,14 +300,20 @@ class GroupedStreamKSm90(GroupedGemmSm90):
         read: pipeline.PipelineState,
         release: pipeline.PipelineState,
         ending: Ending,
-        at: tuple[Int32, Int32, Int32, Int32],
-    ) -> tuple[pipeline.PipelineState, pipeline.PipelineState]:
-        """Multiply what a job has of a tile, so many of all steps along k, and end it; pingpong hands on its turn."""
+        chunk: Int32,
+        place: tuple[Int32, Int32, Int32, Any],
+    ) -> tuple[pipeline.PipelineState, pipeline.PipelineState, Int32]:
+        """Multiply so many steps along k of a tile, and end it, by its slot unless it is whole; return its groups too.
+
+        With pingpong that is a turn, which begins once the tile is found, and ends before it is stored.
+        """
         shape = self.shape
-        job, tile, steps, k_tiles = at
+        slot, tile, steps, is_whole = place
         group = ending.stores.group
         in_tile = Int32(0) if shape.pingpong else group
-        _, (_, row, stop, column) = ending.groups.at(tile, ending.count, Int32(0))
+        chunk, (_, row, stop, column) = ending.groups.at(tile, ending.count, chunk)
+        if cutlass.const_expr(shape.pingpong):
+            cute.arch.barrier(barrier_id=TURN_BARRIER + group, number_of_threads=2 * WARP_GROUP)
         if cutlass.const_expr(shape.swap_ab or shape.groups == 1):
             # The warp groups of a tile have the same tokens.
             read, release = whole.run(ring, read, release, steps)
@@ -284,11 +326,11 @@ class GroupedStreamKSm90(GroupedGemmSm90):
         warpgroup.wait_group(0)
         ring.consumer_release(release)
         release.advance()
-        if steps == k_tiles:
+        if is_whole:
             ending.store(whole.accumulators, in_tile, (row, column, stop))
         else:
-            ending.leave(whole.accumulators, in_tile, slot(job, tile))
-        return read, release
+            ending.leave(whole.accumulators, in_tile, slot)
+        return read, release, chunk
 
     @cute.kernel
     def add_up(
@@ -330,12 +372,12 @@ class GroupedStreamKSm90(GroupedGemmSm90):
         )
         # The offsets are older than the kernel before this one, which waited for them before it let this one begin.
         count = groups.fill(thread)
-        partition = shared_evenly(count, steps, clusters)
+        partition = Turns.of(count, steps, shape.tile_k, clusters).partition
         # What the kernel before wrote is there from here on.
         cute.arch.griddepcontrol_wait()
         cute.arch.griddepcontrol_launch_dependents()
         unit = first_unit * shape.warp_groups + group
-        if group < shape.warp_groups and unit < shape.units * shape.groups and count > 0 and tile < partition.shared:
+        if group < shape.warp_groups and unit < shape.units * shape.groups and tile < partition.shared:
             first, last = partition.parts_of(tile)
             if first < last:
                 copy = register_copy(self.gemm.mma(1), element, shape.swap_ab)

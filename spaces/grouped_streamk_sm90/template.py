@@ -14,9 +14,11 @@ from tilescout.spaces.gemm_streamk_sm90.layout import most_clusters
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.grouped_gemm_sm90.template import CONSTRAINTS, KNOBS, GroupedGemmSm90Template, shape_of
 from tilescout.spaces.grouped_gemm_sm90.template import TEMPLATE as GROUPED
+from tilescout.spaces.grouped_streamk_sm90.sharing import fullest_shared
 from tilescout.spaces.grouped_tiling import GroupedTiling
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.templates import Built
+from tilescout.spaces.tiling import ceil_div
 
 _SUM_BYTES = 4
 _SHARED = ("layout.py", "partition.py", "sums.py")  # of gemm_streamk_sm90
@@ -32,8 +34,8 @@ class GroupedStreamKSm90Template(GroupedGemmSm90Template):
     name = "grouped_streamk_sm90"
     summary = "products of experts on Hopper, by our kernel that may share the last wave"
     package = "tilescout.spaces.grouped_streamk_sm90"
-    sources = ("build.py", "kernel.py")
-    knobs = (*KNOBS, Knob("shares", (0, 1), "whether all clusters share the tiles of the last wave, along k"))
+    sources = ("build.py", "kernel.py", "sharing.py")
+    knobs = (*KNOBS, Knob("shares", (0, 1), "whether all clusters share the tiles of a thin last wave, along k"))
     constraints = (
         *CONSTRAINTS,
         Constraint("whole", "tiles of a wave that is shared are not trimmed", ("trim", "shares"), _shared_are_whole),
@@ -46,7 +48,9 @@ class GroupedStreamKSm90Template(GroupedGemmSm90Template):
         return [widened(each) for each in super().known(problem, device)]
 
     def grouped_tiling(self, columns: Columns, problem: GroupedProblem) -> GroupedTiling:
-        return replace(super().grouped_tiling(columns, problem), shares=np.asarray(columns["shares"] == 1))
+        tiling = super().grouped_tiling(columns, problem)
+        k = ceil_div(problem.k, tiling.depth) * tiling.depth
+        return replace(tiling, shared=np.where(columns["shares"] == 1, fullest_shared(k), 0.0))
 
     def scratch_bytes(self, configuration: Mapping[str, Value], problem: GroupedProblem) -> int:
         if not configuration["shares"]:

@@ -10,6 +10,7 @@ from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm_streamk_sm90.layout import slots
 from tilescout.spaces.grouped_gemm_sm90 import TEMPLATE as NARROW
 from tilescout.spaces.grouped_streamk_sm90 import TEMPLATE, widened
+from tilescout.spaces.grouped_streamk_sm90.sharing import fullest_shared, is_worth_sharing
 from tilescout.spaces.knobs import Value
 from tilescout.spaces.templates import find_template
 
@@ -33,6 +34,16 @@ def test_memory_suffices_for_any_number_of_tokens() -> None:
         needed = slots(split=1, stream_k=1, tiles=tiles, steps=224, blocks=TEMPLATE.blocks_per_cluster(single)) * tile
         assert TEMPLATE.scratch_bytes(single, PROBLEM) >= needed
     assert TEMPLATE.scratch_bytes({**single, "shares": 0}, PROBLEM) == 0
+
+
+def test_a_wave_is_shared_where_it_is_thin_and_k_is_long() -> None:
+    tiles, clusters = np.arange(1, 133), 132
+    for k in (64, 2048, 4096, 14336, 2**20):
+        shared = is_worth_sharing(tiles, clusters, k)
+        assert (shared == (tiles / clusters <= fullest_shared(k))).all()
+        assert not shared[-1]
+        assert shared[0] == (k > 2048)
+    assert [fullest_shared(k) > 0.5 for k in (4096, 14336)] == [False, True]
 
 
 def test_kernels_that_share_a_wave_compile_without_spills(tmp_path: Path) -> None:

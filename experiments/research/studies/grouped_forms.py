@@ -18,7 +18,15 @@ import numpy as np
 
 from tilescout.experiments.commands.options import seed_option, store_option
 from tilescout.experiments.research.runner import Run, study
-from tilescout.experiments.research.studies.grouped import EDGES, QUICK, WRONG_ENDS, chosen, compilers, survives
+from tilescout.experiments.research.studies.grouped import (
+    DEVICE,
+    EDGES,
+    QUICK,
+    WRONG_ENDS,
+    chosen,
+    compilers,
+    survives,
+)
 from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.engines.jobs import make_job
 from tilescout.search.measure.bench import Bench
@@ -100,7 +108,7 @@ def checked(worker: Worker, form: str, sample: int, seed: int, store: Path) -> d
         if template.careful:
             for tokens in _HOSTILE:
                 problem = of_form(GroupedProblem(_EXPERTS, tokens, 528, 328), form)
-                harm = survives(template, pool, problem, wrong_ends(seed))
+                harm = survives(template, pool, [template.default(problem, DEVICE)], problem, wrong_ends(seed))
                 hostile += len(wrong_ends(seed))
                 failed += [f"{problem} on wrong offsets: {harm}"] if harm else []
     return {
