@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ Logs = NDArray[np.float64]
 
 # (indices, rounds, pairs, seed) to ratios to the library, of shape [rounds, indices]
 Measure = Callable[[Sequence[int], int, int, int], NDArray[np.float64]]
+
+_FEWEST = 3  # rounds of a heat that tell how they are correlated
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,10 @@ class RaceOptions:
         more than one long one, for heats differ by more than their rounds explain.
     looks
         Heats at most.
+    heat_seconds, seconds
+        Where a heat would take longer than this it has fewer rounds, and three at least; none begins after so many
+        seconds of all. Short kernels never come near either. Six rounds of eight kernels of 19 ms take two seconds, and
+        the noise of heats and hosts (`heat`, `repeat`) is larger than that of so few rounds.
     pairs
         Pairs of a kernel and the library in a round.
     confidence
@@ -52,12 +59,19 @@ class RaceOptions:
     within: float = 0.03
     look: int = 6
     looks: int = 10
+    heat_seconds: float = 1.0
+    seconds: float = 3.0
     pairs: int = 1
     confidence: float = 0.95
     indifference: float = 0.002
     heat: float = 0.0013
     repeat: float = 0.0021
     host: float = 0.0413
+
+    def over(self, round_us: float) -> Self:
+        """The same for a race whose rounds take so long, in µs."""
+        rounds = max(_FEWEST, int(1e6 * self.heat_seconds / (self.pairs * round_us)))
+        return replace(self, look=min(self.look, rounds))
 
     @property
     def noise(self) -> HeatNoise:
@@ -178,9 +192,9 @@ def race_fastest(
     Race
         The outcome. Its GPU time counts measuring alone, and not the time in which the host computes the statistics.
     """
-    best = min(timing.ratio for timing in timings.values())
     ordered = sorted(timings, key=lambda index: timings[index].ratio)
-    close = [index for index in ordered if timings[index].ratio_low <= best * (1 + options.within)]
+    best = timings[ordered[0]]
+    close = [index for index in ordered if timings[index].ratio_low <= best.ratio * (1 + options.within)]
     gpu_seconds = 0.0
 
     def measure_timed(racing: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
@@ -190,7 +204,10 @@ def race_fastest(
         gpu_seconds += time.monotonic() - started
         return ratios
 
-    race = run_race(close[: options.candidates], default, measure_timed, options, seed, beside)
+    racing = close[: options.candidates]
+    pair_us = [(1 + timings[index].ratio) * best.library_us for index in {*racing, default}]
+    asked = options.over(sum(pair_us) + 2 * best.library_us * len(beside))
+    race = run_race(racing, default, measure_timed, asked, seed, beside)
     return replace(race, gpu_seconds=gpu_seconds)
 
 
@@ -202,7 +219,7 @@ def run_race(
     seed: int,
     beside: Sequence[int] = (),
 ) -> Race:
-    """Measure candidates in interleaved rounds until the leader is separated, or the rounds end.
+    """Measure candidates in interleaved rounds until the leader is separated, or the rounds end, or their seconds.
 
     After every look each candidate is compared with the leader by a one-sided t-test on the logarithms of their ratios
     in the same rounds, with the standard error over heats, and dropped if it is slower. The level is that of the race,
@@ -229,7 +246,10 @@ def run_race(
     measured = [*runners, *beside]
     logs = np.empty((0, options.look, len(measured)))
     racing = list(range(len(runners)))
+    begun = time.monotonic()
     for look in range(options.looks):
+        if look and time.monotonic() - begun > options.seconds:
+            break
         heat = np.full((1, options.look, len(measured)), np.nan)
         here = [*racing, *range(len(runners), len(measured))]
         heat[0][:, here] = np.log(measure([measured[at] for at in here], options.look, options.pairs, seed + look))

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tilescout.search.measure.race import Estimate, Race, RaceOptions, run_race
+from tilescout.search.measure.measurement import Timing
+from tilescout.search.measure.race import Estimate, Race, RaceOptions, race_fastest, run_race
 
 OPTIONS = RaceOptions()
 DEFAULT = 7
@@ -127,6 +128,27 @@ def test_a_winner_that_is_not_proven_is_named_and_the_default_is_the_answer() ->
         assert one.answer == DEFAULT
         assert "not proven faster than the default" in one.verdict()
         assert "so the default it is" in one.verdict()
+
+
+@pytest.mark.parametrize(("library_us", "rounds"), [(300.0, OPTIONS.look), (19_000.0, 4), (60_000.0, 3)])
+def test_a_race_of_long_kernels_has_fewer_rounds_in_a_heat_but_three(library_us: float, rounds: int) -> None:
+    ratios = {1: 1.0, 2: 1.0, 3: 1.01, 4: 1.01, DEFAULT: 1.01, -1: 1.0}
+    timings = {
+        index: Timing(ratio, ratio, ratio, ratio, ratio, library_us, 3) for index, ratio in ratios.items() if index > 0
+    }
+    asked = Rounds(ratios)
+
+    race_fastest(timings, DEFAULT, asked.measure, OPTIONS, seed=0, beside=[-1])
+
+    assert {each[1] for each in asked.asked} == {rounds}
+
+
+def test_no_heat_begins_once_the_seconds_are_over() -> None:
+    equal = dict.fromkeys([1, 2, DEFAULT], 1.0)
+
+    found = run_race(list(equal), DEFAULT, Rounds(equal).measure, replace(OPTIONS, seconds=0.0), seed=0)
+
+    assert found.rounds == OPTIONS.look
 
 
 def test_candidates_that_are_as_good_as_equal_end_the_race_early() -> None:
