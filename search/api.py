@@ -187,8 +187,8 @@ def tune(
     trackers = _Trackers(mlflow, store, studies(store, storage), template if live.compile.standby else None)
 
     with ExitStack() as stack:
+        get_ready(device, standby=live.compile.standby and cluster is None)
         stack.enter_context(trackers)
-        get_ready(device)
         if gpus is None and cluster is None:
             gpus = 1
         engine = stack.enter_context(

@@ -7,6 +7,7 @@
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -35,8 +36,8 @@ class Times:
         What is tuned, in which spaces, and how many cores the process may use.
     imported
         The modules of the search were imported.
-    prepared
-        The problem was set up on the GPU.
+    ready, prepared
+        The measuring process was there, and the problem was set up on the GPU.
     searched, raced, logged
         The search had its last trial, its race was done and the answer known, and MLflow had all.
     compiling, measuring
@@ -56,6 +57,7 @@ class Times:
     spaces: list[str] = field(default_factory=list)
     cores: int = 0
     imported: float = 0.0
+    ready: float = 0.0
     prepared: float = 0.0
     searched: float = 0.0
     raced: float = 0.0
@@ -133,6 +135,7 @@ def tune(problem: str, store: Path, launched: float, standby: bool) -> Times:
     parsed = template.parse(problem)
     before = kernels(artifacts(store))
     live = LiveOptions(CompileOptions(standby=standby))
+    get_ready("cuda", standby)
     with ExitStack() as stack:
         uri, root = default_store(store)
         opening = stack.enter_context(Opening(uri))
@@ -145,11 +148,16 @@ def tune(problem: str, store: Path, launched: float, standby: bool) -> Times:
                 return logger.study(info.name, run_id)
             return MlflowTracker(uri, root, info, run_id, opening=opening)
 
-        get_ready("cuda")
         engine = stack.enter_context(
             make_engine(template, parsed, artifacts(store), device="cuda", gpus=1, options=live)
         )
         watch(engine, times, now)
+
+        def note_ready() -> None:
+            if engine.versions:  # waits for the measuring process
+                times.ready = now()
+
+        threading.Thread(target=note_ready, name="ready", daemon=True).start()
         options = TuneOptions("guided", 0, Budget(TRIALS), studies(store))
 
         def answer(_: object) -> None:

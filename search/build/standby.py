@@ -118,6 +118,12 @@ def can_stand_by() -> bool:
     return hasattr(os, "pidfd_open") and hasattr(select, "POLLRDHUP")
 
 
+def wake(standby: Standby) -> None:
+    """Have a process stand by, where there is none yet. Where there can't be one, `open_session` says why."""
+    with suppress(OSError, StandbyError):
+        _connected(standby).close()
+
+
 def open_session(standby: Standby, request: Mapping[str, Any], output: int | None = None) -> Session:
     """Ask for a session, and start what stands by if it does not yet. Nothing is waited for.
 

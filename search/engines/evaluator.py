@@ -68,11 +68,11 @@ class Evaluator(Closing):
     def __init__(self, engine: Engine, problem: Problem, gpus: Sequence[int] | None = None) -> None:
         self.engine, self.template, self.problem = engine, engine.template, problem
         self.device = engine.device
-        self.space = engine.space(problem)
-        self.library = engine.library(problem)
         self._on_gpu = dict.fromkeys(range(engine.gpus) if gpus is None else gpus, 0)  # tasks in flight, by GPU
         self.capacity = engine.capacity(max(1, len(self._on_gpu)))
         self._prepared = engine.prepare(next(iter(self._on_gpu)), problem) if self._on_gpu else None
+        self.space = engine.space(problem)  # a second or less, while a GPU is set up
+        self.library = engine.library(problem)
         self._in_flight = 0
         self._compiling: dict[int, Future[Artifact | CompileFailure]] = {}
         self._compiled: deque[tuple[int, bool, Artifact]] = deque()

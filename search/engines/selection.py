@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from tilescout.costmodel.threads import algebra
+from tilescout.search.build.standby import can_stand_by, wake
 from tilescout.search.engines.engine import Engine, LiveOptions
 from tilescout.search.engines.gpus import visible_gpus
+from tilescout.search.measure.process import STANDBY
 from tilescout.search.measure.protocol import Objective, find_objective
 from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table
@@ -142,9 +144,18 @@ def require_gpu() -> None:
         raise DeviceError("no NVIDIA GPU here: measure on a machine with one, or replay a table with `device='replay'`")
 
 
-def get_ready(device: str) -> None:
-    """Import what a search needs while the driver of the GPU starts: 0.2 s of whoever asks it first."""
-    waking = threading.Thread(target=visible_gpus, name="driver") if device != "replay" else None
+def get_ready(device: str, standby: bool = False) -> None:
+    """Import what a search needs while the driver of the GPU starts: 0.2 s of whoever asks it first.
+
+    With `standby`, what measures begins to import torch, too, where nothing stands by yet: a search waits the longest
+    for that.
+    """
+
+    def start() -> None:
+        if visible_gpus() and standby and can_stand_by():
+            wake(STANDBY)
+
+    waking = threading.Thread(target=start, name="driver") if device != "replay" else None
     if waking is not None:
         waking.start()
     algebra()

@@ -27,7 +27,9 @@ from tilescout.spaces.processes import module_command, module_places, own_folder
 
 _LOG = logging.getLogger(__name__)
 _WORKER = "tilescout.search.measure.worker"
-_STANDBY = Standby(f"{_WORKER}:ready_to_measure")
+STANDBY = Standby(f"{_WORKER}:ready_to_measure")
+"""What measuring processes are forked from: it has imported torch."""
+
 _START_SECONDS = 120.0  # imports of torch, 3 s where files are warm, and the CUDA context, 0.1 s
 
 
@@ -49,7 +51,7 @@ class _Child:
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         if standby:
             try:
-                self.process = open_session(_STANDBY, {"device": device}, self.log.fileno())
+                self.process = open_session(STANDBY, {"device": device}, self.log.fileno())
             except StandbyError as error:
                 _LOG.warning("%s: starting a measuring process anew", error)
             else:

@@ -208,7 +208,8 @@ def _tune_all(
                 expected = stack.enter_context(ExitStack())
                 expected.enter_context(expecting)
                 turns.go_on()
-                evaluator = stack.enter_context(Evaluator(engine, problem, []))
+                gpu = part.ask()  # setting the problem up on it takes longer than the model
+                evaluator = stack.enter_context(Evaluator(engine, problem, [] if gpu is None else [gpu]))
 
                 def begin() -> None:
                     expected.close()
@@ -316,6 +317,10 @@ class _Part:
         """The GPU of the turn."""
         assert self._turn is not None
         return self._turn.gpu
+
+    def ask(self) -> int | None:
+        """Claim the first turn: its GPU, or None where that has to be waited for."""
+        return self._turns.ask(self._number, self._claim)
 
     def begin(self) -> None:
         """Wait for the first turn."""

@@ -143,8 +143,15 @@ class Turns:
             self._changed.wait_for(lambda: first is None or first in self._begun | self._gone or self._stopped)
             self.go_on()
 
+    def ask(self, search: int, claim: Claim) -> int | None:
+        """Claim a turn: the GPU of it, or None where `take` has to wait for one."""
+        with self._changed:
+            self._claims[search] = self._known[search] = claim
+            self._grant()
+            return self._granted[search].gpu if search in self._granted else None
+
     def take(self, search: int, claim: Claim) -> Turn:
-        """Wait for a turn.
+        """Wait for a turn, which may have been asked for.
 
         Raises
         ------
@@ -152,8 +159,8 @@ class Turns:
             If `stop` was called.
         """
         with self._changed:
-            self._claims[search] = self._known[search] = claim
-            self._grant()
+            if search not in self._granted and search not in self._claims:
+                self.ask(search, claim)
             self._changed.wait_for(lambda: search in self._granted or self._stopped)
             if self._stopped:
                 raise StoppedError
@@ -178,6 +185,8 @@ class Turns:
             self._known[search] = claim
             self._gone.add(search)
             self._searched.add(search)
+            self._claims.pop(search, None)
+            turn = self._granted.pop(search, turn)  # one that was asked for and never begun
             self._changed.notify_all()
             if turn is not None:
                 self._free.append(turn.gpu)

@@ -306,6 +306,8 @@ def tuned(
                 fill(problem, store, standing)
             if processes == STARTING:
                 end_all(standing)
+            elif processes == STANDING and not any(Path(standing).glob("*/*.socket")):
+                processes = STARTING  # no command before this one has started them
             asked = {"problem": problem, "store": store, "standby": processes != ALONE}
             asked |= {} if gpu else {"count": KERNELS}
             one = timed(cores, asked, standing) | {"store": kept, "processes": processes}

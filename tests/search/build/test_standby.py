@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tilescout.search.build import standby
-from tilescout.search.build.standby import Session, Standby, StandbyError, open_session, running
+from tilescout.search.build.standby import Session, Standby, StandbyError, open_session, running, wake
 from tilescout.spaces.processes import module_command, safe_environment
 
 pytestmark = pytest.mark.skipif(not standby.can_stand_by(), reason="needs Linux")
@@ -93,6 +93,13 @@ def test_a_session_tells_how_it_ended(place: Path, asked: str, code: int) -> Non
     session.connection.send_bytes(asked.encode())
 
     assert session.wait() == session.poll() == code
+
+
+def test_what_was_woken_is_what_the_first_session_is_forked_from(place: Path) -> None:
+    wake(ENTRY)
+    assert len(list(place.glob("*.socket"))) == 1
+    standing = told(open_session(ENTRY, {}))["standing"]
+    assert [each.pid for each in running()] == [standing]
 
 
 def test_a_session_that_hangs_can_be_killed(place: Path) -> None:

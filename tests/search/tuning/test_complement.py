@@ -81,7 +81,7 @@ def test_one_call_tunes_both_spaces_tells_of_each_and_answers_with_the_faster_on
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api, "make_engine", lambda *_, **__: nullcontext(engine))  # of this host, without a GPU
-    monkeypatch.setattr(api, "get_ready", lambda device: None)
+    monkeypatch.setattr(api, "get_ready", lambda *_, **__: None)
     told: list[StudyResult] = []
     trials: list[TrialRecord] = []
 
