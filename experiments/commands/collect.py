@@ -17,7 +17,7 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from tilescout.experiments.commands.completion import TABLE, complete_suites
+from tilescout.experiments.commands.completion import SUBSPACE, TABLE, complete_suites
 from tilescout.experiments.commands.options import (
     check_apart,
     check_mlflow,
@@ -122,7 +122,10 @@ class CollectRequest:
     "--only", multiple=True, metavar="KNOB=VALUE[,...]", help="Only these values of a knob, or max; repeatable."
 )
 @click.option(
-    "--subspace", type=click.Path(path_type=Path), metavar="FILE.toml", help="Only what is in one of the file's parts."
+    "--subspace",
+    type=SUBSPACE,
+    metavar="NAME|FILE.toml",
+    help="Only what is in one of the file's parts, or of a shipped one's: grouped_gemm_sm90-subspace.",
 )
 @click.option(
     "--also", type=click.Path(path_type=Path), help="Those of a table (.parquet) or of a JSON list too, counted in."

@@ -1,5 +1,6 @@
 """The completion of names that commands take, for the tab key of a shell."""
 
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 
@@ -38,32 +39,48 @@ def complete_studies(context: click.Context, parameter: click.Parameter, typed: 
     return [path.stem for path in sorted(Path(folder).glob(f"*{SUFFIX}")) if path.stem.startswith(typed)]
 
 
-class TablePath(click.Path):
-    """A recorded table: a file, or the name of one that is shipped."""
+class ShippedPath(click.Path):
+    """A file, or the name of one that is shipped.
 
-    name = "table"
+    Parameters
+    ----------
+    name
+        The kind of file, as in a command's help.
+    shipped
+        Finds the shipped ones; called only where it must be.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, shipped: Callable[[], list[Path]]) -> None:
         super().__init__(path_type=Path)
+        self.name = name
+        self._shipped = shipped
 
     def convert(
         self, value: str | PathLike[str], parameter: click.Parameter | None, context: click.Context | None
     ) -> Path:
-        """The file; a name that no file has here is looked up among the shipped tables."""
+        """The file; a name that no file has here is looked up among the shipped ones."""
         path = Path(value)
-        shipped = _shipped()
-        return shipped[path.name] if len(path.parts) == 1 and path.name in shipped and not path.exists() else path
+        if len(path.parts) != 1 or path.exists():
+            return path
+        return {each.stem: each for each in self._shipped()}.get(path.name, path)
 
     def shell_complete(self, context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-        """The shipped tables that begin with what is typed; where none does, files."""
-        named = [CompletionItem(name) for name in _shipped() if name.startswith(typed)]
+        """The shipped ones that begin with what is typed; where none does, files."""
+        named = [CompletionItem(each.stem) for each in self._shipped() if each.stem.startswith(typed)]
         return named or super().shell_complete(context, parameter, typed)
 
 
-def _shipped() -> dict[str, Path]:
+def _tables() -> list[Path]:
     from tilescout.search.tables.shipped import shipped_tables
 
-    return {path.stem: path for path in shipped_tables()}
+    return shipped_tables()
 
 
-TABLE = TablePath()
+def _subspaces() -> list[Path]:
+    from tilescout.search.tables.shipped import shipped_subspaces
+
+    return shipped_subspaces()
+
+
+TABLE = ShippedPath("table", _tables)
+SUBSPACE = ShippedPath("sub-space", _subspaces)

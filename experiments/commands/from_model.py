@@ -5,9 +5,10 @@ import inspect
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tilescout.experiments.commands.options import find_modules_here
@@ -16,7 +17,7 @@ from tilescout.spaces.experts import FORMS
 from tilescout.spaces.faults import described
 from tilescout.spaces.gated import PLACES
 from tilescout.spaces.gemm import INPUTS, GemmProblem
-from tilescout.spaces.grouped import GroupedProblem
+from tilescout.spaces.grouped import DRAWS, GroupedProblem
 from tilescout.spaces.problems import DTYPES, Problem
 from tilescout.spaces.routing import Routing
 from tilescout.spaces.scaled import EPILOGUE as SCALED
@@ -64,8 +65,27 @@ class Product:
 
 
 @dataclass(frozen=True)
+class Experts:
+    """How experts' grouped products become problems.
+
+    Attributes
+    ----------
+    routings
+        How their tokens are routed: each product is a problem for each.
+    form
+        The form that is recorded, as of `Product`; all products without one, as products alone.
+    draws
+        How often the routing of a problem is drawn.
+    """
+
+    routings: Sequence[Routing]
+    form: str = ""
+    draws: int = DRAWS
+
+
+@dataclass(frozen=True)
 class Recording:
-    """The matrix products of one call of a model.
+    """The matrix products of calls of a model.
 
     Attributes
     ----------
@@ -74,7 +94,7 @@ class Recording:
     skipped
         How often each product was seen that can't be a problem, and why.
     graphs
-        How many graphs torch.compile made of the call: more than one means that something broke it.
+        How many graphs torch.compile made of a call, at most: more than one means that something broke it.
     """
 
     entries: tuple[Entry, ...]
@@ -82,8 +102,10 @@ class Recording:
     graphs: int
 
 
-def load_factory(text: str) -> Callable[[], Any]:
+def load_factory(text: str, of_tokens: bool = False) -> Callable[..., Any]:
     """The function that ``MODULE:FUNCTION`` names; modules of the working directory are found too.
+
+    It takes no argument, or one with `of_tokens`: how many tokens there are in the call of the model.
 
     Raises
     ------
@@ -95,20 +117,25 @@ def load_factory(text: str) -> Callable[[], Any]:
         raise ProblemError(f"malformed factory {text!r}: expected MODULE:FUNCTION")
     find_modules_here(text)
     try:
-        factory: Callable[[], Any] = getattr(importlib.import_module(module), name)
+        factory: Callable[..., Any] = getattr(importlib.import_module(module), name)
     except Exception as error:  # code of others
         raise ProblemError(f"can't import {text}: {described(error)}") from error
     try:
-        inspect.signature(factory).bind()
+        inspect.signature(factory).bind(*([1] if of_tokens else []))
     except (TypeError, ValueError) as error:
-        raise ProblemError(f"{text} can't be called without arguments: {one_line(error)}") from error
+        how = "with a number of tokens" if of_tokens else "without arguments"
+        raise ProblemError(f"{text} can't be called {how}: {one_line(error)}") from error
     return factory
 
 
 def record(
-    factory: Callable[[], Any], dtype: str | None, training: bool, routing: Routing | None = None, form: str = ""
+    factory: Callable[..., Any],
+    dtype: str | None,
+    training: bool,
+    experts: Experts | None = None,
+    tokens: Sequence[int] = (),
 ) -> Recording:
-    """The matrix products of one call of a model.
+    """The matrix products of one call of a model, or of a call for each of some numbers of tokens.
 
     Everything happens on torch's meta device: shapes are computed, numbers are not. Attention that is one operator
     (``scaled_dot_product_attention``) is one kernel on a GPU, so the products in it do not count.
@@ -121,17 +148,27 @@ def record(
         The type that the model and its inputs are converted to, as in problems; None leaves them.
     training
         Whether the products of the gradients are recorded too.
-    routing
-        How tokens are routed to experts: their grouped products are recorded then, and no others. None records the
-        others.
-    form
-        The form of the grouped products that are recorded, as of `Product`; all without one, as products alone.
+    experts
+        Experts' grouped products are recorded so, and no others. None records the others.
+    tokens
+        What the factory is called with, one after the other; without any it is called once, without an argument.
 
     Raises
     ------
     ProblemError
-        If the factory returns something else, or the call fails.
+        If the factory returns something else, or a call fails.
     """
+    calls: list[Callable[[], Any]] = [partial(factory, count) for count in tokens]
+    watches = []
+    for call in calls or [factory]:
+        watches.append(_Watch())
+        _call(call, dtype, training, watches[-1])
+    products = [product for watch in watches for product in watch.products]
+    return _summarise(products, max(watch.graphs for watch in watches), experts)
+
+
+def _call(factory: Callable[[], Any], dtype: str | None, training: bool, watch: "_Watch") -> None:
+    """Call a model once, and have the products noted; the errors are those of `record`."""
     import torch
     from torch.utils._pytree import tree_leaves, tree_map
 
@@ -148,7 +185,6 @@ def record(
         raise ProblemError(f"the factory returned {type(made).__name__}: expected (module, (argument, ...))")
     model, arguments = made[0].to(device="meta", dtype=wanted), tree_map(move, made[1])
     model.train(training)
-    watch = _Watch()
     complaints = logging.getLogger("torch._subclasses.fake_tensor")  # which logs the traceback of what it raises
     complaints.disabled = True
     torch._dynamo.reset()  # or a graph that was compiled for an earlier recording would not be seen
@@ -166,7 +202,6 @@ def record(
     finally:
         torch._dynamo.reset()
         complaints.disabled = False
-    return _summarise(watch.products, watch.graphs, routing, form)
 
 
 def _first(error: BaseException) -> BaseException:
@@ -325,14 +360,14 @@ def _module_of(node: "fx.Node") -> str:
     )  # dynamo's name of the argument that holds the model
 
 
-def _summarise(products: list[Product], graphs: int, routing: Routing | None, form: str) -> Recording:
+def _summarise(products: Sequence[Product], graphs: int, experts: Experts | None) -> Recording:
     names = {DTYPES[name].torch_name: name for name in INPUTS}
     counts: Counter[Problem] = Counter()
     labels: dict[Problem, str] = {}
     skipped: Counter[str] = Counter()
     for product in products:
         sizes = f"{product.m}x{product.n}x{product.k}"
-        if product.grouped != (routing is not None) or form not in ("", product.form):
+        if product.grouped != (experts is not None) or (experts and experts.form not in ("", product.form)):
             other = f"{sizes} of {product.batch} experts, a grouped product" if product.grouped else sizes
             skipped[f"{other}: another space computes it"] += 1
             continue
@@ -340,27 +375,29 @@ def _summarise(products: list[Product], graphs: int, routing: Routing | None, fo
             skipped[f"{sizes} in {product.dtype}"] += 1
             continue
         try:
-            problem = _problem(product, names[product.dtype], routing, form)
+            problems = _problems(product, names[product.dtype], experts)
         except ProblemError as error:
             skipped[one_line(error)] += 1
             continue
-        counts[problem] += 1
-        labels.setdefault(problem, product.label)
+        counts.update(problems)
+        for problem in problems:
+            labels.setdefault(problem, product.label)
     return Recording(tuple(Entry(str(p), labels[p], "", count) for p, count in counts.items()), dict(skipped), graphs)
 
 
-def _problem(product: Product, dtype: str, routing: Routing | None, form: str) -> Problem:
-    """The problem that a product is, or that it is in a form.
+def _problems(product: Product, dtype: str, experts: Experts | None) -> list[Problem]:
+    """The problem that a product is; for each routing, if it is one of experts.
 
     Raises
     ------
     ProblemError
         If it is none.
     """
-    if routing is not None:
+    if experts is not None:
         if product.layout != "kk":
             raise ProblemError(f"{product.m}x{product.n}x{product.k}: the experts' weights are not contiguous along k")
-        kind = FORMS.get(form, GroupedProblem)
-        return kind(product.batch, product.m, product.n, product.k, dtype, routing)
+        kind = FORMS.get(experts.form, GroupedProblem)
+        sizes = product.batch, product.m, product.n, product.k
+        return [kind(*sizes, dtype, routing, last_draw=experts.draws - 1) for routing in experts.routings]
     batch = f"x{product.batch}" if product.batch != 1 else ""
-    return GemmProblem.parse(f"{product.m}x{product.n}x{product.k}{batch}:{dtype}:{product.layout}")
+    return [GemmProblem.parse(f"{product.m}x{product.n}x{product.k}{batch}:{dtype}:{product.layout}")]

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from tilescout.experiments.commands.completion import complete_suites
-from tilescout.experiments.commands.from_model import load_factory, record
+from tilescout.experiments.commands.from_model import Experts, load_factory, record
 from tilescout.experiments.commands.listing import LIST, ListingGroup
 from tilescout.experiments.commands.options import (
     check_output,
@@ -17,6 +17,7 @@ from tilescout.experiments.commands.options import (
 )
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import INPUTS
+from tilescout.spaces.grouped import DRAWS
 from tilescout.spaces.outputs import write_whole
 from tilescout.spaces.routing import Routing
 from tilescout.spaces.suite import Entry, Suite, find_suite, suite_names, write_suite
@@ -79,12 +80,28 @@ def _entry(entry: Entry) -> dict[str, object]:
     epilog=examples(
         "tilescout suites from-model package.module:make_model",
         "tilescout suites from-model package.module:make_model --dtype bf16 --training --out model.toml",
+        "tilescout suites from-model package.module:make_experts --tokens 16 --tokens 2048 --experts zipf-1 --swiglu",
     )
 )
 @click.argument("factory", metavar="MODULE:FACTORY")
 @click.option("--dtype", type=click.Choice(INPUTS), help="Convert the model to this type. [default: as it is]")
 @click.option("--training", is_flag=True, help="Record the products of the gradients too.")
-@click.option("--experts", metavar="ROUTING", help="Record the experts' grouped products instead, routed so: zipf-1.")
+@click.option(
+    "--tokens",
+    type=click.IntRange(min=1),
+    multiple=True,
+    help="Call FACTORY with so many tokens; repeatable, all calls are recorded. [default: a call without arguments]",
+)
+@click.option(
+    "--experts",
+    "routings",
+    metavar="ROUTING",
+    multiple=True,
+    help="Record the experts' grouped products instead, routed so: zipf-1. Repeatable.",
+)
+@click.option(
+    "--draws", type=click.IntRange(min=1), default=DRAWS, show_default=True, help="How often a routing is drawn."
+)
 @click.option("--swiglu", is_flag=True, help="Of these, record those with SwiGLU behind them, as products with it.")
 @click.option("--scaled", is_flag=True, help="Of these, record those whose rows are scaled, as products with that.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the suite to this .toml file.")
@@ -93,7 +110,9 @@ def from_model(
     factory: str,
     dtype: str | None,
     training: bool,
-    experts: str | None,
+    tokens: tuple[int, ...],
+    routings: tuple[str, ...],
+    draws: int,
     swiglu: bool,
     scaled: bool,
     out: Path | None,
@@ -102,7 +121,8 @@ def from_model(
     """Record the matrix products in one call of a model, as torch.compile sees them.
 
     FACTORY is a function without arguments that returns the model and the arguments of the call: (module, (argument,
-    ...)). It is called with torch's meta device as the default, so neither a GPU nor memory for the weights is needed.
+    ...)); with --tokens it has one argument, the number of tokens. It is called with torch's meta device as the
+    default, so neither a GPU nor memory for the weights is needed.
     """
     if out is not None:
         if out.suffix != ".toml":
@@ -110,12 +130,12 @@ def from_model(
         check_output(out, "a suite that was recorded from a model", _is_recorded)
     check_result(json_path)
     form = "swiglu" if swiglu else "scaled" if scaled else ""
-    if form and experts is None:
+    if form and not routings:
         raise click.UsageError(f"--{form} is of experts' products: name how tokens are routed, --experts zipf-1")
     if swiglu and scaled:
         raise click.UsageError("a product has SwiGLU behind it or its rows scaled: name --swiglu or --scaled")
-    routing = None if experts is None else Routing.parse(experts)
-    recording = record(load_factory(factory), dtype, training, routing, form)
+    experts = Experts(tuple(map(Routing.parse, routings)), form, draws) if routings else None
+    recording = record(load_factory(factory, bool(tokens)), dtype, training, experts, tokens)
     console = console_beside(json_path)
     if not recording.entries:
         seen = f"of its products none can be tuned: {', '.join(recording.skipped)}; --dtype converts a model"
@@ -127,7 +147,7 @@ def from_model(
     for reason, count in recording.skipped.items():
         console.say(f"left out, {count} times: {reason}")
     if recording.graphs > 1:
-        console.print(f"torch.compile made {recording.graphs} graphs of the call", highlight=False)
+        console.print(f"torch.compile made {recording.graphs} graphs of a call", highlight=False)
     if out is not None:
         write_whole(out, write_suite(title, RECORDED, recording.entries).encode())
         console.say(f"suite: {out}")

@@ -14,8 +14,18 @@ from tilescout.spaces.templates import KernelTemplate, find_template, load_templ
 
 def shipped_tables() -> list[Path]:
     """The tables that come with the package."""
+    folder = _recorded()
+    return find_tables([folder]) if folder.is_dir() else []
+
+
+def shipped_subspaces() -> list[Path]:
+    """The sub-spaces that shipped and published tables are of."""
+    return sorted(_recorded().glob("*-subspace.toml"))
+
+
+def _recorded() -> Path:
     with as_file(files("tilescout.search.tables").joinpath("recorded")) as folder:
-        return find_tables([folder]) if folder.is_dir() else []
+        return folder
 
 
 def default_table(template: KernelTemplate, problem: Problem) -> Table:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from tilescout.experiments.commands.from_model import load_factory, record
+from tilescout.experiments.commands.from_model import Experts, load_factory, record
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import ProblemError
@@ -19,6 +19,7 @@ from tilescout.spaces.routing import Routing
 from tilescout.spaces.suite import find_suite
 
 RunCommand = Callable[..., None]
+ZIPF = (Routing.parse("zipf-1"),)
 
 MODEL = """
 import torch
@@ -187,7 +188,7 @@ def test_bad_input_is_one_line(
     assert answer in line
 
 
-class Experts(nn.Module):
+class Routed(nn.Module):
     """A dense layer, and experts as transformers has them."""
 
     def __init__(self) -> None:
@@ -205,14 +206,26 @@ class Experts(nn.Module):
 
 def test_grouped_products_are_recorded_with_a_routing_and_the_others_without() -> None:
     def make() -> tuple[nn.Module, tuple[torch.Tensor]]:
-        return Experts(), (torch.empty(40, 64),)
+        return Routed(), (torch.empty(40, 64),)
 
-    experts = record(make, "bf16", training=False, routing=Routing.parse("zipf-1"))
+    experts = record(make, "bf16", training=False, experts=Experts(ZIPF))
     assert [entry.problem for entry in experts.entries] == ["8x40x96x64:bf16:zipf-1", "8x40x32x64:bf16:zipf-1"]
     assert list(experts.skipped) == ["40x8x64: another space computes it"]
     dense = record(make, "bf16", training=False)
     assert [entry.problem for entry in dense.entries] == ["40x8x64:bf16"]
     assert len(dense.skipped) == 2
+
+
+def test_experts_are_recorded_for_every_number_of_tokens_and_routing() -> None:
+    def make(tokens: int) -> tuple[nn.Module, tuple[torch.Tensor]]:
+        return Routed(), (torch.empty(tokens, 64),)
+
+    routings = (Routing(), *ZIPF)
+    found = record(make, "bf16", training=False, experts=Experts(routings, draws=2), tokens=(8, 40))
+    assert [entry.problem for entry in found.entries] == [
+        f"8x{tokens}x{n}x64:bf16:{routing}:draws-0-1"
+        for tokens in (8, 40) for n in (96, 32) for routing in ("balanced", "zipf-1")
+    ]  # fmt: skip
 
 
 class Gates(nn.Module):
@@ -240,12 +253,12 @@ def test_products_with_something_behind_them_are_recorded_as_such_if_asked() -> 
     def make() -> tuple[nn.Module, tuple[torch.Tensor]]:
         return Gates(), (torch.empty(40, 64),)
 
-    gated = record(make, "bf16", training=False, routing=Routing.parse("zipf-1"), form="swiglu")
+    gated = record(make, "bf16", training=False, experts=Experts(ZIPF, "swiglu"))
     assert [entry.problem for entry in gated.entries] == [
         "8x40x96x64:bf16:swiglu:zipf-1", "8x32x96x64:bf16:swiglu:zipf-1"
     ]  # fmt: skip
     assert sum(gated.skipped.values()) == 3
-    scaled = record(make, "bf16", training=False, routing=Routing.parse("zipf-1"), form="scaled")
+    scaled = record(make, "bf16", training=False, experts=Experts(ZIPF, "scaled"))
     assert [entry.problem for entry in scaled.entries] == ["8x8x96x64:bf16:scaled:zipf-1"]
-    plain = record(make, "bf16", training=False, routing=Routing.parse("zipf-1"))
+    plain = record(make, "bf16", training=False, experts=Experts(ZIPF))
     assert [entry.problem for entry in plain.entries] == [f"8x{rows}x96x64:bf16:zipf-1" for rows in (40, 32, 24, 16, 8)]
