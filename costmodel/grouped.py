@@ -9,7 +9,7 @@ They stand beside the knobs. All are binary logarithms but ``fill`` and ``reache
 ``rows columns area``   the tile of D that a block computes: tokens, columns, both
 ``fill``                share of the multiplied rows that belong to the group
 ``units``               units of work (a tile for every block of a cluster) over clusters that run at once
-``waves``               rounds of the grid, whole ones unless a thin last one is shared; ``tail`` of them over ``units``
+``waves``               rounds of the grid, whole ones unless a thin last one is split; ``tail`` of them over ``units``
 ``steps``               stages that a block consumes for one tile; ``ring_bytes`` of all stages
 ``time_mma``            µs of the tensor cores, if all had work all the time; ``time_rounds`` with whole rounds
 ``time_l2``             µs of the way from the L2; ``time_memory`` of device memory, each operand once
@@ -37,8 +37,7 @@ def grouped_features(tiling: GroupedTiling, device: Device) -> dict[str, Floats]
     blocks = t.cluster_rows * t.cluster_columns
     at_once = clusters_at_once(blocks, device)
     units = walked / t.cluster_rows * across
-    waves = np.ceil(units / at_once)
-    waves = np.where(units / at_once - (waves - 1) <= t.shared, units / at_once, waves)
+    waves = t.rounds(units / at_once)
     steps = ceil_div(problem.k, t.depth)
     size, clock = problem.element.bytes, rated_clock(device) * 1e-6
     products = multiplied * t.rows * across * t.columns * t.cluster_columns * steps * t.depth

@@ -28,8 +28,11 @@ class GroupedTiling:
         Stages of the ring.
     trim
         Whether a tile that is half empty is multiplied as half a tile.
-    shared
-        The fullest last round of the grid that all clusters share evenly, as a share of a full one.
+    saved
+        The share of its time that the last round of the grid must save for its tiles to be split along k; 1 where they
+        never are.
+    most_parts
+        Of a tile that is split.
     """
 
     problem: GroupedProblem
@@ -40,7 +43,14 @@ class GroupedTiling:
     cluster_columns: Integers
     stages: Integers
     trim: Mask
-    shared: NDArray[np.float64]
+    saved: NDArray[np.float64]
+    most_parts: int = 1
+
+    def rounds(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The rounds that so many units of work take, over those that run at once: whole ones but for the last."""
+        whole = np.ceil(units) - 1
+        parts = np.minimum(np.floor(1 / (units - whole) + 1e-9), self.most_parts)
+        return whole + np.where(1 - 1 / parts > self.saved, 1 / parts, 1.0)
 
     def token_tiles(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Tiles along the tokens, of all groups: those that blocks walk, and those that are multiplied.

@@ -218,7 +218,7 @@ class GroupedGemmSm90Template(KernelTemplate[GroupedProblem]):
             cluster_columns=np.where(swap, columns["cluster_m"], columns["cluster_n"]),
             stages=columns["stages"],
             trim=np.asarray(columns["trim"] == 1),
-            shared=np.zeros(len(swap)),
+            saved=np.ones(len(swap)),
         )
 
     def warm_up(self) -> None:

@@ -1,10 +1,10 @@
 """The kernel of ``grouped_gemm_sm90`` whose clusters share a thin last wave of tiles along k, in CuteDSL.
 
-The tiles of the last wave, where it is thin (`tilescout.spaces.grouped_streamk_sm90.sharing`), come first: their steps
-along k are divided evenly among all clusters (`tilescout.spaces.gemm_streamk_sm90.partition`), and what a cluster
-computes of a tile that it does not have whole it leaves as fp32 sums in a workspace. A second kernel, which waits for
-the first by programmatic dependent launch, adds up the parts of each tile in their order and stores it. How many tiles
-there are the device alone knows, so each block of both kernels works out the division from its table of the groups.
+The tiles of the last wave, where it is thin (`tilescout.spaces.grouped_streamk_sm90.sharing`), come first, each split
+into parts along k for several clusters (`tilescout.spaces.gemm_streamk_sm90.partition`). What a cluster computes of a
+tile that it does not have whole it leaves as fp32 sums in a workspace. A second kernel, which waits for the first by
+programmatic dependent launch, adds up the parts of each tile in their order and stores it. How many tiles there are the
+device alone knows, so each block of both kernels works out the division from its table of the groups.
 
 Importing this module imports cutlass; nothing but the compile workers does.
 """
@@ -27,7 +27,7 @@ from tilescout.spaces.grouped_gemm_sm90.epilogue import Store
 from tilescout.spaces.grouped_gemm_sm90.groups import Groups
 from tilescout.spaces.grouped_gemm_sm90.kernel import GroupedGemmSm90, Operand, Product, pass_by
 from tilescout.spaces.grouped_gemm_sm90.layout import MOST_EXPERTS, MOST_WARPS
-from tilescout.spaces.grouped_streamk_sm90.sharing import is_worth_sharing
+from tilescout.spaces.grouped_streamk_sm90.sharing import is_worth_splitting, parts_that_fit
 
 inherited = cute.jit(GroupedGemmSm90.kernel.__wrapped__)
 """The body of the kernel of ``grouped_gemm_sm90``, to be part of another kernel."""
@@ -39,19 +39,20 @@ def sums_at(start: Any, shape: GemmShape) -> Sums:
 
 
 @cute.jit
-def shared_tiles(count: Int32, clusters: Int32, k: Int32) -> Int32:
-    """How many of so many tiles all clusters share: those of the last wave, or none."""
-    shared = Int32(0)
+def split_tiles(count: Int32, clusters: Int32, k: Int32) -> tuple[Int32, Int32]:
+    """How many of so many tiles are split, those of the last wave or none, and in how many parts each."""
+    shared, parts = Int32(0), Int32(0)
     if count > 0:
         last = (count - 1) % clusters + 1
-        if is_worth_sharing(last, clusters, k):
-            shared = last
-    return shared
+        fitting = parts_that_fit(last, clusters, cutlass.min)
+        if is_worth_splitting(fitting, k):
+            shared, parts = last, fitting
+    return shared, parts
 
 
 @dataclass(frozen=True)
 class Turns:
-    """What a cluster has: its part of the shared tiles, then every so many-th of the whole ones.
+    """What a cluster has: a part of a shared tile or none, then every so many-th of the whole ones.
 
     Attributes
     ----------
@@ -67,9 +68,8 @@ class Turns:
     @classmethod
     def of(cls, count: Int32, steps: Int32, depth: int, clusters: Int32) -> "Turns":
         """The division of so many tiles, of steps along k of some depth each."""
-        shared = shared_tiles(count, clusters, steps * depth)
-        parts = cutlass.min(clusters, shared * steps)
-        return cls(Partition(count, steps, shared, parts, cutlass.min), clusters)
+        shared, parts = split_tiles(count, clusters, steps * depth)
+        return cls(Partition(count, steps, shared, shared * parts, cutlass.min), clusters)
 
     @cute.jit
     def first(self, cluster: Int32) -> tuple[Int32, Int32, Int32]:

@@ -1,24 +1,25 @@
-"""Which tiles all clusters share along k: arithmetic that the kernel, the rules, cost models and tests have in common.
+"""In how many parts along k a tile of the last wave is: arithmetic that the kernel, cost models and tests share.
 
-Where tiles are shared, clusters that read the same weights are no longer at the same place of them, so that a wave
-takes longer than its share of a whole one, and a second kernel adds the sums up. So the last wave is shared where it
-is thin and k is long. The bounds were chosen on times of the kernel that shared every last wave
-(`experiments/results/grouped-products.md`).
+All parts of a wave are alike, so that clusters that read the same weights stay at the same place of them. (Where each
+cluster had as many steps as any other, tiles were begun anywhere along k, and a wave that was nearly full took up to
+twice as long as a whole one: `experiments/results/grouped-products.md`.) Nothing is split where the last wave is more
+than half full, or where k is too short for what splitting costs.
 
 The functions take integers, columns of them, or CuteDSL's numbers.
 """
 
+from collections.abc import Callable
 from typing import Any
 
-LOST_K = 2048  # elements along k that a wave takes longer for being shared, however thin it is
-_TAKEN, _OF = 5, 8  # a shared wave takes as long as 8/5 of its share of a whole one, and what is lost
+LOST_K = 2048  # elements along k in whose time the sums of parts are left in memory, and added up
+MOST_PARTS = 8  # of a tile; one thread adds them up, one after the other
 
 
-def is_worth_sharing(tiles: Any, clusters: Any, k: Any) -> Any:
-    """Whether the so many tiles of the last wave are shared by all clusters."""
-    return _OF * tiles * k <= _TAKEN * clusters * (k - LOST_K)
+def parts_that_fit(tiles: Any, clusters: Any, least: Callable[[Any, Any], Any] = min) -> Any:
+    """In how many parts each of the last wave's tiles may be, for all to run at once."""
+    return least(clusters // tiles, MOST_PARTS)
 
 
-def fullest_shared(k: Any) -> Any:
-    """The fullest last wave that is shared, as a share of a full one; below 0 where none is."""
-    return _TAKEN * (k - LOST_K) / (_OF * k)
+def is_worth_splitting(parts: Any, k: Any) -> Any:
+    """Whether so many parts save more than they cost."""
+    return (parts - 1) * k > parts * LOST_K

@@ -14,7 +14,7 @@ from tilescout.spaces.gemm_streamk_sm90.layout import most_clusters
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.grouped_gemm_sm90.template import CONSTRAINTS, KNOBS, GroupedGemmSm90Template, shape_of
 from tilescout.spaces.grouped_gemm_sm90.template import TEMPLATE as GROUPED
-from tilescout.spaces.grouped_streamk_sm90.sharing import fullest_shared
+from tilescout.spaces.grouped_streamk_sm90.sharing import LOST_K, MOST_PARTS
 from tilescout.spaces.grouped_tiling import GroupedTiling
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.templates import Built
@@ -35,7 +35,10 @@ class GroupedStreamKSm90Template(GroupedGemmSm90Template):
     summary = "products of experts on Hopper, by our kernel that may share the last wave"
     package = "tilescout.spaces.grouped_streamk_sm90"
     sources = ("build.py", "kernel.py", "sharing.py")
-    knobs = (*KNOBS, Knob("shares", (0, 1), "whether all clusters share the tiles of a thin last wave, along k"))
+    knobs = (
+        *KNOBS,
+        Knob("shares", (0, 1), "whether the tiles of a thin last wave are split along k, for several clusters each"),
+    )
     constraints = (
         *CONSTRAINTS,
         Constraint("whole", "tiles of a wave that is shared are not trimmed", ("trim", "shares"), _shared_are_whole),
@@ -50,7 +53,7 @@ class GroupedStreamKSm90Template(GroupedGemmSm90Template):
     def grouped_tiling(self, columns: Columns, problem: GroupedProblem) -> GroupedTiling:
         tiling = super().grouped_tiling(columns, problem)
         k = ceil_div(problem.k, tiling.depth) * tiling.depth
-        return replace(tiling, shared=np.where(columns["shares"] == 1, fullest_shared(k), 0.0))
+        return replace(tiling, saved=np.where(columns["shares"] == 1, LOST_K / k, 1.0), most_parts=MOST_PARTS)
 
     def scratch_bytes(self, configuration: Mapping[str, Value], problem: GroupedProblem) -> int:
         if not configuration["shares"]:

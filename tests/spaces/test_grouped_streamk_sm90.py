@@ -10,7 +10,7 @@ from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm_streamk_sm90.layout import slots
 from tilescout.spaces.grouped_gemm_sm90 import TEMPLATE as NARROW
 from tilescout.spaces.grouped_streamk_sm90 import TEMPLATE, widened
-from tilescout.spaces.grouped_streamk_sm90.sharing import fullest_shared, is_worth_sharing
+from tilescout.spaces.grouped_streamk_sm90.sharing import is_worth_splitting, parts_that_fit
 from tilescout.spaces.knobs import Value
 from tilescout.spaces.templates import find_template
 
@@ -36,14 +36,15 @@ def test_memory_suffices_for_any_number_of_tokens() -> None:
     assert TEMPLATE.scratch_bytes({**single, "shares": 0}, PROBLEM) == 0
 
 
-def test_a_wave_is_shared_where_it_is_thin_and_k_is_long() -> None:
-    tiles, clusters = np.arange(1, 133), 132
-    for k in (64, 2048, 4096, 14336, 2**20):
-        shared = is_worth_sharing(tiles, clusters, k)
-        assert (shared == (tiles / clusters <= fullest_shared(k))).all()
-        assert not shared[-1]
-        assert shared[0] == (k > 2048)
-    assert [fullest_shared(k) > 0.5 for k in (4096, 14336)] == [False, True]
+def test_a_last_wave_is_split_where_it_is_thin_and_k_is_long() -> None:
+    def parts(tiles: int, k: int) -> int:
+        fitting = parts_that_fit(tiles, 132)
+        assert fitting * tiles <= 132
+        return fitting if is_worth_splitting(fitting, k) else 1
+
+    assert [parts(tiles, 14336) for tiles in (1, 16, 17, 33, 44, 66, 67, 132)] == [8, 8, 7, 4, 3, 2, 1, 1]
+    assert [parts(tiles, 4096) for tiles in (1, 33, 44, 66)] == [8, 4, 3, 1]
+    assert [parts(tiles, 2048) for tiles in (1, 33)] == [1, 1]
 
 
 def test_kernels_that_share_a_wave_compile_without_spills(tmp_path: Path) -> None:
