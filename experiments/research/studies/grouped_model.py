@@ -1,4 +1,4 @@
-"""The mixture-of-experts blocks of transformers, as TorchInductor compiles them, and with grouped products of a bundle.
+"""Mixture-of-experts blocks of transformers, as TorchInductor compiles them, and with grouped products of a bundle.
 
     tilescout export --table qwen3.parquet --table mixtral.parquet --out bundle
     python -m tilescout.experiments.research grouped-model --bundle bundle --tokens 16 --out blocks.json
@@ -6,13 +6,18 @@
 A block is the router, the experts' two grouped products (``experts_implementation="grouped_mm"``) and all between and
 behind them, with random weights, on random activations: so the routing is nearly even. The contenders are compiled for
 each number of tokens, run in turns, called and in a CUDA graph, and their results are compared. ``--beside`` names
-another bundle that runs in the same turns.
+another bundle that runs in the same turns. A client is a module of transformers; its sizes are those that its
+configuration has unless told, and published ones for ``mixtral`` and ``qwen3-moe``.
 """
 
 import gc
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -25,66 +30,111 @@ from tilescout.experiments.commands.options import Finite
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
 from tilescout.experiments.research.studies.one_line import graph_of, in_turns
 from tilescout.search.export.inductor import use
+from tilescout.spaces.errors import ProblemError, one_line
 
 if TYPE_CHECKING:
     import torch
 
     Exact = Callable[[torch.Tensor], torch.Tensor]
 
-_QWEN3 = {"hidden_size": 2048, "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8}
-_MIXTRAL = {"hidden_size": 4096, "intermediate_size": 14_336, "num_local_experts": 8, "num_experts_per_tok": 2}
-CLIENTS: Mapping[str, tuple[str, str, Mapping[str, int]]] = MappingProxyType(
-    {"qwen3-moe": ("qwen3_moe", "Qwen3Moe", _QWEN3), "mixtral": ("mixtral", "Mixtral", _MIXTRAL)}
-)
-"""Of each client its module and the beginning of its classes' names in transformers, and the sizes of Qwen3-30B-A3B and
-Mixtral-8x7B, as their configurations are published."""
+SIZES: Mapping[str, Mapping[str, int]] = MappingProxyType(
+    {
+        "qwen3-moe": {"hidden_size": 2048, "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8},
+        "mixtral": {
+            "hidden_size": 4096, "intermediate_size": 14_336, "num_local_experts": 8, "num_experts_per_tok": 2
+        },
+    }
+)  # fmt: skip
+"""The sizes of Qwen3-30B-A3B and Mixtral-8x7B, as their configurations are published."""
 
+_BLOCK = re.compile(r"(\w+?)(SparseMoeBlock|MoE|Moe)")  # a block's class, which begins as its configuration's does
 _CALLS = 10  # in a round
 _WARM = 3
 _BESIDE = "beside"  # how names of other bundles begin
 
 
-def make_block(
-    name: str, device: str, sizes: Mapping[str, int] = MappingProxyType({}), implementation: str = "grouped_mm"
-) -> "torch.nn.Module":
-    """The block of a client with random weights, which are the same each time; `sizes` replace published ones."""
-    from importlib import import_module
+@dataclass(frozen=True)
+class Client:
+    """A block of transformers, not made yet.
 
-    import torch
+    Attributes
+    ----------
+    kind
+        Its class.
+    config
+        The configuration that it is made with.
+    """
 
-    module, prefix, published = CLIENTS[name]
-    config = getattr(import_module(f"transformers.models.{module}.configuration_{module}"), f"{prefix}Config")(
-        **{**published, **sizes}
-    )
-    config._experts_implementation = implementation
-    made = getattr(import_module(f"transformers.models.{module}.modeling_{module}"), f"{prefix}SparseMoeBlock")
-    with torch.device(device):
-        block: torch.nn.Module = made(config).to(torch.bfloat16).eval()
-        generator = torch.Generator(device).manual_seed(0)
-        for parameter in block.parameters():
-            deviation = parameter.shape[-1] ** -0.5
-            parameter.data.normal_(0.0, deviation, generator=generator)
-            parameter.requires_grad_(False)
-    return block
+    kind: type
+    config: Any
+
+    def make(self, device: str, implementation: str = "grouped_mm") -> "torch.nn.Module":
+        """The block with random weights, which are the same each time."""
+        import torch
+
+        config = deepcopy(self.config)  # a block reads it when it is called
+        config._experts_implementation = implementation
+        with torch.device(device):
+            block: torch.nn.Module = self.kind(config).to(torch.bfloat16).eval()
+            generator = torch.Generator(device).manual_seed(0)
+            for parameter in block.parameters():
+                deviation = parameter.shape[-1] ** -0.5
+                parameter.data.normal_(0.0, deviation, generator=generator)
+                parameter.requires_grad_(False)
+        return block
+
+    def activations(self, tokens: int, device: str) -> "torch.Tensor":
+        """Random activations of so many tokens."""
+        import torch
+
+        generator = torch.Generator(device).manual_seed(tokens)
+        sizes = 1, tokens, self.config.hidden_size
+        return torch.randn(sizes, dtype=torch.bfloat16, device=device, generator=generator)
 
 
-def in_fp32(name: str, block: "torch.nn.Module", sizes: Mapping[str, int] = MappingProxyType({})) -> "Exact":
-    """A function: what a block makes of activations with its experts in fp32, one after the other.
+def find_client(name: str, sizes: Mapping[str, int] = MappingProxyType({})) -> Client:
+    """The client of a module of transformers; `sizes` replace those of its configuration.
+
+    Raises
+    ------
+    ProblemError
+        If there is no such module, or not one block in it.
+    """
+    module = name.replace("-", "_")
+    try:
+        modeling = import_module(f"transformers.models.{module}.modeling_{module}")
+    except ImportError as error:
+        raise ProblemError(f"can't import the client {name!r} of transformers: {one_line(error)}") from error
+    blocks = {match[1]: kind for each, kind in vars(modeling).items() if (match := _BLOCK.fullmatch(each))}
+    blocks = {prefix: kind for prefix, kind in blocks.items() if kind.__module__ == modeling.__name__}
+    if len(blocks) != 1:
+        raise ProblemError(f"transformers' {module} has {len(blocks)} blocks of experts, and nothing says which")
+    ((prefix, kind),) = blocks.items()
+    configurations = import_module(f"transformers.models.{module}.configuration_{module}")
+    return Client(kind, getattr(configurations, f"{prefix}Config")(**{**SIZES.get(name, {}), **sizes}))
+
+
+def in_fp32(client: Client, device: str) -> "Exact":
+    """A function: what a block makes of activations with its routed experts in fp32, one after the other.
 
     Which experts a token goes to, and their weights, are as the block itself has them.
     """
     import torch
 
-    device = next(block.parameters()).device.type
-    experts: Any = make_block(name, device, sizes, "eager").float().experts
-    router: Any = block.gate
+    block: Any = client.make(device, "eager")
+    experts = block.experts.float()
+
+    class InFp32(torch.nn.Module):
+        def forward(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = experts(x.float(), chosen, weights.float())
+            return found
+
+    block.experts = InFp32()
 
     def exact(x: "torch.Tensor") -> "torch.Tensor":
         with torch.no_grad():
-            rows = x.reshape(-1, x.shape[-1])
-            _, weights, chosen = router(rows)
-            result: torch.Tensor = experts(rows.float(), chosen, weights.float())
-            return result.reshape(x.shape)
+            result: torch.Tensor = block(x)
+            return result
 
     return exact
 
@@ -169,7 +219,14 @@ def show(result: Mapping[str, Any]) -> None:
     help="Another bundle, to run in the same turns; repeatable.",
 )
 @click.option(
-    "--client", "clients", type=click.Choice(list(CLIENTS)), multiple=True, default=tuple(CLIENTS), help="Repeatable."
+    "--client",
+    "clients",
+    multiple=True,
+    default=tuple(SIZES),
+    help="A module of transformers, such as olmoe. Repeatable.",
+)
+@click.option(
+    "--size", "sizes", type=(str, int), multiple=True, help="A size of the clients' configurations; repeatable."
 )
 @click.option("--tokens", type=click.IntRange(1), multiple=True, default=(1, 16, 64, 512, 4096), help="Repeatable.")
 @click.option(
@@ -180,6 +237,7 @@ def main(
     bundle: Path | None,
     beside: tuple[Path, ...],
     clients: Sequence[str],
+    sizes: Sequence[tuple[str, int]],
     tokens: Sequence[int],
     seconds: float,
 ) -> None:
@@ -195,13 +253,11 @@ def main(
     blocks: dict[str, Any] = {name: {} for name in clients}
     result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "blocks": blocks}
     for name in clients:
-        block = make_block(name, "cuda")
-        exact = in_fp32(name, block)
+        client = find_client(name, dict(sizes))
+        block, exact = client.make("cuda"), in_fp32(client, "cuda")
         for count in tokens:
             if time.monotonic() - started < seconds:
-                generator = torch.Generator("cuda").manual_seed(count)
-                hidden = next(block.parameters()).shape[-1]
-                x = torch.randn(1, count, hidden, dtype=torch.bfloat16, device="cuda", generator=generator)
+                x = client.activations(count, "cuda")
                 blocks[name][str(count)] = measure(block, x, exact, bundle, beside)
                 run.keep(result)
         del block, exact
