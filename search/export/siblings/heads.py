@@ -7,6 +7,8 @@ runs it on Hopper, takes keys and values of fewer heads than queries as they are
 kernel that reads the copies (the study shared-heads).
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tilescout.search.export import torch_hooks
@@ -14,6 +16,40 @@ from tilescout.search.export.epilogues import aten, shapes
 
 if TYPE_CHECKING:
     from torch.fx import Graph, Node
+
+_HEADS = 1
+"""The dimension of heads: keys and values are [batch, heads, tokens, size]."""
+
+_ALIGNED = 16
+"""Bytes that the place of keys and values is a multiple of. A copy is, what is read in place must be too."""
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """Keys or values that are copied for heads that share them.
+
+    Attributes
+    ----------
+    whole
+        The keys or values, as they are.
+    nodes
+        The operators that copy them, the last one first.
+    """
+
+    whole: "Node"
+    nodes: "tuple[Node, ...]"
+
+    @property
+    def heads(self) -> int:
+        return int(self.whole.meta["val"].shape[_HEADS])
+
+    @property
+    def bytes(self) -> int:
+        """The size of the copy; as it was traced, where it is dynamic."""
+        copied = self.nodes[0].meta["val"]
+        numbers = copied.numel()
+        known = numbers if isinstance(numbers, int) else torch_hooks.size_hint(numbers)
+        return (known or 1) * int(copied.itemsize)
 
 
 def read_in_place(graph: "Graph") -> list[int]:
@@ -27,10 +63,11 @@ def read_in_place(graph: "Graph") -> list[int]:
     Returns
     -------
     list
-        Of each attention that does, the bytes of the copies that it read; where a size is dynamic, as it was traced.
+        Of each attention that does, the bytes that are not copied any more: 0 if others read the copies too; where a
+        size is dynamic, as it was traced.
     """
     found = [node for target in _attentions() for node in graph.find_nodes(op="call_function", target=target)]
-    return [copied for node in found if (copied := _read_in_place(graph, node))]
+    return [saved for node in found if (saved := _read_in_place(graph, node)) is not None]
 
 
 def _attentions() -> "tuple[Any, ...]":
@@ -41,51 +78,59 @@ def _attentions() -> "tuple[Any, ...]":
     )
 
 
-def _read_in_place(graph: "Graph", attention: "Node") -> int:
-    """Change an attention; the bytes of the copies that it read, 0 if it stays as it is."""
+def _read_in_place(graph: "Graph", attention: "Node") -> int | None:
+    """Change an attention; the bytes that are not copied any more, None if it stays as it is."""
     query, key, value, *others = attention.args
-    keys, values = _shared(key), _shared(value)
-    used = {user.args[1] for user in attention.users if user.users}
-    if keys is None or values is None or used != {0}:  # a step of training keeps more than the result
-        return 0
-    copied = _bytes(key) + _bytes(value)
-    attention.args = (query, keys, values, *others)
+    keys, values = _copy(key), _copy(value)
+    used = {user.args[1:] for user in attention.users if user.users}
+    if keys is None or values is None or used != {(0,)}:  # a step of training keeps more than the result
+        return None
+    if keys.heads != values.heads:
+        return None
+    attention.args = (query, keys.whole, values.whole, *others)
     attention.meta.pop("eager_input_vals", None)
-    _erase(graph, key)
-    if value is not key:
-        _erase(graph, value)
-    return copied
+    return sum(_erased(graph, each) for each in {keys, values})
 
 
-def _bytes(node: Any) -> int:
-    numbers = node.meta["val"].numel()
-    known = numbers if isinstance(numbers, int) else torch_hooks.size_hint(numbers)
-    return (known or 1) * int(node.meta["val"].itemsize)
-
-
-def _shared(node: Any) -> "Node | None":
-    """Keys or values that a node copies for heads that share them; None if it does no such thing."""
+def _copy(node: Any) -> _Copy | None:
+    """The copy that a node ends; None if it is none, or can't be done without."""
     if node.target not in shapes():
         return None
-    wide = node.all_input_nodes[0]
-    if wide.target is aten().clone.default:  # one head that all share need not be copied
-        wide = wide.all_input_nodes[0]
+    nodes = [node, node.all_input_nodes[0]]
+    if nodes[-1].target is aten().clone.default:  # one head that all share need not be copied
+        nodes.append(nodes[-1].all_input_nodes[0])
+    wide = nodes[-1]
     if wide.target is not aten().expand.default:
         return None
     view = wide.all_input_nodes[0]
-    if view.target is not aten().unsqueeze.default or view.args[1] != 2:
+    if view.target is not aten().unsqueeze.default or view.args[1] not in (2, -3):
         return None
-    whole: Node = view.all_input_nodes[0]
+    whole = view.all_input_nodes[0]
     batch, heads, *rest = whole.meta["val"].shape
     copies = wide.meta["val"].shape[2]
     together = isinstance(heads, int) and isinstance(copies, int) and copies > 1
-    return whole if together and node.meta["val"].shape == (batch, heads * copies, *rest) else None
+    if together and _same(node.meta["val"].shape, (batch, heads * copies, *rest)) and _is_aligned(whole):
+        return _Copy(whole, (*nodes, view))
+    return None
 
 
-def _erase(graph: "Graph", node: Any) -> None:
-    """Erase a node that nothing uses, and what was there for it alone."""
-    if not node.users and node.op == "call_function":
-        before = node.all_input_nodes
+def _same(sizes: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether sizes are the same, whatever dynamic ones will be; nothing is assumed of these."""
+    known = torch_hooks.KNOWN_TRUE.find()
+    return len(sizes) == len(others) and all(known(one == other) for one, other in zip(sizes, others, strict=True))
+
+
+def _is_aligned(node: "Node") -> bool:
+    """Whether a tensor begins where a kernel can read it. TorchInductor sees to that of inputs, and to all strides."""
+    tensor = node.meta["val"]
+    begin = tensor.storage_offset() * tensor.itemsize
+    return node.op == "placeholder" or bool(torch_hooks.KNOWN_TRUE.find()(begin % _ALIGNED == 0))
+
+
+def _erased(graph: "Graph", copy: _Copy) -> int:
+    """Erase what nothing reads any more; the bytes of the copy if it is gone."""
+    for node in copy.nodes:
+        if node.users:
+            break
         graph.erase_node(node)
-        for each in before:
-            _erase(graph, each)
+    return 0 if any(node.users for node in copy.nodes[:-2]) else copy.bytes  # the last two are views
