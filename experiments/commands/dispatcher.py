@@ -1,13 +1,13 @@
 """``tilescout dispatcher``: a few kernels of one product, and the ranges of m that each serves."""
 
 import logging
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
 
-from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.experiments.commands.dispatcher_plot import draw
 from tilescout.experiments.commands.options import (
@@ -26,7 +26,7 @@ from tilescout.experiments.commands.options import (
 )
 from tilescout.search.dispatch.building import DispatchOptions, candidates, measure_dispatcher, predict_dispatcher
 from tilescout.search.dispatch.dispatcher import LARGEST_M, MOST_KERNELS, Dispatcher, is_dispatcher
-from tilescout.search.dispatch.kernels import MOST_CANDIDATES, MOST_ROWS, portfolio_of
+from tilescout.search.dispatch.kernels import MOST_CANDIDATES, MOST_ROWS, Kernels, Models, portfolios_of
 from tilescout.search.dispatch.measuring import SWEEPING, Sweep
 from tilescout.search.dispatch.points import Point
 from tilescout.search.dispatch.recorded import read_sweep
@@ -56,6 +56,7 @@ class DispatcherRequest:
     kernels: int
     most_rows: int
     candidates: int
+    others: int
     seconds: float
     device: str
     sweep: Path | None
@@ -72,7 +73,11 @@ class DispatcherRequest:
         """How the dispatcher is built."""
         seconds = None if self.sweep is not None else self.seconds
         return DispatchOptions(
-            kernels=self.kernels, most_rows=self.most_rows, candidates=self.candidates, seconds=seconds
+            kernels=self.kernels,
+            most_rows=self.most_rows,
+            candidates=self.candidates,
+            others=self.others,
+            seconds=seconds,
         )
 
 
@@ -97,6 +102,13 @@ class DispatcherRequest:
     default=DispatchOptions.candidates,
     show_default=True,
     help="Kernels of the space's portfolio to choose among: those that a model expects to serve best.",
+)
+@click.option(
+    "--others",
+    type=click.IntRange(0, MOST_CANDIDATES),
+    default=DispatchOptions.others,
+    show_default=True,
+    help="The same of the space that complements it, as gemm_streamk_sm90 does gemm_sm90.",
 )
 @click.option(
     "--seconds",
@@ -185,12 +197,16 @@ def _built(asked: DispatcherRequest, template: KernelTemplate, problem: GemmProb
         raise DeviceError(
             f"no GPU here that {template.name} builds for: with the name of one, as `--device h200`, a model chooses"
         )
-    with LocalEngine(template, artifacts(asked.store), [asked.device], options=SWEEPING) as engine:
-        model, _ = _model(asked, engine.device.name)
-        chosen = candidates(portfolio_of(template, problem, engine.device), model, asked.options)
+    with ExitStack() as stack:
+        engine = stack.enter_context(LocalEngine(template, artifacts(asked.store), [asked.device], options=SWEEPING))
+        kernels = portfolios_of(template, problem, engine.device)
+        models, _ = _models(asked, kernels)
+        chosen = candidates(kernels, models, asked.options)
+        others = [each for each in dict.fromkeys(chosen.templates) if each is not template]
+        beside = [stack.enter_context(engine.beside(each)) for each in others]
         versions = {**engine.versions, "protocol": engine.protocol}
         described = engine.provenance.description
-        return measure_dispatcher(Sweep(engine, chosen), asked.options, described, versions, _watch)
+        return measure_dispatcher(Sweep(engine, chosen, beside), asked.options, described, versions, _watch)
 
 
 def _watch(point: Point) -> None:
@@ -199,13 +215,13 @@ def _watch(point: Point) -> None:
 
 
 def _predicted(asked: DispatcherRequest, template: KernelTemplate, problem: GemmProblem) -> Dispatcher:
-    device = find_device(asked.device)
-    model, origin = _model(asked, device.name)
-    if model is None:
-        raise ModelError(f"no model of {template.name} on {device.name} is shipped: name one with --model")
+    kernels = portfolios_of(template, problem, find_device(asked.device))
+    models, origin = _models(asked, kernels)
+    known = kernels.take([number for number, each in enumerate(kernels.templates) if each.name in models])
+    if template.name not in models:
+        raise ModelError(f"no model of {template.name} on {asked.device} is shipped: name one with --model")
     options = replace(asked.options, candidates=max(asked.candidates, asked.kernels))
-    chosen = candidates(portfolio_of(template, problem, device), model, options)
-    return predict_dispatcher(chosen, model, options, origin)
+    return predict_dispatcher(candidates(known, models, options), models, options, origin)
 
 
 def _replayed(asked: DispatcherRequest, template: KernelTemplate, problem: GemmProblem) -> Dispatcher:
@@ -216,12 +232,16 @@ def _replayed(asked: DispatcherRequest, template: KernelTemplate, problem: GemmP
     return measure_dispatcher(source, known, replay, {})
 
 
-def _model(asked: DispatcherRequest, device: str) -> tuple[CostModel | None, str]:
-    path = asked.model if asked.model is not None else shipped_model(asked.space, device)
-    if path is None:
-        return None, ""
-    model, card = load_model(path)
-    return model, f"learned from {card.rows:,} measurements of {len(card.problems)} problems"
+def _models(asked: DispatcherRequest, kernels: Kernels) -> tuple[Models, str]:
+    """The models of the spaces of some kernels, and what they learned from; `--model` is of the space asked for."""
+    found, origins = {}, []
+    for template in dict.fromkeys(kernels.templates):
+        named = asked.model if template is kernels.templates[0] else None
+        path = named if named is not None else shipped_model(template.name, kernels.device.name)
+        if path is not None:
+            found[template.name], card = load_model(path)
+            origins.append(f"{card.rows:,} measurements of {len(card.problems)} problems")
+    return found, f"learned from {' and '.join(origins)}"
 
 
 def print_dispatcher(found: Dispatcher, console: Console) -> None:
@@ -244,7 +264,8 @@ def print_dispatcher(found: Dispatcher, console: Console) -> None:
     console.print(grid)
     for number, kernel in enumerate(found.kernels, start=1):
         text = " ".join(f"{name}={value}" for name, value in kernel.items())
-        console.say(f"{number}: {text}")
+        space = found.spaces[number - 1]
+        console.say(f"{number}: {text}" if space == found.space else f"{number}, of {space}: {text}")
     for line in _told(found):
         console.say(line)
 

@@ -3,12 +3,10 @@
 from pathlib import Path
 
 from tilescout.search.dispatch.building import regret_over_m
+from tilescout.search.dispatch.bundling import kernels_of
 from tilescout.search.dispatch.dispatcher import Dispatcher
-from tilescout.search.dispatch.kernels import Kernels
-from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.outputs import write_whole
-from tilescout.spaces.templates import find_template
 
 
 def draw(dispatcher: Dispatcher, path: Path) -> None:
@@ -36,10 +34,7 @@ def draw(dispatcher: Dispatcher, path: Path) -> None:
     above.axhline(1.0, color="grey", lw=0.8)
     above.set_ylabel("time over the library's")
     above.legend(ncols=3, fontsize="small")
-    kernels = Kernels(
-        find_template(dispatcher.space), find_device(dispatcher.device), dispatcher.problem, dispatcher.kernels
-    )
-    every, estimate, bound = regret_over_m(dispatcher, kernels)
+    every, estimate, bound = regret_over_m(dispatcher, kernels_of(dispatcher))
     below.plot(every, 100 * bound, lw=0.8, label="at most, if time does not fall as m grows")
     below.plot(every, 100 * estimate, lw=0.8, label="estimate")
     below.plot(sizes, [0.0] * len(sizes), "|", color="grey", label="measured m")

@@ -1,19 +1,18 @@
-"""Build a dispatcher: look at all candidates at a few m, keep a few kernels, and measure these where it is in doubt."""
+"""Build a dispatcher: glance at all candidates at many m, keep a few, and measure these where it is in doubt."""
 
 import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import reduce
 
 import numpy as np
 
 from tilescout.costmodel.arrays import Floats
-from tilescout.costmodel.estimator import CostModel
 from tilescout.search.dispatch.dispatcher import Count, Dispatcher, used
-from tilescout.search.dispatch.glances import glanced_sizes, merged, spread
-from tilescout.search.dispatch.kernels import MOST_ROWS, Kernels, probes, promising
+from tilescout.search.dispatch.glances import Looked, glanced_sizes, merged, spread
+from tilescout.search.dispatch.kernels import MOST_ROWS, Kernels, Models, probes, promising
 from tilescout.search.dispatch.plan import (
     Kept,
     Regrets,
@@ -26,19 +25,17 @@ from tilescout.search.dispatch.plan import (
     unseen_size,
     worth_timing,
 )
-from tilescout.search.dispatch.points import Point
+from tilescout.search.dispatch.points import Point, Source
 from tilescout.search.dispatch.steps import Grid
-from tilescout.search.dispatch.times import Times, steadied, times_of
-from tilescout.search.engines.engine import CannotMeasureError
-from tilescout.spaces.errors import SpaceError, one_line
+from tilescout.search.dispatch.times import Times, steady_times, times_of
+from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.templates import KernelTemplate
 from tilescout.spaces.tiling import Integers
 
 _LOG = logging.getLogger(__name__)
 
 _FAR = 0.25  # a kernel that is expected to be so much behind the best at an m is not looked at there
-_GLANCED = 0.15  # the same of a glance, which is for those that may be kept
-_LISTED = 2  # kernels to glance at, for each that may be kept
-_FAILURES = 5  # of glances, after which there are no more
+_LISTED = 2  # kernels to glance at again, for each that may be kept
 _MOST = 10.0  # log of a regret at most: where a kernel was measured at no larger m, nothing bounds its time
 
 
@@ -54,12 +51,14 @@ class DispatchOptions:
         The largest m.
     candidates
         Kernels of the template's portfolio among which it is chosen: those that a model expects to serve best.
+    others
+        The same of the complement of the template.
     explored
         Sizes at which all candidates are timed, besides those at which one becomes legal, or is so for the last time.
     seconds
-        Time to measure for; at most `exploring` of it goes to looking at all candidates, and at most `glancing` to
-        glances at those that are kept. None takes what it needs.
-    exploring, glancing
+        Time to measure for; at most `exploring` of it goes to timing all candidates, `glancing` to glances at all of
+        them, and `again` to glances at those that may be kept and those that are. None takes what it needs.
+    exploring, glancing, again
         See `seconds`.
     tolerance
         A range goes on as long as its kernel is within this of the best, as a share.
@@ -78,41 +77,16 @@ class DispatchOptions:
     kernels: int = 8
     most_rows: int = MOST_ROWS
     candidates: int = 48
+    others: int = 32
     explored: int = 32
     seconds: float | None = None
-    exploring: float = 0.35
+    exploring: float = 0.15
     glancing: float = 0.35
-    proving: float = 0.25
+    again: float = 0.2
+    proving: float = 0.2
     tolerance: float = 0.005
     caution: float = 0.01
     enough: float = 0.01
-
-
-class Source(Protocol):
-    """Has kernels timed at one m."""
-
-    @property
-    def kernels(self) -> Kernels:
-        """The candidates."""
-
-    @property
-    def sizes(self) -> Set[int] | None:
-        """The m that it knows times of; None if it can measure at any."""
-
-    def at(self, m: int, numbers: Sequence[int], race: bool = False) -> Point:
-        """The times of the library and of some kernels at m; those that are not legal there are left out.
-
-        Those near the best are told apart by a race, if that is asked for.
-        """
-
-    def glance(self, m: int, numbers: Sequence[int]) -> Point | None:
-        """Rough times of the library and of some kernels at m, which verify nothing; None if there are none.
-
-        Raises
-        ------
-        CannotMeasureError
-            If there can be none.
-        """
 
 
 Watch = Callable[[Point], None]
@@ -161,13 +135,19 @@ def measure_dispatcher(
         if len(points) >= 2 and over(options.exploring):
             break
         measure(first, _worth_exploring(grid, points, first) if points else list(range(len(kernels))), race=True)
-    whole = _without(_times(grid, points), _failed(points))
-    listed = _right(shortlist(whole, _LISTED * options.kernels), points)
-    until = math.inf if seconds is None else time.monotonic() + options.glancing * seconds
-    glances = _glanced(source, grid.take(listed), listed, points, options, until)
-    known = merged(_only(glances, listed), _only(points, listed))
-    choices = choose_kernels(_times(grid.take(listed), known), options.kernels, options.enough)
-    kept = tuple(listed[number] for number in choices[-1].kernels)
+    looked = Looked(source, grid, points)
+    sizes = glanced_sizes(options.most_rows)
+
+    def until(share: float) -> float:
+        return math.inf if seconds is None else started + share * seconds
+
+    looked.glance(_right(range(len(kernels)), points), sizes, until(options.exploring + options.glancing))
+    listed = _right(shortlist(looked.times(), _LISTED * options.kernels), points)
+    looked.glance(listed, sizes, until(options.exploring + options.glancing + options.again / 2))
+    choices = choose_kernels(_without(looked.times(), _failed(points)), options.kernels, options.enough)
+    kept = choices[-1].kernels
+    looked.glance(kept, sizes, until(options.exploring + options.glancing + options.again))
+    glances = looked.found
     told = len(kept), len(kernels), len(points), len(glances)
     _LOG.info("%d of %d kernels are kept, after %d sizes and glances at %d", *told)
 
@@ -198,18 +178,18 @@ def measure_dispatcher(
     kept = _right(kept, points)
     only = _only(points, kept), _only(glances, kept)
     made = _settled(kernels.take(kept), grid.take(kept), *only, choices, options)
-    return replace(made, measured_by=measured_by, versions=dict(versions))
+    return replace(made, space=kernels.templates[0].name, measured_by=measured_by, versions=dict(versions))
 
 
-def predict_dispatcher(kernels: Kernels, model: CostModel, options: DispatchOptions, source: str) -> Dispatcher:
-    """A dispatcher that a cost model chooses: nothing of it is proven, and it says nothing of the library.
+def predict_dispatcher(kernels: Kernels, models: Models, options: DispatchOptions, source: str) -> Dispatcher:
+    """A dispatcher that cost models choose: nothing of it is proven, and it says nothing of the library.
 
     Parameters
     ----------
     kernels
         The candidates.
-    model
-        Predicts their times.
+    models
+        They predict their times.
     options
         See `DispatchOptions`; nothing is measured.
     source
@@ -222,7 +202,7 @@ def predict_dispatcher(kernels: Kernels, model: CostModel, options: DispatchOpti
     """
     grid = Grid.of(kernels, options.most_rows)
     sizes = sorted({1, options.most_rows, *probes(options.most_rows)})
-    logs = kernels.predict(model, sizes)
+    logs = kernels.predict(models, sizes)
     # A point needs a library's time: the best kernel's stands for it, and is taken out again below.
     points = {}
     for at, m in enumerate(sizes):
@@ -238,7 +218,7 @@ def predict_dispatcher(kernels: Kernels, model: CostModel, options: DispatchOpti
     kept = choices[-1].kernels
     found = stretches(times.take(kept), options.tolerance)
     made = _dispatcher(kernels.take(kept), found, choices, options)
-    return replace(made, measured_by=f"nothing was measured: {source}")
+    return replace(made, space=kernels.templates[0].name, measured_by=f"nothing was measured: {source}")
 
 
 def regret_over_m(dispatcher: Dispatcher, kernels: Kernels) -> tuple[Integers, Floats, Floats]:
@@ -252,22 +232,38 @@ def regret_over_m(dispatcher: Dispatcher, kernels: Kernels) -> tuple[Integers, F
         Its kernels.
     """
     points, glances = ({each.m: each for each in held} for held in (dispatcher.points, dispatcher.glances))
-    times = _times(Grid.of(kernels, dispatcher.most_rows), merged(glances, points))
+    times = steady_times(Grid.of(kernels, dispatcher.most_rows), merged(glances, points))
     choice = choice_of(dispatcher.stretches, len(kernels), times.sizes)
     estimate = times.regret[choice, np.arange(len(times.sizes))]
     return times.sizes, np.expm1(estimate), np.expm1(np.minimum(times.bound(choice), _MOST))
 
 
-def candidates(kernels: Kernels, model: CostModel | None, options: DispatchOptions) -> Kernels:
-    """The most promising of some kernels by a model; the first of them without one."""
-    if model is None:
-        return kernels.take(range(min(len(kernels), options.candidates)))
-    return promising(kernels, model, options.most_rows, options.candidates)
+def candidates(kernels: Kernels, models: Models, options: DispatchOptions) -> Kernels:
+    """The most promising of some kernels, of each template by its model; the first of them without one."""
+    first, *others = dict.fromkeys(kernels.templates)
+    found = [
+        _candidates(kernels, template, models, options.candidates if template is first else options.others, options)
+        for template in (first, *others)
+    ]
+    return reduce(Kernels.and_others, found)
+
+
+def _candidates(
+    kernels: Kernels, template: KernelTemplate, models: Models, count: int, options: DispatchOptions
+) -> Kernels:
+    """The candidates of one template."""
+    mine = kernels.take([number for number, each in enumerate(kernels.templates) if each is template])
+    if template.name not in models or count >= len(mine) or not count:
+        return mine.take(range(min(len(mine), count)))
+    return promising(mine, models, options.most_rows, count)
 
 
 def _explored(options: DispatchOptions, corners: Sequence[int], known: Set[int] | None) -> list[int]:
-    """The m at which all candidates are timed, so that any first part of them is spread over all sizes."""
-    ends = sorted({*corners} - {1, options.most_rows})
+    """The m at which all candidates are timed, so that any first part of them is spread over all sizes.
+
+    Where there are no glances, they are timed at the first and the last m that each is legal for, too.
+    """
+    ends = sorted({*corners} - {1, options.most_rows}) if known is not None else []
     inner = [m for m in probes(options.most_rows, options.explored) if m not in {1, options.most_rows, *ends}]
     wanted = [1, options.most_rows, *ends, *spread(inner)]
     if known is None:
@@ -283,7 +279,7 @@ def _worth_exploring(grid: Grid, points: Mapping[int, Point], m: int) -> list[in
 
     All that are legal are, until both ends are known. Of one that was never timed nothing is expected.
     """
-    expected = _times(grid, points).mean[:-1, m - 1]
+    expected = steady_times(grid, points).mean[:-1, m - 1]
     ordered = [int(row) for row in np.argsort(expected, kind="stable")]
     if not min(points) <= m <= max(points):
         return ordered
@@ -291,57 +287,16 @@ def _worth_exploring(grid: Grid, points: Mapping[int, Point], m: int) -> list[in
     return [row for row in ordered if not (far < expected[row] < np.inf)]
 
 
-def _glanced(
-    source: Source,
-    grid: Grid,
-    numbers: Sequence[int],
-    points: Mapping[int, Point],
-    options: DispatchOptions,
-    until: float,
-) -> dict[int, Point]:
-    """Glances at some kernels, at m that were measured and at m between them, until some time.
-
-    Parameters
-    ----------
-    grid, numbers
-        The grid of these kernels, and their numbers.
-    """
-    expected = _times(grid, _only(points, numbers)).mean[:-1]
-    found: dict[int, Point] = {}
-    failures = 0
-    for m in dict.fromkeys([*spread(sorted(points)), *glanced_sizes(options.most_rows)]):
-        if time.monotonic() > until:
-            break
-        here = expected[:, m - 1]
-        near = here.min() + np.log1p(_GLANCED)
-        try:
-            glance = source.glance(m, [numbers[int(row)] for row in np.flatnonzero(here <= near)])
-        except CannotMeasureError as error:
-            _LOG.warning("no glance at %d rows: %s", m, one_line(error))
-            failures += 1
-            if failures == _FAILURES:
-                break
-            continue
-        if glance is not None:
-            found[m] = glance
-    return found
-
-
 def _only(points: Mapping[int, Point], kept: Sequence[int]) -> dict[int, Point]:
     """Points with the kernels that are kept alone, by their new numbers."""
     return {m: point.only(kept) for m, point in points.items()}
-
-
-def _times(grid: Grid, points: Mapping[int, Point]) -> Times:
-    """The times at every m, freed of what the clock was off."""
-    return times_of(grid, steadied(grid, points))
 
 
 def _planned(
     grid: Grid, points: Mapping[int, Point], glances: Mapping[int, Point], options: DispatchOptions
 ) -> tuple[Times, list[Stretch], Integers]:
     """The times at every m that the kernels are proven to have, the ranges by these, and which of them serves each."""
-    times = _times(grid, {m: point.promised for m, point in merged(glances, points).items()})
+    times = steady_times(grid, {m: point.promised for m, point in merged(glances, points).items()})
     found = stretches(times, options.tolerance, options.caution)
     return times, found, choice_of(found, len(grid.legal), times.sizes)
 
@@ -387,7 +342,7 @@ def _settled(
 ) -> Dispatcher:
     """The dispatcher of what was measured, with the kernels that serve anything alone."""
     _, found, choice = _planned(grid, points, glances, options)
-    times = _times(grid, merged(glances, points))
+    times = steady_times(grid, merged(glances, points))
     served = times.regret[choice, np.arange(len(times.sizes))]
     made = _dispatcher(kernels, found, choices, options)
     return replace(
@@ -403,14 +358,16 @@ def _dispatcher(
     kernels: Kernels, found: Sequence[Stretch], choices: Sequence[Kept], options: DispatchOptions
 ) -> Dispatcher:
     numbers = used(found)
+    serving = kernels.take(numbers)
     at: dict[int | None, int | None] = {None: None, **{number: place for place, number in enumerate(numbers)}}
     return Dispatcher(
         problem=kernels.at(1),
         most_rows=options.most_rows,
-        space=kernels.template.name,
-        space_hash=kernels.template.source_hash,
+        space="",
+        hashes={each.name: each.source_hash for each in serving.templates},
         device=kernels.device.name,
-        kernels=tuple(kernels.take(numbers).configurations),
+        kernels=tuple(serving.configurations),
+        spaces=tuple(each.name for each in serving.templates),
         stretches=tuple(replace(each, kernel=at[each.kernel]) for each in found),
         measured_by="",
         counts=tuple(Count(len(each.kernels), each.regret.mean, each.regret.worst) for each in choices),

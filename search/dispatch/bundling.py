@@ -12,8 +12,7 @@ from tilescout.search.export.from_studies import Dispatched, exportable, kernel_
 from tilescout.search.export.ranges import Dispatch, Range
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import MALFORMED, ExportError, SpaceError, check_keys, one_line
-from tilescout.spaces.knobs import Configuration
-from tilescout.spaces.templates import NONE_NAMED, KernelTemplate, Named
+from tilescout.spaces.templates import NONE_NAMED, Named
 
 
 def dispatched(dispatchers: Sequence[Dispatcher], store: ArtifactStore, named: Named = NONE_NAMED) -> list[Dispatched]:
@@ -44,11 +43,9 @@ def _dispatched(dispatcher: Dispatcher, store: ArtifactStore, named: Named) -> D
             f"nothing of the dispatcher {dispatcher.name} was measured on a GPU, and a bundle holds only what was: "
             "measure it first"
         )
-    template = exportable(dispatcher.space, named)
-    _check_legal(dispatcher, template)
+    _check_legal(dispatcher, kernels_of(dispatcher, named))
     kernels = [
-        kernel_of(_outcome(dispatcher, each, _most_rows(dispatcher, at)), _arch(dispatcher), store, named)
-        for at, each in enumerate(dispatcher.kernels)
+        kernel_of(_outcome(dispatcher, at), _arch(dispatcher), store, named) for at in range(len(dispatcher.kernels))
     ]
     digests: dict[int | None, str] = {None: "", **{number: digest for number, (digest, _, _) in enumerate(kernels)}}
     ranges = tuple(
@@ -70,17 +67,31 @@ def _dispatched(dispatcher: Dispatcher, store: ArtifactStore, named: Named) -> D
     )
 
 
-def _check_legal(dispatcher: Dispatcher, template: KernelTemplate) -> None:
+def kernels_of(dispatcher: Dispatcher, named: Named = NONE_NAMED) -> Kernels:
+    """The kernels of a dispatcher, with their templates.
+
+    Raises
+    ------
+    ExportError
+        If a space is not known here, or TorchInductor can't be told to run its kernels.
+    """
+    templates = {name: exportable(name, named) for name in dispatcher.hashes}
+    device = find_device(dispatcher.device)
+    found = tuple(templates[space] for space in dispatcher.spaces)
+    return Kernels(device, dispatcher.problem, dispatcher.kernels, found)
+
+
+def _check_legal(dispatcher: Dispatcher, kernels: Kernels) -> None:
     """Refuse a kernel that serves an m for which its template does not allow it: it may read outside its operands."""
     try:
-        for kernel in dispatcher.kernels:
+        for template, kernel in zip(kernels.templates, kernels.configurations, strict=True):
             check_keys(kernel, [knob.name for knob in template.knobs])
             for knob in template.knobs:
                 knob.code(kernel[knob.name])
-        device = find_device(dispatcher.device)
-        legal = Grid.of(Kernels(template, device, dispatcher.problem, dispatcher.kernels), dispatcher.most_rows).legal
+        legal = Grid.of(kernels, dispatcher.most_rows).legal
     except (*MALFORMED, SpaceError) as error:
-        raise ExportError(f"the kernels of {dispatcher.name} are none of {template.name}: {one_line(error)}") from error
+        spaces = " and ".join(dispatcher.hashes)
+        raise ExportError(f"the kernels of {dispatcher.name} are none of {spaces}: {one_line(error)}") from error
     for each in dispatcher.stretches:
         if each.kernel is not None and not legal[each.kernel, each.low - 1 : each.high].all():
             raise ExportError(
@@ -94,18 +105,19 @@ def _most_rows(dispatcher: Dispatcher, number: int) -> int:
     return max((each.high for each in dispatcher.stretches if each.kernel == number), default=1)
 
 
-def _outcome(dispatcher: Dispatcher, configuration: Configuration, rows: int) -> Outcome:
+def _outcome(dispatcher: Dispatcher, number: int) -> Outcome:
     """A kernel of a dispatcher as the outcome of a search has it."""
     reason = f"at most {SLOWER:.0%} slower than the library at each measured m that it serves"
     evidence = Evidence(dispatcher.name, reason, measured_by=dispatcher.measured_by, versions=dispatcher.versions)
+    space = dispatcher.spaces[number]
     return Outcome(
-        replace(dispatcher.problem, m=rows),
-        dispatcher.space,
-        dispatcher.space_hash,
+        replace(dispatcher.problem, m=_most_rows(dispatcher, number)),
+        space,
+        dispatcher.hashes[space],
         dispatcher.device,
         Choice.OURS,
         evidence,
-        configuration,
+        dispatcher.kernels[number],
     )
 
 

@@ -19,9 +19,10 @@ from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.outputs import check_replaceable, has_keys, write_whole
 
 KIND = "tilescout dispatcher"
-FORMAT = 3
+FORMAT = 4
 _UNSEALED = 1  # the last format without a checksum
-_READ = (1, 2, 3)
+_ALONE = 3  # the last format whose kernels are all of one space
+_READ = (1, 2, 3, 4)
 SLOWER = 0.01
 """No kernel serves a measured m at which it takes more than this longer than the library, as a share."""
 MOST_KERNELS, LARGEST_M = 64, 1 << 20
@@ -48,12 +49,14 @@ class Dispatcher:
         The product; its m stands for any.
     most_rows
         The largest m.
-    space, space_hash
-        The template of the kernels, and the hash of its source.
+    space
+        The space that it was asked for, by its name.
+    hashes
+        The hash of the source of each space that a kernel is of, by their names.
     device
         The device, by its short name.
-    kernels
-        The kernels.
+    kernels, spaces
+        The kernels, and the name of the space of each.
     stretches
         The ranges of m, from 1 to `most_rows` without a gap; kernels by their number in `kernels`.
     measured_by
@@ -76,9 +79,10 @@ class Dispatcher:
     problem: GemmProblem
     most_rows: int
     space: str
-    space_hash: str
+    hashes: Mapping[str, str]
     device: str
     kernels: tuple[Configuration, ...]
+    spaces: tuple[str, ...]
     stretches: tuple[Stretch, ...]
     measured_by: str
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -126,11 +130,12 @@ class Dispatcher:
             "problem": str(self.problem),
             "most_rows": self.most_rows,
             "space": self.space,
-            "space_hash": self.space_hash,
+            "hashes": dict(self.hashes),
             "device": self.device,
             "measured_by": self.measured_by,
             "versions": dict(self.versions),
             "kernels": [dict(kernel) for kernel in self.kernels],
+            "spaces": list(self.spaces),
             "ranges": [{**asdict(each), "proven": self.is_proven(each)} for each in self.stretches],
             "points": [point.to_dict() for point in self.points],
             "glances": [point.to_dict() for point in self.glances],
@@ -154,14 +159,17 @@ class Dispatcher:
         content = {key: value for key, value in record.items() if key != "digest"}
         if record["format"] != _UNSEALED and record.get("digest") != digest_of(content):
             raise ValueError("it is not what was written: its digest is wrong")
+        space, alone = str(record["space"]), record["format"] <= _ALONE
+        hashes = {space: record["space_hash"]} if alone else record["hashes"]
         made = cls(
             problem=GemmProblem.parse(record["problem"]),
-            space=str(record["space"]),
-            space_hash=str(record["space_hash"]),
+            space=space,
+            hashes={str(name): str(each) for name, each in hashes.items()},
             device=str(record["device"]),
             measured_by=str(record["measured_by"]),
             most_rows=int(record["most_rows"]),
             kernels=tuple(Configuration.of(kernel) for kernel in record["kernels"]),
+            spaces=(space,) * len(record["kernels"]) if alone else tuple(map(str, record["spaces"])),
             stretches=tuple(Stretch(each["low"], each["high"], each["kernel"]) for each in record["ranges"]),
             versions={str(name): str(version) for name, version in record["versions"].items()},
             points=tuple(Point.from_dict(point) for point in record["points"]),
@@ -190,6 +198,8 @@ class Dispatcher:
             raise ValueError(f"its ranges do not go from 1 to {self.most_rows}")
         if any(after[0] != before[1] + 1 for before, after in pairwise(ends)):
             raise ValueError("its ranges leave sizes out, or overlap")
+        if len(self.spaces) != len(self.kernels) or not {*self.spaces} <= self.hashes.keys():
+            raise ValueError("not each of its kernels has a space whose source it knows")
         known = {None, *range(len(self.kernels))}
         if any(each.kernel not in known for each in self.stretches):
             raise ValueError(f"a range is of a kernel that it lacks: it has {len(self.kernels)}")

@@ -5,16 +5,28 @@ its time is half as long again as at 208 and at 248 (H200, cuBLASLt 13.1, 2026-1
 tells.
 """
 
-from collections.abc import Mapping
+import logging
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from tilescout.search.dispatch.points import Point
+from tilescout.search.dispatch.points import Point, Source
+from tilescout.search.dispatch.steps import Grid
+from tilescout.search.dispatch.times import Times, steady_times
+from tilescout.search.engines.engine import CannotMeasureError
+from tilescout.spaces.constraints import Mask
+from tilescout.spaces.errors import one_line
+
+_LOG = logging.getLogger(__name__)
 
 _CELLS = ((2048, 8),)  # rows of a cell up to so many rows: as fine as tiles are, the library's among them
 _WIDEST = 64
-_MOST_OFF = 0.1  # log: a glance is not further off
+_NEAR = 0.12  # a kernel that is expected to be so much behind the best at an m is not glanced at there
+_GROWTH = 1.25  # what is expected is told anew once so much more is known
+_FAILURES = 5  # of glances, after which there are no more
+_MOST_OFF = 0.25  # log: a glance is not further off
 
 
 def glanced_sizes(most_rows: int) -> list[int]:
@@ -40,14 +52,16 @@ def merged(glances: Mapping[int, Point], points: Mapping[int, Point]) -> dict[in
     """All that is known of each m: what was measured, and else what a glance told.
 
     Launches that nothing stands between take another time over the library's than those in a sandwich. So the ratios of
-    glances are multiplied by what those that were measured are off there, in the median of the kernels; between such m
-    that factor is interpolated.
+    glances are multiplied by what those that were measured are off there, in the median of the kernels. Between such m
+    that factor is interpolated by the inverse of the library's time, for it is some time that a sandwich adds.
     """
-    both = sorted(m for m in glances.keys() & points.keys() if glances[m].ratios.keys() & points[m].ratios.keys())
+    both = [m for m in glances.keys() & points.keys() if glances[m].ratios.keys() & points[m].ratios.keys()]
+    both.sort(key=lambda m: 1 / points[m].library_us)
     off = [float(np.median(_apart(glances[m], points[m]))) for m in both]
+    short = [1 / points[m].library_us for m in both]
     found = dict(points)
     for m, glance in glances.items():
-        factor = float(np.exp(np.interp(np.log(m), np.log(both), off))) if both else 1.0
+        factor = float(np.exp(np.interp(1 / glance.library_us, short, off))) if both else 1.0
         told = {number: each.times(factor) for number, each in glance.ratios.items()}
         if m not in points:
             found[m] = replace(glance, ratios=told)
@@ -56,6 +70,56 @@ def merged(glances: Mapping[int, Point], points: Mapping[int, Point]) -> dict[in
         left = told.keys() - {*known.ratios, *known.slower, *known.failed}
         found[m] = replace(known, ratios={**{number: told[number] for number in left}, **known.ratios})
     return found
+
+
+class Looked:
+    """Glances at kernels, at one m after the other, and what is expected of all by them and by what was measured.
+
+    Parameters
+    ----------
+    source, grid
+        Where they come from, and what is known of all candidates.
+    points
+        What was measured.
+    """
+
+    def __init__(self, source: Source, grid: Grid, points: Mapping[int, Point]) -> None:
+        self._source, self._grid, self._points = source, grid, points
+        self.found: dict[int, Point] = {}
+        self._failures = 0
+
+    def times(self) -> Times:
+        """The times of all candidates at every m."""
+        return steady_times(self._grid, merged(self.found, self._points))
+
+    def glance(self, numbers: Sequence[int], sizes: Sequence[int], until: float) -> None:
+        """Glance at those of some kernels that may be near the best and are not known yet, at some m, until some time.
+
+        They may be near if nothing is known of them at any m.
+        """
+        told = 0
+        near: Mask = np.empty((0, 0), dtype=np.bool_)
+        for m in dict.fromkeys([*spread(sorted(self._points)), *sizes]):
+            if time.monotonic() > until or self._failures == _FAILURES:
+                break
+            if len(self.found) >= told * _GROWTH or not told:
+                expected = self.times().mean[:-1]
+                unknown = np.asarray(~np.isfinite(expected).any(axis=1))
+                near = np.asarray((expected <= expected.min(axis=0) + np.log1p(_NEAR)) | unknown[:, None])
+                told = len(self.found) + 1
+            here, known = near[:, m - 1], self.found[m].ratios.keys() if m in self.found else set()
+            shown = [number for number in numbers if here[number] and number not in known]
+            if not shown and m in self.found:
+                continue
+            try:
+                glance = self._source.glance(m, shown)
+            except CannotMeasureError as error:
+                _LOG.warning("no glance at %d rows: %s", m, one_line(error))
+                self._failures += 1
+                continue
+            if glance is not None:
+                before = self.found.get(m, glance)
+                self.found[m] = replace(before, ratios={**before.ratios, **glance.ratios})
 
 
 def _apart(glance: Point, point: Point) -> list[float]:

@@ -1,21 +1,24 @@
 """The kernels among which a dispatcher chooses, and what is known of them without a measurement."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.features import space_features
-from tilescout.costmodel.portfolio import choose_portfolio
+from tilescout.costmodel.portfolio import CAP, choose_portfolio
 from tilescout.spaces.constraints import Mask
 from tilescout.spaces.devices import Device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.space import SearchSpace
-from tilescout.spaces.templates import KernelTemplate
+from tilescout.spaces.templates import KernelTemplate, complement_on
+from tilescout.spaces.tiling import Integers
 
 MOST_ROWS = 16_384
 """The largest m that a dispatcher serves, unless another is asked for."""
@@ -26,24 +29,47 @@ MOST_CANDIDATES = 1000
 _PROBES = 46  # sizes at which candidates are predicted
 
 
+Models = Mapping[str, CostModel]
+"""Cost models by the names of the spaces that they know."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """The kernels of one template: their numbers, and where they are in a space of them."""
+
+    template: KernelTemplate
+    numbers: Integers
+    space: SearchSpace[GemmProblem]
+    rows: Integers
+
+
 @dataclass(frozen=True, eq=False)
 class Kernels:
-    """Some configurations of a template for problems that differ only in m.
+    """Some configurations, of one template or of several, for problems that differ only in m.
 
     Attributes
     ----------
-    template, device
-        Where they come from, and where they run.
+    device
+        Where they run.
     problem
         The problem; its m stands for any.
     configurations
         The kernels; they are named by their numbers in this sequence.
+    templates
+        The template of each.
     """
 
-    template: KernelTemplate
     device: Device
     problem: GemmProblem
     configurations: Sequence[Configuration]
+    templates: Sequence[KernelTemplate]
+
+    @classmethod
+    def of(
+        cls, template: KernelTemplate, device: Device, problem: GemmProblem, configurations: Sequence[Configuration]
+    ) -> "Kernels":
+        """The kernels of one template."""
+        return cls(device, problem, tuple(configurations), (template,) * len(configurations))
 
     def __len__(self) -> int:
         return len(self.configurations)
@@ -54,46 +80,81 @@ class Kernels:
 
     def take(self, numbers: Sequence[int]) -> "Kernels":
         """Some of the kernels; their numbers are their places in `numbers`."""
-        return replace(self, configurations=tuple(self.configurations[number] for number in numbers))
+        chosen = tuple(self.configurations[number] for number in numbers)
+        return replace(self, configurations=chosen, templates=tuple(self.templates[number] for number in numbers))
+
+    def and_others(self, others: "Kernels") -> "Kernels":
+        """These and others of the same problem, none twice; the numbers of these stay."""
+        known = set(self.configurations)
+        new = others.take([number for number, each in enumerate(others.configurations) if each not in known])
+        return replace(
+            self,
+            configurations=(*self.configurations, *new.configurations),
+            templates=(*self.templates, *new.templates),
+        )
 
     @cached_property
-    def _sorted(self) -> tuple[SearchSpace[GemmProblem], Sequence[int]]:
-        """The kernels as a space, and the row of each in it."""
-        knobs = self.template.knobs
-        codes = SearchSpace.codes_of(knobs, [tuple(each[knob.name] for knob in knobs) for each in self.configurations])
-        space = SearchSpace.of_codes(self.template.name, knobs, codes, self.problem, self.device)
-        return space, [int(row) for row in space.find(codes)]
+    def _parts(self) -> Sequence[_Part]:
+        """The kernels of each template."""
+        parts = []
+        for template in dict.fromkeys(self.templates):
+            numbers = np.array([number for number, each in enumerate(self.templates) if each is template])
+            knobs = template.knobs
+            values = [tuple(self.configurations[number][knob.name] for knob in knobs) for number in numbers]
+            codes = SearchSpace.codes_of(knobs, values)
+            space = SearchSpace.of_codes(template.name, knobs, codes, self.problem, self.device)
+            parts.append(_Part(template, numbers, space, np.asarray(space.find(codes))))
+        return parts
 
-    @property
-    def order(self) -> Sequence[int]:
-        """The row of each kernel in `space`."""
-        return self._sorted[1]
+    def spread(self, found: Callable[[KernelTemplate, SearchSpace[GemmProblem]], NDArray[Any]], m: int) -> NDArray[Any]:
+        """Something of each kernel, found for all of a template at once.
 
-    def space(self, m: int) -> SearchSpace[GemmProblem]:
-        """The kernels, legal or not, as a space of the problem with m rows; its rows are in the order of codes."""
-        held, _ = self._sorted
-        return SearchSpace(held.name, held.knobs, (), self.at(m), self.device, held.codes)
+        Parameters
+        ----------
+        found
+            Tells it of a template and a space of its kernels, legal or not; of shape [kernels of the space, …].
+        m
+            Rows of the space's problem.
+        """
+        of_parts = []
+        for part in self._parts:
+            held = part.space
+            space = SearchSpace(held.name, held.knobs, (), self.at(m), self.device, held.codes)
+            of_parts.append(found(part.template, space)[part.rows])
+        order = np.argsort(np.concatenate([part.numbers for part in self._parts]))
+        return np.asarray(np.concatenate(of_parts)[order])
 
     def legal(self, m: int) -> Mask:
-        """Which of the kernels the template allows for m rows, of shape [kernels]."""
-        held, rows = self._sorted
-        problem = self.at(m)
-        masks = [rule.holds(held.columns, problem, self.device) for rule in self.template.constraints]
-        return np.asarray(np.logical_and.reduce([np.ones(len(held), dtype=np.bool_), *masks])[rows])
+        """Which of the kernels their templates allow for m rows, of shape [kernels]."""
 
-    def predict(self, model: CostModel, sizes: Sequence[int]) -> Floats:
+        def allowed(template: KernelTemplate, space: SearchSpace[GemmProblem]) -> Mask:
+            masks = [rule.holds(space.columns, space.problem, self.device) for rule in template.constraints]
+            return np.asarray(np.logical_and.reduce([np.ones(len(space), dtype=np.bool_), *masks]))
+
+        return self.spread(allowed, m)
+
+    def predict(self, models: Models, sizes: Sequence[int]) -> Floats:
         """Predicted log of the time in µs, of shape [kernels, sizes]; NaN where a kernel is not allowed."""
-        _, rows = self._sorted
+
+        def predicted(template: KernelTemplate, space: SearchSpace[GemmProblem]) -> Floats:
+            return models[template.name].predict(space_features(space, template)).mean
+
         logs = np.empty((len(self), len(sizes)))
         for at, m in enumerate(sizes):
-            logs[:, at] = model.predict(space_features(self.space(m), self.template)).mean[rows]
+            logs[:, at] = self.spread(predicted, m)
             logs[~self.legal(m), at] = np.nan
         return logs
 
 
 def portfolio_of(template: KernelTemplate, problem: GemmProblem, device: Device) -> Kernels:
     """All kernels of the template's portfolio for a problem's types."""
-    return Kernels(template, device, problem, tuple(template.portfolio(problem, device)))
+    return Kernels.of(template, device, problem, template.portfolio(problem, device))
+
+
+def portfolios_of(template: KernelTemplate, problem: GemmProblem, device: Device) -> Kernels:
+    """The same of the template and of its complement, if it has one."""
+    mine, other = portfolio_of(template, problem, device), complement_on(template, device)
+    return mine if other is None else mine.and_others(portfolio_of(other, problem, device))
 
 
 def probes(most_rows: int, count: int = _PROBES) -> list[int]:
@@ -104,14 +165,18 @@ def probes(most_rows: int, count: int = _PROBES) -> list[int]:
     return sorted({max(1, round(float(m))) for m in found})
 
 
-def promising(kernels: Kernels, model: CostModel, most_rows: int, count: int) -> Kernels:
-    """The kernels that a model expects to serve all sizes best, at most `count`.
+def promising(kernels: Kernels, models: Models, most_rows: int, count: int) -> Kernels:
+    """The kernels that models expect to serve all sizes best, at most `count`.
 
-    They are those with the least mean regret over `probes`, chosen one after the other.
+    They are those with the least mean regret over `probes`, chosen one after the other. Once none of the others is
+    expected to save anything, those follow that are alone expected to have the least.
     """
     sizes = probes(most_rows)
-    logs = kernels.predict(model, sizes)
+    logs = kernels.predict(models, sizes)
     known = np.isfinite(logs).any(axis=0)  # sizes for which a kernel is legal
     regret = logs[:, known] - np.nanmin(logs[:, known], axis=0)
     weights = np.full(regret.shape[1], 1 / regret.shape[1])
-    return kernels.take(choose_portfolio(regret, weights, count).picked)
+    chosen = choose_portfolio(regret, weights, count)
+    saving = 1 + int(np.count_nonzero(np.diff(chosen.regret) < 0))
+    alone = np.argsort(np.nan_to_num(regret, nan=CAP).clip(max=CAP) @ weights, kind="stable").tolist()
+    return kernels.take(list(dict.fromkeys([*chosen.picked[:saving], *alone]))[:count])

@@ -52,17 +52,21 @@ class Sweep:
         Compiles and measures; it is not closed here.
     kernels
         The candidates, most promising first: a kernel that is clearly slower than those before it is given up early.
+    beside
+        Engines beside it that compile the kernels of other templates, as `Engine.beside` makes them.
     gpu
         The number of the GPU.
     """
 
     sizes = None  #: any m can be measured
 
-    def __init__(self, engine: Engine, kernels: Kernels, gpu: int = 0) -> None:
+    def __init__(self, engine: Engine, kernels: Kernels, beside: Sequence[Engine] = (), gpu: int = 0) -> None:
         self._engine, self.kernels, self._gpu = engine, kernels, gpu
         signature = kernels.problem.signature
+        engines = {each.template.name: each for each in (*beside, engine)}
         self._compiling: Sequence[Future[Artifact | CompileFailure]] = [
-            engine.compile(configuration, signature) for configuration in kernels.configurations
+            engines[template.name].compile(configuration, signature)
+            for template, configuration in zip(kernels.templates, kernels.configurations, strict=True)
         ]
 
     def at(self, m: int, numbers: Sequence[int], race: bool = False) -> Point:
@@ -89,11 +93,11 @@ class Sweep:
         for number in numbers:
             if not legal[number]:
                 continue
-            built = self._compiling[number].result()
+            built = self._built(number)
             if isinstance(built, CompileFailure):
                 failed[number] = built.error
             else:
-                tasks[number] = Task(self.kernels.configurations[number], built, problem, library_us, math.inf)
+                tasks[number] = self._task(number, built, problem, library_us, math.inf)
         measured = self._engine.measure(self._gpu, list(tasks.values())).result() if tasks else []
         ratios: dict[int, Ratio] = {}
         slower: dict[int, float] = {}
@@ -135,7 +139,7 @@ class Sweep:
         """
         started = time.monotonic()
         problem, legal = self.kernels.at(m), self.kernels.legal(m)
-        shown = [number for number in numbers if legal[number]]
+        shown = [number for number in numbers if legal[number] and isinstance(self._built(number), Artifact)]
         if not shown:
             return None
         library_us, rounds = self._engine.glance(self._gpu, self._tasks(problem, shown, 1.0), _GLANCES, m).result()
@@ -171,7 +175,16 @@ class Sweep:
         """The tasks of measuring kernels again that were right before."""
         tasks = []
         for number in numbers:
-            built = self._compiling[number].result()
-            assert isinstance(built, Artifact), "it was right before"
-            tasks.append(Task(self.kernels.configurations[number], built, problem, library_us))
+            built = self._built(number)
+            assert isinstance(built, Artifact), "it ran before, or was asked for"
+            tasks.append(self._task(number, built, problem, library_us))
         return tasks
+
+    def _built(self, number: int) -> Artifact | CompileFailure:
+        return self._compiling[number].result()
+
+    def _task(
+        self, number: int, built: Artifact, problem: GemmProblem, library_us: float, incumbent: float | None = None
+    ) -> Task:
+        template = self.kernels.templates[number]
+        return Task(self.kernels.configurations[number], built, problem, library_us, incumbent, template)

@@ -13,7 +13,8 @@ from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.tiling import Integers
 
 _EXCHANGES = 20
-_THINNED = 400  # sizes at which kernels are compared; a kernel's steps are finer nowhere but where m is small
+_THINNED = 1200  # sizes at which kernels are compared: a cliff of the library's may be some ten rows wide
+_BY_LOG = 0.25  # of them are even in the logarithm of m
 _DOUBT = 0.25
 _NEAR = 0.03  # a kernel that may come so close to the best is timed too, and one that did is raced
 _RACERS = 4
@@ -54,8 +55,8 @@ class Kept:
 def choose_kernels(times: Times, count: int, enough: float) -> list[Kept]:
     """The kernels to keep, for each number of them from one to `count`, chosen greedily and by exchanges.
 
-    Kernels are chosen so that the mean square of the regret is least, which weighs the worst sizes most. Half of the
-    sizes that count are even in the logarithm of m, half even in m. The library is there at no cost.
+    Kernels are chosen so that the mean square of the regret is least, which weighs the worst sizes most. A quarter of
+    the sizes that count are even in the logarithm of m, the others even in m. The library is there at no cost.
 
     Parameters
     ----------
@@ -95,9 +96,10 @@ def _even(beside: Floats) -> Floats:
 
 
 def thinned(sizes: Integers) -> Integers:
-    """Places of some sizes, half of them even in the logarithm and half even, in rising order."""
-    shares = (np.arange(_THINNED // 2) + 0.5) / (_THINNED // 2)
-    wanted = np.concatenate([np.exp(shares * np.log(sizes[-1])), shares * sizes[-1]])
+    """Places of some sizes, a few of them even in the logarithm and the others even, in rising order."""
+    by_log = round(_BY_LOG * _THINNED)
+    shares, even = ((np.arange(count) + 0.5) / count for count in (by_log, _THINNED - by_log))
+    wanted = np.concatenate([np.exp(shares * np.log(sizes[-1])), even * sizes[-1]])
     return np.asarray(np.unique(np.minimum(np.searchsorted(sizes, wanted), len(sizes) - 1)))
 
 

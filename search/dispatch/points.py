@@ -1,12 +1,13 @@
 """Times of kernels on problems that differ only in m: what a dispatcher is decided by."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 from tilescout.costmodel.roofline import Roofline
+from tilescout.search.dispatch.kernels import Kernels
 from tilescout.search.measure.measurement import check_interval
 from tilescout.spaces.devices import Device
 from tilescout.spaces.gemm import GemmProblem
@@ -122,6 +123,33 @@ class Point:
             raise ValueError("a ratio is no positive number")
         failed = {int(at): str(each) for at, each in record["failed"].items()}
         return cls(m, library_us, ratios, slower, failed, float(record["seconds"]))
+
+
+class Source(Protocol):
+    """Has kernels timed at one m."""
+
+    @property
+    def kernels(self) -> Kernels:
+        """The candidates."""
+
+    @property
+    def sizes(self) -> Set[int] | None:
+        """The m that it knows times of; None if it can measure at any."""
+
+    def at(self, m: int, numbers: Sequence[int], race: bool = False) -> Point:
+        """The times of the library and of some kernels at m; those that are not legal there are left out.
+
+        Those near the best are told apart by a race, if that is asked for.
+        """
+
+    def glance(self, m: int, numbers: Sequence[int]) -> Point | None:
+        """Rough times of the library and of some kernels at m, which verify nothing; None if there are none.
+
+        Raises
+        ------
+        CannotMeasureError
+            If there can be none.
+        """
 
 
 def check_points(points: Sequence[Point], problem: GemmProblem, device: Device) -> None:

@@ -80,7 +80,7 @@ def read_sweep(path: Path, problem: GemmProblem, template: KernelTemplate) -> tu
         points = [Point.from_dict(each) for each in found["points"]]
         if not points or len(found["kernels"]) > MOST_CANDIDATES:
             raise ValueError(f"it has no sizes, or more than {MOST_CANDIDATES} kernels")
-        kernels = Kernels(
+        kernels = Kernels.of(
             template, find_device(device), problem, tuple(Configuration.of(each) for each in found["kernels"])
         )
         for point in points:

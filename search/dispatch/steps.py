@@ -15,7 +15,10 @@ from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.roofline import Roofline
 from tilescout.search.dispatch.kernels import Kernels
 from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.hardware import clusters_at_once
+from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.templates import KernelTemplate
 from tilescout.spaces.tiling import Integers, ceil_div
 
 BY_WAVES = 0.5
@@ -36,7 +39,7 @@ class Steps:
     rows
         Rows of D that the blocks of a cluster compute together: the time rises at multiples of it.
     across
-        Clusters along n, and over the batch.
+        Clusters along n, and over the batch; so many more of each where clusters split k among them.
     at_once
         Clusters that run at a time.
     """
@@ -54,17 +57,20 @@ class Steps:
         SpaceError
             If their template does not tell how they divide the work.
         """
-        space, order = kernels.space(kernels.problem.m), kernels.order
-        tiling = kernels.template.tiling(space.columns, space.problem)
-        if tiling is None:
-            raise SpaceError(
-                f"{kernels.template.name} does not say how its kernels tile a product: nothing is known of m"
-            )
-        problem = kernels.problem
-        across = ceil_div(ceil_div(problem.n, tiling.columns), tiling.cluster_n) * problem.batch
-        blocks = tiling.cluster_m * tiling.cluster_n * tiling.split_k
-        at_once = clusters_at_once(blocks, kernels.device)
-        return cls((tiling.rows * tiling.cluster_m)[order], across[order], at_once[order])
+
+        def found(template: KernelTemplate, space: SearchSpace[GemmProblem]) -> Integers:
+            tiling, problem = template.tiling(space.columns, space.problem), space.problem
+            if tiling is None:
+                raise SpaceError(f"{template.name} does not say how its kernels tile a product: nothing is known of m")
+            across = ceil_div(ceil_div(problem.n, tiling.columns), tiling.cluster_n) * problem.batch
+            # Parts of a tile that no cluster shares are units of their own.
+            parts = 1 if tiling.split_in_cluster else tiling.split_k
+            blocks = tiling.cluster_m * tiling.cluster_n * (tiling.split_k if tiling.split_in_cluster else 1)
+            at_once = clusters_at_once(blocks, kernels.device)
+            return np.stack([tiling.rows * tiling.cluster_m, across * parts, at_once], axis=1)
+
+        rows, across, at_once = kernels.spread(found, kernels.problem.m).T
+        return cls(rows, across, at_once)
 
     def units(self, sizes: Integers) -> Integers:
         """Units of work, a tile for every block of a cluster, of shape [kernels, sizes]."""

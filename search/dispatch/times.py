@@ -72,7 +72,7 @@ def times_of(grid: Grid, points: Mapping[int, Point]) -> Times:
     """The times at every m by what was measured at some.
 
     Between two measured m, the time of a kernel grows with its `Steps.work`, that of the library evenly. Beyond the
-    largest m that a kernel was measured at it grows with the work too; below the smallest it is taken to stay.
+    largest m that a kernel was measured at it grows with the work too, and below the smallest it shrinks with it.
 
     Parameters
     ----------
@@ -97,6 +97,11 @@ def times_of(grid: Grid, points: Mapping[int, Point]) -> Times:
         mean[row, allowed], high[row, allowed] = found[0][allowed], found[2][allowed]
         low[row, allowed] = np.minimum(np.maximum(found[1], grid.floor), found[0])[allowed]
     return Times(sizes, mean, low, high)
+
+
+def steady_times(grid: Grid, points: Mapping[int, Point]) -> Times:
+    """The times at every m, freed of what the clock was off."""
+    return times_of(grid, steadied(grid, points))
 
 
 def steadied(grid: Grid, points: Mapping[int, Point]) -> dict[int, Point]:
@@ -163,4 +168,4 @@ def _between(
     low = np.where(below, less, np.minimum(logs[left], logs[right]))
     high = np.where(over, np.inf, np.maximum(logs[left], logs[right]))
     low = np.where(over, logs[-1], low)
-    return np.where(over, beyond, mean), low, high
+    return np.where(over, beyond, np.where(below, less, mean)), low, high

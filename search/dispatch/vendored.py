@@ -9,8 +9,8 @@ _WIDTH = 118
 _HEAD = '''"""Which kernel serves which number of rows m of one product; written by tilescout.
 
 `kernel_of(m)` gives the configuration of the kernel, or None where the vendor's library serves. All else is data: the
-product with m written as 1, the device, where the times come from, the kernels, the last m of each range, and what
-serves it: the number of a kernel or None. Of ranges that are not in PROVEN no m was measured.
+product with m written as 1, the device, where the times come from, the kernels and the space of each, the last m of
+each range, and what serves it: the number of a kernel or None. Of ranges that are not in PROVEN no m was measured.
 """
 
 from bisect import bisect_left
@@ -34,12 +34,12 @@ def python_text(dispatcher: Dispatcher) -> str:
 def _constants(dispatcher: Dispatcher) -> Iterator[str]:
     values = {
         "PRODUCT": str(dispatcher.problem),
-        "SPACE": dispatcher.space,
-        "SPACE_HASH": dispatcher.space_hash,
+        "SPACE_HASHES": dict(dispatcher.hashes),
         "DEVICE": dispatcher.device,
         "MEASURED_BY": dispatcher.measured_by,
         "VERSIONS": dict(dispatcher.versions),
         "KERNELS": tuple(dict(kernel) for kernel in dispatcher.kernels),
+        "SPACES": dispatcher.spaces,
         "ENDS": tuple(each.high for each in dispatcher.stretches),
         "SERVES": tuple(each.kernel for each in dispatcher.stretches),
         "PROVEN": tuple(at for at, each in enumerate(dispatcher.stretches) if dispatcher.is_proven(each)),

@@ -252,6 +252,9 @@ CONSTRAINTS = (
 
 # A gain that is smaller than this, relative, is not worth a search: so much of either estimate is guessed.
 _MARGIN = 0.05
+# Of the portfolio: rows for which its kernels are legal, the least width of a tile, and the most blocks of a cluster.
+_MANY_ROWS = (512, _FEW_ROWS, 4 * _FEW_ROWS)
+_WIDE, _SMALL_CLUSTER = 96, 2
 
 _REMEMBERED = 65_536  # problems whose default is remembered
 _PLAIN: dict[str, Any] = {"schedule": "cooperative", "swizzle": 1, "raster": "m"}  # where clusters take no turns
@@ -279,6 +282,12 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
         The estimate is of the default configurations of ``gemm_sm90``, shared in every way.
         """
         return _default(problem, device)
+
+    def portfolio(self, problem: GemmProblem, device: Device) -> Sequence[Configuration]:
+        """Whole tiles of every size in small clusters: many rows are divided by what the other space lacks, too."""
+        columns = _tiles_of_many_rows(problem, device)
+        rows = zip(*(columns[knob.name].tolist() for knob in KNOBS), strict=True)
+        return [Configuration(tuple(zip((knob.name for knob in KNOBS), row, strict=True))) for row in rows]
 
     def complements(self, problem: GemmProblem, device: Device) -> bool:
         """Whether many 8-bit products are promoted, or sharing tiles or one of another size is estimated to gain."""
@@ -411,23 +420,47 @@ def _tiles_gain(problem: GemmProblem, device: Device) -> bool:
 
 def _whole_tiles(problem: GemmProblem, device: Device) -> Columns:
     """The legal ones among all tiles, in each of two orders."""
-    names = ("warp_groups", "swap_ab", "tile_m", "tile_n", "raster")
     values = {knob.name: knob.values for knob in KNOBS}
-    grid = np.indices([len(values[name]) for name in names]).reshape(len(names), -1)
-    columns = {name: np.array(values[name])[at] for name, at in zip(names, grid, strict=True)}
-    fixed = {"schedule": "cooperative", "cluster_m": 1, "cluster_n": 1, "swizzle": 1, "split": 1, "stream_k": 0}
-    count = grid.shape[1]
-    columns |= {name: np.full(count, value) for name, value in fixed.items()}
-    columns["tile_k"] = np.full(count, 128 // problem.element.bytes)  # as much as the widest swizzle has
+    swept = {name: values[name] for name in ("warp_groups", "swap_ab", "tile_m", "tile_n", "raster")}
+    fixed: dict[str, Value] = {"schedule": "cooperative", "cluster_m": 1, "cluster_n": 1}
+    return _legal(_whole_grid(swept, fixed, problem, device), problem, device)
+
+
+def _tiles_of_many_rows(problem: GemmProblem, device: Device) -> Columns:
+    """Tiles of warp groups that take turns, in clusters of one or two; each is legal for some rows."""
+    values = {knob.name: knob.values for knob in KNOBS}
+    swept: dict[str, Sequence[Value]] = {name: values[name] for name in ("swap_ab", "tile_m", "tile_n", "raster")}
+    swept |= {"cluster_m": (1, 2), "cluster_n": (1, 2)}
+    columns = _whole_grid(swept, {"schedule": "pingpong", "warp_groups": 2}, problem, device)
+    wide = (columns["tile_m"] > MMA_ROWS) & (columns["tile_n"] >= _WIDE)
+    few = columns["cluster_m"] * columns["cluster_n"] <= _SMALL_CLUSTER
+    sizes = [replace(problem, m=m) for m in _MANY_ROWS]
+    legal = np.logical_or.reduce([_allowed(columns, each, device) for each in sizes])
+    return {name: column[wide & few & legal] for name, column in columns.items()}
+
+
+def _whole_grid(
+    swept: Mapping[str, Sequence[Value]], fixed: Mapping[str, Value], problem: GemmProblem, device: Device
+) -> Columns:
+    """All combinations of some values, whole and in the plain order, with the deepest ring that fits."""
+    grid = np.indices([len(each) for each in swept.values()]).reshape(len(swept), -1)
+    columns = {name: np.array(each)[at] for (name, each), at in zip(swept.items(), grid, strict=True)}
+    whole: dict[str, Value] = {"swizzle": 1, "split": 1, "stream_k": 0}
+    columns |= {name: np.full(grid.shape[1], value) for name, value in {**fixed, **whole}.items()}
+    columns["tile_k"] = np.full(grid.shape[1], 128 // problem.element.bytes)  # as much as the widest swizzle has
     columns["stages"] = _most_stages(columns, problem, device)
-    return _legal(columns, problem, device)
+    return columns
 
 
 def _legal(columns: Columns, problem: GemmProblem, device: Device) -> Columns:
     """The legal ones among configurations, which are given and returned as columns."""
-    known = np.logical_and.reduce([np.isin(columns[knob.name], knob.values) for knob in KNOBS])
-    kept = known & np.logical_and.reduce([rule.holds(columns, problem, device) for rule in CONSTRAINTS])
+    kept = _allowed(columns, problem, device)
     return {name: column[kept] for name, column in columns.items()}
+
+
+def _allowed(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+    known = np.logical_and.reduce([np.isin(columns[knob.name], knob.values) for knob in KNOBS])
+    return np.asarray(known & np.logical_and.reduce([rule.holds(columns, problem, device) for rule in CONSTRAINTS]))
 
 
 def _columns(configuration: Mapping[str, Value]) -> Columns:

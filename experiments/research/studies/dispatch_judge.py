@@ -1,13 +1,13 @@
-"""Build dispatchers for products that no suite holds, and judge them at random m by exhaustive timing and a race.
+"""Build dispatchers for products that no suite holds, and judge them at random m by glances and races.
 
     python -m tilescout.experiments.research dispatch-judge --out judged.json
 
 The products are drawn by a seed from the published models of `draw-problems`; none is in a suite, so that nothing was
 fitted or chosen on them. Each dispatcher has --seconds to measure for. Then, at m drawn evenly from 1 to 16,384, the
-kernels of the portfolio that a model finds most promising are timed in turns with `torch.mm`, those of them that it
-does not put far behind, and the best three race what the dispatcher serves. The regret is the time of what it serves
-over the least in that race, `torch.mm` among them. Which one that is was picked in the same race, so that the regret is
-rather too large. A dispatcher that the cost model alone chooses is judged beside it.
+kernels of both spaces that models do not put far behind are glanced at, and the best few race what the dispatcher
+serves and `torch.mm`, in sandwiches. The regret is the time of what it serves over the least in that race. Which one
+that is was picked in the same race, so that the regret is rather too large; rivals are not verified. A dispatcher that
+the cost models alone choose is judged beside it. With --built, files of dispatchers are judged that were built before.
 
 A device that waited runs large products at other clocks than one at its power cap, and ratios differ. So each race has
 rounds of both: `settled` is what counts, as a model keeps the device busy, and `rested` is printed beside it.
@@ -17,9 +17,11 @@ First, at some measured m that a kernel serves, that kernel races `torch.mm` aga
 
 import logging
 import math
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -36,23 +38,28 @@ from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, device_opt
 from tilescout.experiments.research.studies.draw_problems import known_products, products
 from tilescout.experiments.research.studies.draw_spread import MOST_BYTES
 from tilescout.search.dispatch.building import DispatchOptions, candidates, measure_dispatcher, predict_dispatcher
-from tilescout.search.dispatch.dispatcher import Dispatcher
-from tilescout.search.dispatch.kernels import MOST_ROWS, Kernels, portfolio_of, promising
+from tilescout.search.dispatch.bundling import kernels_of
+from tilescout.search.dispatch.dispatcher import Dispatcher, read_dispatcher
+from tilescout.search.dispatch.kernels import MOST_ROWS, Kernels, Models, portfolios_of
 from tilescout.search.dispatch.measuring import SWEEPING, Sweep
 from tilescout.search.dispatch.points import Point
 from tilescout.search.engines.engine import CannotMeasureError, Engine
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.studies.folders import artifacts
+from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.suite import find_suite
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.templates import KernelTemplate, find_template
 
 _LOG = logging.getLogger(__name__)
 
+_KEEP_EVERY = 20
+
 SPACE, SIGNATURE = "gemm_sm90", "bf16"
-FASTEST = 3
-HOPELESS = 0.3  # of a kernel's predicted time over the least, as a share: beyond, it is not timed
+FASTEST = 4
+HOPELESS = 0.2  # of a kernel's predicted time over the least of its space, as a share: beyond, it is not glanced at
+MOST = 24  # kernels of a space that are
 KINDS = ("dense", "deep")
 MEASURED, PREDICTED = "measured", "predicted"
 SETTLED, RESTED = "settled", "rested"
@@ -74,34 +81,39 @@ class Judge:
 
     Attributes
     ----------
-    engine, model
-        Measure and predict.
-    candidates
-        Kernels of the portfolio that are timed.
+    engine, beside
+        They measure, and compile the kernels of each space.
+    models
+        They predict.
+    options
+        How many kernels of each space there are to judge by.
     """
 
     engine: Engine
-    model: CostModel
-    candidates: int
+    beside: Sequence[Engine]
+    models: Models
+    options: DispatchOptions
 
-    def sweep(self, problem: GemmProblem, dispatchers: Mapping[str, Dispatcher]) -> Sweep:
-        """A sweep of the kernels of dispatchers and of the portfolio."""
-        whole = portfolio_of(self.engine.template, problem, self.engine.device)
-        listed = promising(whole, self.model, MOST_ROWS, self.candidates).configurations
-        served = [kernel for dispatcher in dispatchers.values() for kernel in dispatcher.kernels]
-        return Sweep(self.engine, replace(whole, configurations=tuple(dict.fromkeys([*served, *listed]))))
+    def portfolios(self, problem: GemmProblem) -> Kernels:
+        """All kernels to choose among."""
+        return portfolios_of(self.engine.template, problem, self.engine.device)
+
+    def sweep(self, problem: GemmProblem, dispatchers: Iterable[Dispatcher]) -> Sweep:
+        """A sweep of the kernels of dispatchers and of the portfolios."""
+        kernels = reduce(Kernels.and_others, map(kernels_of, dispatchers))
+        listed = candidates(self.portfolios(problem), self.models, self.options)
+        return Sweep(self.engine, kernels.and_others(listed), self.beside)
 
     def at(self, sweep: Sweep, m: int, dispatchers: Mapping[str, Dispatcher], seed: int) -> dict[str, Any]:
         """For each dispatcher, by a race at m: the time over the library's, and over the least."""
         served = {name: number_of(sweep.kernels, each, m) for name, each in dispatchers.items()}
-        point = sweep.at(m, self._worth_timing(sweep, m, served.values()))
+        shown = list(dict.fromkeys(each for each in served.values() if each is not None))
+        point = sweep.glance(m, list(dict.fromkeys([*shown, *self._worth_looking_at(sweep, m)])))
+        assert point is not None, "a kernel is legal for every m"
         fastest = sorted(point.ratios, key=lambda number: point.ratios[number].value)[:FASTEST]
-        right = {*point.ratios, *point.slower}
-        shown = (each for each in served.values() if each is not None and each in right)
-        runners = list(dict.fromkeys([*shown, *fastest]))
-        states = _raced(sweep, point, runners, seed)
+        states = _raced(sweep, point, list(dict.fromkeys([*shown, *fastest])), seed)
         least = {state: min([1.0, *ratios.values()]) for state, ratios in states.items()}
-        found: dict[str, Any] = {"m": m, "library_us": point.library_us, "timed": len(right)}
+        found: dict[str, Any] = {"m": m, "library_us": point.library_us, "glanced": len(point.ratios)}
         found |= {"best": least[SETTLED], f"best_{RESTED}": least[RESTED]}
         for name, number in served.items():
             told = found[name] = {"library": number is None}
@@ -110,11 +122,16 @@ class Judge:
                 told |= {f"{start}ratio": ratio, f"{start}regret": ratio / least[state] - 1}
         return found
 
-    def _worth_timing(self, sweep: Sweep, m: int, served: Iterable[int | None]) -> list[int]:
-        """The kernels that are served or that the model does not put too far behind, most promising first."""
-        logs = np.nan_to_num(sweep.kernels.predict(self.model, [m])[:, 0], nan=np.inf)
-        ordered = np.argsort(logs, kind="stable").tolist()
-        return [at for at in ordered if at in served or logs[at] <= logs.min() + math.log1p(HOPELESS)]
+    def _worth_looking_at(self, sweep: Sweep, m: int) -> list[int]:
+        """Of each space, the legal kernels that its model does not put too far behind the first, at most `MOST`."""
+        kernels, found = sweep.kernels, list[int]()
+        logs = np.nan_to_num(kernels.predict(self.models, [m])[:, 0], nan=np.inf)
+        for template in dict.fromkeys(kernels.templates):
+            mine = np.array([number for number, each in enumerate(kernels.templates) if each is template])
+            ordered = mine[np.argsort(logs[mine], kind="stable")][:MOST]
+            near = logs[ordered] <= min(logs[ordered[0]], sys.float_info.max) + math.log1p(HOPELESS)
+            found.extend(ordered[near].tolist())
+        return found
 
     def again(self, sweep: Sweep, m: int, dispatcher: Dispatcher, seed: int) -> dict[str, Any]:
         """The time over the library's, at a measured m, of the kernel that serves it, in a race with nothing else."""
@@ -139,31 +156,33 @@ def _raced(sweep: Sweep, point: Point, runners: Sequence[int], seed: int) -> dic
     return {SETTLED: means(settled), RESTED: means(rested)}
 
 
-def judged(
-    judge: Judge, problem: GemmProblem, asked: "Asked", seed: int, keep: Callable[[dict[str, Any]], None]
-) -> None:
-    """Build the dispatchers of a product, and judge them; all is kept as it comes."""
-    options = DispatchOptions(seconds=asked.seconds)
+def built(judge: Judge, problem: GemmProblem, seconds: float) -> dict[str, Dispatcher]:
+    """The dispatchers of a product: of what is measured in some seconds, and of what models say."""
+    options = DispatchOptions(seconds=seconds)
+    kernels = candidates(judge.portfolios(problem), judge.models, options)
     engine = judge.engine
-    started = time.monotonic()
-    kernels = candidates(portfolio_of(engine.template, problem, engine.device), judge.model, options)
     versions = {**engine.versions, "protocol": engine.protocol}
-    described = engine.provenance.description
-    made = {
-        MEASURED: measure_dispatcher(Sweep(engine, kernels), options, described, versions),
-        PREDICTED: predict_dispatcher(kernels, judge.model, options, "the shipped model"),
+    sweep = Sweep(engine, kernels, judge.beside)
+    return {
+        MEASURED: measure_dispatcher(sweep, options, engine.provenance.description, versions),
+        PREDICTED: predict_dispatcher(kernels, judge.models, options, "the shipped models"),
     }
+
+
+def judged(
+    judge: Judge, made: Mapping[str, Dispatcher], asked: "Asked", seed: int, keep: Callable[[dict[str, Any]], None]
+) -> None:
+    """Judge the dispatchers of a product; all is kept as it comes."""
     found: dict[str, Any] = {
-        "problem": str(problem),
+        "problem": str(made[MEASURED].problem),
         "dispatchers": {name: each.to_dict() for name, each in made.items()},
-        "build_seconds": time.monotonic() - started,
         "judge_seconds": 0.0,
         "again": [],
         "few": [],
         "judged": [],
     }
     keep(found)
-    sweep = judge.sweep(problem, made)
+    sweep = judge.sweep(made[MEASURED].problem, made.values())
     generator = np.random.default_rng(seed)
     random = (generator.choice(MOST_ROWS, asked.sizes, replace=False) + 1).tolist()
     few = (generator.choice(FEW_ROWS, asked.few, replace=False) + 1).tolist()
@@ -179,7 +198,9 @@ def judged(
         except CannotMeasureError as error:
             _LOG.warning("%d rows: %s", m, error)
         found["judge_seconds"] = time.monotonic() - started
-        keep(found)
+        if len(found["judged"]) % _KEEP_EVERY == 0:
+            keep(found)
+    keep(found)
 
 
 def number_of(kernels: Kernels, dispatcher: Dispatcher, m: int) -> int | None:
@@ -223,7 +244,7 @@ def print_figures(console: Console, found: Mapping[str, Mapping[str, Any]]) -> d
     result: dict[str, Any] = {}
     for text, one in found.items():
         result[text] = {}
-        for name in (MEASURED, PREDICTED):
+        for name in one["dispatchers"]:
             told = result[text][name] = figures(one["judged"], name)
             shown = f"{again_slowest(one['again']):.4f}" if name == MEASURED else ""
             held = one["dispatchers"][name]
@@ -236,7 +257,7 @@ def print_figures(console: Console, found: Mapping[str, Mapping[str, Any]]) -> d
         measured = result[text][MEASURED]
         measured["again_slowest"] = again_slowest(one["again"])
         measured["again"] = len(one["again"])
-        measured["build_seconds"] = one["build_seconds"]
+        measured["build_seconds"] = one.get("build_seconds", math.nan)
         if one.get("few"):
             result[text]["few"] = figures(one["few"], MEASURED)
         if f"best_{RESTED}" in one["judged"][0]:
@@ -245,7 +266,8 @@ def print_figures(console: Console, found: Mapping[str, Mapping[str, Any]]) -> d
     console.print(grid)
     for text, one in found.items():
         console.print(
-            f"{text}: built in {one['build_seconds']:.0f} s, {len(one['dispatchers'][MEASURED]['points'])} m measured, "
+            f"{text}: built in {result[text][MEASURED]['build_seconds']:.0f} s, "
+            f"{len(one['dispatchers'][MEASURED]['points'])} m measured, "
             f"{len(one['dispatchers'][MEASURED].get('glances', ()))} glanced at, "
             f"{len(one['again'])} of them again; judged {len(one['judged'])} m in {one['judge_seconds']:.0f} s",
             highlight=False,
@@ -289,11 +311,32 @@ def draw_regrets(result: Mapping[str, Any], path: Path) -> None:
     figure.savefig(path)
 
 
+def _model(template: KernelTemplate, device: Device) -> CostModel:
+    shipped = shipped_model(template.name, device.name)
+    if shipped is None:
+        raise ModelError(f"no model of {template.name} on {device.name} is shipped: nothing says what to time")
+    return load_model(shipped)[0]
+
+
+def _read(path: Path) -> dict[str, Dispatcher]:
+    return {MEASURED: read_dispatcher(path)}
+
+
+def _wanted(judge: Judge, asked: "Asked") -> Iterator[tuple[str, Callable[[], dict[str, Dispatcher]]]]:
+    """Where each product is from, and what makes its dispatchers."""
+    for path in asked.built:
+        yield path.name, partial(_read, path)
+    if not asked.built:
+        for origin, n, k in drawn(asked.products, asked.seed):
+            yield origin, partial(built, judge, GemmProblem.parse(f"1x{n}x{k}:{SIGNATURE}"), asked.seconds)
+
+
 @dataclass(frozen=True)
 class Asked:
     """The parameters of the command; its help text says what each means."""
 
     products: int
+    built: tuple[Path, ...]
     seconds: float
     sizes: int
     judging: float
@@ -309,6 +352,12 @@ class Asked:
 @study(GPU_OR_RECORD, again=True, draw=draw_regrets)
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw the regrets into this file.")
 @click.option("--products", type=click.IntRange(min=1), default=2, show_default=True, help="Products to draw.")
+@click.option(
+    "--built",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="A dispatcher to judge, not a drawn one. Repeatable.",
+)
 @click.option(
     "--seconds", type=Finite(min=0), default=70.0, show_default=True, help="To measure for, of each dispatcher."
 )
@@ -343,24 +392,27 @@ def main(run: Run, asked: Asked) -> None:
         raise click.UsageError("name a file to write with --out, or one to print again with --again")
     found: dict[str, Any] = {}
     report: dict[str, Any] = {"signature": SIGNATURE, "products": found}
-    with LocalEngine(find_template(SPACE), artifacts(asked.store), [asked.device], options=SWEEPING) as engine:
+    spaces = [find_template(SPACE), find_template(find_template(SPACE).complement)]
+    with (
+        LocalEngine(spaces[0], artifacts(asked.store), [asked.device], options=SWEEPING) as engine,
+        engine.beside(spaces[1]) as beside,
+    ):
         report |= {"device": engine.product, "protocol": engine.protocol, "versions": dict(engine.versions)}
-        shipped = shipped_model(SPACE, engine.device.name)
-        if shipped is None:
-            raise ModelError(f"no model of {SPACE} on {engine.device.name} is shipped: nothing says what to time")
-        model, _ = load_model(shipped)
-        judge = Judge(engine, model, asked.candidates)
-        for number, (origin, n, k) in enumerate(drawn(asked.products, asked.seed)):
-            problem = GemmProblem.parse(f"1x{n}x{k}:{SIGNATURE}")
+        options = DispatchOptions(candidates=asked.candidates, others=asked.candidates // 2)
+        judge = Judge(engine, [beside], {each.name: _model(each, engine.device) for each in spaces}, options)
+        for number, (origin, make) in enumerate(_wanted(judge, asked)):
+            started = time.monotonic()
+            made = make()
+            about = {"model": origin, "build_seconds": time.monotonic() - started}
+            name = f"{made[MEASURED].problem.n}x{made[MEASURED].problem.k}"
+            made[MEASURED].write(run.out.with_name(f"{run.out.stem}-{name}.json"))
 
-            def keep(one: dict[str, Any], text: str = f"{n}x{k}", origin: str = origin) -> None:
-                found[text] = {**one, "model": origin}
+            def keep(one: dict[str, Any], name: str = name, about: Mapping[str, Any] = about) -> None:
+                found[name] = {**one, **about}
                 run.keep(report)
 
-            judged(judge, problem, asked, asked.seed + number, keep)
-            place = run.out.with_name(f"{run.out.stem}-{n}x{k}.json")
-            Dispatcher.from_dict(found[f"{n}x{k}"]["dispatchers"][MEASURED]).write(place)
-            console.print(f"{n}x{k} ({origin}) is judged", highlight=False)
+            judged(judge, made, asked, asked.seed + number, keep)
+            console.print(f"{name} ({origin}) is judged", highlight=False)
     report["figures"] = print_figures(console, found)
     run.keep(report)
     if asked.plot is not None:

@@ -90,17 +90,17 @@ def main(run: Run, asked: Asked) -> None:
         shipped = shipped_model(SPACE, engine.device.name)
         if shipped is None:
             raise ModelError(f"no model of {SPACE} on {engine.device.name} is shipped: nothing says what to time")
-        model, _ = load_model(shipped)
+        models = {SPACE: load_model(shipped)[0]}
         for text in asked.products:
             problem = product_of(text, asked.signature)
             whole = portfolio_of(template, problem, engine.device)
-            sweep = Sweep(engine, promising(whole, model, MOST_ROWS, asked.candidates))
+            sweep = Sweep(engine, promising(whole, models, MOST_ROWS, asked.candidates))
             points: list[Point] = []
             started = time.monotonic()
             for m in sizes(asked.points, MOST_ROWS, asked.seed):
                 if time.monotonic() - started > asked.seconds:
                     break
-                order = np.argsort(np.nan_to_num(sweep.kernels.predict(model, [m])[:, 0], nan=np.inf), kind="stable")
+                order = np.argsort(np.nan_to_num(sweep.kernels.predict(models, [m])[:, 0], nan=np.inf), kind="stable")
                 points.append(sweep.at(m, order.tolist()))
                 if len(points) % 10 == 0:
                     found[text] = swept(sweep.kernels, points)

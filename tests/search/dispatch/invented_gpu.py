@@ -63,7 +63,7 @@ class InventedGpu(Engine):
         sizes = np.arange(1, MOST + 1)
         steps = Steps.of(self.kernels)
         work = 0.6 * steps.waves(sizes) + 0.4 * steps.units(sizes) / steps.at_once[:, None]
-        full = np.nan_to_num(self.kernels.predict(AnalyticModel(calibration), [MOST]), nan=9.0)
+        full = np.nan_to_num(self.kernels.predict({self.template.name: AnalyticModel(calibration)}, [MOST]), nan=9.0)
         start = 3.0 + k * n * 2e-6 / 4.8
         logs = np.log(start + np.exp(full) * work / work[:, -1:])
         self.legal = np.stack([self.kernels.legal(m) for m in sizes.tolist()], axis=1)

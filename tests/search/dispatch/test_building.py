@@ -19,14 +19,19 @@ from tilescout.search.dispatch.building import (
     predict_dispatcher,
     regret_over_m,
 )
-from tilescout.search.dispatch.bundling import dispatched
+from tilescout.search.dispatch.bundling import dispatched, kernels_of
 from tilescout.search.dispatch.dispatcher import Dispatcher, read_dispatcher
+from tilescout.search.dispatch.kernels import portfolios_of
 from tilescout.search.dispatch.measuring import Sweep
+from tilescout.search.dispatch.plan import Stretch
 from tilescout.search.dispatch.points import Point
 from tilescout.search.dispatch.recorded import Recorded
+from tilescout.search.dispatch.steps import Steps
 from tilescout.search.dispatch.vendored import python_text
 from tilescout.spaces.errors import ExportError, StoreError
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.templates import find_template
 
 OPTIONS = DispatchOptions(kernels=6, most_rows=MOST, candidates=32, explored=16)
 
@@ -105,18 +110,25 @@ def test_the_python_file_serves_the_same_and_imports_nothing_of_ours(built: Disp
 
 
 def test_its_regret_at_every_m_is_computed_again_from_its_points(invented_gpu: InventedGpu, built: Dispatcher) -> None:
-    kernels = replace(invented_gpu.kernels, configurations=built.kernels)
+    kernels = kernels_of(built)
     sizes, estimate, bound = regret_over_m(built, kernels)
     assert len(sizes) == MOST
     assert (estimate <= bound + 1e-9).all()
+
+
+def _old(made: Dispatcher) -> dict[str, Any]:
+    """The mapping of one as the first format had it, without a checksum."""
+    record = made.to_dict()
+    [record["space_hash"]] = record.pop("hashes").values()
+    return {**record, "format": 1}
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         ({"kind": "something"}, "tilescout dispatcher of format"),
-        ({"format": 4}, "tilescout dispatcher of format"),
-        ({"format": 3, "measured_by": "a faster GPU"}, "its digest is wrong"),
+        ({"format": 5}, "tilescout dispatcher of format"),
+        ({"format": 4, "measured_by": "a faster GPU"}, "its digest is wrong"),
         ({"ranges": []}, "do not go from 1"),
         ({"kernels": []}, "a kernel that it lacks"),
         ({"points": [{}]}, "KeyError|ratios"),
@@ -127,13 +139,13 @@ def test_its_regret_at_every_m_is_computed_again_from_its_points(invented_gpu: I
 )
 def test_what_is_damaged_is_refused(built: Dispatcher, tmp_path: Path, change: dict[str, Any], why: str) -> None:
     path = tmp_path / "d.json"
-    path.write_text(json.dumps({**built.to_dict(), "format": 1, **change}))
+    path.write_text(json.dumps({**_old(built), **change}))
     with pytest.raises(StoreError, match=why):
         read_dispatcher(path)
 
 
 def test_ranges_that_contradict_what_was_measured_are_refused(built: Dispatcher, tmp_path: Path) -> None:
-    record = json.loads(json.dumps({**built.to_dict(), "format": 1}))
+    record = json.loads(json.dumps(_old(built)))
     proven = next(each for each in record["ranges"] if each["kernel"] is not None and each["proven"])
     for point in record["points"]:
         for ratio in point["ratios"].values():
@@ -146,7 +158,7 @@ def test_ranges_that_contradict_what_was_measured_are_refused(built: Dispatcher,
 
 @pytest.mark.parametrize("faster", [1e-3, 1.0])
 def test_times_that_no_kernel_has_are_refused(built: Dispatcher, tmp_path: Path, faster: float) -> None:
-    record = json.loads(json.dumps({**built.to_dict(), "format": 1}))
+    record = json.loads(json.dumps(_old(built)))
     for point in record["points"]:
         point["library_us"] *= faster
     (tmp_path / "d.json").write_text(json.dumps(record))
@@ -195,10 +207,10 @@ def test_a_kernel_that_was_wrong_at_one_m_serves_none(invented_gpu: InventedGpu,
 def test_a_model_chooses_kernels_for_every_m_and_proves_nothing(invented_gpu: InventedGpu) -> None:
     calibration = shipped_calibration("h200")
     assert calibration is not None
-    model = AnalyticModel(calibration)
-    few = candidates(invented_gpu.kernels, model, replace(OPTIONS, candidates=12))
+    models = {"gemm_sm90": AnalyticModel(calibration)}
+    few = candidates(invented_gpu.kernels, models, replace(OPTIONS, candidates=12))
     assert len(few) == 12
-    made = predict_dispatcher(few, model, OPTIONS, "a model")
+    made = predict_dispatcher(few, models, OPTIONS, "a model")
     assert made.points == ()
     assert made.measured_by == "nothing was measured: a model"
     assert not any(made.is_proven(each) for each in made.stretches)
@@ -207,3 +219,38 @@ def test_a_model_chooses_kernels_for_every_m_and_proves_nothing(invented_gpu: In
         kernel = made.find(m)
         assert kernel is not None
         assert invented_gpu.kernels.legal(m)[list(invented_gpu.kernels.configurations).index(made.kernels[kernel])]
+
+
+def test_kernels_of_two_spaces_have_what_each_has_alone() -> None:
+    both = portfolios_of(InventedGpu.template, GemmProblem(1, 1280, 1280), InventedGpu.device)
+    shown = np.random.default_rng(3).permutation(len(both))[:60].tolist()
+    mixed, first = both.take(shown), both.templates[0]
+    steps = Steps.of(mixed)
+    assert set(mixed.templates) == {first, find_template(first.complement)}
+    for template in set(mixed.templates):
+        numbers = [number for number, each in enumerate(mixed.templates) if each is template]
+        alone = mixed.take(numbers)
+        assert (mixed.legal(700)[numbers] == alone.legal(700)).all()
+        for name in ("rows", "across", "at_once"):
+            assert (getattr(steps, name)[numbers] == getattr(Steps.of(alone), name)).all()
+    assert both.and_others(mixed).configurations == both.configurations
+
+
+def test_a_dispatcher_of_two_spaces_survives_its_file_and_is_checked_for_both(tmp_path: Path) -> None:
+    gpu = InventedGpu(1280, 1280, 8, noise=0.0, seed=1)
+    other = find_template(gpu.template.complement)
+    shared = other.portfolio(GemmProblem(1, 1280, 1280), gpu.device)[0]
+    hashes = {each.name: each.source_hash for each in (gpu.template, other)}
+    kernels, ranges = (gpu.kernels.configurations[0], shared), (Stretch(1, 999, None), Stretch(1000, MOST, 1))
+    made = Dispatcher(
+        GemmProblem(1, 1280, 1280), MOST, "gemm_sm90", hashes, "h200", kernels, tuple(hashes), ranges, "a test"
+    )
+    made.write(tmp_path / "d.json")
+    assert read_dispatcher(tmp_path / "d.json") == made
+    assert [each.name for each in kernels_of(made).templates] == ["gemm_sm90", other.name]
+    assert "SPACES = ('gemm_sm90', 'gemm_streamk_sm90')" in python_text(made)
+    swapped = replace(made, spaces=made.spaces[::-1], versions={"a": "b"}, points=(Point(1, 9.0),))
+    with pytest.raises(ExportError, match="are none of gemm_sm90 and gemm_streamk_sm90"):
+        dispatched([swapped], ArtifactStore(tmp_path / "artifacts"))
+    with pytest.raises(ValueError, match="not each of its kernels has a space"):
+        replace(made, spaces=("gemm_sm90",)).check()

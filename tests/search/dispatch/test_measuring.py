@@ -27,7 +27,7 @@ OPTIONS = LiveOptions(
 @pytest.mark.slow
 def test_each_kernel_is_timed_at_each_size_and_failures_say_why(plain_gemm: ModuleType, tmp_path: Path) -> None:
     tried = [("nothing", 1), ("corner", 1), ("nothing", 4), ("compiler_refuses", 1)]
-    kernels = Kernels(
+    kernels = Kernels.of(
         plain_gemm.TEMPLATE,
         plain_gemm.HOST,
         GemmProblem(1, 64, 64),
