@@ -2,7 +2,7 @@
 
     python -m tilescout.experiments.research library-model TIMES --model cublaslt-h200.npz
 
-TIMES is the folder that `library-screen` wrote, a file a problem. The model learns from a random part of each
+TIMES are folders that `library-screen` wrote, a file a problem. The model learns from a random part of each
 problem's rows and from its fastest. It is judged on problems that it did not learn from: of all rows that were screened
 of such a problem, the first guesses of the library's heuristic are tried, then those that the model expects to be the
 fastest. The regret after some trials is how much slower the fastest of these is than the fastest of all, by the times
@@ -115,8 +115,18 @@ def judged(
     return found
 
 
+times_argument = click.argument(
+    "times", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, file_okay=False)
+)
+
+
+def files_in(times: Sequence[Path]) -> list[Path]:
+    """The files of screenings in folders, a problem each."""
+    return [file for folder in times for file in sorted(folder.glob("*.npz"))]
+
+
 @study("files that library-screen wrote")
-@click.argument("times", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@times_argument
 @click.option("--device", default="h200", show_default=True, help="The device that they were taken on.")
 @click.option("--most", type=click.IntRange(min=1), default=1500, show_default=True, help="Random rows of a problem.")
 @click.option("--trees", type=click.IntRange(min=1), default=16, show_default=True, help="Of the forest.")
@@ -131,7 +141,7 @@ def judged(
 @seed_option
 def main(
     run: Run,
-    times: Path,
+    times: tuple[Path, ...],
     device: str,
     most: int,
     trees: int,
@@ -143,7 +153,7 @@ def main(
 ) -> None:
     """Learn from the times in TIMES, and judge the model on problems that it did not learn from."""
     console = Console(width=160)
-    files = sorted(times.glob("*.npz"))
+    files = files_in(times)
     screened = [Ordered.read(file, device) for file in files]
     samples = [one.sample(most, np.random.default_rng([seed, at])) for at, one in enumerate(screened)]
     options = ForestOptions(trees=trees, leaf=leaf, seed=seed)
@@ -171,8 +181,12 @@ def main(
     if path is not None:
         model = ForestModel(options)
         model.fit(samples)
-        sums = sha256(b"".join(sha256(file.read_bytes()).digest() for file in files)).hexdigest()
-        source = TrainingTable(times.name, sums, "chain")
+        sources = tuple(TrainingTable(folder.name, _sum_of(folder), "chain") for folder in times)
         problems = tuple(str(one.problem) for one in screened)
-        save_model(path, model, ModelCard(SPACE, device, problems, (source,), sum(map(len, samples))))
+        save_model(path, model, ModelCard(SPACE, device, problems, sources, sum(map(len, samples))))
         console.print(f"{path}: {path.stat().st_size / 1e6:.1f} MB", highlight=False)
+
+
+def _sum_of(folder: Path) -> str:
+    """A checksum of all files of a folder."""
+    return sha256(b"".join(sha256(file.read_bytes()).digest() for file in files_in([folder]))).hexdigest()

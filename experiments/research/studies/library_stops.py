@@ -2,11 +2,13 @@
 
     python -m tilescout.experiments.research library-stops TIMES --out stops.json
 
-TIMES is the folder that `library-screen` wrote, a file a problem. A search of a problem is replayed on the rows that
-were screened of it, guided by a model that learned from none of its fold, as `library-model` learns. The search goes on
-for all its trials; where its rule would have ended it is noted, whatever the least number of trials.
+TIMES are folders that `library-screen` wrote, a file a problem. A search of a problem is replayed on the rows that were
+screened of it, guided by a model that learned from none of its fold, as `library-model` learns. The search goes on for
+all its trials; where its rule would have ended it is noted, whatever the least number of trials. With --sampler other
+values of the options of `guided` are tried.
 """
 
+import itertools
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,9 +22,9 @@ from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.forest import ForestModel, ForestOptions
 from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.screening import Screened
-from tilescout.experiments.research.studies.library_model import SPACE, Ordered
+from tilescout.experiments.research.studies.library_model import SPACE, Ordered, files_in, times_argument
 from tilescout.search.measure.measurement import Measurement, Status, Timing
-from tilescout.search.samplers import make_sampler
+from tilescout.search.samplers import make_sampler, parse_sampler
 from tilescout.search.studies.ledger import distributions
 from tilescout.search.studies.trials import record_outcome
 from tilescout.spaces.devices import find_device
@@ -56,8 +58,8 @@ class Search:
     at_end: float
 
 
-def searched(found: Screened, model: CostModel, trials: int) -> Search:
-    """Replay a search on what was screened of a problem."""
+def searched(found: Screened, model: CostModel, trials: int, sampler: str = "guided") -> Search:
+    """Replay a search on what was screened of a problem, by `guided` with its options."""
     template, right = find_template(SPACE), np.isfinite(found.us)
     rows = found.rows[right].astype(np.int64).tolist()
     codes = SearchSpace.codes_of(template.knobs, rows)
@@ -65,15 +67,16 @@ def searched(found: Screened, model: CostModel, trials: int) -> Search:
     assert space is not None
     us = np.empty(len(space))
     us[space.find(codes)] = found.us[right]
-    sampler = make_sampler("guided", space, 0, model=model, options={"least_apart": LEAST})
-    told = optuna.create_study(sampler=sampler)
+    name, options = parse_sampler(sampler)
+    guided = make_sampler(name, space, 0, model=model, options={"least_apart": LEAST, **options})
+    told = optuna.create_study(sampler=guided)
     knobs, default = distributions(space), space.index(template.default_in(space))
     for index in (default, *template.first_in(space)):
         told.enqueue_trial(dict(zip(knobs, map(int, space.codes[index]), strict=True)))
     best: list[float] = []
     stop = None
     while len(best) < min(trials, len(space)):
-        if stop is None and sampler.done(told):
+        if stop is None and guided.done(told):
             stop = len(best)
         trial = told.ask()
         chosen = [trial.suggest_int(name, knob.low, knob.high) for name, knob in knobs.items()]
@@ -106,25 +109,34 @@ _NUMBERS = ("stop", "at_stop", "at_end")
 
 
 @study("files that library-screen wrote")
-@click.argument("times", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@times_argument
+@click.option(
+    "--sampler", "samplers", multiple=True, default=("guided",), show_default=True, help="With options; repeatable."
+)
 @click.option("--trials", type=click.IntRange(min=1), default=40, show_default=True, help="Of each search.")
 @click.option("--most", type=click.IntRange(min=1), default=1000, show_default=True, help="Rows that are learned from.")
 @click.option("--folds", type=click.IntRange(min=2), default=6, show_default=True, help="Parts of the problems.")
-def main(run: Run, times: Path, trials: int, most: int, folds: int) -> None:
+def main(run: Run, times: tuple[Path, ...], samplers: tuple[str, ...], trials: int, most: int, folds: int) -> None:
     """Replay searches on the times in TIMES, each with a model that did not learn from its problem."""
-    console, files = Console(width=160), sorted(times.glob("*.npz"))
+    console, files = Console(width=160), files_in(times)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     samples = [Ordered.read(file, DEVICE).sample(most, np.random.default_rng([0, at])) for at, file in enumerate(files)]
-    searches: list[Search] = []
+    searches: dict[str, list[Search]] = {sampler: [] for sampler in samplers}
     for fold in range(folds):
         out = range(fold, len(files), folds)
         model = ForestModel(ForestOptions(trees=16, leaf=4, seed=0))
         model.fit([sample for at, sample in enumerate(samples) if at not in out])
-        for at in out:
-            searches.append(one := searched(Screened.read(files[at]), model, trials))
+        for at, (sampler, found) in itertools.product(out, searches.items()):
+            found.append(one := searched(Screened.read(files[at]), model, trials, sampler))
             console.print(
-                f"{one.problem}: stops after {one.stop}, {one.at_stop:.2%} behind; after {trials} {one.at_end:.2%}",
+                f"{one.problem}, {sampler}: stops after {one.stop}, {one.at_stop:.2%} behind; "
+                f"after {trials} {one.at_end:.2%}",
                 highlight=False,
             )
-            run.keep({"trials": trials, "searches": [asdict(each) for each in searches], **summary(searches, trials)})
-    console.print(summary(searches, trials))
+        told = {
+            sampler: {**summary(found, trials), "searches": [asdict(each) for each in found]}
+            for sampler, found in searches.items()
+        }
+        run.keep({"trials": trials, "samplers": told})
+    for sampler, found in searches.items():
+        console.print(f"{sampler}: {summary(found, trials)}")

@@ -16,6 +16,7 @@ from tilescout.costmodel.posterior import Covariance, Kernel, KernelSum, Observe
 from tilescout.costmodel.relatives import doubted, relative_model
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.search.samplers.others import OtherTrials, features_of, nearest, place_of, points_of
+from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import find_template
 
@@ -75,6 +76,14 @@ class Prior:
         return self._loaded is not None and self._loaded[1].space != self.space.name
 
     @cached_property
+    def of_library(self) -> bool:
+        """Whether the kernels are a library's, which nobody compiles."""
+        try:
+            return bool(find_template(self.space.name).loader)
+        except SpaceError:  # of a table, or of your own
+            return False
+
+    @cached_property
     def model(self) -> CostModel | None:
         """The cost model; None without one.
 
@@ -124,7 +133,7 @@ class Prior:
             Kernel.even(knobs, options.length, options.noise),
             Kernel.even(coordinates - knobs, options.work_length, options.noise),
         )
-        return KernelSum(parts, options.alone**2)
+        return KernelSum(parts, (options.alone_apart if self.of_library else options.alone) ** 2)
 
     def now(self) -> Prediction | None:
         """The expectation of the model or of one that is learned from other problems; None if there is neither."""

@@ -33,9 +33,7 @@ from tilescout.search.samplers.guided.stopping import least_trials, may_stop, ou
 from tilescout.search.samplers.options import OptionValue, options_of
 from tilescout.search.samplers.others import OtherTrials
 from tilescout.search.studies.structure import EARLY, doubt
-from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.space import Indices, SearchSpace
-from tilescout.spaces.templates import find_template
 
 _REMEMBERED = 32  # what is foreseen before any outcome is known, twice: while a GPU is set up, and when it is ready
 
@@ -316,10 +314,7 @@ class _About:
     @cached_property
     def calibrated(self) -> bool:
         """Whether its kernels are compiled, and the model is theirs: the stopping rule is calibrated on such."""
-        try:
-            return not find_template(self.space.name).loader and not self.prior.of_relative
-        except SpaceError:  # of a table, or of your own
-            return not self.prior.of_relative
+        return not self.prior.of_library and not self.prior.of_relative
 
     @cached_property
     def points(self) -> Floats:

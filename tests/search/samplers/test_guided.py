@@ -247,14 +247,18 @@ def test_without_a_model_it_stops_when_a_gain_is_unlikely_and_says_why() -> None
     assert "more than 1% faster" in why
 
 
-def test_of_kernels_that_nobody_compiles_it_tries_more_before_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_kernels_that_nobody_compiles_it_trusts_ranks_less_and_tries_more_before_it_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(type(TEMPLATE), "loader", "a_library:Loader")
     truth = truth_of(SPACE)
     study = study_of(SPACE, Expectation(truth, 0.01, 0.1), least_apart=30, patience=5)
     search(study, SPACE, truth, 29)
-    assert sampler_of(study).done(study) is None
+    sampler = sampler_of(study)
+    assert sampler.done(study) is None
+    assert sampler.about.prior.covariance.alone == pytest.approx(sampler.tuning.alone_apart**2)
     search(study, SPACE, truth, 1)
-    assert sampler_of(study).done(study) is not None
+    assert sampler.done(study) is not None
 
 
 def test_it_does_not_stop_on_values_that_are_no_times() -> None:
