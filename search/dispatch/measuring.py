@@ -69,6 +69,12 @@ class Sweep:
             for template, configuration in zip(kernels.templates, kernels.configurations, strict=True)
         ]
 
+    def wait(self) -> "Sweep":
+        """The same, once all kernels are compiled."""
+        for number in range(len(self.kernels)):
+            self._built(number)
+        return self
+
     def at(self, m: int, numbers: Sequence[int], race: bool = False) -> Point:
         """The times of the library and of some kernels at m; those that are not legal there are left out.
 

@@ -162,7 +162,7 @@ def built(judge: Judge, problem: GemmProblem, seconds: float) -> dict[str, Dispa
     kernels = candidates(judge.portfolios(problem), judge.models, options)
     engine = judge.engine
     versions = {**engine.versions, "protocol": engine.protocol}
-    sweep = Sweep(engine, kernels, judge.beside)
+    sweep = Sweep(engine, kernels, judge.beside).wait()
     return {
         MEASURED: measure_dispatcher(sweep, options, engine.provenance.description, versions),
         PREDICTED: predict_dispatcher(kernels, judge.models, options, "the shipped models"),
