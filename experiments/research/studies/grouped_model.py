@@ -47,6 +47,10 @@ SIZES: Mapping[str, Mapping[str, int]] = MappingProxyType(
 )  # fmt: skip
 """The sizes of Qwen3-30B-A3B and Mixtral-8x7B, as their configurations are published."""
 
+sizes_option = click.option(
+    "--size", "sizes", type=(str, int), multiple=True, help="A size in place of a configuration's; repeatable."
+)
+
 _BLOCK = re.compile(r"(\w+?)(SparseMoeBlock|MoE|Moe)")  # a block's class, which begins as its configuration's does
 _CALLS = 10  # in a round
 _WARM = 3
@@ -68,20 +72,33 @@ class Client:
     kind: type
     config: Any
 
-    def make(self, device: str, implementation: str = "grouped_mm") -> "torch.nn.Module":
-        """The block with random weights, which are the same each time."""
+    def empty(self, implementation: str = "grouped_mm") -> "torch.nn.Module":
+        """The block in bf16, on torch's default device."""
         import torch
 
         config = deepcopy(self.config)  # a block reads it when it is called
         config._experts_implementation = implementation
+        block: torch.nn.Module = self.kind(config).to(torch.bfloat16).eval()
+        return block
+
+    def make(self, device: str, implementation: str = "grouped_mm") -> "torch.nn.Module":
+        """The block with random weights, which are the same each time."""
+        import torch
+
         with torch.device(device):
-            block: torch.nn.Module = self.kind(config).to(torch.bfloat16).eval()
+            block = self.empty(implementation)
             generator = torch.Generator(device).manual_seed(0)
             for parameter in block.parameters():
                 deviation = parameter.shape[-1] ** -0.5
                 parameter.data.normal_(0.0, deviation, generator=generator)
                 parameter.requires_grad_(False)
         return block
+
+    def example(self, tokens: int) -> "tuple[torch.nn.Module, tuple[torch.Tensor]]":
+        """The block and the arguments of a call, as ``tilescout suites from-model`` takes them."""
+        import torch
+
+        return self.empty(), (torch.empty(1, tokens, self.config.hidden_size, dtype=torch.bfloat16),)
 
     def activations(self, tokens: int, device: str) -> "torch.Tensor":
         """Random activations of so many tokens."""
@@ -225,9 +242,7 @@ def show(result: Mapping[str, Any]) -> None:
     default=tuple(SIZES),
     help="A module of transformers, such as olmoe. Repeatable.",
 )
-@click.option(
-    "--size", "sizes", type=(str, int), multiple=True, help="A size of the clients' configurations; repeatable."
-)
+@sizes_option
 @click.option("--tokens", type=click.IntRange(1), multiple=True, default=(1, 16, 64, 512, 4096), help="Repeatable.")
 @click.option(
     "--seconds", type=Finite(min=0), default=300.0, show_default=True, help="Begin no further block after these."

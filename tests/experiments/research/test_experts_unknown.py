@@ -1,0 +1,39 @@
+"""The commands from a model's experts to a bundle are commands that there are, and what they took is printed again."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from tilescout.experiments.commands.cli import cli
+from tilescout.experiments.research.records import Record
+from tilescout.experiments.research.studies.experts_unknown import commands
+
+
+def test_every_command_takes_its_options_and_hands_its_files_on() -> None:
+    written = {"experts:make"}
+    for name, (first, *others) in commands((1, 16)).items():
+        command = cli.get_command(click.Context(cli), first)
+        while isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), others.pop(0))
+        assert command is not None
+        asked = command.make_context(name, list(others)).params
+        read = {asked.get("factory"), asked.get("suite"), *map(str, asked.get("tables", ()))} - {None}
+        assert read
+        assert read <= written
+        written.add(str(asked["out"]))
+    assert "bundle" in written
+
+
+def test_the_seconds_of_all_commands_are_printed_again(
+    study: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "olmoe.json"
+    Record.of("experts-unknown", "a command", {"seconds": {"export": 2.5, "measure": 4.0}, "blocks": {}}).write(path)
+    study("experts-unknown", "--again", str(path))
+    printed = capsys.readouterr().out
+    assert "export: 2.5 s" in printed
+    assert "all: 6.5 s" in printed
+    study("experts-unknown", code=2)
+    assert "name a module" in capsys.readouterr().err
