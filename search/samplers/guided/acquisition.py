@@ -4,6 +4,7 @@ import numpy as np
 
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import Prediction
+from tilescout.costmodel.features import Features
 from tilescout.costmodel.posterior import expected_improvement
 from tilescout.search.samplers.guided.history import History
 from tilescout.search.samplers.guided.options import GuidedOptions
@@ -80,6 +81,25 @@ def furthest(points: Floats, known: Indices, free: Indices, drawn: int, rng: np.
         return int(some[0])
     squares = np.square(points[some][:, None] - points[known]).sum(axis=2)
     return int(some[squares.min(axis=1).argmax()])
+
+
+TILE = ("rows", "columns", "split", "warp_groups")
+"""Features of the tile that a block computes. Configurations that have them alike are twins for a cost model's errors:
+by distance alone, of knobs or of all features, twins are no nearer to each other than to other tiles."""
+
+
+def looks_around(history: History, options: GuidedOptions) -> bool:
+    """Whether the next proposal has a new tile: where a model is wrong about a whole tile, no twin of it tells."""
+    blind = not len(history.settled) + len(history.failed)
+    return blind and options.around > 0 and len(history.running) % options.around == options.around - 1
+
+
+def new_tiles(features: Features, candidates: Indices, known: Indices) -> Indices:
+    """Positions of the candidates whose tile no known configuration has; of all, where there is no such or no tiles."""
+    names = tuple(name for name in TILE if name in features.names)
+    tiles = features.only(names).values
+    twins = (tiles[candidates][:, None] == tiles[known]).all(axis=2).any(axis=1)
+    return np.flatnonzero(~twins) if names and not twins.all() else np.arange(len(candidates))
 
 
 def incumbent(history: History, prior: Prediction | None) -> float | None:

@@ -111,7 +111,7 @@ class Prior:
         ModelError
             If the model is not one of the space's template.
         """
-        return None if self.model is None else self._predict(self.model, self._features)
+        return None if self.model is None else self._predict(self.model, self.features)
 
     @cached_property
     def points(self) -> Floats:
@@ -120,7 +120,7 @@ class Prior:
         The prior errs alike on those that lie near one another; `covariance` says how much. First come their knobs,
         then their features, each with the sizes of the problem. Of a relative's model there are the features alone.
         """
-        return self._located(points_of(self.space), self._features, place_of(self.space.problem))
+        return self._located(points_of(self.space), self.features, place_of(self.space.problem))
 
     @cached_property
     def covariance(self) -> Covariance:
@@ -165,12 +165,13 @@ class Prior:
         return reduce(Observed.and_, parts)
 
     @cached_property
-    def _features(self) -> Features:
+    def features(self) -> Features:
+        """The features of the space, as a cost model sees them."""
         return features_of(self.space)
 
     @cached_property
     def _likeness(self) -> Likeness:
-        return Likeness.of(self._features)
+        return Likeness.of(self.features)
 
     def _located(self, by_knobs: Floats, features: Features, place: Floats) -> Floats:
         """See `points`."""

@@ -23,7 +23,9 @@ from tilescout.search.samplers.guided.acquisition import (
     candidates_among,
     furthest,
     incumbent,
+    looks_around,
     most_promising,
+    new_tiles,
 )
 from tilescout.search.samplers.guided.history import History, history_of
 from tilescout.search.samplers.guided.options import GuidedOptions
@@ -225,10 +227,14 @@ class GuidedSampler(SpaceSampler):
         return _Known(history, self.about.prior.now() if history.are_times else None)
 
     def _proposal(self, known: "_Known", free: Indices, rng: np.random.Generator) -> int:
-        """The candidate of the largest expected improvement."""
+        """The candidate of the largest expected improvement; of a new tile, where it is time to look around."""
         candidates, mean, std = self._foreseen(known, free, rng)
+        history = known.history
+        if known.prior is not None and looks_around(history, self.tuning):
+            some = new_tiles(self.about.prior.features, candidates, history.running)
+            candidates, mean, std = candidates[some], mean[some], std[some]
         price = np.where(np.isin(candidates, self._stored), self.tuning.stored, 1.0)
-        return int(candidates[most_promising(mean, std, incumbent(known.history, known.prior), price)])
+        return int(candidates[most_promising(mean, std, incumbent(history, known.prior), price)])
 
     def _foreseen(self, known: "_Known", free: Indices, rng: np.random.Generator) -> tuple[Indices, Floats, Floats]:
         """The candidates, and the mean and standard deviation of their values.

@@ -288,6 +288,21 @@ def test_a_first_batch_spreads_over_more_than_the_neighbours_of_what_looks_best(
     assert spread > 1.1 * usual
 
 
+def test_a_model_that_is_wrong_about_a_whole_tile_is_told_so_by_the_first_batch() -> None:
+    names = ["tile_m", "tile_n", "swap_ab", "split_k", "warp_groups"]
+    tiles = SPACE.codes[:, [[knob.name for knob in SPACE.knobs].index(name) for name in names]]
+    favoured = (tiles == tiles[0]).all(axis=1)
+    assert favoured.sum() > 8
+    expected = np.where(favoured, 0.0, 0.1) + 0.001 * np.arange(len(SPACE)) / len(SPACE)
+
+    def proposed(around: int) -> set[tuple[int, ...]]:
+        study = optuna.create_study(sampler=GuidedSampler(SPACE, 0, Expectation(expected, 0.01), around=around))
+        return {tuple(tiles[ask(study, SPACE)[1]].tolist()) for _ in range(9)}
+
+    assert len(proposed(0)) == 1  # the model is sure of itself
+    assert len(proposed(3)) == 4  # every third is of a new tile
+
+
 @pytest.mark.parametrize("model", [Expectation(truth_of(SPACE)), None], ids=["model", "no model"])
 def test_pruned_and_failed_trials_are_learned_from(model: CostModel | None) -> None:
     truth = truth_of(SPACE)
