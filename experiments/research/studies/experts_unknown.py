@@ -23,7 +23,7 @@ from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
 from tilescout.experiments.research.studies.grouped_model import find_client, in_fp32, measure, show, sizes_option
 from tilescout.spaces.errors import NoResultError
 
-_TUNED = (1, 16, 256, 2048, 16_384)
+TUNED = (1, 16, 256, 2048, 16_384)
 _JUDGED = (1, 16, 100, 512, 1536, 4096, 12_000)
 _FORMS = {"swiglu": "gate_up", "scaled": "down"}  # of each form the name of its suite, table and product
 _FACTORY = "experts"  # the module that `suites from-model` imports
@@ -31,17 +31,16 @@ _FACTORY = "experts"  # the module that `suites from-model` imports
 
 def commands(tokens: Sequence[int]) -> dict[str, list[str]]:
     """The commands between a factory ``experts:make`` and a folder ``bundle``, by what they do."""
-    found: dict[str, list[str]] = {}
-    asked = [f"--tokens={each}" for each in tokens] + ["--experts=balanced", "--experts=zipf-1", "--draws=2"]
+    asked = f"{' '.join(f'--tokens {each}' for each in tokens)} --experts balanced --experts zipf-1 --draws 2"
+    among = "--exhaustive --subspace grouped_gemm_sm90-subspace --prune 1.5 --races 0"
+    found: dict[str, str] = {}
     for form, name in _FORMS.items():
-        record = ["suites", "from-model", f"{_FACTORY}:make", *asked, f"--{form}", f"--out={name}.toml"]
-        found[f"record {name}"] = record
+        found[f"record {name}"] = f"suites from-model {_FACTORY}:make {asked} --{form} --out {name}.toml"
     for form, name in _FORMS.items():
-        among = ["--exhaustive", "--subspace=grouped_gemm_sm90-subspace", "--prune=1.5", "--races=0"]
-        written = [f"--suite={name}.toml", f"--out={name}.parquet"]
-        found[f"measure {name}"] = ["collect", f"grouped_{form}_sm90", *written, *among]
-    tables = [f"--table={name}.parquet" for name in _FORMS.values()]
-    return {**found, "export": ["export", *tables, "--out=bundle"]}
+        found[f"measure {name}"] = f"collect grouped_{form}_sm90 --suite {name}.toml --out {name}.parquet {among}"
+    tables = " ".join(f"--table {name}.parquet" for name in _FORMS.values())
+    found["export"] = f"export {tables} --out bundle"
+    return {name: command.split() for name, command in found.items()}
 
 
 def tuned(client: str, sizes: Mapping[str, int], tokens: Sequence[int], folder: Path) -> dict[str, float]:
@@ -78,9 +77,7 @@ def printed(result: Mapping[str, Any]) -> None:
 @study(GPU_OR_RECORD, again=True)
 @click.argument("client", required=False)
 @sizes_option
-@click.option(
-    "--tuned", "recorded", type=click.IntRange(1), multiple=True, default=_TUNED, help="Tokens of the tables."
-)
+@click.option("--tuned", "recorded", type=click.IntRange(1), multiple=True, default=TUNED, help="Tokens of the tables.")
 @click.option(
     "--tokens", type=click.IntRange(1), multiple=True, default=_JUDGED, help="Tokens of the block; repeatable."
 )

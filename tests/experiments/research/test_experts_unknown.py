@@ -8,7 +8,7 @@ import pytest
 
 from tilescout.experiments.commands.cli import cli
 from tilescout.experiments.research.records import Record
-from tilescout.experiments.research.studies.experts_unknown import commands
+from tilescout.experiments.research.studies.experts_unknown import TUNED, commands
 
 
 def test_every_command_takes_its_options_and_hands_its_files_on() -> None:
@@ -24,6 +24,12 @@ def test_every_command_takes_its_options_and_hands_its_files_on() -> None:
         assert read <= written
         written.add(str(asked["out"]))
     assert "bundle" in written
+
+
+def test_the_how_to_has_the_same_commands() -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "tune-experts.md"
+    stated = [line.split() for line in page.read_text().replace("\\\n", " ").splitlines()]
+    assert all(["tilescout", *command] in stated for command in commands(TUNED).values())
 
 
 def test_the_seconds_of_all_commands_are_printed_again(
