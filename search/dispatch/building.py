@@ -22,6 +22,7 @@ from tilescout.search.dispatch.plan import (
     next_size,
     shortlist,
     stretches,
+    thinned,
     unseen_size,
     worth_timing,
 )
@@ -135,8 +136,9 @@ def measure_dispatcher(
         if len(points) >= 2 and over(options.exploring):
             break
         measure(first, _worth_exploring(grid, points, first) if points else list(range(len(kernels))), race=True)
-    looked = Looked(source, grid, points)
     sizes = glanced_sizes(options.most_rows)
+    counted = grid.sizes[thinned(grid.sizes)]  # by which kernels are chosen: all m would take a hundred times as long
+    looked = Looked(source, grid.at(np.unique([*sizes, *points, *counted.tolist()])), points)
 
     def until(share: float) -> float:
         return math.inf if seconds is None else started + share * seconds

@@ -78,7 +78,7 @@ class Looked:
     Parameters
     ----------
     source, grid
-        Where they come from, and what is known of all candidates.
+        Where they come from, and what is known of all candidates at the m that there are glances at, and at others.
     points
         What was measured.
     """
@@ -89,7 +89,7 @@ class Looked:
         self._failures = 0
 
     def times(self) -> Times:
-        """The times of all candidates at every m."""
+        """The times of all candidates at the m of the grid."""
         return steady_times(self._grid, merged(self.found, self._points))
 
     def glance(self, numbers: Sequence[int], sizes: Sequence[int], until: float) -> None:
@@ -107,7 +107,10 @@ class Looked:
                 unknown = np.asarray(~np.isfinite(expected).any(axis=1))
                 near = np.asarray((expected <= expected.min(axis=0) + np.log1p(_NEAR)) | unknown[:, None])
                 told = len(self.found) + 1
-            here, known = near[:, m - 1], self.found[m].ratios.keys() if m in self.found else set()
+            here, known = (
+                near[:, np.searchsorted(self._grid.sizes, m)],
+                self.found[m].ratios.keys() if m in self.found else set(),
+            )
             shown = [number for number in numbers if here[number] and number not in known]
             if not shown and m in self.found:
                 continue

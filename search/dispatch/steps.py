@@ -126,6 +126,11 @@ class Grid:
         last = len(self.sizes) - 1 - legal[:, ::-1].argmax(axis=1)
         return sorted({int(m) for m in self.sizes[np.concatenate([legal.argmax(axis=1), last])]})
 
+    def at(self, sizes: Integers) -> "Grid":
+        """The grid at some m alone, in rising order."""
+        places = np.searchsorted(self.sizes, sizes)
+        return Grid(self.sizes[places], self.legal[:, places], self.work[:, places], self.floor[places])
+
     def take(self, rows: Sequence[int]) -> "Grid":
         """The grid of some of the kernels."""
         kept = list(rows)
