@@ -62,10 +62,14 @@ class Client:
     call
         Makes, of the model or of what ``torch.compile`` made of it, and rows, a step. Of the same rows the inputs are
         the same.
+    counts
+        Whether it counts its steps in Python, as caches of a sliding window do: Dynamo has to take the number as
+        unknown, and does so when it changes first.
     """
 
     module: "torch.nn.Module"
     call: "Callable[[Any, int], Step]"
+    counts: bool = False
 
 
 _MIXTRAL = {
@@ -216,6 +220,8 @@ def _of_transformers(name: str, phase: str, layers: int, device: str, cache_leng
         def restart() -> None:
             for layer in cache.layers:
                 layer.cumulative_length.fill_(_PROMPT)
+                if hasattr(layer, "cumulative_length_int"):
+                    layer.cumulative_length_int = _PROMPT
 
         def run() -> "torch.Tensor":
             if next(steps) % (cache_length // 2) == 0:
@@ -225,4 +231,5 @@ def _of_transformers(name: str, phase: str, layers: int, device: str, cache_leng
 
         return Step(run, ids, restart)
 
-    return Client(model, call)
+    slides = "sliding_attention" in (getattr(config, "layer_types", None) or ())
+    return Client(model, call, counts=phase == "decode" and slides)

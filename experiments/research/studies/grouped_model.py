@@ -28,7 +28,7 @@ from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import Finite
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
-from tilescout.experiments.research.studies.one_line import graph_of, in_turns
+from tilescout.experiments.research.step_times import graph_of, in_turns
 from tilescout.search.export.inductor import use
 from tilescout.spaces.errors import ProblemError, one_line
 

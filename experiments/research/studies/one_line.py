@@ -23,12 +23,10 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 from rich.console import Console
 from rich.table import Table as Grid
 
@@ -45,6 +43,15 @@ from tilescout.experiments.research.clients import (
 )
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
+from tilescout.experiments.research.step_times import (
+    ROUNDS,
+    called,
+    from_the_prompt,
+    graph_of,
+    in_graphs,
+    in_turns,
+    one_by_one,
+)
 from tilescout.search.autotuning import autotune
 from tilescout.search.autotuning.inductor import STORE
 from tilescout.search.autotuning.tuner import TunerOptions
@@ -53,7 +60,7 @@ from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.processes import module_command, safe_environment
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 CONTENDERS = ("default", "ours", "max-autotune")
 ONE_BY_ONE = "one-by-one"
@@ -69,8 +76,6 @@ _OURS = {
 }
 
 _MODES = {"max-autotune": "max-autotune-no-cudagraphs"}
-_ROUNDS = 30
-_STEPS = 5  # that are timed together
 _WARM = 8  # steps before anything is timed
 # Steps that differ in none of these are comparable; of what older files lack, how it was measured.
 _MODEL = {"client": "", "phase": "", "layers": 0, "dynamic": False, "alone": False, "cache": CACHE_LENGTH}
@@ -97,27 +102,41 @@ class Asked:
 
 
 def first_call(asked: Asked) -> dict[str, Any]:
-    """The seconds of the first call of the first contender, for each number of rows in turn."""
+    """The seconds of the first call of the first contender, for each number of rows in turn.
+
+    Of a model that counts its steps in Python, the first two: Dynamo compiles at the second once more.
+    """
     import torch
 
     made = asked.make()
     torch.cuda.synchronize()
     started = time.perf_counter()
-    compiled, tuned = compiled_by(asked.contenders[0], made.module, asked)
+    compiled, tuned = compiled_by(asked.contenders[0], made, asked)
     seconds = [time.perf_counter() - started]  # of the line itself
     with torch.set_grad_enabled(asked.phase == "train"):
         for count in asked.rows:
             step = made.call(compiled, count)
             torch.cuda.synchronize()
             started = time.perf_counter()
-            step()
+            for _ in range(1 + made.counts):
+                step()
             torch.cuda.synchronize()
             seconds.append(time.perf_counter() - started)
     return {"seconds": seconds, "summary": str(tuned)}
 
 
-def steps(asked: Asked, keep: Callable[[Any], None]) -> dict[str, Any]:
-    """The times of a step of all contenders, in turns; kept as they come."""
+def steps(asked: Asked, keep: Callable[[Any], None], compiled_two: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """The times of a step of all contenders, in turns; kept as they come.
+
+    Parameters
+    ----------
+    asked
+        What to measure.
+    keep
+        Keeps what is there.
+    compiled_two
+        Called before anything is measured, when two contenders are compiled.
+    """
     import torch
 
     made = asked.make()
@@ -130,7 +149,7 @@ def steps(asked: Asked, keep: Callable[[Any], None]) -> dict[str, Any]:
                 torch._dynamo.reset()
             running: dict[str, Step] = {}
             for contender in asked.contenders:
-                held[contender] = held.get(contender) or compiled_by(contender, made.module, asked)
+                held[contender] = held.get(contender) or compiled_by(contender, made, asked)
                 compiled, tuned = held[contender]
                 running[contender] = made.call(compiled, count)
                 started = time.perf_counter()
@@ -141,14 +160,15 @@ def steps(asked: Asked, keep: Callable[[Any], None]) -> dict[str, Any]:
                 if contender == "default":
                     expected = result.clone()
                 else:
+                    compiled_two()
                     difference = (result.float() - expected.float()).norm() / expected.float().norm()
                     found.setdefault("difference", {})[f"{contender} {count}"] = float(difference)
-                    found[str(count)] = {"called": in_turns(_from_the_prompt(running, _called))}
+                    found[str(count)] = {"called": in_turns(from_the_prompt(running, called))}
                 if contender == "ours":
                     found["summaries"][str(count)] = str(tuned)
                 keep(found)
                 if contender != "default":
-                    found[str(count)] |= _in_graphs(running)
+                    found[str(count)] |= in_graphs(running)
                     keep(found)
     return found
 
@@ -163,115 +183,32 @@ def steps_alone(asked: Asked, keep: Callable[[Any], None]) -> dict[str, Any]:
     with torch.set_grad_enabled(asked.phase == "train"):
         for contender in (*asked.contenders, *reversed(asked.contenders)):
             torch._dynamo.reset()
-            compiled, tuned = compiled_by(contender, made.module, asked)
+            compiled, tuned = compiled_by(contender, made, asked)
             for count in asked.rows:
                 step = made.call(compiled, count)
                 for _ in range(_WARM):
                     step()
-                for way, timed in (("called", _called), ("graph", graph_of)):
-                    (run,) = _from_the_prompt({contender: step}, timed).values()
-                    taken = [run() for _ in range(_ROUNDS)]
+                for way, timed in (("called", called), ("graph", graph_of)):
+                    (run,) = from_the_prompt({contender: step}, timed).values()
+                    taken = [run() for _ in range(ROUNDS)]
                     times.setdefault(str(count), {}).setdefault(way, {}).setdefault(contender, []).extend(taken)
                 if contender == "ours" and str(tuned):
                     found["summaries"].setdefault(str(count), str(tuned))
             for rows, ways in times.items():
-                found[rows] = {way: _one_by_one(taken) for way, taken in ways.items()}
+                found[rows] = {way: one_by_one(taken) for way, taken in ways.items()}
             keep(found)
     return found
 
 
-def _one_by_one(times: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Times in µs of each, and its ratios to the default's median: no two were measured in the same round."""
-    default = median(times["default"])
-    found = {}
-    for name, taken in times.items():
-        low, _, high = (each / default for each in quantiles(taken, n=4))
-        found[name] = {"us": median(taken), "ratio": median(taken) / default, "quartiles": [low, high]}
-    return found
-
-
-def _from_the_prompt(
-    running: "Mapping[str, Step]", timed: "Callable[[Step], Callable[[], float]]"
-) -> "dict[str, Callable[[], float]]":
-    """Timed runs of each step, as if the prompt had just been read: a graph does not mind the end of the cache."""
-    for step in running.values():
-        step.restart()
-    return {name: timed(step) for name, step in running.items()}
-
-
-def _in_graphs(running: "Mapping[str, Step]") -> dict[str, Any]:
-    """The times of contenders in turns, each in a graph; why there are none of a step that can't be captured."""
-    try:
-        return {"graph": in_turns(_from_the_prompt(running, graph_of))}
-    except RuntimeError as error:  # as one that trains
-        return {"no graph": str(error).splitlines()[0]}
-
-
-def compiled_by(contender: str, module: "torch.nn.Module", asked: Asked) -> tuple[Any, Any]:
+def compiled_by(contender: str, made: Client, asked: Asked) -> tuple[Any, Any]:
     """The model as a contender compiles it, and the account of autotune; empty text for TorchInductor alone."""
     import torch
 
-    dynamic = asked.dynamic
+    dynamic = asked.dynamic or (None if made.counts else False)
     if contender not in _OURS:
-        return torch.compile(module, mode=_MODES.get(contender), dynamic=dynamic), ""
+        return torch.compile(made.module, mode=_MODES.get(contender), dynamic=dynamic), ""
     with autotune(asked.seconds, asked.store or STORE, _OURS[contender]) as tuned:
-        return torch.compile(module, dynamic=dynamic), tuned
-
-
-def _called(step: Any) -> "Callable[[], float]":
-    import torch
-
-    def run() -> float:
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        for _ in range(_STEPS):
-            step()
-        torch.cuda.synchronize()
-        return (time.perf_counter() - started) / _STEPS * 1e6
-
-    return run
-
-
-def graph_of(step: Any, steps: int = _STEPS) -> "Callable[[], float]":
-    """A function that replays a CUDA graph of some steps and returns the time of one, in µs."""
-    import torch
-
-    graph = torch.cuda.CUDAGraph()
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.current_stream().wait_stream(side)
-    with torch.cuda.graph(graph):
-        for _ in range(steps):
-            step()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-
-    def run() -> float:
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end)) / steps * 1e3
-
-    return run
-
-
-def in_turns(running: "Mapping[str, Callable[[], float]]") -> dict[str, Any]:
-    """Times in µs of each, and its ratios to the default's of the same round."""
-    generator, names = np.random.default_rng(0), list(running)
-    times: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(-2, _ROUNDS):
-        for at in generator.permutation(len(names)):
-            taken = running[names[at]]()
-            if turn >= 0:
-                times[names[at]].append(taken)
-    found = {}
-    for name in names:
-        ratios = [mine / default for mine, default in zip(times[name], times["default"], strict=True)]
-        low, _, high = quantiles(ratios, n=4)
-        found[name] = {"us": median(times[name]), "ratio": median(ratios), "quartiles": [low, high]}
-    return found
+        return torch.compile(made.module, dynamic=dynamic), tuned
 
 
 _LISTED = re.compile(r"^ +(\d+) × (\S+): .* \(([\d.]+) µs\)", re.MULTILINE)  # a product, as a summary lists it
@@ -307,7 +244,8 @@ def _show_room(console: Console, steps: Mapping[str, Any]) -> None:
     console.print(grid)
 
 
-def _show(result: Mapping[str, Any]) -> None:
+def show(result: Mapping[str, Any]) -> None:
+    """Print what was measured."""
     console = Console(width=140)
     grid = Grid(title="first call, seconds", title_justify="left")
     for heading in ("contender", "process", "the line, then a first call for each number of rows"):
@@ -429,16 +367,16 @@ def main(
     elif run.record is None:
         if asked.contenders[0] != "default":
             raise click.UsageError("--contender default comes first: the others are measured against it")
-        _show(_measure(run, asked, ("first",) * (not steps_only) + ("steps",) * (not first_only), limit))
+        show(_measure(run, asked, ("first",) * (not steps_only) + ("steps",) * (not first_only), limit))
     else:
         whole = joined([run.record.result, *(Record.read(other).result for other in others)])
-        _show(whole)
+        show(whole)
         if plot is not None:
             draw_steps(whole, plot)
 
 
 def joined(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The first result, with the steps of the others.
+    """The first result, with the steps of the others, of other rows or other contenders.
 
     Raises
     ------
@@ -449,15 +387,25 @@ def joined(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for other in results[1:]:
         if any(other.get(name, unsaid) != whole.get(name, unsaid) for name, unsaid in _MODEL.items()):
             raise click.UsageError("--and takes steps of the same model, in the same phase, with as many layers")
-        summaries = {**whole["steps"].get("summaries", {}), **other["steps"].get("summaries", {})}
-        whole["steps"] |= {**other["steps"], "summaries": summaries}
+        whole["steps"] = merged(whole["steps"], other["steps"])
     return whole
+
+
+def merged(one: Any, other: Any) -> Any:
+    """One mapping, with what of another it lacks, on all levels."""
+    if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
+        return one
+    return {**other, **{key: merged(value, other.get(key)) for key, value in one.items()}}
+
+
+def unmeasured(asked: Asked) -> dict[str, Any]:
+    """The result before anything was measured."""
+    return {**{name: getattr(asked, name) for name in _MODEL}, "first": {}, "steps": {}}
 
 
 def _measure(run: Run, asked: Asked, parts: Collection[str], limit: float) -> dict[str, Any]:
     """The result, each part of which another process measures."""
-    result: dict[str, Any] = {name: getattr(asked, name) for name in _MODEL}
-    result |= {"first": {}, "steps": {}}
+    result = unmeasured(asked)
     with TemporaryDirectory() as folder:
         place = Path(folder)
         for contender in asked.contenders * ("first" in parts):
@@ -474,16 +422,32 @@ def _measure(run: Run, asked: Asked, parts: Collection[str], limit: float) -> di
 
 def _in_a_process(step: str, asked: Asked, folder: Path, cache: str, limit: float) -> dict[str, Any]:
     """The answer of a process that does one step, with caches of this name and an evidence store of this folder."""
-    out, caches = folder / "out.json", str(folder / cache)
-    out.unlink(missing_ok=True)
-    options: list[object] = ["--step", step, "--out", out, "--store", folder / "evidence"]
+    options: list[object] = ["--step", step, "--store", folder / "evidence"]
     for name in ("client", "phase", "layers", "seconds", "cache"):
         options += [f"--{name}", getattr(asked, name)]
     options += [word for count in asked.rows for word in ("--rows", count)]
     options += [word for contender in asked.contenders for word in ("--contender", contender)]
     options += ["--dynamic"] * asked.dynamic + ["--alone"] * asked.alone
-    command = module_command("tilescout.experiments.research", "one-line", *map(str, options))
-    environment = {**safe_environment(), "TORCHINDUCTOR_CACHE_DIR": caches, "TRITON_CACHE_DIR": caches}
+    return answer("one-line", options, folder / "out.json", folder / cache, limit)
+
+
+def answer(name: str, options: Sequence[object], out: Path, caches: Path, limit: float) -> dict[str, Any]:
+    """The result of a study that a process runs; with an ``error``, as far as it came, if it takes too long or fails.
+
+    Parameters
+    ----------
+    name, options
+        The study, and its options.
+    out
+        The file to write.
+    caches
+        The folder of TorchInductor's and Triton's caches.
+    limit
+        Seconds that it may take.
+    """
+    out.unlink(missing_ok=True)
+    command = module_command("tilescout.experiments.research", name, *map(str, options), "--out", str(out))
+    environment = {**safe_environment(), "TORCHINDUCTOR_CACHE_DIR": str(caches), "TRITON_CACHE_DIR": str(caches)}
     error = {}
     try:
         subprocess.run(command, env=environment, check=True, timeout=limit)

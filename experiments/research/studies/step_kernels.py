@@ -19,7 +19,8 @@ from rich.table import Table as Grid
 from tilescout.experiments.commands.options import Finite, seed_option
 from tilescout.experiments.research.clients import PHASES, SIZES
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
-from tilescout.experiments.research.studies.one_line import Asked, compiled_by, graph_of, in_turns
+from tilescout.experiments.research.step_times import graph_of, in_turns
+from tilescout.experiments.research.studies.one_line import Asked, compiled_by
 from tilescout.search.autotuning.inductor import STORE
 from tilescout.search.autotuning.tuner import TunerOptions
 
@@ -41,7 +42,7 @@ def measured(asked: Asked, inputs: int, seed: int, run: Run) -> dict[str, Any]:
     steps: dict[str, Step] = {}
     with torch.set_grad_enabled(asked.phase == "train"):
         for name in CONTENDERS:
-            compiled, tuned = compiled_by(name, made.module, asked)
+            compiled, tuned = compiled_by(name, made, asked)
             steps[name] = made.call(compiled, rows)
             for _ in range(_WARM):
                 steps[name]()

@@ -1,0 +1,98 @@
+"""Batch sizes that are compiled at the same time take turns to measure, and are shown with what one-line measured."""
+
+from collections.abc import Callable
+from fcntl import LOCK_EX, LOCK_NB, flock
+from pathlib import Path
+from threading import Thread
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from tilescout.experiments.research.records import Record
+from tilescout.experiments.research.turns import Turns
+
+
+def is_taken(folder: Path) -> bool:
+    with (folder / "turn").open("wb") as file:
+        try:
+            flock(file, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def test_who_has_the_turn_is_alone(tmp_path: Path) -> None:
+    first, second = (Turns(tmp_path, 2, 10.0) for _ in range(2))
+    order: list[str] = []
+
+    def follow() -> None:
+        with second.alone():
+            order.append("second")
+
+    with first.alone():
+        follower = Thread(target=follow)
+        follower.start()
+        assert is_taken(tmp_path)
+        order.append("first")
+    follower.join(timeout=10)
+    assert order == ["first", "second"]
+    assert not is_taken(tmp_path)
+
+
+def test_all_wait_until_the_last_has_compiled(tmp_path: Path) -> None:
+    met: list[str] = []
+
+    def meet(name: str) -> None:
+        Turns(tmp_path, 2, 10.0).meet(name)
+        met.append(name)
+
+    early = Thread(target=meet, args=("16",))
+    early.start()
+    early.join(timeout=0.3)
+    assert not met
+    meet("64")
+    early.join(timeout=10)
+    assert sorted(met) == ["16", "64"]
+
+
+def test_who_never_comes_is_not_waited_for_longer_than_patience(tmp_path: Path) -> None:
+    began = monotonic()
+    Turns(tmp_path, 2, 0.2).meet("16")
+    assert monotonic() - began >= 0.2
+
+
+def test_benchmarks_of_torchinductor_are_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor.runtime import benchmarking
+
+    benchmarker: Any = benchmarking.benchmarker
+    monkeypatch.setattr(type(benchmarker), "benchmark_gpu", lambda self, run: (run(), is_taken(tmp_path)))
+    with Turns(tmp_path, 2, 10.0).benchmarks_alone():
+        assert benchmarker.benchmark_gpu(lambda: 7) == (7, True)
+    assert benchmarker.benchmark_gpu(lambda: 7) == (7, False)
+
+
+def of(contender: str, ratio: float, us: float) -> dict[str, Any]:
+    ways = {
+        "graph": {
+            "default": {"us": us, "ratio": 1.0, "quartiles": [1.0, 1.0]},
+            contender: {"us": us * ratio, "ratio": ratio, "quartiles": [ratio, ratio]},
+        }
+    }
+    steps = {"16": ways, "summaries": {}, "difference": {f"{contender} 16": 0.001}}
+    return {"client": "qwen3", "phase": "decode", "layers": 1, "dynamic": False, "first": {}, "steps": steps}
+
+
+def test_it_is_shown_beside_the_other_contenders_of_one_line(
+    study: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [tmp_path / "ours.json", tmp_path / "max-autotune.json"]
+    Record.of("one-line", "a command", of("ours", 0.5, 100.0)).write(files[0])
+    Record.of("max-autotune", "a command", of("max-autotune", 0.98, 104.0)).write(files[1])
+    study("max-autotune", "--again", str(files[1]))
+    assert "0.9800" in capsys.readouterr().out
+    study("one-line", "--again", str(files[0]), "--and", str(files[1]))
+    printed = capsys.readouterr().out
+    assert "0.5000" in printed
+    assert "0.9800" in printed
+    assert "104.0" not in printed  # default's time is that of the first file
