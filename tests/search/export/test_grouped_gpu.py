@@ -109,6 +109,26 @@ def test_one_graph_runs_our_kernels_for_any_number_of_tokens(bundle: Bundle) -> 
             assert ours == (tokens <= MOST)
 
 
+def test_the_products_of_torchtitans_experts_run_our_kernels(bundle: Bundle) -> None:
+    def titan(x: Tensor, gate: Tensor, up: Tensor, counts: Tensor) -> Tensor:
+        """Its experts before the down product: weights in fp32, gate and up apart, the ends counted from the tokens."""
+        ends = torch.cumsum(counts, dim=0, dtype=torch.int32)
+
+        def product(weights: Tensor) -> Tensor:
+            return torch._grouped_mm(x.bfloat16(), weights.bfloat16().transpose(-2, -1), offs=ends)
+
+        return torch.nn.functional.silu(product(gate)) * product(up)
+
+    torch._dynamo.reset()
+    a, b, ends = operands(1000)
+    given = a.float(), b.float(), b.float().flip(1), torch.diff(ends, prepend=ends.new_zeros(1))
+    with use(bundle.path) as tuned:
+        result = torch.compile(titan, dynamic=False)(*given)
+    expected = titan(*given).float()
+    assert ((result.float() - expected).norm() / expected.norm()).item() < PRODUCT.tolerance
+    assert tuned.report.replaced == {"16x1000x1544x776:bf16": 2}
+
+
 def test_the_first_call_may_be_captured_and_replays_read_new_offsets(bundle: Bundle) -> None:
     load(bundle.path)
     held = operands(1000)
