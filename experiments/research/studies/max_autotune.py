@@ -20,7 +20,16 @@ import click
 from tilescout.experiments.commands.options import Finite
 from tilescout.experiments.research.clients import SIZES
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
-from tilescout.experiments.research.studies.one_line import Asked, answer, draw_steps, merged, show, steps, unmeasured
+from tilescout.experiments.research.studies.one_line import (
+    Asked,
+    begun,
+    draw_steps,
+    ended,
+    merged,
+    show,
+    steps,
+    unmeasured,
+)
 from tilescout.experiments.research.turns import Turns
 
 CONTENDERS = ("default", "max-autotune")
@@ -70,8 +79,9 @@ def _measured(run: Run, asked: Asked, limit: float) -> dict[str, Any]:
         options = ["--client", asked.client, "--layers", asked.layers, "--turns", place, "--processes", len(asked.rows)]
 
         def of(rows: int) -> dict[str, Any]:
-            mine = [*options, "--rows", rows, "--limit", limit]
-            return answer("max-autotune", mine, place / f"{rows}.json", place / "caches", limit)
+            mine, out = [*options, "--rows", rows, "--limit", limit], place / f"{rows}.json"
+            with begun("max-autotune", mine, place / "caches", out) as process:
+                return ended(process, out, limit)
 
         for done in as_completed([pool.submit(of, rows) for rows in asked.rows]):
             result["steps"] = merged(result["steps"], done.result())

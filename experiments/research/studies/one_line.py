@@ -4,7 +4,8 @@
 
 **First calls.** Each contender compiles the model in a process of its own, with caches of its own that are empty, and
 once more in a second process, with the caches of the first. The times are those of the line itself and of the first
-call, for each number of rows in turn; making the model is not counted.
+call, for each number of rows in turn; making the model is not counted. All processes make their models at once and then
+wait, so that none measures beside another.
 
 **Steps.** One more process has all contenders, and runs them in turns, each round in a new random order. `called` is
 the time by the clock on the wall of some steps that are queued one after the other, `graph` that of a CUDA graph of
@@ -19,9 +20,12 @@ each as fast as the roofline allows, the step would take the last ratio: no tuni
 
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -95,10 +99,17 @@ class Asked:
     dynamic: bool = False
     alone: bool = False
     cache: int = CACHE_LENGTH
+    stands_by: bool = False
 
     def make(self) -> Client:
-        """The client, on the GPU."""
-        return make_client(self.client, self.phase, self.layers, "cuda", self.cache)
+        """The client, on the GPU; of a process that stands by, once it is told to go on."""
+        import torch
+
+        made = make_client(self.client, self.phase, self.layers, "cuda", self.cache)
+        torch.cuda.synchronize()
+        if self.stands_by and not sys.stdin.readline():
+            raise click.ClickException("who started this process has ended")
+        return made
 
 
 def first_call(asked: Asked) -> dict[str, Any]:
@@ -109,7 +120,6 @@ def first_call(asked: Asked) -> dict[str, Any]:
     import torch
 
     made = asked.make()
-    torch.cuda.synchronize()
     started = time.perf_counter()
     compiled, tuned = compiled_by(asked.contenders[0], made, asked)
     seconds = [time.perf_counter() - started]  # of the line itself
@@ -348,6 +358,7 @@ def draw_steps(result: Mapping[str, Any], path: Path) -> None:
 @click.option("--limit", type=Finite(min=0), default=300.0, show_default=True, help="Seconds that a process may take.")
 @click.option("--step", "only", hidden=True, help="Do this alone, in this process: first or steps.")
 @click.option("--store", type=click.Path(path_type=Path), hidden=True, help="The evidence store of --step.")
+@click.option("--stands-by", is_flag=True, hidden=True, help="Wait for a line of input before --step.")
 def main(
     run: Run,
     plot: Path | None,
@@ -406,54 +417,72 @@ def unmeasured(asked: Asked) -> dict[str, Any]:
 def _measure(run: Run, asked: Asked, parts: Collection[str], limit: float) -> dict[str, Any]:
     """The result, each part of which another process measures."""
     result = unmeasured(asked)
-    with TemporaryDirectory() as folder:
-        place = Path(folder)
-        for contender in asked.contenders * ("first" in parts):
-            result["first"][contender] = []
-            for _ in range(1 if contender == "max-autotune" else 2):
-                first = _in_a_process("first", replace(asked, contenders=(contender,)), place, contender, limit)
-                result["first"][contender].append(first)
-                run.keep(result)
+    with TemporaryDirectory() as folder, ExitStack() as running:
+        place, waiting = Path(folder), {}
+        for number, contender in product(range(2), asked.contenders * ("first" in parts)):
+            if number == 0 or contender != "max-autotune":
+                own, out = replace(asked, contenders=(contender,)), place / f"{contender}-{number}.json"
+                waiting[out] = contender, running.enter_context(_process("first", own, place, contender, out))
         if "steps" in parts:
-            result["steps"] = _in_a_process("steps", asked, place, "all", limit)
+            out = place / "steps.json"
+            waiting[out] = "", running.enter_context(_process("steps", asked, place, "all", out))
+        for out, (contender, process) in waiting.items():
+            found = ended(process, out, limit)
+            if contender:
+                result["first"].setdefault(contender, []).append(found)
+            else:
+                result["steps"] = found
             run.keep(result)
     return result
 
 
-def _in_a_process(step: str, asked: Asked, folder: Path, cache: str, limit: float) -> dict[str, Any]:
-    """The answer of a process that does one step, with caches of this name and an evidence store of this folder."""
-    options: list[object] = ["--step", step, "--store", folder / "evidence"]
+def _process(step: str, asked: Asked, folder: Path, cache: str, out: Path) -> "subprocess.Popen[bytes]":
+    """A process that does one step, with caches of this name and an evidence store of this folder; it stands by."""
+    options: list[object] = ["--step", step, "--stands-by", "--store", folder / "evidence"]
     for name in ("client", "phase", "layers", "seconds", "cache"):
         options += [f"--{name}", getattr(asked, name)]
     options += [word for count in asked.rows for word in ("--rows", count)]
     options += [word for contender in asked.contenders for word in ("--contender", contender)]
     options += ["--dynamic"] * asked.dynamic + ["--alone"] * asked.alone
-    return answer("one-line", options, folder / "out.json", folder / cache, limit)
+    return begun("one-line", options, folder / cache, out)
 
 
-def answer(name: str, options: Sequence[object], out: Path, caches: Path, limit: float) -> dict[str, Any]:
-    """The result of a study that a process runs; with an ``error``, as far as it came, if it takes too long or fails.
+def begun(name: str, options: Sequence[object], caches: Path, out: Path) -> "subprocess.Popen[bytes]":
+    """A process that runs a study.
 
     Parameters
     ----------
     name, options
         The study, and its options.
-    out
-        The file to write.
     caches
         The folder of TorchInductor's and Triton's caches.
-    limit
-        Seconds that it may take.
+    out
+        The file to write.
     """
-    out.unlink(missing_ok=True)
     command = module_command("tilescout.experiments.research", name, *map(str, options), "--out", str(out))
     environment = {**safe_environment(), "TORCHINDUCTOR_CACHE_DIR": str(caches), "TRITON_CACHE_DIR": str(caches)}
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)
+
+
+def ended(process: "subprocess.Popen[bytes]", out: Path, limit: float) -> dict[str, Any]:
+    """The result of a study that a process runs; with an ``error``, as far as it came, if it takes too long or fails.
+
+    Parameters
+    ----------
+    process
+        Of `begun`. One that stands by is told to go on.
+    out
+        The file that it writes.
+    limit
+        Seconds that it may take from now.
+    """
     error = {}
     try:
-        subprocess.run(command, env=environment, check=True, timeout=limit)
+        process.communicate(b"\n", timeout=limit)
     except subprocess.TimeoutExpired:
+        process.kill()
         error = {"error": f"killed after {limit:g} s"}
-    except subprocess.CalledProcessError as failed:  # it has printed why
-        error = {"error": f"ended with exit code {failed.returncode}"}
+    if process.wait() and not error:  # it has printed why
+        error = {"error": f"ended with exit code {process.returncode}"}
     found: dict[str, Any] = Record.read(out).result if out.exists() else {}
     return {**found, **error}

@@ -1,13 +1,17 @@
 """Steps of several files of one model are shown and drawn together."""
 
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+import torch
 
 from tilescout.experiments.research.records import Record
-from tilescout.experiments.research.studies.one_line import room_for_products
+from tilescout.experiments.research.studies import one_line
+from tilescout.experiments.research.studies.one_line import Asked, begun, ended, room_for_products
 
 
 def result(rows: int, ratio: float, client: str = "qwen3") -> dict[str, Any]:
@@ -52,3 +56,21 @@ def test_products_can_bring_what_they_take_above_the_roofline() -> None:
     assert share == pytest.approx(0.3596)
     floor = (2 * (16 * 4096 + 4096 * 4096 + 16 * 4096) + 16 * 4096 + 1024 * 4096 + 16 * 1024) * 2 / 4.8e6
     assert least == pytest.approx(1 - (35.96 - floor) / 100, abs=0.002)
+
+
+def test_a_process_that_fails_is_told_of(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    with begun("one-line", ["--contender", "ours"], tmp_path, out) as process:
+        assert ended(process, out, 100.0) == {"error": "ended with exit code 2"}
+
+
+def test_a_process_that_stands_by_goes_on_when_told_and_ends_with_who_started_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = Asked("qwen3", "decode", 1, (1,), ("default",), 0.0, None, stands_by=True)
+    monkeypatch.setattr(one_line, "make_client", lambda *of: of)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr("sys.stdin", StringIO("\n"))
+    asked.make()
+    with pytest.raises(click.ClickException, match="has ended"):
+        asked.make()
