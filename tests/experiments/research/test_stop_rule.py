@@ -27,7 +27,7 @@ from tilescout.spaces.gemm import GemmProblem
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "experiments" / "results" / "evaluation-2026-11-22"
-RECORDED = RESULTS / "stop-rule-patience.json.gz"
+RECORDED = RESULTS.with_name("tail-2026-11-23") / "stop-rule.json.gz"
 BY_CHANCE = RESULTS / "stop-rule.json.gz"
 PROMISE = RISKS[0]
 
