@@ -11,7 +11,7 @@ import numpy as np
 
 from tilescout.costmodel.arrays import Floats
 from tilescout.search.dispatch.dispatcher import Count, Dispatcher, used
-from tilescout.search.dispatch.glances import Looked, glanced_sizes, merged, spread
+from tilescout.search.dispatch.glances import Looked, beside, corrected, glanced_sizes, spread
 from tilescout.search.dispatch.kernels import MOST_ROWS, Kernels, Models, probes, promising
 from tilescout.search.dispatch.plan import (
     Kept,
@@ -149,19 +149,22 @@ def measure_dispatcher(
     choices = choose_kernels(_without(looked.times(), _failed(points)), options.kernels, options.enough)
     kept = choices[-1].kernels
     looked.glance(kept, sizes, until(options.exploring + options.glancing + options.again))
-    glances = looked.found
-    told = len(kept), len(kernels), len(points), len(glances)
+    told = len(kept), len(kernels), len(points), len(looked.found)
     _LOG.info("%d of %d kernels are kept, after %d sizes and glances at %d", *told)
 
+    def told_of(kept: Sequence[int]) -> tuple[dict[int, Point], dict[int, Point]]:
+        """The points of some kernels, and glances at them, corrected by what is known of all."""
+        return _only(points, kept), _only(corrected(looked.found, points), kept)
+
     def planned() -> tuple[Times, list[Stretch], Integers]:
-        return _planned(grid.take(kept), _only(points, kept), _only(glances, kept), options)
+        return _planned(grid.take(kept), *told_of(kept), options)
 
     while not over(1 - options.proving):
         kept = _right(kept, points)
         times, found, choice = planned()
         timed = {m for m, point in points.items() if _is_timed(point, kept, int(choice[m - 1]))}
         timed |= {min(points), max(points)}
-        m = next_size(times, choice, timed | glances.keys(), options.enough, source.sizes, options.caution)
+        m = next_size(times, choice, timed | looked.found.keys(), options.enough, source.sizes, options.caution)
         m = unseen_size(found, timed, source.sizes) if m is None else m
         if m is None:
             break
@@ -178,8 +181,7 @@ def measure_dispatcher(
                 proven.add((m, number))
                 measure(m, [number], race=True)
     kept = _right(kept, points)
-    only = _only(points, kept), _only(glances, kept)
-    made = _settled(kernels.take(kept), grid.take(kept), *only, choices, options)
+    made = _settled(kernels.take(kept), grid.take(kept), *told_of(kept), choices, options)
     return replace(made, space=kernels.templates[0].name, measured_by=measured_by, versions=dict(versions))
 
 
@@ -234,7 +236,7 @@ def regret_over_m(dispatcher: Dispatcher, kernels: Kernels) -> tuple[Integers, F
         Its kernels.
     """
     points, glances = ({each.m: each for each in held} for held in (dispatcher.points, dispatcher.glances))
-    times = steady_times(Grid.of(kernels, dispatcher.most_rows), merged(glances, points))
+    times = steady_times(Grid.of(kernels, dispatcher.most_rows), beside(glances, points))
     choice = choice_of(dispatcher.stretches, len(kernels), times.sizes)
     estimate = times.regret[choice, np.arange(len(times.sizes))]
     return times.sizes, np.expm1(estimate), np.expm1(np.minimum(times.bound(choice), _MOST))
@@ -298,7 +300,7 @@ def _planned(
     grid: Grid, points: Mapping[int, Point], glances: Mapping[int, Point], options: DispatchOptions
 ) -> tuple[Times, list[Stretch], Integers]:
     """The times at every m that the kernels are proven to have, the ranges by these, and which of them serves each."""
-    times = steady_times(grid, {m: point.promised for m, point in merged(glances, points).items()})
+    times = steady_times(grid, {m: point.promised for m, point in beside(glances, points).items()})
     found = stretches(times, options.tolerance, options.caution)
     return times, found, choice_of(found, len(grid.legal), times.sizes)
 
@@ -344,7 +346,7 @@ def _settled(
 ) -> Dispatcher:
     """The dispatcher of what was measured, with the kernels that serve anything alone."""
     _, found, choice = _planned(grid, points, glances, options)
-    times = steady_times(grid, merged(glances, points))
+    times = steady_times(grid, beside(glances, points))
     served = times.regret[choice, np.arange(len(times.sizes))]
     made = _dispatcher(kernels, found, choices, options)
     return replace(

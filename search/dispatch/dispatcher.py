@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tilescout.search.dispatch.glances import corrected
 from tilescout.search.dispatch.plan import Regrets, Stretch
 from tilescout.search.dispatch.points import Point, check_order, check_points
 from tilescout.spaces.checking import check_types
@@ -66,7 +67,8 @@ class Dispatcher:
     points
         What was measured of the kernels, in rising order of m; none if a model chose.
     glances
-        What glances told of them at other m, or of others of them, in rising order of m: nothing was verified there.
+        What glances told of them at other m, or of others of them, as if it were in sandwiches, in rising order of m:
+        nothing was verified there.
     regret
         The regret against the best of the kernels and the library at every m, by the estimate.
     bound
@@ -160,6 +162,10 @@ class Dispatcher:
         if record["format"] != _UNSEALED and record.get("digest") != digest_of(content):
             raise ValueError("it is not what was written: its digest is wrong")
         space, alone = str(record["space"]), record["format"] <= _ALONE
+        points = [Point.from_dict(point) for point in record["points"]]
+        glances = [Point.from_dict(point) for point in record.get("glances", ())]
+        if alone:  # what they told was kept as it came
+            glances = list(corrected({each.m: each for each in glances}, {each.m: each for each in points}).values())
         hashes = {space: record["space_hash"]} if alone else record["hashes"]
         made = cls(
             problem=GemmProblem.parse(record["problem"]),
@@ -172,8 +178,8 @@ class Dispatcher:
             spaces=(space,) * len(record["kernels"]) if alone else tuple(map(str, record["spaces"])),
             stretches=tuple(Stretch(each["low"], each["high"], each["kernel"]) for each in record["ranges"]),
             versions={str(name): str(version) for name, version in record["versions"].items()},
-            points=tuple(Point.from_dict(point) for point in record["points"]),
-            glances=tuple(Point.from_dict(point) for point in record.get("glances", ())),
+            points=tuple(points),
+            glances=tuple(glances),
             regret=None if record["regret"] is None else Regrets(**record["regret"]),
             bound=None if record["bound"] is None else Regrets(**record["bound"]),
             counts=tuple(Count(**count) for count in record["counts"]),

@@ -48,27 +48,41 @@ def spread(ordered: list[int]) -> list[int]:
     return [ordered[place] for place in sorted(range(len(ordered)), key=lambda place: int(f"{place:016b}"[::-1], 2))]
 
 
-def merged(glances: Mapping[int, Point], points: Mapping[int, Point]) -> dict[int, Point]:
-    """All that is known of each m: what was measured, and else what a glance told.
+def corrected(glances: Mapping[int, Point], points: Mapping[int, Point]) -> dict[int, Point]:
+    """Glances whose ratios are as those in a sandwich.
 
     Launches that nothing stands between take another time over the library's than those in a sandwich. So the ratios of
     glances are multiplied by what those that were measured are off there, in the median of the kernels. Between such m
     that factor is interpolated by the inverse of the library's time, for it is some time that a sandwich adds.
     """
     both = [m for m in glances.keys() & points.keys() if glances[m].ratios.keys() & points[m].ratios.keys()]
+    if not both:
+        return dict(glances)
     both.sort(key=lambda m: 1 / points[m].library_us)
     off = [float(np.median(_apart(glances[m], points[m]))) for m in both]
     short = [1 / points[m].library_us for m in both]
+    found = {}
+    for m, glance in glances.items():
+        factor = float(np.exp(np.interp(1 / glance.library_us, short, off)))
+        found[m] = replace(glance, ratios={number: each.times(factor) for number, each in glance.ratios.items()})
+    return found
+
+
+def merged(glances: Mapping[int, Point], points: Mapping[int, Point]) -> dict[int, Point]:
+    """All that is known of each m: what was measured, and else what a glance told, as `corrected`."""
+    return beside(corrected(glances, points), points)
+
+
+def beside(glances: Mapping[int, Point], points: Mapping[int, Point]) -> dict[int, Point]:
+    """All that is known of each m: what was measured, and else what a glance told."""
     found = dict(points)
     for m, glance in glances.items():
-        factor = float(np.exp(np.interp(1 / glance.library_us, short, off))) if both else 1.0
-        told = {number: each.times(factor) for number, each in glance.ratios.items()}
         if m not in points:
-            found[m] = replace(glance, ratios=told)
+            found[m] = glance
             continue
         known = points[m]
-        left = told.keys() - {*known.ratios, *known.slower, *known.failed}
-        found[m] = replace(known, ratios={**{number: told[number] for number in left}, **known.ratios})
+        left = glance.ratios.keys() - {*known.ratios, *known.slower, *known.failed}
+        found[m] = replace(known, ratios={**{number: glance.ratios[number] for number in left}, **known.ratios})
     return found
 
 

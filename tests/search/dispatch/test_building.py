@@ -163,7 +163,7 @@ def test_times_that_no_kernel_has_are_refused(built: Dispatcher, tmp_path: Path,
         point["library_us"] *= faster
     (tmp_path / "d.json").write_text(json.dumps(record))
     if faster == 1:
-        assert read_dispatcher(tmp_path / "d.json") == built
+        assert replace(read_dispatcher(tmp_path / "d.json"), glances=built.glances) == built
     else:
         with pytest.raises(StoreError, match="below the roofline"):
             read_dispatcher(tmp_path / "d.json")
