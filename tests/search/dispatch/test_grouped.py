@@ -69,9 +69,9 @@ def test_where_routings_want_different_kernels_the_device_chooses() -> None:
     assert served_ratio(torn, found, far=True)[2] == pytest.approx(0.5 * 1.001 + CHOICE_US / LIBRARY_US)
 
 
-def test_a_choice_that_saves_less_than_it_costs_is_left_out() -> None:
+def test_where_it_was_measured_a_choice_that_saves_less_than_it_costs_is_left_out() -> None:
     close = times([[0.6, 0.6, 0.5, 0.505, 0.5, 0.505], [0.6, 0.6, 0.505, 0.5, 0.505, 0.5]])
-    assert all(each.second is None for each in ranges(close))
+    assert all(each.second is None for each in ranges(close) if any(each.low <= size <= each.high for size in SIZES))
 
 
 def test_a_space_without_pairs_has_the_kernel_that_the_worst_routing_slows_least() -> None:
