@@ -23,7 +23,7 @@ from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
 from tilescout.experiments.research.studies.grouped_model import find_client, in_fp32, measure, show, sizes_option
 from tilescout.spaces.errors import NoResultError
 
-TUNED = (1, 16, 256, 2048, 16_384)
+TUNED = (1, 16, 64, 256, 1024, 4096, 16_384)
 _JUDGED = (1, 16, 100, 512, 1536, 4096, 12_000)
 _FORMS = {"swiglu": "gate_up", "scaled": "down"}  # of each form the name of its suite, table and product
 _FACTORY = "experts"  # the module that `suites from-model` imports
