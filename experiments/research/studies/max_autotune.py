@@ -81,7 +81,8 @@ def _measured(run: Run, asked: Asked, limit: float) -> dict[str, Any]:
         def of(rows: int) -> dict[str, Any]:
             mine, out = [*options, "--rows", rows, "--limit", limit], place / f"{rows}.json"
             with begun("max-autotune", mine, place / "caches", out) as process:
-                return ended(process, out, limit)
+                found = ended(process, out, limit)
+            return {f"{name} of {rows}" if name == "error" else name: each for name, each in found.items()}
 
         for done in as_completed([pool.submit(of, rows) for rows in asked.rows]):
             result["steps"] = merged(result["steps"], done.result())

@@ -154,8 +154,22 @@ def _tells_more(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> 
     return found + sums[..., None].to(found.dtype)
 
 
+def _caps_its_logits(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Attention of models that cap its logits, as Gemma 2, which is no operator."""
+    logits = (query @ copied(key, 4).mT / 4).tanh() * 4
+    return logits.softmax(-1) @ copied(value, 4)
+
+
 @pytest.mark.parametrize(
-    "attend", [_fewer_heads_of_keys, _keys_of_another_layout, _one_prompt_of_all, _begins_between, _tells_more]
+    "attend",
+    [
+        _fewer_heads_of_keys,
+        _keys_of_another_layout,
+        _one_prompt_of_all,
+        _begins_between,
+        _tells_more,
+        _caps_its_logits,
+    ],
 )
 def test_attention_is_left_alone_where_its_kernel_may_not_take_them(attend: Attend) -> None:
     assert in_place(attend, *operands(2, 2, 4))[0] == []
