@@ -138,7 +138,7 @@ def tune(
         TorchInductor's max-autotune chooses of its Triton kernels. It takes up to a minute and is never the answer.
     complement
         Search a second space too where its kernels may be faster on the problem, as those of ``gemm_streamk_sm90`` than
-        those of ``gemm_sm90``: in a study of its own, behind the first, with as large a budget. It is not done where
+        those of ``gemm_sm90``: in a study of its own, at the same time, within the same budget. It is not done where
         nothing is measured, or by a sampler that is an object.
     store
         Folder of compiled kernels, studies and the MLflow store; created where it is missing.
@@ -187,7 +187,7 @@ def tune(
     trackers = _Trackers(mlflow, store, studies(store, storage), template if live.compile.standby else None)
 
     with ExitStack() as stack:
-        get_ready(device, standby=live.compile.standby and cluster is None)
+        get_ready(device, template if live.compile.standby and cluster is None else None)
         stack.enter_context(trackers)
         if gpus is None and cluster is None:
             gpus = 1
@@ -211,8 +211,7 @@ def tune(
         )
         by_name = isinstance(sampler, str | type | None)  # an object is of one search
         beside = Complement(engine) if complement and by_name else None
-        whole = budget.times(2) if beside is not None and beside.is_expected(parsed) else budget
-        bar = stack.enter_context(StudyProgress(whole.trials)) if progress else None
+        bar = stack.enter_context(StudyProgress(budget.trials)) if progress else None
 
         @cache
         def say_source() -> None:
@@ -226,14 +225,13 @@ def tune(
 
         def answer(results: Sequence[StudyResult]) -> None:
             if bar is not None:
-                bar.end(why_ended(results, whole))
+                bar.end(why_ended(results, budget))
             for result in results:
                 on_result(TuneResult.of(result))
 
         phase = bar.phase if bar is not None else lambda text: None
         try:
             if beside:
-                # One slice each: there are as many places on the GPU.
                 found = tune_suite(
                     engine, [parsed], options, trackers.make, lambda _, trial: show(trial),
                     lambda _, text: phase(text), answer, slice=budget.trials or SLICE,

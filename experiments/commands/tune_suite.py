@@ -71,7 +71,7 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
     with ExitStack() as stack:
         bars = stack.enter_context(progress_bar())
         task = bars.add_task("prepare", total=None)
-        get_ready(asked.device, standby=asked.standby and asked.cluster is None)
+        get_ready(asked.device, template if asked.standby and asked.cluster is None else None)
         engine = stack.enter_context(
             make_engine(
                 template,

@@ -135,7 +135,7 @@ def tune(problem: str, store: Path, launched: float, standby: bool) -> Times:
     parsed = template.parse(problem)
     before = kernels(artifacts(store))
     live = LiveOptions(CompileOptions(standby=standby))
-    get_ready("cuda", standby)
+    get_ready("cuda", template if standby else None)
     with ExitStack() as stack:
         uri, root = default_store(store)
         opening = stack.enter_context(Opening(uri))

@@ -304,11 +304,11 @@ class CompilePool(Closing):
         return self._forks
 
     def _standby(self) -> tuple[Standby, dict[str, str | int]] | None:
-        name = self.template.name
-        if not (self.options.standby and can_stand_by() and comes_with_package(self.template)):
+        standby = standby_of(self.template, self.arch)
+        if not self.options.standby or standby is None:
             return None
         request: dict[str, str | int] = {"store": str(self.store.root.absolute()), "processes": self.options.processes}
-        return Standby(f"{__name__}:{ready_to_compile.__name__}", (name, self.arch)), request
+        return standby, request
 
     def _outcome(self, key: ArtifactKey, task: "Future[None]") -> Artifact | CompileFailure:
         try:
@@ -333,6 +333,13 @@ class CompilePool(Closing):
         if self._forks is not None:
             self._forks.close()
             self._forks = None
+
+
+def standby_of(template: KernelTemplate, arch: str) -> Standby | None:
+    """Return the process that compilers of a template are forked from; None where none can stand by for it."""
+    if template.loader or not (can_stand_by() and comes_with_package(template)):
+        return None
+    return Standby(f"{__name__}:{ready_to_compile.__name__}", (template.name, arch))
 
 
 _NICENESS = 10  # the measuring process must not wait for a core: times while the GPU waits for the host don't count

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tilescout.search.build.artifacts import Artifact, CompileFailure
 from tilescout.search.engines.engine import Engine, Task
-from tilescout.search.engines.library_candidates import fastest_candidate
+from tilescout.search.engines.library_candidates import Candidate, fastest_candidate
 from tilescout.search.engines.peers import timed_peer
 from tilescout.search.engines.races import Racetrack
 from tilescout.search.measure.library_best import BESIDE, CANDIDATES, LibraryBest, Peer
@@ -41,6 +41,8 @@ class Evaluator(Closing):
         The problem that is tuned.
     gpus
         Numbers of the GPUs to use; None takes all. Without one, nothing can be measured before `move`.
+    like
+        One of the same problem by an engine of other kernels: the library's best is asked for once.
 
     Attributes
     ----------
@@ -65,7 +67,13 @@ class Evaluator(Closing):
         If a table that is replayed holds nothing of the problem.
     """
 
-    def __init__(self, engine: Engine, problem: Problem, gpus: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        problem: Problem,
+        gpus: Sequence[int] | None = None,
+        like: "Evaluator | None" = None,
+    ) -> None:
         self.engine, self.template, self.problem = engine, engine.template, problem
         self.device = engine.device
         self._on_gpu = dict.fromkeys(range(engine.gpus) if gpus is None else gpus, 0)  # tasks in flight, by GPU
@@ -83,6 +91,8 @@ class Evaluator(Closing):
         self._lock = threading.RLock()  # an outcome may be there at once, and hands over the next
         self._closed = False
         self._beside: dict[int, Task] = {}
+        self._like, self._asking = like, threading.Lock()
+        self._candidate: Candidate | None = None
 
     @property
     def provenance(self) -> Provenance:
@@ -175,6 +185,11 @@ class Evaluator(Closing):
                 raise outcome
         return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
 
+    @property
+    def has_outcome(self) -> bool:
+        """Whether `wait` would return at once."""
+        return not self._done.empty()
+
     def give_up(self) -> None:
         """Forget all that is in flight: its compilers are ended, and what is being measured is not heard of."""
         with self._lock:
@@ -216,12 +231,18 @@ class Evaluator(Closing):
         recorded = self.engine.recorded_library_best(self.problem)
         if recorded is not None:
             return recorded
-        gpu = next(iter(self._on_gpu))
-        found = fastest_candidate(self.engine, gpu, self.problem, self.library_us(), count)
+        found = (self._like or self)._fastest_candidate(count)
         if found is None:
             return None
         self._beside[BESIDE] = found.task
         return found.best
+
+    def _fastest_candidate(self, count: int) -> Candidate | None:
+        with self._asking:
+            if self._candidate is None:
+                gpu = next(iter(self._on_gpu))
+                self._candidate = fastest_candidate(self.engine, gpu, self.problem, self.library_us(), count)
+            return self._candidate
 
     def peers(self, names: Sequence[str]) -> list[Peer]:
         """The peers of these names, tuned and timed now, which takes up to a minute each; nothing may be in flight.

@@ -18,6 +18,10 @@ from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate, find_template
 from tilescout.spaces.workloads import load_workload
 
+_LONG_US, _FEWEST = 60_000.0, 4
+"""Of a long kernel, as many of the library's guesses are timed as launches of its first fit into this time, in µs, but
+so many at least. Each takes a dozen launches to be verified and timed."""
+
 
 @dataclass(frozen=True)
 class Listed:
@@ -70,7 +74,8 @@ def listed_candidates(
     listed = engine.listing(gpu, template, problem, count if count <= CANDIDATES else None).result()
     if count <= CANDIDATES:
         names = [knob.name for knob in template.knobs]
-        configurations = [Configuration(tuple(zip(names, row, strict=True))) for row in listed.rows]
+        rows = listed.rows[: max(_FEWEST, int(_LONG_US / library_us))]
+        configurations = [Configuration(tuple(zip(names, row, strict=True))) for row in rows]
     else:
         codes = SearchSpace.codes_of(template.knobs, listed.rows)
         configurations = _promising(template, template.space_of(codes, problem, engine.device), count)

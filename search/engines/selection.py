@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tilescout.costmodel.threads import algebra
+from tilescout.search.build.compilers import standby_of
 from tilescout.search.build.standby import can_stand_by, wake
 from tilescout.search.engines.engine import Engine, LiveOptions
 from tilescout.search.engines.gpus import visible_gpus
@@ -144,16 +145,23 @@ def require_gpu() -> None:
         raise DeviceError("no NVIDIA GPU here: measure on a machine with one, or replay a table with `device='replay'`")
 
 
-def get_ready(device: str, standby: bool = False) -> None:
+def get_ready(device: str, standing: KernelTemplate | None = None) -> None:
     """Import what a search needs while the driver of the GPU starts: 0.2 s of whoever asks it first.
 
-    With `standby`, what measures begins to import torch, too, where nothing stands by yet: a search waits the longest
-    for that.
+    Parameters
+    ----------
+    device
+        See `make_engine`.
+    standing
+        What is tuned, if processes may stand by for it. What measures and what compiles begin to import where none do
+        yet: a search waits the longest for them.
     """
 
     def start() -> None:
-        if visible_gpus() and standby and can_stand_by():
+        if visible_gpus() and standing is not None and can_stand_by():
             wake(STANDBY)
+            if len(standing.archs) == 1 and (compilers := standby_of(standing, standing.archs[0])) is not None:
+                wake(compilers)
 
     waking = threading.Thread(target=start, name="driver") if device != "replay" else None
     if waking is not None:

@@ -28,7 +28,7 @@ from tilescout.spaces.processes import module_command, module_places, own_folder
 _LOG = logging.getLogger(__name__)
 _WORKER = "tilescout.search.measure.worker"
 STANDBY = Standby(f"{_WORKER}:ready_to_measure")
-"""What measuring processes are forked from: it has imported torch."""
+"""The process that measuring processes are forked from: it has imported torch."""
 
 _START_SECONDS = 120.0  # imports of torch, 3 s where files are warm, and the CUDA context, 0.1 s
 

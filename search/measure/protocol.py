@@ -105,8 +105,8 @@ class ProtocolOptions:
         Time of the pairs of one kernel at most, in µs.
     few_pairs, long_us
         Pairs that a kernel may have however long they take, and the time of these at most, in µs; it may always have
-        one more than `first`. So launches of 2 ms may have them all, and launches of 20 ms have three pairs: with 30,
-        a suite of five problems, one of them of 19 ms, had not ended after a minute.
+        `first`. So launches of 2 ms may have them all, and launches of 20 ms two or three: with 30, a suite of five
+        problems, one of them of 19 ms, had not ended after a minute.
     precision, rough
         Half-width of the 95 % interval of the ratio, relative, at which timing ends; `rough` is used in a search, at
         whose end the race measures the best again.
@@ -138,7 +138,7 @@ class ProtocolOptions:
     steady: float = 0.01
     pairs_us: float = 12_500.0
     few_pairs: int = 30
-    long_us: float = 150_000.0
+    long_us: float = 120_000.0
     precision: float = 0.0025
     rough: float = 0.005
     hopeless: float = 0.01
@@ -212,7 +212,7 @@ def rotation(sets: int, launches: int) -> tuple[int, int]:
 
 def most_pairs(pair_us: float, single: bool, options: ProtocolOptions) -> int:
     """Pairs that a kernel may have if each takes `pair_us`; long single launches get a few more than time allows."""
-    long = max(options.first + 1, int(options.long_us / pair_us))
+    long = max(options.first, int(options.long_us / pair_us))
     few = min(options.few_pairs, long) if single else options.enough
     return max(few, int(options.pairs_us / pair_us))
 

@@ -60,7 +60,7 @@ class RaceOptions:
     look: int = 6
     looks: int = 10
     heat_seconds: float = 1.0
-    seconds: float = 3.0
+    seconds: float = 2.0
     pairs: int = 1
     confidence: float = 0.95
     indifference: float = 0.002

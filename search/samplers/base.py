@@ -68,8 +68,9 @@ class SpaceSampler(BaseSampler, ABC):
         Whether it takes a cost model as the setting ``model``.
     learns_from_others
         Whether it takes trials of other problems as the setting ``others``; see `tilescout.search.samplers.others`.
-    has_to_beat
-        Whether it takes what gives the least time of another space's kernels on the problem as the setting ``to_beat``.
+    searches_jointly
+        Whether it takes what tells how far the searches of several spaces are together as the setting ``joint``; see
+        `tilescout.search.samplers.joint`.
     several_objectives
         Whether studies of several objectives can be searched.
     lookahead
@@ -97,7 +98,7 @@ class SpaceSampler(BaseSampler, ABC):
     deterministic: ClassVar[bool] = False
     uses_model: ClassVar[bool] = False
     learns_from_others: ClassVar[bool] = False
-    has_to_beat: ClassVar[bool] = False
+    searches_jointly: ClassVar[bool] = False
     several_objectives: ClassVar[bool] = False
     # Replayed on nine recorded problems, each with a model that was trained without it, searches by `guided` took 46.3,
     # 46.9 and 45.9 trials in the mean with 1, 8 and 16 ahead, and found the same within 0.07 % (2026-11-22).

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -11,6 +11,7 @@ import optuna
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.samplers.base import SpaceExhaustedError, SpaceSampler, distributions
+from tilescout.search.samplers.joint import Joint
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.sharing import SoleTuner, Tuner
 from tilescout.search.studies.trials import (
@@ -23,6 +24,7 @@ from tilescout.search.studies.trials import (
     trial_record,
 )
 from tilescout.spaces.errors import SamplerError
+from tilescout.spaces.space import SearchSpace
 
 
 @dataclass(frozen=True)
@@ -59,26 +61,53 @@ class Budget:
             if limit is not None and not limit >= 0:
                 raise SamplerError(f"the budget's {name} can't be {limit}: allowed are numbers from 0 on, and None")
 
-    def times(self, factor: float) -> "Budget":
-        """The same with so many times the trials, rounded up, and seconds of GPU; those of the clock stay."""
-        trials = None if self.trials is None else math.ceil(self.trials * factor)
-        return replace(self, trials=trials, gpu_seconds=None if self.gpu_seconds is None else self.gpu_seconds * factor)
-
 
 class Loop(Protocol):
-    """Asks and tells a study until its budget ends: `run`, or what gives it a part of the budget at a time."""
+    """Asks and tells a study until its budget ends: `search_alone`, or what gives it a part of the budget at a time."""
 
-    def __call__(
-        self,
-        study: optuna.Study,
-        evaluator: Evaluator,
-        budget: Budget,
-        library_us: float,
-        on_trial: Callable[[TrialRecord], None],
-        in_full: Container[int] = (),
-        tuner: Tuner | None = None,
-    ) -> str | None:
+    def __call__(self, lane: "Lane", budget: Budget) -> str | None:
         """Search; see `run`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lane:
+    """One study of a search, and whom it tells.
+
+    Attributes
+    ----------
+    study
+        Asked and told; its sampler decides what is tried.
+    evaluator
+        Tries configurations.
+    library_us
+        The study's steady time of the library, in µs: all times of a study are relative to the same one.
+    on_trial
+        Called with every trial as it finishes, here or at another tuner of the study.
+    in_full
+        Indices of configurations that are measured in full, however slow they are.
+    tuner
+        This process's part in the study.
+    library_best
+        The time of the library's best kernel over `library_us`; None if it is not known.
+    """
+
+    study: optuna.Study
+    evaluator: Evaluator
+    library_us: float
+    on_trial: Callable[[TrialRecord], None]
+    in_full: Container[int]
+    tuner: Tuner
+    library_best: float | None = None
+
+    @property
+    def space(self) -> SearchSpace:
+        """The configurations that can be tried."""
+        return self.evaluator.space
+
+    @property
+    def sampler(self) -> SpaceSampler | None:
+        """The sampler, if it is one of ours."""
+        return self.study.sampler if isinstance(self.study.sampler, SpaceSampler) else None
 
 
 def run(
@@ -94,18 +123,10 @@ def run(
 
     Parameters
     ----------
-    study
-        Asked and told; its sampler decides what is tried.
-    evaluator
-        Tries configurations.
+    study, evaluator, library_us, on_trial, in_full
+        See `Lane`.
     budget
         When to stop.
-    library_us
-        The study's steady time of the library, in µs: all times of a study are relative to the same one.
-    on_trial
-        Called with every trial as it finishes, here or at another tuner of the study.
-    in_full
-        Indices of configurations that are measured in full, however slow they are.
     tuner
         This process's part in the study; by default it has it to itself.
 
@@ -114,101 +135,214 @@ def run(
     str or None
         Why the sampler ended the search; None if it did not.
     """
-    space = evaluator.space
-    knobs = distributions(space)
-    tuner = tuner if tuner is not None else SoleTuner(study, space)
-    tally = _Tally()
-    for record in finished_trials(study, space):
-        tally.add(record)
-    started = time.monotonic()
-    sampler = study.sampler if isinstance(study.sampler, SpaceSampler) else None
-    lookahead = sampler.lookahead if sampler is not None else None
-    in_flight: dict[int, optuna.Trial] = {}  # in the order of the proposals
-    arrived: dict[int, Measurement] = {}  # outcomes of those that are not told yet
-    exhausted = False
-    done: str | None = None
+    tuner = tuner if tuner is not None else SoleTuner(study, evaluator.space)
+    return search_alone(Lane(study, evaluator, library_us, on_trial, in_full, tuner), budget)
 
-    def may_ask(elsewhere: int = 0) -> bool:
-        in_hand = tally.trials + len(in_flight) + elsewhere
+
+def search_alone(lane: Lane, budget: Budget) -> str | None:
+    """Search one space; see `run`."""
+    return run_together([lane], budget)
+
+
+def run_together(
+    lanes: Sequence[Lane], budget: Budget, on_change: Callable[[Sequence[Joint]], None] = lambda joints: None
+) -> str | None:
+    """Search several spaces for one problem, within one budget, until all of their samplers would stop; see `run`.
+
+    Until an outcome is known the studies take turns, and so where a sampler can't say what it expects to gain. Then the
+    next trial is that of the study that expects to gain the most.
+
+    Parameters
+    ----------
+    lanes
+        A study a space.
+    budget
+        When to stop, of all together.
+    on_change
+        Called with how far they are together, as each study is to see it, whenever that changes.
+    """
+    return _Loop(lanes, budget, on_change).run()
+
+
+class _Loop:
+    """The state of a search; see `run_together`."""
+
+    def __init__(self, lanes: Sequence[Lane], budget: Budget, on_change: Callable[[Sequence[Joint]], None]) -> None:
+        self._lanes, self._budget, self._on_change = lanes, budget, on_change
+        self._knobs = [distributions(lane.space) for lane in lanes]
+        self._tallies = [_Tally() for _ in lanes]
+        self._expected_us: float | None = None
+        self._best, self._since = math.inf, 0  # the least ratio of all, and the trials since
+        self._started = time.monotonic()
+        self._exhausted: set[int] = set()  # lanes
+        self._in_flight: dict[tuple[int, int], optuna.Trial] = {}  # by lane and index, in the order of the proposals
+        self._arrived: dict[tuple[int, int], Measurement] = {}  # outcomes of those that are not told yet
+        lookaheads = [lane.sampler.lookahead for lane in lanes if lane.sampler is not None]
+        self._lookahead = lookaheads[0] if lookaheads else None
+        capacity = min(lane.evaluator.capacity for lane in lanes)
+        self._capacity = min(capacity, self._lookahead or capacity)
+
+    def run(self) -> str | None:
+        """Search; why the samplers ended it."""
+        found = [
+            (record.finished, at, record)
+            for at, lane in enumerate(self._lanes)
+            for record in finished_trials(lane.study, lane.space)
+        ]
+        for _, at, record in sorted(found, key=lambda each: each[:2]):
+            self._add(at, record)
+        self._changed()
+        while True:
+            done = self._propose()
+            if done is not None and self._in_flight:
+                for lane in self._lanes:
+                    lane.evaluator.give_up()
+                for (at, _), trial in self._in_flight.items():
+                    give_up(self._lanes[at].study, trial)
+                return done
+            if self._in_flight:
+                self._hear()
+            elif done is None and (open_ := [at for at in range(len(self._lanes)) if self._may_ask(at)]):
+                self._lanes[open_[0]].tuner.pause()  # what is in flight elsewhere may have to be tried again
+            else:
+                return done
+
+    def _propose(self) -> str | None:
+        """Have as much in flight as is worth it; why the search is to end."""
+        while open_ := [at for at in range(len(self._lanes)) if self._may_ask(at)]:
+            samplers = [self._lanes[at].sampler for at in open_]
+            if not self._budget.whole and None not in samplers:
+                lanes = [self._lanes[at] for at in open_]
+                reasons = [lane.sampler.done(lane.study) if lane.sampler else None for lane in lanes]
+                if None not in reasons:
+                    return reasons[0]
+                open_ = [at for at, reason in zip(open_, reasons, strict=True) if reason is None]
+                if self._in_flight:
+                    open_ = [at for at in open_ if not self._sated(at)]
+                if not open_:
+                    return None
+            at = self._next(open_)
+            try:
+                trial = self._ask(at)
+            except SpaceExhaustedError:  # other processes that share the study have the rest
+                self._exhausted.add(at)
+                continue
+            if trial is None:
+                return None
+            lane, tally = self._lanes[at], self._tallies[at]
+            index = int(lane.space.find(codes(lane.space, trial.params)))
+            self._in_flight[at, index] = trial
+            tally.running += 1
+            self._changed()
+            if lane.sampler is not None and (expected := lane.sampler.expected(index)):
+                record_expected(trial, expected)
+                self._expected_us = min(self._expected_us or math.inf, expected.time_us)
+            incumbent = min(each.incumbent for each in self._tallies)
+            lane.evaluator.submit(index, None if index in lane.in_full else incumbent)
+        return None
+
+    def _next(self, open_: Sequence[int]) -> int:
+        """Whose trial is next, of the lanes that may ask."""
+        if len(open_) == 1:
+            return open_[0]
+        known = all(tally.in_hand for tally in self._tallies)
+        gains = {at: self._gain(at) if known else None for at in open_}
+        if None in gains.values():
+            return min(open_, key=lambda at: self._tallies[at].in_hand)
+        return max(open_, key=lambda at: gains[at] or 0.0)
+
+    def _sated(self, at: int) -> bool:
+        sampler = self._lanes[at].sampler
+        return sampler is not None and sampler.sated(self._lanes[at].study)
+
+    def _gain(self, at: int) -> float | None:
+        sampler = self._lanes[at].sampler
+        return sampler.gain(self._lanes[at].study) if sampler is not None else None
+
+    def _may_ask(self, at: int, elsewhere: int = 0) -> bool:
+        budget, space = self._budget, self._lanes[at].space
+        in_hand = sum(tally.in_hand for tally in self._tallies) + elsewhere
         return (
-            not exhausted
-            and done is None
-            and len(in_flight) < min(evaluator.capacity, lookahead or evaluator.capacity)
-            and in_hand < len(space)
+            at not in self._exhausted
+            and len(self._in_flight) < self._capacity
+            and self._tallies[at].in_hand + elsewhere < len(space)
             and (budget.trials is None or in_hand < budget.trials)
-            and (budget.gpu_seconds is None or tally.gpu_seconds < budget.gpu_seconds)
-            and (budget.seconds is None or time.monotonic() - started < budget.seconds)
+            and (budget.gpu_seconds is None or sum(t.gpu_seconds for t in self._tallies) < budget.gpu_seconds)
+            and (budget.seconds is None or time.monotonic() - self._started < budget.seconds)
         )
 
-    def ask() -> optuna.Trial | None:
+    def _ask(self, at: int) -> optuna.Trial | None:
         """A trial to try; None if what is left of the budget or the space is in flight elsewhere."""
-        news: list[TrialRecord] = []
+        lane, news = self._lanes[at], list[TrialRecord]()
 
         def claim() -> optuna.Trial | None:
-            tuner.take_over()
-            found, elsewhere = tuner.look()
-            news.extend(record for record in found if tally.add(record))
-            if not may_ask(elsewhere):
+            lane.tuner.take_over()
+            found, elsewhere = lane.tuner.look()
+            news.extend(record for record in found if self._add(at, record))
+            if not self._may_ask(at, elsewhere):
                 return None
-            trial = study.ask()
-            tuner.begin(trial)
+            trial = lane.study.ask()
+            lane.tuner.begin(trial)
             return trial
 
-        trial = tuner.alone(claim)
+        trial = lane.tuner.alone(claim)
         for record in news:
-            on_trial(record)
+            lane.on_trial(record)
         if trial is None:
             return None
         # The proposal may take long, and none is made twice without the lock.
-        for name, knob in knobs.items():
+        for name, knob in self._knobs[at].items():
             trial.suggest_int(name, knob.low, knob.high)
         return trial
 
-    def tell(index: int, measurement: Measurement) -> None:
-        trial = in_flight.pop(index)
-        if not record_outcome(study, trial, measurement):
-            return  # this process was taken for dead, and the trial is another tuner's
-        outcome = trial_record(study.get_trials(deepcopy=False)[trial.number], space)
-        assert outcome is not None
-        tally.add(outcome)
-        on_trial(outcome)
+    def _hear(self) -> None:
+        """Wait for an outcome and tell it.
 
-    while True:
-        while may_ask():
-            if not budget.whole and sampler is not None:
-                done = sampler.done(study)
-                if done is not None or (in_flight and sampler.sated(study)):
-                    break
-            try:
-                trial = ask()
-            except SpaceExhaustedError:  # other processes that share the study have the rest
-                exhausted = True
-                break
-            if trial is None:
-                break
-            index = int(space.find(codes(space, trial.params)))
-            in_flight[index] = trial
-            if sampler is not None and (expected := sampler.expected(index)):
-                record_expected(trial, expected)
-            evaluator.submit(index, None if index in in_full else tally.incumbent)
-        if done is not None and in_flight:
-            evaluator.give_up()
-            for trial in in_flight.values():
-                give_up(study, trial)
-            return done
-        if in_flight:
-            # With a look-ahead the first of the proposals is told first, and the next is made before any other is told.
-            while not arrived or (lookahead is not None and next(iter(in_flight)) not in arrived):
-                for index, measurement in evaluator.wait():
-                    arrived[index] = _relative_to(measurement, library_us, evaluator.library_us())
-                    if lookahead is not None and index != next(iter(in_flight)):
-                        keep_outcome(in_flight[index], arrived[index])
-            for index in [next(iter(in_flight))] if lookahead is not None else list(arrived):
-                tell(index, arrived.pop(index))
-        elif may_ask():
-            tuner.pause()  # what is in flight elsewhere may have to be tried again
-        else:
-            return done
+        With a look-ahead the first of the proposals is told first, and the next is made before any other is told.
+        """
+        first = next(iter(self._in_flight))
+        while not self._arrived or (self._lookahead is not None and first not in self._arrived):
+            for index, measurement in self._lanes[first[0]].evaluator.wait():
+                self._keep(first[0], index, measurement, first)
+            for at, lane in enumerate(self._lanes):
+                if at != first[0] and lane.evaluator.has_outcome:
+                    for index, measurement in lane.evaluator.wait():
+                        self._keep(at, index, measurement, first)
+        for key in [first] if self._lookahead is not None else list(self._arrived):
+            self._tell(key, self._arrived.pop(key))
+
+    def _keep(self, at: int, index: int, measurement: Measurement, first: tuple[int, int]) -> None:
+        lane = self._lanes[at]
+        self._arrived[at, index] = _relative_to(measurement, lane.library_us, lane.evaluator.library_us())
+        if self._lookahead is not None and (at, index) != first:
+            keep_outcome(self._in_flight[at, index], self._arrived[at, index])
+
+    def _tell(self, key: tuple[int, int], measurement: Measurement) -> None:
+        lane, tally = self._lanes[key[0]], self._tallies[key[0]]
+        trial = self._in_flight.pop(key)
+        tally.running -= 1
+        if not record_outcome(lane.study, trial, measurement):
+            return  # this process was taken for dead, and the trial is another tuner's
+        outcome = trial_record(lane.study.get_trials(deepcopy=False)[trial.number], lane.space)
+        assert outcome is not None
+        self._add(key[0], outcome)
+        self._changed()
+        lane.on_trial(outcome)
+
+    def _add(self, at: int, trial: TrialRecord) -> bool:
+        """Count a trial of a study; False if it was counted before."""
+        if not self._tallies[at].add(trial):
+            return False
+        ratio = trial.measurement.timing.ratio if trial.measurement.timing is not None else math.inf
+        self._best, self._since = (ratio, 0) if ratio < self._best else (self._best, self._since + 1)
+        return True
+
+    def _changed(self) -> None:
+        found = Joint(None, self._expected_us, 0, sum(tally.trials for tally in self._tallies), len(self._in_flight))
+        if math.isfinite(self._best):
+            found = replace(found, since=self._since)
+        times = [self._best * lane.library_us if math.isfinite(self._best) else None for lane in self._lanes]
+        self._on_change([replace(found, best_us=time_us) for time_us in times])
 
 
 class _Tally:
@@ -220,16 +354,24 @@ class _Tally:
         How many there are, and the seconds of GPU time that they took.
     incumbent
         The best ratio to the library; infinite without one.
+    running
+        Trials in flight.
     """
 
     def __init__(self) -> None:
         self._numbers: set[int] = set()
         self.gpu_seconds = 0.0
         self.incumbent = math.inf
+        self.running = 0
 
     @property
     def trials(self) -> int:
         return len(self._numbers)
+
+    @property
+    def in_hand(self) -> int:
+        """Trials that are finished or in flight."""
+        return self.trials + self.running
 
     def add(self, trial: TrialRecord) -> bool:
         """Count a trial; False if it was counted before."""

@@ -26,7 +26,7 @@ from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.sharing import SharingOptions, SoleTuner
 from tilescout.search.studies.trials import finished_trials, record_info, record_result
-from tilescout.search.tuning.loop import Budget, Loop, run
+from tilescout.search.tuning.loop import Budget, Lane, Loop, search_alone
 from tilescout.search.tuning.trackers import LateTracker, NoTracker, Tracker
 from tilescout.search.tuning.wall import WallClock
 from tilescout.spaces.errors import DeviceError, SpaceError, StoreError, one_line
@@ -110,7 +110,7 @@ def run_study(
     options: TuneOptions,
     make_tracker: Callable[[StudyInfo, str | None], Tracker] = lambda info, run_id: NoTracker(),
     on_trial: Callable[[TrialRecord], None] = lambda trial: None,
-    search: Loop = run,
+    search: Loop = search_alone,
     on_result: Callable[[StudyResult], None] = lambda result: None,
     meanwhile: Callable[[], None] = lambda: None,
     on_phase: Callable[[str], None] = lambda phase: None,
@@ -213,7 +213,8 @@ def run_study(
             with tuner.exclusive():
                 _try_like(study, evaluator, library_best)
         try:
-            stopped = search(study, evaluator, options.budget, info.library_us, show, in_full, tuner)
+            ratio = library_best.ratio.value if library_best is not None else None
+            stopped = search(Lane(study, evaluator, info.library_us, show, in_full, tuner, ratio), options.budget)
         except KeyboardInterrupt as interrupt:
             try:
                 found = finished_trials(study, space)

@@ -2,9 +2,8 @@
 
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from tilescout.search.tuning.loop import Budget
 
@@ -80,33 +79,17 @@ class Turns:
     searches, gpus
         How many there are of each.
     budget
-        Of all searches together but those that come behind others: each of these that joins adds what one of those has.
-        Each has a trial for its default, also where that exceeds the budget.
+        Of all searches together. Each has a trial for its default, also where that exceeds the budget.
     slice
         Trials of a turn at most. The first turn of a search is its even part of the budget's trials, if that is less.
     seats
         Searches that may have a GPU at the same time.
-    behind
-        Searches that come behind others if they join, each with the one that it comes behind: it has no turn before
-        that one has finished its trials. There are several seats then.
     """
 
-    def __init__(
-        self,
-        searches: int,
-        gpus: int,
-        budget: Budget,
-        slice: int,
-        seats: int = 1,
-        behind: Mapping[int, int] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, searches: int, gpus: int, budget: Budget, slice: int, seats: int = 1) -> None:
         self._budget, self._slice = budget, slice
         self._searches, self._alone = searches, seats == 1
-        self._behind = behind
-        self._own = searches - len(behind)
-        self._joined: set[int] = set()  # of those behind others
         self._begun: set[int] = set()  # those that had a turn
-        self._searched: set[int] = set()  # those that finished their trials
         self._gone: set[int] = set()  # those that left
         self._free = list(range(gpus)) * seats
         self._idle = searches  # those that run no turn
@@ -123,25 +106,7 @@ class Turns:
     def first(self) -> int:
         """Trials of the first turn of a search, where the budget has them."""
         trials = self._budget.trials
-        return self._slice if trials is None else max(1, min(self._slice, trials // self._own))
-
-    def join(self, search: int) -> None:
-        """Have a search take part that comes behind another one."""
-        with self._changed:
-            self._joined.add(search)
-
-    def come_behind(self, search: int) -> None:
-        """Wait until the search that this one comes behind has had a turn: what it sets up goes first.
-
-        Raises
-        ------
-        StoppedError
-            If `stop` was called.
-        """
-        with self._changed:
-            first = self._behind.get(search)
-            self._changed.wait_for(lambda: first is None or first in self._begun | self._gone or self._stopped)
-            self.go_on()
+        return self._slice if trials is None else max(1, min(self._slice, trials // self._searches))
 
     def ask(self, search: int, claim: Claim) -> int | None:
         """Claim a turn: the GPU of it, or None where `take` has to wait for one."""
@@ -173,18 +138,11 @@ class Turns:
             self._promised.pop(search, None)
             self._idle += 1
 
-    def finish(self, search: int) -> None:
-        """Have finished all trials, within a turn: what comes behind this search may begin."""
-        with self._changed:
-            self._searched.add(search)
-            self._grant()
-
     def leave(self, search: int, turn: Turn | None, claim: Claim) -> None:
         """Leave for good, with what was found, from within a turn or without one."""
         with self._changed:
             self._known[search] = claim
             self._gone.add(search)
-            self._searched.add(search)
             self._claims.pop(search, None)
             turn = self._granted.pop(search, turn)  # one that was asked for and never begun
             self._changed.notify_all()
@@ -235,34 +193,28 @@ class Turns:
         """The searches among which a GPU is handed out now."""
         if self._alone:
             return self._claims if len(self._claims) == self._idle else ()
-        held = {search for search, first in self._behind.items() if first not in self._searched}
-        ready = self._claims.keys() - held
+        ready = self._claims.keys()
         return ready - self._begun if self._due() else ready
 
     def _due(self) -> set[int]:
-        """Searches that have not had their first turn, and do not come behind others."""
-        return set(range(self._searches)) - self._behind.keys() - self._begun - self._gone
-
-    @property
-    def _whole(self) -> Budget:
-        """The budget of all searches that take part."""
-        return self._budget.times(1 + len(self._joined) / self._own) if self._joined else self._budget
+        """Searches that have not had their first turn."""
+        return set(range(self._searches)) - self._begun - self._gone
 
     def _time_left(self) -> tuple[float | None, float | None]:
         """The GPU seconds that are left of the budget, and its seconds; None where it limits none."""
-        budget, gone = self._whole, time.monotonic() - self._started
+        budget, gone = self._budget, time.monotonic() - self._started
         spent = sum(claim.gpu_seconds for claim in self._known.values())
         left = None if budget.gpu_seconds is None else max(0.0, budget.gpu_seconds - spent)
         return left, None if budget.seconds is None else max(0.0, budget.seconds - gone)
 
     def _left(self, first: bool) -> int:
-        budget, known = self._whole, self._known.values()
+        budget, known = self._budget, self._known.values()
         if 0.0 in self._time_left():
             return 0
         if budget.trials is None:
             return self._slice
         if first:
-            return min(self._slice, budget.trials // (self._own + len(self._joined)))
+            return min(self._slice, budget.trials // self._searches)
         spent = sum(claim.trials for claim in known) + sum(self._promised.values())
-        kept = self.first * len(self._due() | (self._joined - self._begun - self._gone))  # for those without a turn yet
+        kept = self.first * len(self._due())  # for those without a turn yet
         return max(0, min(self._slice, budget.trials - spent - kept))

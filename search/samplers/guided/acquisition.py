@@ -102,14 +102,16 @@ def new_tiles(features: Features, candidates: Indices, known: Indices) -> Indice
     return np.flatnonzero(~twins) if names and not twins.all() else np.arange(len(candidates))
 
 
-def incumbent(history: History, prior: Prediction | None) -> float | None:
-    """The value to improve on: the best so far or, before any is known, the best that is expected of those in flight.
+def incumbent(history: History, prior: Prediction | None, elsewhere: float | None = None) -> float | None:
+    """The value to improve on: the best so far, also of another space, `elsewhere`.
 
-    Without it proposals that are made before anything is known would all lie together. None if there is neither.
+    Before any is known, it is the best that is expected of those in flight: without it proposals that are made then
+    would all lie together. None if there is neither.
     """
-    if history.best is None and prior is not None and len(history.running):
+    known = [each for each in (history.best, elsewhere) if each is not None]
+    if not known and prior is not None and len(history.running):
         return float(prior.mean[history.running].min())
-    return history.best
+    return min(known, default=None)
 
 
 def most_promising(mean: Floats, std: Floats, best: float | None, price: Floats) -> int:

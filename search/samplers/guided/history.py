@@ -47,6 +47,11 @@ class History:
     since: int
     are_times: bool
 
+    @property
+    def finished(self) -> int:
+        """How many trials there are that are not in flight."""
+        return len(self.settled) + len(self.failed)
+
     @cached_property
     def key(self) -> bytes:
         """Equal for equal histories of one study."""

@@ -41,9 +41,7 @@ class GuidedOptions:
     # Calibrated by conformal risk control at 10 %, on 84 recorded problems of 71 shapes that the models had not seen:
     # 15 is the least with which so few answers are more than 1 % off (`experiments/results/stop-rule.md`).
     patience: int = option(15, 1, 10**6, "trials without a faster one after which a search stops, with a prior")
-    # Of 25 recorded problems in two spaces, by models that had not seen the shapes, 1 answer of both was more than 1 %
-    # off with 6 to 15, and 2 with 4 and 5 (`experiments/results/stop-rule.md`). Here the default is among them.
-    behind: int = option(8, 1, 10**6, "the same before a trial has beaten another space's best")
+    each: int = option(6, 1, 10**6, "the fewest trials in each of several spaces that are searched together")
     least: int = option(10, 1, 10**6, "finished trials before which a search does not stop by itself")
     # Without a prior the process is too sure of itself early on: of 104 searches of other kernels' recorded spaces that
     # stopped after 20 to 199 trials, 33 had more than 1 % left to find.

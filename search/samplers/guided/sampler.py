@@ -31,7 +31,14 @@ from tilescout.search.samplers.guided.history import History, history_of
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.search.samplers.guided.posterior import Corrected, Posterior, Uninformed, fitted_to, kernel_of
 from tilescout.search.samplers.guided.prior import SHIPPED, Prior
-from tilescout.search.samplers.guided.stopping import least_trials, may_stop, out_of_patience, unlikely_gain
+from tilescout.search.samplers.guided.stopping import (
+    alone,
+    least_trials,
+    may_stop,
+    out_of_patience,
+    unlikely_gain,
+)
+from tilescout.search.samplers.joint import Joint
 from tilescout.search.samplers.options import OptionValue, options_of
 from tilescout.search.samplers.others import OtherTrials
 from tilescout.search.studies.structure import EARLY, doubt
@@ -68,9 +75,9 @@ class GuidedSampler(SpaceSampler):
     others
         Called before every proposal for what is known by then of other problems with the same knobs; see
         `tilescout.search.samplers.others`.
-    to_beat
-        Called for the least time, in µs, that kernels of another space have on the same problem; None where none is
-        known. With a cost model, the search is not worth going on where it does not get below that, either.
+    joint
+        Called for how far the searches of several spaces for the same problem are together, this one among them. A
+        proposal has to improve on the best of all, and they stop together.
     given
         Values of the options, see `GuidedOptions`.
     """
@@ -81,7 +88,7 @@ class GuidedSampler(SpaceSampler):
     deterministic = True
     uses_model = True
     learns_from_others = True
-    has_to_beat = True
+    searches_jointly = True
     several_objectives = True
 
     def __init__(
@@ -90,12 +97,12 @@ class GuidedSampler(SpaceSampler):
         seed: int | None = None,
         model: CostModel | Path | str | None = SHIPPED,
         others: Callable[[], Sequence[OtherTrials]] | None = None,
-        to_beat: Callable[[], float | None] | None = None,
+        joint: Callable[[], Joint] | None = None,
         **given: OptionValue | str,
     ) -> None:
         self._model = model
         self._others = others
-        self._to_beat = to_beat
+        self._joint = joint
         super().__init__(space, seed, **given)
         self.tuning = GuidedOptions(**dict[str, Any](self.option))
 
@@ -154,8 +161,8 @@ class GuidedSampler(SpaceSampler):
         if prior is None:
             return
         running = np.unique(np.asarray(given, dtype=np.int64))
-        if self._to_beat is not None and self.about.calibrated:  # it may end behind these
-            count = min(count, self.tuning.behind - len(running))
+        if self._joint is not None:  # the searches take turns before an outcome is known
+            count = min(count, (self.lookahead or count) // 2 - len(running))
         free = np.setdiff1d(np.arange(len(self.space)), running)
         yield from self._proposals(_Known(History.of_running(running), prior), free, count)
 
@@ -179,7 +186,7 @@ class GuidedSampler(SpaceSampler):
         self._stored = stored
 
     def done(self, study: optuna.Study) -> str | None:
-        return self._reason_to_stop(*self._if_given_up(study))
+        return self._reason_to_stop(*self._if_given_up(study), given_up=True)
 
     def sated(self, study: optuna.Study) -> bool:
         return self._reason_to_stop(self._known(study), self.free(study)) is not None
@@ -191,32 +198,35 @@ class GuidedSampler(SpaceSampler):
         left[self.free(study)] = left[known.history.running] = True
         return replace(known, history=replace(history, running=history.running[:0])), np.flatnonzero(left)
 
-    def _reason_to_stop(self, known: "_Known", free: Indices) -> str | None:
+    def _reason_to_stop(self, known: "_Known", free: Indices, given_up: bool = False) -> str | None:
         """Why the search would end, if the trials in flight came back as expected; None if it would not."""
         history, has_prior = known.history, known.prior is not None
-        to_beat = self._to_beat() if self._to_beat is not None else None
-        least = least_trials(has_prior, self.about.calibrated, to_beat, self.tuning)
-        if not len(free) or not may_stop(history, to_beat, least):
+        found = self._joint() if self._joint is not None else alone(history)
+        found = replace(found, running=0) if given_up else found
+        least = least_trials(has_prior, self.about.calibrated, self.tuning)
+        own = history.finished + len(history.running)
+        if not len(free) or not history.are_times or not may_stop(found, own, least, self.tuning):
             return None
         if has_prior:
-            return out_of_patience(history, to_beat, self.tuning)
+            return out_of_patience(found, self.tuning)
         if history.best is None:
             return None
         _, mean, std = self._foreseen(known, free, np.random.default_rng(len(history.settled)))
         return unlikely_gain(mean, std, history.best, self.tuning)
 
     def gain(self, study: optuna.Study) -> float | None:
-        """The largest expected improvement, as a share of the time: what the next proposal is chosen by."""
+        """The largest expected improvement, as a share of the time, for its price: what the next is chosen by."""
         known, free = self._known(study), self.free(study)
         history = known.history
-        if history.best is None or not history.are_times:
+        best = self._to_beat(history)
+        if best is None or not history.are_times:
             return None
         if not len(free):
             return 0.0
         if known.prior is None and len(history.settled) < 2 * self.tuning.startup:
             return None
-        _, mean, std = self._foreseen(known, free, np.random.default_rng(len(history.settled)))
-        return float(expected_improvement(mean, std, history.best).max())
+        candidates, mean, std = self._foreseen(known, free, np.random.default_rng(len(history.settled)))
+        return float((expected_improvement(mean, std, best) / self._price(candidates)).max())
 
     def posterior(self, study: optuna.Study) -> Posterior:
         """The distribution of configurations' values after the study's trials; without a prior one trial is needed."""
@@ -227,14 +237,24 @@ class GuidedSampler(SpaceSampler):
         return _Known(history, self.about.prior.now() if history.are_times else None)
 
     def _proposal(self, known: "_Known", free: Indices, rng: np.random.Generator) -> int:
-        """The candidate of the largest expected improvement; of a new tile, where it is time to look around."""
+        """The candidate of the largest expected improvement for its price; of a new tile, where it is time for one."""
         candidates, mean, std = self._foreseen(known, free, rng)
         history = known.history
         if known.prior is not None and looks_around(history, self.tuning):
             some = new_tiles(self.about.prior.features, candidates, history.running)
             candidates, mean, std = candidates[some], mean[some], std[some]
-        price = np.where(np.isin(candidates, self._stored), self.tuning.stored, 1.0)
-        return int(candidates[most_promising(mean, std, incumbent(history, known.prior), price)])
+        best = self._to_beat(history, known.prior)
+        return int(candidates[most_promising(mean, std, best, self._price(candidates))])
+
+    def _price(self, candidates: Indices) -> Floats:
+        """The price of each candidate: 1 if its kernel is to be compiled."""
+        return np.where(np.isin(candidates, self._stored), self.tuning.stored, 1.0)
+
+    def _to_beat(self, history: History, prior: Prediction | None = None) -> float | None:
+        """The log time to improve on; None if nothing is known, nor expected of what is in flight by the prior."""
+        found = self._joint() if self._joint is not None else Joint()
+        best_us = found.best_us if found.best_us is not None else found.expected_us
+        return incumbent(history, prior, float(np.log(best_us)) if best_us is not None else None)
 
     def _foreseen(self, known: "_Known", free: Indices, rng: np.random.Generator) -> tuple[Indices, Floats, Floats]:
         """The candidates, and the mean and standard deviation of their values.
@@ -291,10 +311,10 @@ class ColdSampler(GuidedSampler):
         space: SearchSpace | None = None,
         seed: int | None = None,
         others: Callable[[], Sequence[OtherTrials]] | None = None,
-        to_beat: Callable[[], float | None] | None = None,
+        joint: Callable[[], Joint] | None = None,
         **given: OptionValue | str,
     ) -> None:
-        super().__init__(space, seed, model=None, others=others, to_beat=to_beat, **given)
+        super().__init__(space, seed, model=None, others=others, joint=joint, **given)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """The stopping rule: when a search is not worth going on.
 
-With a prior: after `GuidedOptions.patience` trials in a row without a faster one; behind a search of another space,
-after the first `GuidedOptions.behind` if none of them is faster than what that one found. The posterior has a chance of
+With a prior: after `GuidedOptions.patience` trials in a row without a faster one, those of all spaces that are searched
+for the problem, and at least `GuidedOptions.each` in each. The posterior has a chance of
 a gain, too, but it tells less: it counts the errors of a cost model as independent, and a model is wrong about groups
 of configurations together. On recorded problems that the models had not seen, a rule by that chance took 29.5 trials in
 the median and 64 at the 90th percentile, this one 24 and 34, with as many answers that are more than 1 % off
@@ -17,42 +17,32 @@ from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.posterior import chance_below
 from tilescout.search.samplers.guided.history import History
 from tilescout.search.samplers.guided.options import GuidedOptions
+from tilescout.search.samplers.joint import Joint
 
 
-def least_trials(has_prior: bool, calibrated: bool, to_beat: float | None, options: GuidedOptions) -> int:
+def least_trials(has_prior: bool, calibrated: bool, options: GuidedOptions) -> int:
     """Finished trials before which a search does not stop by itself, where its rule is calibrated and where not."""
     if not has_prior:
         return options.least_cold
-    if not calibrated:
-        return max(options.least, options.least_apart)
-    return options.least if to_beat is None else min(options.least, options.behind)
+    return options.least if calibrated else max(options.least, options.least_apart)
 
 
-def may_stop(history: History, to_beat: float | None, least: int) -> bool:
-    """Whether enough is known for a rule to be asked, trials in flight included."""
-    known = history.best is not None or to_beat is not None
-    return len(history.settled) + len(history.failed) + len(history.running) >= least and known and history.are_times
+def alone(history: History) -> Joint:
+    """How far a search is that is alone."""
+    best_us = float(np.exp(history.best)) if history.best is not None else None
+    return Joint(best_us, None, history.since, history.finished, len(history.running))
 
 
-def out_of_patience(history: History, to_beat: float | None, options: GuidedOptions) -> str | None:
-    """Why a search with a prior is not worth going on; None if it is. Trials in flight count as no faster ones.
+def may_stop(found: Joint, own: int, least: int, options: GuidedOptions) -> bool:
+    """Whether enough is known for a rule to be asked, trials in flight included; `own` is a study's part in them."""
+    return found.trials + found.running >= least and own >= min(least, options.each) and found.best_us is not None
 
-    Parameters
-    ----------
-    history
-        The trials.
-    to_beat
-        The least time of kernels of another space on the same problem, in µs; None if that is not known. Trials that
-        are not faster than that count as no faster ones, too.
-    options
-        The options of the search.
-    """
-    behind = to_beat is not None and (history.best is None or history.best >= np.log(to_beat))
-    patience = options.behind if behind else options.patience
-    since = len(history.settled) + len(history.failed) if behind else history.since
-    if since + len(history.running) < patience:
+
+def out_of_patience(found: Joint, options: GuidedOptions) -> str | None:
+    """Why a search with a prior is not worth going on; None if it is. Trials in flight count as no faster ones."""
+    if found.since + found.running < options.patience:
         return None
-    return f"{patience} trials in a row found none that is faster{' than another space has' if behind else ''}"
+    return f"{options.patience} trials in a row found none that is faster"
 
 
 def unlikely_gain(mean: Floats, std: Floats, best: float, options: GuidedOptions) -> str | None:

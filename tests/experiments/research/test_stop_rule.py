@@ -89,7 +89,7 @@ def test_behind_another_space_a_search_that_does_not_beat_it_ends_as_soon_as_is_
     others = [Table.read(path) for path in sorted((ROOT / "search/tables/recorded").glob("gemm_sm90-*.parquet"))]
     searches = [Watched(**one) for one in Record.read(recorded / "stop-rule.json.gz").result["searches"]]
     behind = behind_others(searches, own, others)
-    shipped = GuidedOptions().behind
+    shipped = 8  # until both spaces were searched at the same time
 
     assert len(behind) == 25
     least = calibrated(behind, by_patience, range(1, 65), 0.1)

@@ -53,7 +53,7 @@ def test_a_block_is_filled_or_one_launch(library_us: float, block_us: float) -> 
 def test_pairs_fit_into_their_time_but_for_a_few(pair_us: float, single: bool) -> None:
     most = most_pairs(pair_us, single, OPTIONS)
 
-    fewest = OPTIONS.first + 1 if single else ENOUGH
+    fewest = OPTIONS.first if single else ENOUGH
     assert most >= fewest
     assert most * pair_us <= OPTIONS.pairs_us or most <= (OPTIONS.few_pairs if single else ENOUGH)
     assert most * pair_us <= max(OPTIONS.pairs_us, OPTIONS.long_us) or most == fewest

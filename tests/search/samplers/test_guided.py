@@ -11,6 +11,7 @@ from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import distributions
 from tilescout.search.samplers.guided import GuidedSampler
 from tilescout.search.samplers.guided.history import history_of
+from tilescout.search.samplers.joint import Joint
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import ModelError, SamplerError
 from tilescout.spaces.gemm import GemmProblem
@@ -209,33 +210,38 @@ def test_it_stops_after_so_many_trials_without_a_faster_one_and_says_why(outcome
     assert sampler_of(study).done(study) == "6 trials in a row found none that is faster"
 
 
-def test_where_another_space_is_faster_trials_that_do_not_beat_it_count_as_no_faster_ones() -> None:
-    known: list[float | None] = [None]
-    options = {"patience": 5, "behind": 4, "least": 1}
+def test_searches_of_several_spaces_stop_together_and_each_has_its_fewest_trials() -> None:
+    known = [Joint()]
+    options = {"patience": 5, "each": 4, "least": 4}
     model = Expectation(truth_of(SPACE))
-    sampler = make_sampler("guided", SPACE, 0, options, model=model, to_beat=lambda: known[-1])
+    sampler = make_sampler("guided", SPACE, 0, options, model=model, joint=lambda: known[-1])
     study = optuna.create_study(sampler=sampler)
+    assert len(list(sampler.first([0], 16))) == 7  # the other space compiles as many
     for value in (1.0, 0.9, 0.8):
         study.tell(ask(study, SPACE)[0], value)
-    known.append(0.85)
-    assert not sampler_of(study).sated(study)  # the last beat it
-    known.append(0.7)
-    assert not sampler_of(study).sated(study)
+    known.append(Joint(0.7, since=5, trials=12))
+    assert sampler_of(study).done(study) is None  # of four trials it has three
     study.tell(ask(study, SPACE)[0], 0.75)
-    assert sampler_of(study).done(study) == "4 trials in a row found none that is faster than another space has"
-    known.append(0.76)
+    assert sampler_of(study).done(study) == "5 trials in a row found none that is faster"
+    known.append(Joint(0.7, since=3, trials=12, running=2))
+    assert sampler_of(study).sated(study)
     assert sampler_of(study).done(study) is None
-    assert len(list(sampler.first([0], 16))) == 3  # with the one that is given, as many as may be tried in vain
 
 
-@pytest.mark.parametrize("to_beat", [None, 1.0])
-def test_it_does_not_stop_before_anything_was_timed_but_behind_another_space(to_beat: float | None) -> None:
-    model, options = Expectation(truth_of(SPACE)), {"patience": 2, "behind": 4, "least": 1}
-    sampler = make_sampler("guided", SPACE, 0, options, model=model, to_beat=lambda: to_beat)
+def test_a_proposal_is_to_improve_on_the_best_of_all_spaces() -> None:
+    known = [Joint()]
+    sampler = make_sampler("guided", SPACE, 0, {}, model=Expectation(truth_of(SPACE)), joint=lambda: known[-1])
     study = optuna.create_study(sampler=sampler)
-    for _ in range(4):
-        study.tell(ask(study, SPACE)[0], state=TrialState.FAIL)
-    assert (sampler_of(study).done(study) is None) == (to_beat is None)
+    assert sampler_of(study).gain(study) is None
+    study.tell(ask(study, SPACE)[0], 10 * float(truth_of(SPACE).max()))
+    alone = sampler_of(study).gain(study)
+    known.append(Joint(best_us=float(truth_of(SPACE).min())))
+    beside = sampler_of(study).gain(study)
+    known.append(Joint(expected_us=float(truth_of(SPACE).min())))
+    assert alone is not None
+    assert beside is not None
+    assert 0 < beside < alone
+    assert sampler_of(study).gain(study) == beside
 
 
 def test_without_a_model_it_stops_when_a_gain_is_unlikely_and_says_why() -> None:

@@ -1,8 +1,10 @@
 """The search loop with an evaluator that prunes, as a live one does, and a race at the end."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +22,18 @@ from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.measure.protocol import ProtocolOptions, is_pruned
 from tilescout.search.measure.race import Race, run_race
 from tilescout.search.samplers import SAMPLERS, gp, make_sampler, tpe
+from tilescout.search.samplers.base import SpaceSampler
+from tilescout.search.samplers.guided import GuidedSampler
+from tilescout.search.samplers.joint import Joint
 from tilescout.search.samplers.random import RandomSampler
 from tilescout.search.studies.journal_folder import JournalFolder, open_study
 from tilescout.search.studies.places import read_study
-from tilescout.search.studies.records import StudyResult
+from tilescout.search.studies.records import StudyResult, TrialRecord
+from tilescout.search.studies.sharing import SoleTuner
 from tilescout.search.studies.trials import finished_trials
 from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.table import Table, write_table
-from tilescout.search.tuning.loop import Budget, run
+from tilescout.search.tuning.loop import Budget, Lane, run, run_together
 from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
 from tilescout.search.tuning.trackers import NoTracker
 from tilescout.spaces.devices import DEVICES
@@ -415,3 +421,65 @@ def test_the_answer_is_known_before_the_tracker_has_it(table: Table, tmp_path: P
 
     assert [who for who, _ in heard] == ["answer", "tracker"]
     assert all(found == result for _, found in heard)
+
+
+class Hopeful(RandomSampler):
+    """Random, and sure of what it gains."""
+
+    lookahead = 8
+    worth = 0.1
+
+    def gain(self, study: optuna.Study) -> float | None:
+        return self.worth
+
+
+class Doubtful(Hopeful):
+    """The same, of less."""
+
+    worth = 0.01
+
+
+def lanes(table: Table, samplers: Sequence[SpaceSampler], seed: int) -> tuple[list[Lane], list[tuple[int, float]]]:
+    """Two studies that are searched together, and the lane and ratio of each trial, filled as they finish."""
+    found, told = [], list[tuple[int, float]]()
+    for at, sampler in enumerate(samplers):
+        evaluator = ShuffledEvaluator(table, seed + at)
+        study = optuna.create_study(sampler=sampler.over(evaluator.space, 0))
+
+        def tell(trial: TrialRecord, at: int = at) -> None:
+            timing = trial.measurement.timing
+            told.append((at, timing.ratio if timing is not None else math.inf))
+
+        found.append(Lane(study, evaluator, LIBRARY_US, tell, (), SoleTuner(study, evaluator.space)))
+    return found, told
+
+
+def test_of_several_spaces_each_begins_and_then_the_one_goes_on_that_expects_to_gain_the_most(table: Table) -> None:
+    searched, told = lanes(table, [Doubtful(), Hopeful()], 0)
+    joints: list[Sequence[Joint]] = []
+    run_together(searched, Budget(trials=20), joints.append)
+
+    assert [at for at, _ in told] == [0, *[1] * 19]
+    ratios = [ratio for _, ratio in told]
+    assert joints[-1][0] == joints[-1][1]
+    last = joints[-1][0]
+    assert (last.trials, last.running) == (20, 0)
+    assert last.best_us == pytest.approx(min(ratios) * LIBRARY_US)
+    assert last.since == 19 - ratios.index(min(ratios))
+
+
+def test_what_is_tried_in_several_spaces_does_not_depend_on_which_compiler_is_faster(table: Table) -> None:
+    tried = []
+    for seed in (0, 10):
+        joints = [Joint(), Joint()]
+        samplers = [GuidedSampler(joint=partial(joints.__getitem__, at)) for at in range(2)]
+        searched, told = lanes(table, samplers, seed)
+
+        def see(found: Sequence[Joint], joints: list[Joint] = joints) -> None:
+            joints[:] = found
+
+        stopped = run_together(searched, Budget(trials=60), see)
+        assert stopped is not None
+        tried.append((told, [[trial.params for trial in lane.study.trials] for lane in searched]))
+
+    assert tried[0] == tried[1]

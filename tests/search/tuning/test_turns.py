@@ -1,8 +1,6 @@
 """Who of several searches has a GPU next."""
 
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -90,29 +88,13 @@ def test_a_search_is_given_the_gpu_that_it_had() -> None:
     assert turns.take(0, Claim(8, 1.0, None)).gpu == first.gpu
 
 
-def test_what_comes_behind_a_search_has_no_turn_before_that_has_finished_its_trials_and_keeps_nobody_waiting() -> None:
-    turns = Turns(3, 1, Budget(), slice=4, seats=3, behind={1: 0})
-    order: list[int] = []
-
-    def come_behind() -> None:
-        turns.come_behind(1)
-        order.append(1)
-        turns.leave(1, turns.take(1, Claim(0, 0.0, None)), Claim(4, 1.0, None))
-        order.append(1)
-
-    with ThreadPoolExecutor(1) as thread:
-        ended = thread.submit(come_behind)
-        first, other = (turns.take(search, Claim(0, 0.0, None)) for search in (0, 2))
-        turns.give(0, first)
-        first = turns.take(0, Claim(4, 1.0, None))  # a second turn, though one had none yet
-        while not order:
-            time.sleep(0.001)
-        order.append(0)
-        turns.finish(0)
-        ended.result(30)
-        turns.leave(0, first, Claim(8, 2.0, None))
-        turns.leave(2, other, Claim(4, 1.0, None))
-    assert order == [1, 0, 1]
+def test_a_turn_that_was_asked_for_is_the_one_that_is_taken_and_goes_back_if_it_never_is() -> None:
+    turns = Turns(3, 1, Budget(), slice=8, seats=2)
+    claim = Claim(0, 0.0, None)
+    assert [turns.ask(search, claim) for search in range(3)] == [0, 0, None]
+    turns.take(0, claim)
+    turns.leave(1, None, claim)
+    assert turns.take(2, claim).gpu == 0
 
 
 def test_a_turn_has_what_is_left_of_the_seconds() -> None:

@@ -1,0 +1,343 @@
+"""The search of one problem of a suite, in its turns: in one space, or in two at the same time."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Literal
+
+from tilescout.search.engines.complements import HAS_LOST, MAY_BE_FASTER, Complement
+from tilescout.search.engines.engine import Engine
+from tilescout.search.engines.evaluator import Evaluator
+from tilescout.search.samplers.base import SpaceSampler
+from tilescout.search.samplers.joint import Joint
+from tilescout.search.samplers.others import OtherTrials
+from tilescout.search.studies.answers import LOST
+from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
+from tilescout.search.studies.trials import finished_trials
+from tilescout.search.tuning.answers import Answers
+from tilescout.search.tuning.loop import Budget, Lane, Loop, run_together
+from tilescout.search.tuning.study import TuneOptions, run_study
+from tilescout.search.tuning.trackers import Tracker
+from tilescout.search.tuning.turns import Claim, Turn, Turns
+from tilescout.spaces.errors import SamplerError, TilescoutError, one_line
+from tilescout.spaces.problems import Problem
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """All that the searches of a suite share.
+
+    Attributes
+    ----------
+    engine, options, make_tracker, on_trial, on_phase
+        See `tilescout.search.tuning.suite.tune_suite`.
+    complement
+        The second space; None if nothing is searched in it.
+    strategy
+        The class of the samplers.
+    turns, answers
+        Who has a GPU, and who has a result.
+    known
+        What each search has found, as of its last turn, by the numbers of its problem and its space.
+    expecting
+        Held by the one search that says what it tries first: compilers begin with the first one's.
+    showing, making
+        Held by who shows a trial, and by who makes a tracker: two that log the same dataset at the same time would be
+        refused by MLflow.
+    """
+
+    engine: Engine
+    complement: Complement | None
+    strategy: type[SpaceSampler]
+    options: TuneOptions
+    turns: Turns
+    answers: Answers
+    make_tracker: Callable[[StudyInfo, str | None], Tracker]
+    on_trial: Callable[[Problem, TrialRecord], None]
+    on_phase: Callable[[Problem, str], None]
+    known: dict[tuple[int, int], OtherTrials] = field(default_factory=dict)
+    expecting: threading.Lock = field(default_factory=threading.Lock)
+    showing: threading.Lock = field(default_factory=threading.Lock)
+    making: threading.Lock = field(default_factory=threading.Lock)
+
+    def track(self, info: StudyInfo, run_id: str | None) -> Tracker:
+        """Make the tracker of a study."""
+        with self.making:
+            return self.make_tracker(info, run_id)
+
+    def show(self, problem: Problem, trial: TrialRecord) -> None:
+        """Tell of a trial."""
+        with self.showing:
+            self.on_trial(problem, trial)
+        self.turns.go_on()
+
+
+class ProblemSearch:
+    """The search of one problem.
+
+    Each space has its study, in a thread of its own. The first one's thread runs the loop over both.
+
+    Parameters
+    ----------
+    shared
+        What it shares with other problems' searches.
+    number, problem
+        Its number, and what is tuned.
+    expected
+        Whether the second space is searched from the beginning.
+    """
+
+    def __init__(self, shared: Shared, number: int, problem: Problem, expected: bool) -> None:
+        self.number = number
+        self._shared, self._problem, self._expected = shared, problem, expected
+        self._turn: Turn | None = None
+        self._claim = Claim(0, 0.0, None)
+        self._lanes: list[Lane] = []
+        self._joints = [Joint(), Joint()]
+        self._evaluator: Evaluator | None = None  # of the first space
+        self._set_up, self._has_gpu = threading.Event(), threading.Event()
+        self._state: Literal["undecided", "wanted", "joined", "gone"] = "undecided"
+        self._stopped: str | None = None
+        self._ended = self._failed = False
+        self._racing = {0}
+        self._changed = threading.Condition()
+
+    def run(self, space: int) -> StudyResult | None:
+        """Search a space; in a thread of its own. None if the second is not wanted, or its search failed."""
+        return self._second() if space else self._first()
+
+    def _first(self) -> StudyResult:
+        """Search the first space, and the second with it where that is wanted; in a thread of its own."""
+        shared = self._shared
+        try:
+            with ExitStack() as stack:
+                expecting = stack.enter_context(ExitStack())
+                expecting.enter_context(shared.expecting)
+                shared.turns.go_on()
+                gpu = shared.turns.ask(self.number, self._claim)  # setting the problem up takes longer than the model
+                evaluator = Evaluator(shared.engine, self._problem, [] if gpu is None else [gpu])
+                self._evaluator = stack.enter_context(evaluator)
+
+                def begin() -> None:
+                    expecting.close()
+                    self._set_up.set()
+                    self._turn = shared.turns.take(self.number, self._claim)
+                    evaluator.move(self._turn.gpu)
+                    self._has_gpu.set()
+
+                return self._run(0, evaluator, self._search, begin)
+        finally:
+            self._failed = not self._ended
+            self._end_search(None)
+            self._leave(0)
+
+    def _second(self) -> StudyResult | None:
+        """Search the second space, once it is wanted; in a thread of its own. None if it is not, or failed."""
+        shared = self._shared
+        try:
+            self._set_up.wait()  # of the first
+            assert shared.complement is not None
+            shared.complement.get_ready()  # for the case that the answer loses
+            if not self._is_wanted():
+                return None
+            engine = shared.complement.engine(self._problem, MAY_BE_FASTER if self._expected else HAS_LOST)
+            if engine is None:
+                return None
+            with ExitStack() as stack:
+                expecting = stack.enter_context(ExitStack())
+                expecting.enter_context(shared.expecting)
+                evaluator = stack.enter_context(Evaluator(engine, self._problem, [], like=self._evaluator))
+
+                def begin() -> None:
+                    expecting.close()
+                    self._has_gpu.wait()
+                    self._check_first()
+                    assert self._turn is not None
+                    evaluator.move(self._turn.gpu)
+
+                return self._run(1, evaluator, self._join, begin)
+        except TilescoutError as error:
+            _LOG.warning("%s: the second search failed: %s", self._problem, one_line(error))
+            return None
+        finally:
+            self._leave(1)
+
+    def _run(self, space: int, evaluator: Evaluator, search: Loop, begin: Callable[[], None]) -> StudyResult:
+        shared, problem = self._shared, self._problem
+
+        def others() -> list[OtherTrials]:
+            return [
+                trials
+                for (number, its), trials in sorted(shared.known.copy().items())
+                if its == space and number != self.number
+            ]
+
+        def answer(result: StudyResult) -> None:
+            self._end(space)
+            shared.answers.give((self.number, space), result)
+
+        options = shared.options
+        settings = dict(options.settings)
+        if shared.strategy.learns_from_others:
+            settings["others"] = others
+        if shared.strategy.searches_jointly and (self._expected or space):
+            settings["joint"] = lambda: self._joints[space]
+        asked = replace(options, budget=replace(options.budget, trials=shared.turns.first), settings=settings)
+        if space:  # what is named is of the other space
+            asked = replace(asked, first=(), resume=bool(options.resume))
+        return run_study(
+            evaluator,
+            asked,
+            shared.track,
+            partial(shared.show, problem),
+            search,
+            answer,
+            meanwhile=begin,
+            on_phase=partial(shared.on_phase, problem),
+        )
+
+    def _search(self, lane: Lane, budget: Budget) -> str | None:
+        """Run the loop, a turn at a time; leaves with a turn, for the race."""
+        self._lanes.append(lane)
+        self._decide(self._expected)
+        stopped = self._in_turns(budget)
+        if stopped is not None and len(self._lanes) == 1 and _loses(lane):
+            self._decide(True)
+            if len(self._lanes) > 1:
+                stopped = self._in_turns(budget)
+        self._end_search(stopped)
+        return stopped
+
+    def _in_turns(self, budget: Budget) -> str | None:
+        finished, stopped = self._look(), None
+        if finished:  # of an earlier run, which the budget did not know of
+            self._pass()
+        while self._turn is not None and self._turn.trials and finished < sum(len(each.space) for each in self._lanes):
+            before, begun = finished, [lane.evaluator.waited for lane in self._lanes]
+            stopped = run_together(self._lanes, self._turn.budget(self._claim, budget.whole), self._see)
+            waited = [lane.evaluator.waited - at for lane, at in zip(self._lanes, begun, strict=True)]
+            for lane, own in zip(self._lanes, waited, strict=True):
+                lane.evaluator.lent += sum(waited) - own
+            finished = self._look()
+            if stopped is not None or finished == before:
+                break
+            self._pass()
+        return stopped
+
+    def _see(self, joints: Sequence[Joint]) -> None:
+        self._joints[: len(joints)] = joints
+
+    def _join(self, lane: Lane, budget: Budget) -> str | None:
+        """In the place of a loop: have the first one's thread search, and wait until it has."""
+        begun = time.monotonic()
+        with self._changed:
+            self._lanes.append(lane)
+            self._racing.add(1)
+            self._state = "joined"
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._ended)
+        lane.evaluator.lent += max(0.0, time.monotonic() - begun - lane.evaluator.waited - lane.evaluator.lent)
+        self._check_first()
+        return self._stopped
+
+    def _check_first(self) -> None:
+        """End the second search where the first one failed, or all were told to end."""
+        if self._failed:
+            self._shared.turns.go_on()
+            raise SamplerError("the first one did")
+
+    def _decide(self, wanted: bool) -> None:
+        """Say whether the second space is searched; if it is, wait until it is set up."""
+        if self._shared.complement is None:
+            return
+        with self._changed:
+            if wanted and self._state == "undecided":
+                self._state = "wanted"
+                self._changed.notify_all()
+            self._changed.wait_for(lambda: self._state != "wanted")
+
+    def _is_wanted(self) -> bool:
+        """Wait until it is known whether the second space is searched."""
+        with self._changed:
+            if self._expected and self._state == "undecided":
+                self._state = "wanted"
+            self._changed.wait_for(lambda: self._state != "undecided" or self._ended)
+            return self._state == "wanted" and not self._ended
+
+    def _end_search(self, stopped: str | None) -> None:
+        """Let the second study go on to its race."""
+        with self._changed:
+            if not self._ended:
+                self._stopped, self._ended = stopped, True
+            self._changed.notify_all()
+        self._set_up.set()
+        self._has_gpu.set()
+
+    def _end(self, space: int) -> None:
+        """Leave the GPU to others, once all studies have their answers; once is enough."""
+        with self._changed:
+            last = self._racing == {space}
+            self._racing.discard(space)
+        if last:
+            self._shared.turns.leave(self.number, self._turn, self._claim)
+
+    def _leave(self, space: int) -> None:
+        with self._changed:
+            if space:
+                self._state = "gone"
+            self._changed.notify_all()
+        self._end(space)
+        self._shared.answers.leave((self.number, space))
+
+    def _pass(self) -> None:
+        """End the turn and wait for the next."""
+        assert self._turn is not None
+        turn, self._turn = self._turn, None
+        self._shared.turns.give(self.number, turn)
+        begun = time.monotonic()
+        with ThreadPoolExecutor(1, "ahead") as thread:  # left once it has ended: the search asks the sampler, too
+            ahead = thread.submit(self._compile_ahead)
+            self._turn = self._shared.turns.take(self.number, self._claim)
+        ahead.result()
+        for lane in self._lanes:
+            lane.evaluator.lent += time.monotonic() - begun
+            lane.evaluator.move(self._turn.gpu)
+
+    def _compile_ahead(self) -> None:
+        """Have compiled what comes next while another search has the GPU: more of others' outcomes may change it."""
+        for lane in self._lanes:
+            if lane.sampler is not None and lane.evaluator.measures_anew:
+                for index in lane.sampler.ahead(lane.study, self._shared.turns.first // len(self._lanes)):
+                    lane.evaluator.expect(index)
+
+    def _look(self) -> int:
+        """Take account of what the studies have; how many trials that is."""
+        trials: list[TrialRecord] = []
+        gains: list[float | None] = []
+        for space, lane in enumerate(self._lanes):
+            found = finished_trials(lane.study, lane.space)
+            trials += found
+            if (others := OtherTrials.of_study(lane.study, lane.space)) is not None:
+                self._shared.known[self.number, space] = others
+            gains.append(lane.sampler.gain(lane.study) if lane.sampler is not None and found else None)
+        known = [gain for gain in gains if gain is not None]
+        gpu_seconds = sum(trial.measurement.gpu_seconds for trial in trials)
+        self._claim = Claim(len(trials), gpu_seconds, max(known, default=None))
+        return len(trials)
+
+
+def _loses(lane: Lane) -> bool:
+    """Whether the best of a study is measured slower than the library's best, by more than `LOST`."""
+    ratios = [
+        trial.measurement.timing.ratio
+        for trial in finished_trials(lane.study, lane.space)
+        if trial.measurement.timing is not None
+    ]
+    return bool(ratios) and lane.library_best is not None and min(ratios) > (1 + LOST) * lane.library_best
