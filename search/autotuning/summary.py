@@ -24,8 +24,8 @@ class Summary:
     undecided
         Why a product was not decided; it runs the library's kernel.
     in_place
-        Of each attention that reads keys and values in place, the bytes of the copies that the model makes of them for
-        heads that share them.
+        Of each attention that reads keys and values in place, the bytes that are not copied any more for heads that
+        share them.
     seconds
         Spent on deciding, in this process, by the clock on the wall.
     inactive

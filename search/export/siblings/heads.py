@@ -45,7 +45,9 @@ class _Copy:
 
     @property
     def bytes(self) -> int:
-        """The size of the copy; as it was traced, where it is dynamic."""
+        """The size of the copy, as it was traced where it is dynamic; of one head that all share, a view, it is 0."""
+        if all(node.target is not aten().clone.default for node in self.nodes):
+            return 0
         copied = self.nodes[0].meta["val"]
         numbers = copied.numel()
         known = numbers if isinstance(numbers, int) else torch_hooks.size_hint(numbers)
@@ -63,8 +65,8 @@ def read_in_place(graph: "Graph") -> list[int]:
     Returns
     -------
     list
-        Of each attention that does, the bytes that are not copied any more: 0 if others read the copies too; where a
-        size is dynamic, as it was traced.
+        Of each attention that does, the bytes that are not copied any more: 0 if others read the copies too, or views
+        did in their place; where a size is dynamic, as it was traced.
     """
     found = [node for target in _attentions() for node in graph.find_nodes(op="call_function", target=target)]
     return [saved for node in found if (saved := _read_in_place(graph, node)) is not None]
@@ -97,7 +99,7 @@ def _copy(node: Any) -> _Copy | None:
     if node.target not in shapes():
         return None
     nodes = [node, node.all_input_nodes[0]]
-    if nodes[-1].target is aten().clone.default:  # one head that all share need not be copied
+    if nodes[-1].target is aten().clone.default:
         nodes.append(nodes[-1].all_input_nodes[0])
     wide = nodes[-1]
     if wide.target is not aten().expand.default:

@@ -94,7 +94,8 @@ def test_shared_keys_are_read_in_place_in_compiled_code_of_any_batch() -> None:
 def test_so_they_are_with_any_heads_tokens_and_masks(heads: int, tokens: int, masked_heads: int, causal: bool) -> None:
     query, keys, values = operands(2, heads, 8 // heads, tokens)
     mask = seen(2, masked_heads, tokens) if masked_heads else None
-    assert in_place(attend, query, keys, values, mask, causal) == ([2 * query.nbytes // tokens * TOKENS], 0)
+    bytes_copied = 2 * query.nbytes // tokens * TOKENS if heads > 1 else 0  # one head is a view for all
+    assert in_place(attend, query, keys, values, mask, causal) == ([bytes_copied], 0)
 
 
 def test_a_mask_of_numbers_and_a_scale_stay() -> None:
