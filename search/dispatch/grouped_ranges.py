@@ -35,8 +35,9 @@ ROUTINGS = tuple(Routing.parse(text) for text in ("balanced", "zipf-0.5", "zipf-
 _DRAWS = 2
 _EXCHANGES = 20
 _STEPS = 5  # between two measured numbers of tokens
-_CHANGE = 0.015  # what a change of kernels must save, as a log of time, summed over numbers of tokens
+_CHANGE = 0.03  # what a change of kernels must save, as a log of time, summed over numbers of tokens
 _PAIR = 0.015  # what a pair must save at each
+_FAR = 0.03  # what is this far behind, as a log of time, costs twice as much as that: the worst is to be bounded
 _UNKNOWN = 0.1  # how much further the library may be behind where it was not measured
 _AROUND = 3  # numbers of tokens on both sides of a range, with which its rule is fitted too
 _ROUNDS = 10
@@ -208,7 +209,7 @@ class _Plan:
         self.expected = expected
         pairs = combinations(kernels, 2) if expected.times.template.pairs else ()
         self.options: list[_Option] = [(), *((one,) for one in kernels), *pairs]
-        self.costs = np.stack([self._cost(option) for option in self.options])
+        self.costs = _dear(np.stack([self._cost(option) for option in self.options]))
 
     def ranges(self) -> list[tuple[int, int, _Option]]:
         """The ranges, by the first and the last number of tokens in them, counted, and what serves them."""
@@ -249,6 +250,7 @@ class _Plan:
         for at in range(low, high + 1):
             if self.expected.is_measured(at):
                 costs[at - low] = self._known(option, at, rule)
+        costs = _dear(costs)
         dearer = bool((costs > self.costs[row, inside] + 1e-9).any())
         self.costs[row, inside] = np.maximum(costs, self.costs[row, inside])
         return dearer
@@ -300,6 +302,11 @@ class _Plan:
         behind = np.log(taken / times.ratio[:, those].min(axis=0))
         usual = [times.problems[each] in times.usual.problems for each in those]
         return price + float(behind[usual].max())
+
+
+def _dear(behind: Floats) -> Floats:
+    """The cost of being so far behind."""
+    return np.asarray(behind + behind**2 / _FAR)
 
 
 def _sides(times: GroupedTimes, first: int, second: int) -> tuple[Side, Side]:

@@ -82,7 +82,7 @@ class Judged:
     def pair(self, tokens: int) -> bool:
         """Whether the device chooses."""
         inside = next(each for each in self.made.dispatch.ranges if each.low <= tokens <= each.high)
-        return bool(inside.kernel) and self.made.kernels[inside.kernel][0].scratch_bytes > 0
+        return bool(inside.kernel) and self.made.kernels[inside.kernel][0].key["space"] != self.times.template.name
 
     def legal(self, problem: GroupedProblem) -> list[Configuration]:
         """The kernels of the tables that are legal for a problem."""
