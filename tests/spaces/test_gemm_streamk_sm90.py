@@ -200,3 +200,16 @@ def test_every_way_to_share_compiles_without_spills(tmp_path: Path) -> None:
             assert isinstance(artifact, Artifact), artifact
             assert artifact.resources is not None
             assert artifact.resources.spill_bytes == 0
+
+
+@pytest.mark.parametrize("signature", ["bf16", "e4m3"])
+def test_each_kernel_of_the_portfolio_is_legal_for_some_rows_and_whole(signature: str) -> None:
+    listed = TEMPLATE.portfolio(GemmProblem.parse(f"9x3840x1280:{signature}"), H200)
+    assert len(set(listed)) == len(listed) > 30
+    assert {(each["split"], each["stream_k"], each["schedule"]) for each in listed} == {(1, 0, "pingpong")}
+    columns = {knob.name: np.array([each[knob.name] for each in listed]) for knob in TEMPLATE.knobs}
+    rules, rows = TEMPLATE.constraints, (512, 4096, 16_384)
+    problems = [GemmProblem.parse(f"{m}x3840x1280:{signature}") for m in rows]
+    legal = [np.logical_and.reduce([rule.holds(columns, each, H200) for rule in rules]) for each in problems]
+    assert np.logical_or.reduce(legal).all()
+    assert listed == TEMPLATE.portfolio(GemmProblem.parse(f"999x3840x1280:{signature}"), H200)
