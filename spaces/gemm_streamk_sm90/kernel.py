@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import cutlass
-from cutlass import Float32, Int32, cute, pipeline, utils
+from cutlass import Float32, Int32, Int64, cute, pipeline, utils
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
 from tilescout.spaces.gemm_sm90.epilogue import Epilogue, register_copy
@@ -33,6 +33,13 @@ from tilescout.spaces.gemm_streamk_sm90.layout import (
 from tilescout.spaces.gemm_streamk_sm90.mainloop import multiply_ahead
 from tilescout.spaces.gemm_streamk_sm90.partition import Partition, divide, slot
 from tilescout.spaces.gemm_streamk_sm90.sums import Sums
+
+# Policies of the L2, as PTX's createpolicy encodes them for all of an access.
+EVICT_NORMAL, EVICT_FIRST = 0x1000000000000000, 0x12F0000000000000
+# Bytes of an operand that the L2 of 50 MB holds until the next launch. Where an operand of 19 MB was let go, launches
+# that followed one another took 1.02 times as long, and where one of 35 MB to 132 MB was, 0.95 to 1.01 times (H200,
+# 2026-11-23; `experiments/results/promotion.md`).
+KEPT_IN_L2 = 30 << 20
 
 
 @dataclass(frozen=True)
@@ -189,6 +196,7 @@ class GemmStreamKSm90(GemmSm90):
         b_shared, b_global = b.partition(place.block[0], shape.cluster_m)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, shape.stages)
         job, stride = self.first_work()
+        a_policy, b_policy = self.policies(place, stride)
         partition = self.partition(place.order.count(), place.k_tiles, stride)
         while job < partition.jobs:
             step, end = partition.begin(job), partition.begin(job + 1)
@@ -201,13 +209,34 @@ class GemmStreamKSm90(GemmSm90):
                     ring.producer_acquire(state)
                     full = ring.producer_get_barrier(state)
                     to_a, to_b = a_shared[(None, state.index)], b_shared[(None, state.index)]
-                    cute.copy(a.copy, a_row[(None, k)], to_a, tma_bar_ptr=full, mcast_mask=a_mask)
-                    cute.copy(b.copy, b_row[(None, k)], to_b, tma_bar_ptr=full, mcast_mask=b_mask)
+                    from_a, from_b = a_row[(None, k)], b_row[(None, k)]
+                    cute.copy(a.copy, from_a, to_a, tma_bar_ptr=full, mcast_mask=a_mask, cache_policy=a_policy)
+                    cute.copy(b.copy, from_b, to_b, tma_bar_ptr=full, mcast_mask=b_mask, cache_policy=b_policy)
                     state.advance()
                 step += last - first
             job += stride
         # A block must not leave while its cluster still signals its barriers.
         ring.producer_tail(state)
+
+    @cute.jit
+    def policies(self, place: Place, clusters: Int32) -> tuple[Int64, Int64]:
+        """How the L2 keeps the left and the right operand: a large one that is read once makes way first.
+
+        The tiles of a band share one of them. Where so many clusters run at once that all tiles of a band do, no other
+        tile reads it again; the other operand, which every band reads, then stays.
+        """
+        shape, order = self.shape, place.order
+        a_policy, b_policy = Int64(EVICT_NORMAL), Int64(EVICT_NORMAL)
+        kept = KEPT_IN_L2 * 8 // (shape.tile_k * self.element.width)  # rows of one step along k
+        if cutlass.const_expr(shape.raster_along_m):
+            columns = order.count_n * (shape.cluster_n * shape.tile_n)
+            if order.count_m * shape.swizzle <= clusters and columns > kept // place.k_tiles:
+                b_policy = Int64(EVICT_FIRST)
+        else:
+            rows = order.count_m * (shape.cluster_m * shape.tile_m)
+            if order.count_n * shape.swizzle <= clusters and rows > kept // place.k_tiles:
+                a_policy = Int64(EVICT_FIRST)
+        return a_policy, b_policy
 
     @cute.jit
     def consume(

@@ -67,11 +67,16 @@ def _of_a_cluster(rule: Constraint[GemmProblem]) -> Constraint[GemmProblem]:
 
 def _work(columns: Columns, problem: GemmProblem) -> tuple[Any, Any, Any]:
     """Tiles, each of every block of a cluster, steps along k of a tile, and blocks of a cluster."""
-    rows, width = computed_extents(columns, problem)
-    along_m = ceil_div(rows, columns["tile_m"] * columns["cluster_m"])
-    along_n = ceil_div(width, columns["tile_n"] * columns["cluster_n"])
+    along_m, along_n = _tiles(columns, problem)
     blocks = columns["cluster_m"] * columns["cluster_n"]
     return problem.batch * along_m * along_n, ceil_div(problem.k, columns["tile_k"]), blocks
+
+
+def _tiles(columns: Columns, problem: GemmProblem) -> tuple[Any, Any]:
+    """Tiles along the rows and the columns of the product, each of every block of a cluster."""
+    rows, width = computed_extents(columns, problem)
+    along_m = ceil_div(rows, columns["tile_m"] * columns["cluster_m"])
+    return along_m, ceil_div(width, columns["tile_n"] * columns["cluster_n"])
 
 
 def promotion_of(columns: Columns, problem: GemmProblem) -> Any:
@@ -144,7 +149,9 @@ def _turns_are_taken(columns: Columns, problem: GemmProblem, device: Device) -> 
 
 def _order_matters(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
     tiles, _, blocks = _work(columns, problem)
-    return np.asarray((columns["swizzle"] == 1) | (tiles > clusters_at_once(blocks, device)))
+    along_m, along_n = _tiles(columns, problem)
+    narrow = columns["swizzle"] < np.where(columns["raster"] == "m", along_n, along_m)
+    return np.asarray((columns["swizzle"] == 1) | narrow | (tiles > clusters_at_once(blocks, device)))
 
 
 def _ring_is_deep(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
@@ -232,8 +239,8 @@ CONSTRAINTS = (
     ),
     Constraint(
         "order",
-        "of tiles that are all computed at once, those of a row or of a column are neighbours: swizzle 1",
-        ("swap_ab", "tile_m", "tile_n", "cluster_m", "cluster_n", "swizzle"),
+        "of tiles that are all computed at once, a band has some: where it has all, it is that of the other raster",
+        ("swap_ab", "tile_m", "tile_n", "cluster_m", "cluster_n", "swizzle", "raster"),
         _order_matters,
     ),
     Constraint(
@@ -258,6 +265,7 @@ _WIDE, _SMALL_CLUSTER = 96, 2
 
 _REMEMBERED = 65_536  # problems whose default is remembered
 _PLAIN: dict[str, Any] = {"schedule": "cooperative", "swizzle": 1, "raster": "m"}  # where clusters take no turns
+_ORDER = {"swizzle", "raster"}  # knobs of the order in which tiles are walked
 _OF_A_TILE = {knob.name for knob in KNOBS} - {"split", "stream_k", *_PLAIN}
 
 
@@ -302,7 +310,10 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
         return int(_bytes(_columns(configuration), problem)[0])
 
     def like(self, space: SearchSpace[GemmProblem], other: Tiling) -> Sequence[int]:
-        """Return what is estimated to be the fastest with its tile, whole: without a cluster, and with its cluster."""
+        """Return what is estimated to be the fastest with its tile, whole: without a cluster, and with its cluster.
+
+        Without a cluster it is in all orders: which one is the fastest on a GPU, no estimate knows.
+        """
         mine = self.tiling(space.columns, space.problem)
         whole = (space.columns["split"] == 1) & (space.columns["stream_k"] == 0)
         same = np.flatnonzero(whole & (mine.rows == other.rows) & (mine.columns == other.columns))
@@ -311,7 +322,13 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
         blocks = np.stack([mine.cluster_m, mine.cluster_n], axis=1)[fastest]
         clusters = ((1, 1), (int(other.cluster_m[0]), int(other.cluster_n[0])))
         chosen = [fastest[(blocks == cluster).all(axis=1)][:1].tolist() for cluster in clusters]
-        return list(dict.fromkeys(index for found in chosen for index in found))
+        orders = [index for first in chosen[0] for index in self._in_all_orders(space, first)]
+        return list(dict.fromkeys(index for found in (chosen[0], orders, chosen[1]) for index in found))
+
+    def _in_all_orders(self, space: SearchSpace[GemmProblem], index: int) -> list[int]:
+        """Indices of a configuration, and of those that only walk the tiles otherwise."""
+        kept = [column == column[index] for name, column in space.columns.items() if name not in _ORDER]
+        return [int(found) for found in np.flatnonzero(np.logical_and.reduce(kept))]
 
     def tiling(self, columns: Columns, problem: GemmProblem) -> Tiling:
         return replace(

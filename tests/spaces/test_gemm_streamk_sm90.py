@@ -113,7 +113,13 @@ def test_the_tile_of_a_kernel_of_the_library_is_found(
     assert tiling is not None
     found = [space[index] for index in TEMPLATE.like(space, tiling)]
     names = ("swap_ab", "tile_m", "tile_n", "cluster_m", "cluster_n")
-    assert [tuple(each[name] for name in names) for each in found] == sizes
+    shapes = [tuple(each[name] for name in names) for each in found]
+    assert list(dict.fromkeys(shapes)) == sizes
+    orders = [
+        (each["swizzle"], each["raster"]) for each, shape in zip(found, shapes, strict=True) if shape in sizes[:1]
+    ]
+    assert len(set(orders)) == len(orders)
+    assert len(orders) >= 6 * len(sizes[:1])
     assert all(each["split"] == 1 and not each["stream_k"] for each in found)
 
 
@@ -132,7 +138,8 @@ def configuration(**changes: Value) -> dict[str, Value]:
         ("282x320x24896", {"split": 24}, []),
         ("282x320x24896", {"split": 32}, ["split"]),  # 288 parts for 132 blocks
         ("282x320x24896", {"split": 2, "stream_k": 1}, ["share"]),
-        ("282x320x24896", {"swizzle": 2}, ["order"]),
+        ("282x320x24896", {"swizzle": 2}, []),
+        ("282x320x24896", {"swizzle": 4}, ["order"]),  # all three tiles of a row: as by raster n
         ("282x320x24896", {"stages": 3}, ["ring"]),
         ("282x320x2048", {"split": 12}, ["split"]),  # parts of fewer than four steps
         ("2112x1024x1024", {"stream_k": 1}, []),
