@@ -52,6 +52,13 @@ class History:
         """How many trials there are that are not in flight."""
         return len(self.settled) + len(self.failed)
 
+    @property
+    def after_best(self) -> Indices:
+        """The settled trials behind the first one with the best value; none without one."""
+        if self.best is None:
+            return self.settled[:0]
+        return self.settled[int(np.flatnonzero((self.values == self.best) & ~self.pruned)[0]) + 1 :]
+
     @cached_property
     def key(self) -> bytes:
         """Equal for equal histories of one study."""

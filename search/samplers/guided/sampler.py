@@ -208,7 +208,8 @@ class GuidedSampler(SpaceSampler):
         if not len(free) or not history.are_times or not may_stop(found, own, least, self.tuning):
             return None
         if has_prior:
-            return out_of_patience(found, self.tuning)
+            behind = history.after_best if given_up else np.concatenate([history.after_best, history.running])
+            return out_of_patience(found, self._more(known, behind), self.tuning)
         if history.best is None:
             return None
         _, mean, std = self._foreseen(known, free, np.random.default_rng(len(history.settled)))
@@ -238,13 +239,29 @@ class GuidedSampler(SpaceSampler):
 
     def _proposal(self, known: "_Known", free: Indices, rng: np.random.Generator) -> int:
         """The candidate of the largest expected improvement for its price; of a new tile, where it is time for one."""
+        history, capital = known.history, self._capital(known)
+        if len(capital) and not history.finished and len(stored := np.intersect1d(free, capital)):
+            free = stored
         candidates, mean, std = self._foreseen(known, free, rng)
-        history = known.history
         if known.prior is not None and looks_around(history, self.tuning):
             some = new_tiles(self.about.prior.features, candidates, history.running)
             candidates, mean, std = candidates[some], mean[some], std[some]
         best = self._to_beat(history, known.prior)
         return int(candidates[most_promising(mean, std, best, self._price(candidates))])
+
+    def _capital(self, known: "_Known") -> Indices:
+        """The stored configurations that are expected to be near the best; none if they are few."""
+        if known.prior is None or not len(self._stored):
+            return self._stored[:0]
+        mean = known.prior.mean
+        near: Indices = self._stored[mean[self._stored] <= mean.min() + self.tuning.capital]
+        return near if len(near) >= self.tuning.least else near[:0]
+
+    def _more(self, known: "_Known", trials: Indices) -> float:
+        """The patience that trials take beyond 1 each: those that had to be compiled, where many others were not."""
+        if self._joint is not None or not len(self._capital(known)):
+            return 0.0
+        return (self.tuning.compiled - 1) * int((~np.isin(trials, self._stored)).sum())
 
     def _price(self, candidates: Indices) -> Floats:
         """The price of each candidate: 1 if its kernel is to be compiled."""

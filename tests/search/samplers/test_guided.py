@@ -151,6 +151,24 @@ def test_of_kernels_that_are_expected_to_gain_as_much_those_that_are_compiled_go
         assert (set(stored.tolist()) <= proposed) == order
 
 
+def test_where_hopeful_kernels_are_stored_nothing_else_is_tried_before_an_outcome_and_little_later() -> None:
+    expected = np.linspace(0.0, 1.0, len(SPACE))
+    stored = np.arange(20, 32)
+    study = study_of(SPACE, Expectation(expected, 0.2), patience=8, least=4, compiled=3)
+    sampler_of(study).find_stored(np.append(stored, len(SPACE) - 1))  # and one that is expected to be slow
+    assert set(sampler_of(study).first([], 8)) <= set(stored.tolist())
+    asked = [ask(study, SPACE) for _ in range(12)]
+    assert {index for _, index in asked} == set(stored.tolist())
+    for trial, _ in asked[:11]:
+        study.tell(trial, 1.0)
+    study.tell(asked[11][0], 0.9)
+    for _ in range(2):
+        study.tell(ask(study, SPACE)[0], 1.1)
+        assert sampler_of(study).done(study) is None
+    study.tell(ask(study, SPACE)[0], 1.1)
+    assert sampler_of(study).done(study) is not None  # three that were compiled count as nine
+
+
 def test_a_good_model_finds_the_best_within_a_few() -> None:
     truth = truth_of(SPACE)
     expected = truth + 0.05 * np.random.default_rng(1).standard_normal(len(truth)) + 0.3
