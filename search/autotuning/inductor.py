@@ -26,7 +26,6 @@ from tilescout.search.autotuning.summary import Summary
 from tilescout.search.autotuning.tuner import Tuner, TunerOptions
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.gpus import driver_version
-from tilescout.search.engines.local import LocalEngine
 from tilescout.search.export import torch_hooks
 from tilescout.search.export.graph_rewrite import find_products, replace_products
 from tilescout.search.export.inductor import ReplacingPass, in_force, pass_in_force
@@ -42,6 +41,7 @@ from tilescout.spaces.templates import find_template
 if TYPE_CHECKING:
     from torch.fx import Graph, GraphModule
 
+    from tilescout.search.engines.engine import Engine
     from tilescout.search.export.inductor import Passes
 
 _LOG = logging.getLogger(__name__)
@@ -215,7 +215,9 @@ def make_tuner(root: Path, options: TunerOptions) -> Tuner:
     artifacts = root / "artifacts"
     store = EvidenceStore(root, setting, template)
 
-    def open_engine() -> LocalEngine:
+    def open_engine() -> "Engine":
+        from tilescout.search.engines.local import LocalEngine  # who only looks up need not wait for it
+
         return LocalEngine(template, artifacts, (gpu,), options=LiveOptions(timeout=_KERNEL_SECONDS))
 
     return started(Tuner(template, find_device(product), store, artifacts, open_engine, options))

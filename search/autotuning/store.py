@@ -22,7 +22,6 @@ from tempfile import NamedTemporaryFile, mkdtemp
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.export.bundle import Bundle, hold, read_bundle, write_bundle
 from tilescout.search.export.decisions import Decision, Outcome
-from tilescout.search.export.from_studies import installed_versions, kernel_of
 from tilescout.spaces.errors import MALFORMED, StoreError, one_line
 from tilescout.spaces.inputs import parse_json
 from tilescout.spaces.templates import KernelTemplate
@@ -134,6 +133,9 @@ class EvidenceStore:
         StoreError, ArtifactError, ExportError, BundleError
             If it can't be written.
         """
+        # It reads studies too, for which Optuna is imported: who only looks up would wait for that.
+        from tilescout.search.export.from_studies import installed_versions, kernel_of
+
         state = self.state()
         known = self.bundle(state.bundle)
         decisions = list(known.decisions) if known is not None else []

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from tilescout.search import autotune
-from tilescout.search.autotuning import ContestOptions, Summary, inductor
+from tilescout.search.autotuning import ContestOptions, Summary
+from tilescout.search.engines import local
 from tilescout.search.export.decisions import Choice
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("fresh_inductor")]
@@ -135,7 +136,7 @@ def test_a_measuring_process_that_cannot_start_leaves_the_model_to_the_library(
     def refuse(*arguments: object, **options: object) -> None:
         raise DeviceError("no memory is left")
 
-    monkeypatch.setattr(inductor, "LocalEngine", refuse)
+    monkeypatch.setattr(local, "LocalEngine", refuse)
     model = Block()
     run, tuned = compiled(model, tmp_path, 20.0)
     with torch.no_grad():
