@@ -32,6 +32,8 @@ def fit_rule(counts: Floats, lead: Floats) -> PairRule:
         slope = x.T @ (lost * (share - second)) + ridge * weights
         curve = (x * (lost * share * (1 - share))[:, None]).T @ x + np.eye(len(weights)) * ridge
         step = np.linalg.solve(curve, slope)
+        if not step.any():
+            break
         weights = weights - step * min(1.0, _FAR / float(np.abs(step).max()))
     weights = weights / scale
     return PairRule(tuple(round(float(each)) for each in weights / np.abs(weights).max() * _LARGEST))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tilescout.search.dispatch.grouped import GroupedTimes
 from tilescout.search.dispatch.grouped_bundling import over_library
+from tilescout.search.dispatch.grouped_pairs import fit_rule
 from tilescout.search.dispatch.grouped_ranges import (
     CHOICE_US,
     GroupedStretch,
@@ -72,6 +73,12 @@ def test_where_routings_want_different_kernels_the_device_chooses() -> None:
 def test_where_it_was_measured_a_choice_that_saves_less_than_it_costs_is_left_out() -> None:
     close = times([[0.6, 0.6, 0.5, 0.505, 0.5, 0.505], [0.6, 0.6, 0.505, 0.5, 0.505, 0.5]])
     assert all(each.second is None for each in ranges(close) if any(each.low <= size <= each.high for size in SIZES))
+
+
+def test_a_rule_that_is_fitted_exactly_is_found() -> None:
+    counts = np.array([[1, 8, 31, 18, 15, 39], [1, 8, 13, 18, 28, 33], [1, 8, 28, 35, 9, 20]], dtype=np.float64)
+    rule = fit_rule(counts, np.array([-0.12, -0.11, -0.07]))  # its last step is none at all
+    assert (rule.score(counts) < 0).all()
 
 
 def test_a_space_without_pairs_has_the_kernel_that_the_worst_routing_slows_least() -> None:
