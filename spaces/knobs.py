@@ -1,7 +1,10 @@
 """Tunable parameters and the choice of a value for each."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
 
 from tilescout.spaces.errors import SpaceError
 
@@ -85,3 +88,10 @@ class Configuration(Mapping[str, Value]):
 
     def __str__(self) -> str:
         return " ".join(f"{name}={value}" for name, value in self.pairs)
+
+
+def configurations_of(knobs: Sequence[Knob], columns: Mapping[str, NDArray[Any]]) -> list[Configuration]:
+    """Return the configurations whose values stand in columns, an array for each knob."""
+    names = [knob.name for knob in knobs]
+    rows = zip(*(columns[name].tolist() for name in names), strict=True)
+    return [Configuration(tuple(zip(names, row, strict=True))) for row in rows]

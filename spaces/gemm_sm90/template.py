@@ -27,7 +27,7 @@ from tilescout.spaces.gemm_sm90.layout import (
 from tilescout.spaces.gemm_sm90.ranking import features
 from tilescout.spaces.gemm_sm90.rules import ALIGNED, ROWS, TURNS, sharing_groups
 from tilescout.spaces.gemm_sm90.unmeasured import unmeasured
-from tilescout.spaces.knobs import Configuration, Knob, Value
+from tilescout.spaces.knobs import Configuration, Knob, Value, configurations_of
 from tilescout.spaces.oblivious import ObliviousTrees
 from tilescout.spaces.templates import Built, KernelTemplate, Unmeasured
 from tilescout.spaces.tiling import Tiling, ceil_div, computed_extents
@@ -219,8 +219,7 @@ class GemmSm90Template(KernelTemplate[GemmProblem]):
 
     def portfolio(self, problem: GemmProblem, device: Device) -> Sequence[Configuration]:
         columns = _candidates(problem.element.bytes, problem.result.bytes, device)
-        rows = zip(*(columns[knob.name].tolist() for knob in KNOBS), strict=True)
-        return [Configuration(tuple(zip((knob.name for knob in KNOBS), row, strict=True))) for row in rows]
+        return configurations_of(KNOBS, columns)
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         return math.prod(int(configuration[name]) for name in ("cluster_m", "cluster_n", "split_k"))

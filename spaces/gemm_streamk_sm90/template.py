@@ -34,7 +34,7 @@ from tilescout.spaces.gemm_streamk_sm90.layout import (
     workspace,
 )
 from tilescout.spaces.hardware import clusters_at_once
-from tilescout.spaces.knobs import Configuration, Knob, Value
+from tilescout.spaces.knobs import Configuration, Knob, Value, configurations_of
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import Built, KernelTemplate
 from tilescout.spaces.tiling import Tiling, ceil_div, computed_extents
@@ -293,9 +293,7 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
 
     def portfolio(self, problem: GemmProblem, device: Device) -> Sequence[Configuration]:
         """Whole tiles of every size in small clusters: many rows are divided by what the other space lacks, too."""
-        columns = _tiles_of_many_rows(problem, device)
-        rows = zip(*(columns[knob.name].tolist() for knob in KNOBS), strict=True)
-        return [Configuration(tuple(zip((knob.name for knob in KNOBS), row, strict=True))) for row in rows]
+        return configurations_of(KNOBS, _tiles_of_many_rows(problem, device))
 
     def complements(self, problem: GemmProblem, device: Device) -> bool:
         """Whether many 8-bit products are promoted, or sharing tiles or one of another size is estimated to gain."""

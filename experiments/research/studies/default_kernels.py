@@ -27,7 +27,7 @@ from tilescout.spaces.gemm_sm90.template import ALWAYS, TEMPLATE, expected_logs
 from tilescout.spaces.gemm_sm90.unmeasured import SHARING, WHOLE
 from tilescout.spaces.gemm_streamk_sm90.layout import shared_memory, stage_rows
 from tilescout.spaces.gemm_streamk_sm90.template import estimated_cycles
-from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.knobs import Configuration, configurations_of
 from tilescout.spaces.templates import KernelTemplate, find_template
 
 DEVICE = DEVICES["h200"]
@@ -76,9 +76,7 @@ class Kernels:
     @property
     def configurations(self) -> list[Configuration]:
         """Each kernel's configuration."""
-        names = [knob.name for knob in self.template.knobs]
-        rows = zip(*(self.columns[name].tolist() for name in names), strict=True)
-        return [Configuration(tuple(zip(names, row, strict=True))) for row in rows]
+        return configurations_of(self.template.knobs, self.columns)
 
     def legal(self, problem: GemmProblem, device: Device) -> Mask:
         """Which of them the space allows, of shape [kernels]."""
