@@ -55,7 +55,8 @@ class DispatchOptions:
     others
         The same of the complement of the template.
     explored
-        Sizes at which all candidates are timed, besides those at which one becomes legal, or is so for the last time.
+        Sizes at which all candidates are timed, at most; where there are no glances, besides those at which one becomes
+        legal, or is so for the last time.
     seconds
         Time to measure for; at most `exploring` of it goes to timing all candidates, `glancing` to glances at all of
         them, and `again` to glances at those that may be kept and those that are. None takes what it needs.
@@ -136,19 +137,9 @@ def measure_dispatcher(
         if len(points) >= 2 and over(options.exploring):
             break
         measure(first, _worth_exploring(grid, points, first) if points else list(range(len(kernels))), race=True)
-    sizes = glanced_sizes(options.most_rows)
-    counted = grid.sizes[thinned(grid.sizes)]  # by which kernels are chosen: all m would take a hundred times as long
-    looked = Looked(source, grid.at(np.unique([*sizes, *points, *counted.tolist()])), points)
-
-    def until(share: float) -> float:
-        return math.inf if seconds is None else started + share * seconds
-
-    looked.glance(_right(range(len(kernels)), points), sizes, until(options.exploring + options.glancing))
-    listed = _right(shortlist(looked.times(), _LISTED * options.kernels), points)
-    looked.glance(listed, sizes, until(options.exploring + options.glancing + options.again / 2))
-    choices = choose_kernels(_without(looked.times(), _failed(points)), options.kernels, options.enough)
+    looked = _glanced(source, grid, points, options)
+    choices = _chosen(looked, points, options, started)
     kept = choices[-1].kernels
-    looked.glance(kept, sizes, until(options.exploring + options.glancing + options.again))
     told = len(kept), len(kernels), len(points), len(looked.found)
     _LOG.info("%d of %d kernels are kept, after %d sizes and glances at %d", *told)
 
@@ -260,6 +251,28 @@ def _candidates(
     if template.name not in models or count >= len(mine) or not count:
         return mine.take(range(min(len(mine), count)))
     return promising(mine, models, options.most_rows, count)
+
+
+def _glanced(source: Source, grid: Grid, points: Mapping[int, Point], options: DispatchOptions) -> Looked:
+    """Glances to be, and what they will tell of the m that they are at and of those by which kernels are chosen."""
+    counted = grid.sizes[thinned(grid.sizes)]  # all m would take a hundred times as long
+    return Looked(source, grid.at(np.unique([*glanced_sizes(options.most_rows), *points, *counted.tolist()])), points)
+
+
+def _chosen(looked: Looked, points: Mapping[int, Point], options: DispatchOptions, started: float) -> list[Kept]:
+    """The kernels to keep, by glances at all candidates; those that may be kept, and are, are glanced at once more."""
+    sizes = glanced_sizes(options.most_rows)
+
+    def until(part: float) -> float:
+        return math.inf if options.seconds is None else started + part * options.seconds
+
+    share = options.exploring + options.glancing
+    looked.glance(_right(range(looked.count), points), sizes, until(share))
+    listed = _right(shortlist(looked.times(), _LISTED * options.kernels), points)
+    looked.glance(listed, sizes, until(share + options.again / 2))
+    choices = choose_kernels(_without(looked.times(), _failed(points)), options.kernels, options.enough)
+    looked.glance(choices[-1].kernels, sizes, until(share + options.again))
+    return choices
 
 
 def _explored(options: DispatchOptions, corners: Sequence[int], known: Set[int] | None) -> list[int]:

@@ -102,6 +102,11 @@ class Looked:
         self.found: dict[int, Point] = {}
         self._failures = 0
 
+    @property
+    def count(self) -> int:
+        """How many candidates there are."""
+        return len(self._grid.legal)
+
     def times(self) -> Times:
         """The times of all candidates at the m of the grid."""
         return steady_times(self._grid, merged(self.found, self._points))
