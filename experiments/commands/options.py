@@ -401,8 +401,13 @@ def check_writable(path: Path) -> None:
     Raises
     ------
     StoreError
-        If it can't.
+        If it can't, or is the card of a table: without it the table can't be read.
     """
+    from tilescout.search.tables.table import SUFFIX, card_path  # 0.09 s that most commands do without
+
+    table = path.with_suffix(SUFFIX)
+    if table != path and path == card_path(table) and table.exists():
+        raise StoreError(f"{path} is the card of the table {table.name}: choose another name")
     folder = path.parent
     if not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
         raise StoreError(f"can't write {path}: choose a file in a folder that exists and can be written")

@@ -158,6 +158,14 @@ def test_a_store_that_can_not_be_made_is_told(refusal: Refusal, tmp_path: Path, 
 
 def test_a_result_file_that_can_not_be_written_is_told_before_the_search(refusal: Refusal, tmp_path: Path) -> None:
     assert "can't write" in refusal(*TUNE, *PROBLEM, "--json", str(tmp_path / "no" / "such" / "folder.json"))
+
+
+def test_a_result_may_not_take_the_place_of_a_table_s_card(refusal: Refusal, tmp_path: Path) -> None:
+    card = tmp_path / "mine.json"
+    card.write_text("{}")
+    (tmp_path / "mine.parquet").write_bytes(b"")
+    assert "is the card of the table mine.parquet: choose another name" in refusal(*TUNE, *PROBLEM, "--json", str(card))
+    assert card.read_text() == "{}"
     assert not (tmp_path / ".tilescout").exists()
 
 
