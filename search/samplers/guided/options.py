@@ -27,7 +27,8 @@ class GuidedOptions:
     # alone, and not with 1.2 (`experiments/results/correlated-errors.md`).
     work_length: float = option(2.0, 1e-3, 1e3, "the same of features; 1 is a feature's whole range in the space")
     alone: float = option(0.1, 0.0, 1e3, "the error of a configuration alone, in its expected standard deviations")
-    # Of 96 replayed searches of cuBLASLt's algorithms 92 ended within 1 % of the best with 0.1, and 96 with 0.3.
+    # Of 96 replayed searches of cuBLASLt's algorithms 92 ended within 1 % of the best with 0.1, 96 with 0.3 and 95 with
+    # 0.5; of 67 on which it was not chosen, 64 with 0.1 and 67 with 0.3 (`experiments/results/library-model.md`).
     alone_apart: float = option(0.3, 0.0, 1e3, "the same of a library's kernels")
     noise: float = option(0.005, 1e-6, 1.0, "standard deviation of a measured log time")
     pilot_noise: float = option(0.3, 1e-6, 10.0, "the same of a pruned trial's, which one launch has told")
