@@ -20,6 +20,7 @@ from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.studies.answers import fastest
 from tilescout.search.studies.folders import STORE, artifacts, check_store, studies
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
+from tilescout.search.studies.unlogged import unlogged
 from tilescout.search.tables.shipped import default_table, named_template
 from tilescout.search.tables.table import Table
 from tilescout.search.tracking.result import TuneResult, load_study
@@ -186,6 +187,9 @@ def tune(
     budget = budget if isinstance(budget, Budget) else Budget(trials=DEFAULT_TRIALS if budget is None else budget)
     trackers = _Trackers(mlflow, store, studies(store, storage), template if live.compile.standby else None)
 
+    if mlflow and storage is None:
+        for study, why in unlogged(studies(store)).items():
+            _LOG.warning("study %s is not in MLflow: %s; resume it to deliver it", study, why)
     with ExitStack() as stack:
         get_ready(device, template if live.compile.standby and cluster is None else None)
         stack.enter_context(trackers)

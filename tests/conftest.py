@@ -102,9 +102,19 @@ os.chdir({folder!r})
 for number, path in enumerate({outputs!r}, 1):
     os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
 sys.argv = ["tilescout", *{arguments!r}]
+from tilescout.search.tracking.standing import logger
+logger.PATIENCE_SECONDS = 60.0
 from tilescout.experiments.commands.cli import main
 main()
 """
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient() -> Iterator[None]:
+    """Searches wait for a process that logs to start, however busy the machine is: tests look at what it logged."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tilescout.search.tracking.standing.logger.PATIENCE_SECONDS", 60.0)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -27,8 +27,10 @@ from tilescout.search.build.loading import runtime_libraries
 from tilescout.search.build.standby import IDLE_SECONDS, running
 from tilescout.search.engines.gpus import driver_version, visible_gpus
 from tilescout.search.samplers import find_sampler, other_samplers
+from tilescout.search.studies.folders import studies
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.study_store import StudyStore
+from tilescout.search.studies.unlogged import unlogged
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
@@ -86,6 +88,8 @@ def examine(store: Path, storage: str | None = None, tables: Sequence[Path] = ()
     yield _try("runtime libraries", lambda: ", ".join(path.name for path in runtime_libraries()), "")
     yield _try("store", lambda: str(ArtifactStore(store / "artifacts").root), "")
     yield from _standing_by()
+    for name, why in unlogged(studies(store)).items():
+        yield Finding(f"study {name}", "missing", f"not in MLflow: {why}; `tilescout tune --resume` delivers it")
     yield from _spaces()
     yield from _samplers()
     if storage is not None:
@@ -95,9 +99,9 @@ def examine(store: Path, storage: str | None = None, tables: Sequence[Path] = ()
     yield from _tables(tables)
 
 
-def _checked(studies: StudyStore) -> str:
-    studies.check()
-    return studies.name
+def _checked(store: StudyStore) -> str:
+    store.check()
+    return store.name
 
 
 def _try(what: str, look: Callable[[], str], remedy: str) -> Finding:

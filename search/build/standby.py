@@ -55,6 +55,9 @@ _PEER = struct.Struct("3i")  # of SO_PEERCRED: process, user, group
 ENDED = struct.Struct("i")
 """How a session's exit code is told."""
 
+LEFT = b"\xff"
+"""The byte by which a session is left alone; none of a request, which is a length below 16 MiB and ASCII, is equal."""
+
 
 class StandbyError(TilescoutError):
     """A process can't stand by here; the message says why."""
@@ -94,6 +97,13 @@ class Session:
         """Have it killed, with all that it has started."""
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_WR)
+
+    def leave(self) -> None:
+        """Let it go on alone: it reads all that it was sent, and ends when it likes."""
+        with suppress(OSError):
+            self._control.sendall(LEFT)
+        self._control.close()
+        self.connection.close()
 
     def wait(self) -> int:
         """Wait for its end; its exit code, or the negative number of the signal that ended it."""

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tilescout.search.build.standby import ENDED, IDLE_SECONDS, REQUEST_BYTES, alone, leave, peer_of
+from tilescout.search.build.standby import ENDED, IDLE_SECONDS, LEFT, REQUEST_BYTES, alone, leave, peer_of
 from tilescout.spaces.processes import find_modules_in
 
 Do = Callable[[Connection, Mapping[str, Any]], None]
@@ -77,9 +77,13 @@ def stand_by(listener: socket.socket, place: Path, do: Do, idle: float = IDLE_SE
             os.close(process)
         for pid, control in sessions.values():
             if control.fileno() in ready:  # who asked for it is gone, or wants it gone
+                said = _unread(control)
+                if said not in (LEFT, b""):
+                    continue  # the session has not read all of its request
                 polled.unregister(control)
                 with suppress(ProcessLookupError):
-                    os.killpg(pid, signal.SIGKILL)
+                    if said != LEFT:
+                        os.killpg(pid, signal.SIGKILL)
         if listener.fileno() in ready:
             with suppress(OSError):
                 control, _ = listener.accept()
@@ -88,6 +92,14 @@ def stand_by(listener: socket.socket, place: Path, do: Do, idle: float = IDLE_SE
                 sessions[process] = pid, control
                 polled.register(process, select.POLLIN)
                 polled.register(control, select.POLLRDHUP)
+
+
+def _unread(control: socket.socket) -> bytes:
+    """The next byte on the socket of whoever asked for a session, which stays there; none if nothing comes any more."""
+    try:
+        return control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except OSError:
+        return b""
 
 
 def fork_group() -> int:

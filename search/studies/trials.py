@@ -23,6 +23,7 @@ MEASUREMENT = "measurement"  # the user attribute of a trial that holds its outc
 _EXPECTED = "expected"  # the user attribute of a trial that holds the prediction of a cost model
 INFO = "info"  # the user attribute of a study that holds its description
 _AGAIN = "again"  # the user attribute of a trial that names the interrupted one whose configuration it tries again
+TRACKING_RUN = "tracking_run"  # the user attribute of a study that names its run
 RESULT = "result"  # the user attribute of a study that holds the evidence of its last run
 
 

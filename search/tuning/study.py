@@ -25,7 +25,8 @@ from tilescout.search.studies.optuna_hooks import all_trials
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.sharing import SharingOptions, SoleTuner
-from tilescout.search.studies.trials import finished_trials, record_info, record_result
+from tilescout.search.studies.trials import TRACKING_RUN, finished_trials, record_info, record_result
+from tilescout.search.studies.unlogged import clear
 from tilescout.search.tuning.loop import Budget, Lane, Loop, search_alone
 from tilescout.search.tuning.trackers import LateTracker, NoTracker, Tracker
 from tilescout.search.tuning.wall import WallClock
@@ -42,7 +43,6 @@ next to nothing alone (2026-11-22, `experiments/results/wall-time.md`)."""
 Result = TypeVar("Result")
 
 _ABOUT = "about"  # the user attribute of a study that says what it is about
-_TRACKING_RUN = "tracking_run"
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def run_study(
             tuner.take_over()
             before = finished_trials(study, space)
             tuner.look()
-            run_id = study.user_attrs.get(_TRACKING_RUN)
+            run_id = study.user_attrs.get(TRACKING_RUN)
             make = partial(make_tracker, info, run_id)
             # Tuners that share a study share its run: whoever is first makes it before another looks for it.
             quiet = QUIET_SECONDS if evaluator.measures_anew else 0.0
@@ -186,7 +186,7 @@ def run_study(
                 nonlocal run_id
                 if tracker.run_id and tracker.run_id != run_id:
                     run_id = tracker.run_id
-                    study.set_user_attr(_TRACKING_RUN, run_id)
+                    study.set_user_attr(TRACKING_RUN, run_id)
 
             name_run()
 
@@ -253,6 +253,8 @@ def run_study(
             if not tuner.owns(trial.number):
                 tracker.note(trial)
         try:
+            if isinstance(options.studies, Path):
+                clear(options.studies, info.name)
             page = tracker.page
             name_run()
             result = replace(result, page=page)

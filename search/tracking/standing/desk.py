@@ -13,16 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from tilescout.search.build.standing import Do
 from tilescout.search.measure.protocol import Objective
+from tilescout.search.studies.journal_folder import SUFFIX, open_study
 from tilescout.search.studies.places import read_study
 from tilescout.search.studies.records import StudyResult
+from tilescout.search.studies.trials import TRACKING_RUN
+from tilescout.search.studies.unlogged import clear, mark
 from tilescout.search.tracking.store import Opening, quiet_environment, quiet_mlflow
 from tilescout.search.tracking.suite import SuiteInfo, SuiteRun
-from tilescout.spaces.errors import StoreError
+from tilescout.spaces.errors import StoreError, one_line
 
 if TYPE_CHECKING:
     from tilescout.search.tracking.tracker import MlflowTracker
 
 _NICENESS = 10  # as the compilers: the search and what measures go first
+_ATTEMPTS = 10  # at writing to a study that a search may still have open
 _PACE = 1.0  # seconds after which a study is read again while it is searched; longer where reading takes long
 _HEAVY = (
     *("matplotlib.backends.backend_agg", "mlflow.store.tracking.sqlalchemy_store", "optuna.importance._fanova"),
@@ -63,7 +67,8 @@ def _log_what_is_asked(connection: Connection, request: Mapping[str, Any]) -> No
                 answer = desk.do(**asked)
             except StoreError as error:
                 answer = {"error": str(error)}
-            connection.send_bytes(json.dumps(answer).encode())
+            with suppress(OSError):  # whoever asked has gone, and left this to go on alone
+                connection.send_bytes(json.dumps(answer).encode())
 
 
 class _Desk:
@@ -74,6 +79,7 @@ class _Desk:
         self._trackers: dict[str, MlflowTracker] = {}
         self._indices: dict[str, dict[int, int]] = {}  # of each study, by the numbers of its trials
         self._suite: SuiteRun | None = None
+        self._refused: dict[str, str] = {}  # why studies could not begin
 
     @property
     def open(self) -> bool:
@@ -111,17 +117,47 @@ class _Desk:
     def _begin(self, study: str, run_id: str | None) -> dict[str, Any]:
         from tilescout.search.tracking.tracker import MlflowTracker
 
-        info = read_study(study, self._place).info
         suite = self._suite.run_id if self._suite is not None else None
-        tracker = MlflowTracker(self._uri, self._root, info, run_id, suite=suite, opening=self._opening)
+        try:
+            info = read_study(study, self._place).info
+            tracker = MlflowTracker(self._uri, self._root, info, run_id, suite=suite, opening=self._opening)
+        except StoreError as error:
+            self._refused[study] = str(error)
+            raise
         self._trackers[study] = tracker
         return {"run_id": tracker.run_id, "page": tracker.page}
 
-    def _finish(self, study: str, indices: dict[str, int], wall: dict[str, float]) -> dict[str, Any]:
-        self.tell(study, indices)
-        found = replace(read_study(study, self._place), wall=wall)
-        self._trackers.pop(study).finish(with_indices(found, self._indices[study]))
+    def _finish(self, study: str, indices: dict[str, int], wall: dict[str, float], left: bool) -> dict[str, Any]:
+        try:
+            if study in self._refused:
+                raise StoreError(self._refused[study])
+            self.tell(study, indices)
+            found = replace(read_study(study, self._place), wall=wall)
+            tracker = self._trackers.pop(study)
+            tracker.finish(with_indices(found, self._indices[study]))
+            if left:
+                self._name_run(study, tracker.run_id)
+        except StoreError as error:
+            if left:
+                mark(self._place, study, one_line(error))
+            raise
+        if left:
+            clear(self._place, study)
         return {}
+
+    def _name_run(self, study: str, run_id: str) -> None:
+        """Have the study name its run, as the search does that waits for it, once that has let the study go."""
+        from optuna.samplers import RandomSampler
+
+        for attempt in range(_ATTEMPTS):
+            try:
+                with open_study(self._place / f"{study}{SUFFIX}", RandomSampler()) as stored:
+                    stored.set_user_attr(TRACKING_RUN, run_id)
+                return
+            except StoreError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                time.sleep(_PACE)
 
     def _end(self, study: str, status: str) -> dict[str, Any]:
         if study in self._trackers:

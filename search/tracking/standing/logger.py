@@ -16,12 +16,17 @@ from typing import Any, Self
 
 from tilescout.search.build.standby import Standby, StandbyError, can_stand_by, open_session
 from tilescout.search.studies.records import StudyResult, TrialRecord
+from tilescout.search.studies.unlogged import mark
 from tilescout.search.tracking.suite import SuiteInfo
 from tilescout.spaces.closing import Closing
 from tilescout.spaces.errors import StoreError, one_line
 from tilescout.spaces.templates import KernelTemplate, comes_with_package
 
 _LOG = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 1.5
+"""Seconds behind the answer for which a process that logs is waited for that has not begun. One that has to start
+imports MLflow for 3 to 4 s; it then goes on alone."""
 
 _STANDBY = Standby("tilescout.search.tracking.standing.desk:ready_to_log")
 
@@ -69,6 +74,10 @@ class StandingLogger(Closing):
 
     def __init__(self, uri: str, artifact_root: Path | None, place: Path) -> None:
         root = str(artifact_root) if artifact_root is not None else None
+        self.place = place
+        self._sent = self._heard = 0
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._left = False
         self._session = open_session(_STANDBY, {"uri": uri, "root": root, "place": str(place.absolute())})
         self._lock = threading.Lock()
 
@@ -86,23 +95,58 @@ class StandingLogger(Closing):
         """Begin a suite, as `SuiteRun` does, to which the studies belong from now on; raises as `study` does."""
         return StandingSuite(self, info, resume)
 
-    def ask(self, what: str, **about: Any) -> dict[str, Any]:
-        """Have something done, and wait until it is.
+    def send(self, what: str, **about: Any) -> int:
+        """Have something done, and wait for nothing; the number by which it is asked for with `answer`.
 
         Raises
         ------
         StoreError
-            If it can't be.
+            If the process ended.
         """
-        try:
-            with self._lock:
+        with self._lock:
+            try:
                 self._session.connection.send_bytes(json.dumps({"what": what, **about}).encode())
-                answer: dict[str, Any] = json.loads(self._session.connection.recv_bytes())
-        except (OSError, EOFError) as error:
-            raise StoreError(f"the process that logs to MLflow ended ({one_line(error) or 'it was killed'})") from error
+            except OSError as error:
+                raise _ended(error) from error
+            self._sent += 1
+            return self._sent
+
+    def answer(self, number: int, seconds: float | None = None) -> dict[str, Any] | None:
+        """The answer to what was sent, waited for so long or, with None, until it is there; None if it is not yet.
+
+        Raises
+        ------
+        StoreError
+            If it can't be done, or the process ended.
+        """
+        with self._lock:
+            try:
+                while self._heard < number:
+                    if not self._session.connection.poll(seconds):
+                        return None
+                    self._heard += 1
+                    self._answers[self._heard] = json.loads(self._session.connection.recv_bytes())
+            except (OSError, EOFError) as error:
+                raise _ended(error) from error
+            answer = self._answers.pop(number)
         if "error" in answer:
             raise StoreError(answer["error"])
         return answer
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has answered anything."""
+        return self._heard > 0
+
+    def ask(self, what: str, **about: Any) -> dict[str, Any]:
+        """Have something done, and wait until it is; raises as `answer` does."""
+        answer = self.answer(self.send(what, **about))
+        assert answer is not None
+        return answer
+
+    def go_on_alone(self) -> None:
+        """Have it do all that it was sent, also when this process has ended."""
+        self._left = True
 
     def tell(self, **about: Any) -> None:
         """Let it know of trials. If it ended, the next that is asked for says so."""
@@ -110,22 +154,46 @@ class StandingLogger(Closing):
             self._session.connection.send_bytes(json.dumps({"what": "tell", **about}).encode())
 
     def close(self) -> None:
-        """End the session."""
+        """End the session, unless it goes on alone."""
+        if self._left:
+            self._session.leave()
+            return
         self._session.connection.close()
         self._session.kill()
         self._session.wait()
 
 
+def _ended(error: Exception) -> StoreError:
+    return StoreError(f"the process that logs to MLflow ended ({one_line(error) or 'it was killed'})")
+
+
 class StandingTracker:
     """A tracker whose study is read and logged by the process that stands by; see `Tracker` of the tuning room.
 
-    It tells that process the indices of the configurations, which the study does not hold.
+    It tells that process the indices of the configurations, which the study does not hold. Where the process has not
+    begun when the result is there, it goes on alone: a mark beside the study tells so until all has arrived.
     """
 
     def __init__(self, logger: StandingLogger, name: str, run_id: str | None) -> None:
         self._logger, self._name = logger, name
-        begun = logger.ask("begin", study=name, run_id=run_id)
-        self.run_id, self.page = begun["run_id"], begun["page"]
+        self._number = logger.send("begin", study=name, run_id=run_id)
+        self._begun: dict[str, Any] | None = None
+        self._left = False
+
+    @property
+    def run_id(self) -> str:
+        """See `Tracker`; empty before the process has begun."""
+        return str(self._about(0.0).get("run_id", ""))
+
+    @property
+    def page(self) -> str:
+        """See `Tracker`; empty where the process has not begun with anything soon."""
+        return str(self._about(None if self._logger.has_begun else PATIENCE_SECONDS).get("page", ""))
+
+    def _about(self, seconds: float | None) -> dict[str, Any]:
+        if self._begun is None:
+            self._begun = self._logger.answer(self._number, seconds)
+        return self._begun or {}
 
     def catch_up(self, trials: Iterable[TrialRecord]) -> None:
         """See `Tracker`."""
@@ -144,7 +212,7 @@ class StandingTracker:
         self.catch_up(trials)
 
     def finish(self, result: StudyResult) -> None:
-        """Have all that is in the study logged, and the result, and wait for it.
+        """Have all that is in the study logged, and the result, and wait for it unless the process has not begun.
 
         Raises
         ------
@@ -152,7 +220,13 @@ class StandingTracker:
             If something did not arrive.
         """
         indices = {trial.number: trial.index for trial in result.trials}
-        self._logger.ask("finish", study=self._name, indices=indices, wall=dict(result.wall))
+        self._left = self._begun is None
+        if self._left:
+            mark(self._logger.place, self._name)
+            self._logger.go_on_alone()
+        number = self._logger.send("finish", study=self._name, indices=indices, wall=dict(result.wall), left=self._left)
+        if not self._left:
+            self._logger.answer(number)
 
     def __enter__(self) -> Self:
         return self
@@ -160,6 +234,8 @@ class StandingTracker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._left:
+            return
         try:
             self._logger.ask("end", study=self._name, status="FAILED" if isinstance(error, Exception) else "KILLED")
         except StoreError as failure:

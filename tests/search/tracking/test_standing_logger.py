@@ -1,5 +1,6 @@
 """The process that stands by with MLflow imported: it logs what a search itself would, and loses nothing."""
 
+import logging
 import os
 import signal
 import time
@@ -11,16 +12,21 @@ from typing import Any
 
 import pytest
 
+from tilescout.experiments.commands.doctor import examine
 from tilescout.search.api import tune
+from tilescout.search.build import standby
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.build.standby import can_stand_by, running
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.measure.provenance import Provenance
 from tilescout.search.measure.race import Estimate, Race
+from tilescout.search.studies.folders import studies
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
+from tilescout.search.studies.unlogged import unlogged
 from tilescout.search.tracking import PARENT_TAG, TRIAL_TAG
 from tilescout.search.tracking.result import TuneResult
+from tilescout.search.tracking.standing import logger
 from tilescout.search.tracking.standing.desk import with_indices
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
@@ -43,6 +49,8 @@ def standing() -> Iterator[None]:
 def _kill() -> None:
     for each in running():
         os.kill(each.pid, signal.SIGKILL)
+    while any(map(standby._answers, standby._folder().glob("*.socket"))):  # one that is about to die takes connections
+        time.sleep(0.01)
 
 
 def _logged(uri: str, page: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -113,6 +121,53 @@ def test_what_a_killed_process_did_not_log_is_logged_by_a_resumed_search(store: 
     about, trials = _logged(store, resumed.page)
     assert about["status"] == "FINISHED"
     assert len(trials) == 12
+
+
+def test_where_the_process_has_to_start_the_search_does_not_wait_and_all_arrives(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logger, "PATIENCE_SECONDS", 0.0)
+    _kill()
+    left = tune("gemm_sm90", PROBLEM, sampler="random", budget=3, store=tmp_path, mlflow=store)
+    assert (left.page, left.not_tracked) == ("", "")
+    assert [each.name for each in _marks(tmp_path)] == [f"{left.info.name}.unlogged"]
+    assert unlogged(studies(tmp_path)) == {}  # it is under way
+
+    deadline = time.monotonic() + 60
+    while _marks(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not _marks(tmp_path)
+    resumed = tune(
+        "gemm_sm90", PROBLEM, sampler="random", budget=4, store=tmp_path, mlflow=store, resume=True, live=ALONE
+    )
+    about, trials = _logged(store, resumed.page)  # one run, of both
+    assert about["status"] == "FINISHED"
+    assert len(trials) == 4
+
+
+def test_what_a_process_that_goes_on_alone_could_not_log_is_told_by_the_next_search_and_the_doctor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logger, "PATIENCE_SECONDS", 0.0)
+    _kill()
+    nowhere = "http://127.0.0.1:9"
+    left = tune("gemm_sm90", PROBLEM, sampler="random", budget=3, store=tmp_path, mlflow=nowhere)
+    deadline = time.monotonic() + 60
+    while not (told := unlogged(studies(tmp_path))) and time.monotonic() < deadline:
+        time.sleep(0.2)
+
+    assert list(told) == [left.info.name]
+    assert "127.0.0.1:9" in told[left.info.name]
+    findings = {each.what: each for each in examine(tmp_path)}
+    assert findings[f"study {left.info.name}"].state == "missing"
+    with caplog.at_level(logging.WARNING, "tilescout"):
+        tune("gemm_sm90", PROBLEM, sampler="random", budget=3, store=tmp_path, resume=True, live=ALONE)
+    assert f"study {left.info.name} is not in MLflow" in caplog.text
+    assert unlogged(studies(tmp_path)) == {}  # delivered to another store
+
+
+def _marks(store: Path) -> list[Path]:
+    return sorted(Path(studies(store)).glob("*.unlogged"))
 
 
 def test_what_a_study_numbers_gets_the_indices_of_the_space_in_the_race_too() -> None:
