@@ -103,7 +103,7 @@ class ProblemSearch:
         self._joints = [Joint(), Joint()]
         self._evaluator: Evaluator | None = None  # of the first space
         self._set_up, self._has_gpu = threading.Event(), threading.Event()
-        self._state: Literal["undecided", "wanted", "joined", "gone"] = "undecided"
+        self._state: Literal["undecided", "wanted", "joined", "gone"] = "wanted" if expected else "undecided"
         self._stopped: str | None = None
         self._ended = self._failed = False
         self._racing = {0}
@@ -206,10 +206,13 @@ class ProblemSearch:
     def _search(self, lane: Lane, budget: Budget) -> str | None:
         """Run the loop, a turn at a time; leaves with a turn, for the race."""
         self._lanes.append(lane)
-        self._decide(self._expected)
+        self._await_second()
         stopped = self._in_turns(budget)
-        if stopped is not None and len(self._lanes) == 1 and _loses(lane):
-            self._decide(True)
+        if stopped is not None and self._state == "undecided" and self._shared.complement is not None and _loses(lane):
+            with self._changed:
+                self._state = "wanted"
+                self._changed.notify_all()
+            self._await_second()
             if len(self._lanes) > 1:
                 stopped = self._in_turns(budget)
         self._end_search(stopped)
@@ -253,21 +256,14 @@ class ProblemSearch:
             self._shared.turns.go_on()
             raise SamplerError("the first one did")
 
-    def _decide(self, wanted: bool) -> None:
-        """Say whether the second space is searched; if it is, wait until it is set up."""
-        if self._shared.complement is None:
-            return
+    def _await_second(self) -> None:
+        """Wait until the second study is set up or gone, if it is wanted."""
         with self._changed:
-            if wanted and self._state == "undecided":
-                self._state = "wanted"
-                self._changed.notify_all()
             self._changed.wait_for(lambda: self._state != "wanted")
 
     def _is_wanted(self) -> bool:
         """Wait until it is known whether the second space is searched."""
         with self._changed:
-            if self._expected and self._state == "undecided":
-                self._state = "wanted"
             self._changed.wait_for(lambda: self._state != "undecided" or self._ended)
             return self._state == "wanted" and not self._ended
 
