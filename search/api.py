@@ -20,10 +20,10 @@ from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.studies.answers import fastest
 from tilescout.search.studies.folders import STORE, artifacts, check_store, studies
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
-from tilescout.search.studies.unlogged import unlogged
 from tilescout.search.tables.shipped import default_table, named_template
 from tilescout.search.tables.table import Table
 from tilescout.search.tracking.result import TuneResult, load_study
+from tilescout.search.tracking.standing.unlogged import clear, unlogged
 from tilescout.search.tuning.loop import Budget
 from tilescout.search.tuning.progress import StudyProgress, why_ended
 from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
@@ -309,6 +309,8 @@ class _Trackers:
             return self._logger.study(info.name, run_id)
         from tilescout.search.tracking import MlflowTracker
 
+        if isinstance(self._place, Path):
+            clear(self._place, info.name)
         return MlflowTracker(self._uri, self._root, info, run_id, opening=self._opening)
 
     def __enter__(self) -> Self:

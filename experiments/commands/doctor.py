@@ -30,9 +30,9 @@ from tilescout.search.samplers import find_sampler, other_samplers
 from tilescout.search.studies.folders import studies
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.study_store import StudyStore
-from tilescout.search.studies.unlogged import unlogged
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
+from tilescout.search.tracking.standing.unlogged import unlogged
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import DeviceError, SamplerError, SpaceError, TilescoutError
 from tilescout.spaces.templates import find_template, other_spaces, template_names

@@ -26,7 +26,6 @@ from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.sharing import SharingOptions, SoleTuner
 from tilescout.search.studies.trials import TRACKING_RUN, finished_trials, record_info, record_result
-from tilescout.search.studies.unlogged import clear
 from tilescout.search.tuning.loop import Budget, Lane, Loop, search_alone
 from tilescout.search.tuning.trackers import LateTracker, NoTracker, Tracker
 from tilescout.search.tuning.wall import WallClock
@@ -253,8 +252,6 @@ def run_study(
             if not tuner.owns(trial.number):
                 tracker.note(trial)
         try:
-            if isinstance(options.studies, Path):
-                clear(options.studies, info.name)
             page = tracker.page
             name_run()
             result = replace(result, page=page)

@@ -17,7 +17,7 @@ from tilescout.search.studies.journal_folder import SUFFIX, open_study
 from tilescout.search.studies.places import read_study
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.studies.trials import TRACKING_RUN
-from tilescout.search.studies.unlogged import clear, mark
+from tilescout.search.tracking.standing.unlogged import clear, mark
 from tilescout.search.tracking.store import Opening, quiet_environment, quiet_mlflow
 from tilescout.search.tracking.suite import SuiteInfo, SuiteRun
 from tilescout.spaces.errors import StoreError, one_line

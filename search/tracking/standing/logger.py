@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from tilescout.search.build.standby import Standby, StandbyError, can_stand_by, open_session
 from tilescout.search.studies.records import StudyResult, TrialRecord
-from tilescout.search.studies.unlogged import mark
+from tilescout.search.tracking.standing.unlogged import clear, mark
 from tilescout.search.tracking.suite import SuiteInfo
 from tilescout.spaces.closing import Closing
 from tilescout.spaces.errors import StoreError, one_line
@@ -176,6 +176,7 @@ class StandingTracker:
 
     def __init__(self, logger: StandingLogger, name: str, run_id: str | None) -> None:
         self._logger, self._name = logger, name
+        clear(logger.place, name)
         self._number = logger.send("begin", study=name, run_id=run_id)
         self._begun: dict[str, Any] | None = None
         self._left = False

@@ -23,11 +23,11 @@ from tilescout.search.measure.provenance import Provenance
 from tilescout.search.measure.race import Estimate, Race
 from tilescout.search.studies.folders import studies
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
-from tilescout.search.studies.unlogged import unlogged
 from tilescout.search.tracking import PARENT_TAG, TRIAL_TAG
 from tilescout.search.tracking.result import TuneResult
 from tilescout.search.tracking.standing import logger
 from tilescout.search.tracking.standing.desk import with_indices
+from tilescout.search.tracking.standing.unlogged import unlogged
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 
