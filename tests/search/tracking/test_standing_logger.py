@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,10 +48,12 @@ def standing() -> Iterator[None]:
 
 
 def _kill() -> None:
-    for each in running():
-        os.kill(each.pid, signal.SIGKILL)
-    while any(map(standby._answers, standby._folder().glob("*.socket"))):  # one that is about to die takes connections
-        time.sleep(0.01)
+    """Kill what stands by, once it has started: one that is about to die still takes connections."""
+    while any(map(standby._answers, standby._folder().glob("*.socket"))):
+        for each in running():
+            with suppress(ProcessLookupError):
+                os.kill(each.pid, signal.SIGKILL)
+        time.sleep(0.02)
 
 
 def _logged(uri: str, page: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
