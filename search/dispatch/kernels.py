@@ -169,11 +169,14 @@ def promising(kernels: Kernels, models: Models, most_rows: int, count: int) -> K
     """The kernels that models expect to serve all sizes best, at most `count`.
 
     They are those with the least mean regret over `probes`, chosen one after the other. Once none of the others is
-    expected to save anything, those follow that are alone expected to have the least.
+    expected to save anything, those follow that are alone expected to have the least. There are none where no kernel is
+    legal for any size, as large tiles are for few rows.
     """
     sizes = probes(most_rows)
     logs = kernels.predict(models, sizes)
     known = np.isfinite(logs).any(axis=0)  # sizes for which a kernel is legal
+    if not known.any():
+        return kernels.take([])
     regret = logs[:, known] - np.nanmin(logs[:, known], axis=0)
     weights = np.full(regret.shape[1], 1 / regret.shape[1])
     chosen = choose_portfolio(regret, weights, count)

@@ -221,6 +221,17 @@ def test_a_model_chooses_kernels_for_every_m_and_proves_nothing(invented_gpu: In
         assert invented_gpu.kernels.legal(m)[list(invented_gpu.kernels.configurations).index(made.kernels[kernel])]
 
 
+def test_a_space_none_of_whose_kernels_is_legal_for_so_few_rows_has_no_candidates() -> None:
+    both = portfolios_of(InventedGpu.template, GemmProblem(1, 6144, 4096), InventedGpu.device)
+    calibration = shipped_calibration("h200")
+    assert calibration is not None
+    models = {template.name: AnalyticModel(calibration) for template in set(both.templates)}
+    few = candidates(both, models, replace(OPTIONS, candidates=4, most_rows=16))
+    assert len(set(both.templates)) == 2
+    assert set(few.templates) == {InventedGpu.template}
+    assert few.legal(16).any()
+
+
 def test_kernels_of_two_spaces_have_what_each_has_alone() -> None:
     both = portfolios_of(InventedGpu.template, GemmProblem(1, 1280, 1280), InventedGpu.device)
     shown = np.random.default_rng(3).permutation(len(both))[:60].tolist()
