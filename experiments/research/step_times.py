@@ -41,17 +41,17 @@ def in_graphs(running: "Mapping[str, Step]") -> dict[str, Any]:
         return {"no graph": str(error).splitlines()[0]}
 
 
-def called(step: Any) -> "Callable[[], float]":
+def called(step: Any, steps: int = _STEPS) -> "Callable[[], float]":
     """A function that queues some steps, and returns the time of one by the clock on the wall, in µs."""
     import torch
 
     def run() -> float:
         torch.cuda.synchronize()
         started = time.perf_counter()
-        for _ in range(_STEPS):
+        for _ in range(steps):
             step()
         torch.cuda.synchronize()
-        return (time.perf_counter() - started) / _STEPS * 1e6
+        return (time.perf_counter() - started) / steps * 1e6
 
     return run
 

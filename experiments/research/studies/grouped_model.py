@@ -28,7 +28,7 @@ from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import Finite
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
-from tilescout.experiments.research.step_times import graph_of, in_turns
+from tilescout.experiments.research.step_times import called, graph_of, in_turns
 from tilescout.search.export.inductor import use
 from tilescout.spaces.errors import ProblemError, one_line
 
@@ -184,27 +184,13 @@ def measure(
             "left": dict(tuned.report.left),
             "difference": float(apart),
             "error": {name: error_of(result, right) for name, result in results.items()},
-            "called": in_turns({name: _called(step) for name, step in steps.items()}),
+            "called": in_turns({name: called(step, _CALLS) for name, step in steps.items()}),
         }
         try:
             found["graph"] = in_turns({name: graph_of(step) for name, step in steps.items()})
         except RuntimeError as error:  # what can't be captured
             found["no graph"] = str(error).splitlines()[0]
     return found
-
-
-def _called(step: "Callable[[], torch.Tensor]") -> Callable[[], float]:
-    import torch
-
-    def run() -> float:
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        for _ in range(_CALLS):
-            step()
-        torch.cuda.synchronize()
-        return (time.perf_counter() - started) / _CALLS * 1e6
-
-    return run
 
 
 def show(result: Mapping[str, Any]) -> None:
