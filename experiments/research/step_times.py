@@ -33,10 +33,10 @@ def from_the_prompt(
     return {name: timed(step) for name, step in running.items()}
 
 
-def in_graphs(running: "Mapping[str, Step]") -> dict[str, Any]:
+def in_graphs(captured: "Callable[[], Mapping[str, Callable[[], float]]]") -> dict[str, Any]:
     """The times of contenders in turns, each in a graph; why there are none of a step that can't be captured."""
     try:
-        return {"graph": in_turns(from_the_prompt(running, graph_of))}
+        return {"graph": in_turns(captured())}
     except RuntimeError as error:  # as one that trains
         return {"no graph": str(error).splitlines()[0]}
 

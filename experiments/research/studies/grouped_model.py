@@ -28,7 +28,7 @@ from rich.table import Table as Grid
 
 from tilescout.experiments.commands.options import Finite
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
-from tilescout.experiments.research.step_times import called, graph_of, in_turns
+from tilescout.experiments.research.step_times import called, graph_of, in_graphs, in_turns
 from tilescout.search.export.inductor import use
 from tilescout.spaces.errors import ProblemError, one_line
 
@@ -186,11 +186,7 @@ def measure(
             "error": {name: error_of(result, right) for name, result in results.items()},
             "called": in_turns({name: called(step, _CALLS) for name, step in steps.items()}),
         }
-        try:
-            found["graph"] = in_turns({name: graph_of(step) for name, step in steps.items()})
-        except RuntimeError as error:  # what can't be captured
-            found["no graph"] = str(error).splitlines()[0]
-    return found
+        return found | in_graphs(lambda: {name: graph_of(step) for name, step in steps.items()})
 
 
 def show(result: Mapping[str, Any]) -> None:

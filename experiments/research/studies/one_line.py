@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -178,7 +179,7 @@ def steps(asked: Asked, keep: Callable[[Any], None], compiled_two: Callable[[], 
                     found["summaries"][str(count)] = str(tuned)
                 keep(found)
                 if contender != "default":
-                    found[str(count)] |= in_graphs(running)
+                    found[str(count)] |= in_graphs(partial(from_the_prompt, running, graph_of))
                     keep(found)
     return found
 
