@@ -266,6 +266,7 @@ _WIDE, _SMALL_CLUSTER = 96, 2
 _REMEMBERED = 65_536  # problems whose default is remembered
 _PLAIN: dict[str, Any] = {"schedule": "cooperative", "swizzle": 1, "raster": "m"}  # where clusters take no turns
 _ORDER = {"swizzle", "raster"}  # knobs of the order in which tiles are walked
+_TRIED_BANDS = (1, 4, 8)  # their widths; none of 2 was clearly the best (`experiments/results/promotion.md`)
 _OF_A_TILE = {knob.name for knob in KNOBS} - {"split", "stream_k", *_PLAIN}
 
 
@@ -308,24 +309,31 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
         return int(_bytes(_columns(configuration), problem)[0])
 
     def like(self, space: SearchSpace[GemmProblem], other: Tiling) -> Sequence[int]:
-        """Return what is estimated to be the fastest with its tile, whole: without a cluster, and with its cluster.
+        """Return what is estimated to be the fastest with its tile and split, by each number of warp groups.
 
-        Without a cluster it is in all orders: which one is the fastest on a GPU, no estimate knows.
+        Of each there are one with its cluster and, without a cluster, some that walk the tiles in different orders:
+        which one is the fastest on a GPU, no estimate knows.
         """
         mine = self.tiling(space.columns, space.problem)
-        whole = (space.columns["split"] == 1) & (space.columns["stream_k"] == 0)
-        same = np.flatnonzero(whole & (mine.rows == other.rows) & (mine.columns == other.columns))
+        split = (space.columns["split"] == other.split_k) & (space.columns["stream_k"] == 0)
+        same = np.flatnonzero(split & (mine.rows == other.rows) & (mine.columns == other.columns))
         columns = {name: column[same] for name, column in space.columns.items()}
-        fastest = same[np.lexsort((-columns["stages"], estimated_cycles(columns, space.problem, space.device)))]
-        blocks = np.stack([mine.cluster_m, mine.cluster_n], axis=1)[fastest]
-        clusters = ((1, 1), (int(other.cluster_m[0]), int(other.cluster_n[0])))
-        chosen = [fastest[(blocks == cluster).all(axis=1)][:1].tolist() for cluster in clusters]
-        orders = [index for first in chosen[0] for index in self._in_all_orders(space, first)]
-        return list(dict.fromkeys(index for found in (chosen[0], orders, chosen[1]) for index in found))
+        order = np.lexsort((-columns["stages"], estimated_cycles(columns, space.problem, space.device)))
+        order = order[columns["schedule"][order] == columns["schedule"][order[:1]]]
+        fastest, groups = same[order], columns["warp_groups"][order]
+        alone = (mine.cluster_m * mine.cluster_n)[fastest] == 1
+        clustered = ((mine.cluster_m == other.cluster_m) & (mine.cluster_n == other.cluster_n))[fastest]
+        found: list[int] = []
+        for number in dict.fromkeys(groups.tolist()):
+            for first in fastest[(groups == number) & alone][:1].tolist():
+                found += [first, *self._in_other_orders(space, first)]
+            found += fastest[(groups == number) & clustered][:1].tolist()
+        return list(dict.fromkeys(found))
 
-    def _in_all_orders(self, space: SearchSpace[GemmProblem], index: int) -> list[int]:
-        """Indices of a configuration, and of those that only walk the tiles otherwise."""
+    def _in_other_orders(self, space: SearchSpace[GemmProblem], index: int) -> list[int]:
+        """Indices of configurations that differ from one only in how they walk the tiles."""
         kept = [column == column[index] for name, column in space.columns.items() if name not in _ORDER]
+        kept.append(np.isin(space.columns["swizzle"], _TRIED_BANDS))
         return [int(found) for found in np.flatnonzero(np.logical_and.reduce(kept))]
 
     def tiling(self, columns: Columns, problem: GemmProblem) -> Tiling:

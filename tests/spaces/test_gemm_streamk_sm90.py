@@ -96,19 +96,21 @@ def test_where_sharing_is_not_estimated_to_gain_the_default_is_that_of_the_kerne
 
 
 @pytest.mark.parametrize(
-    ("problem", "tile", "cluster", "sizes"),
+    ("problem", "tile", "cluster", "split", "sizes", "groups"),
     [
-        ("433x3328x9600", 401, 3, [(1, 128, 88, 1, 1), (1, 128, 88, 2, 1)]),  # rows of the library's are along n
-        ("768x3072x12288:e4m3-bf16", 184, 5, [(0, 128, 144, 1, 1), (0, 128, 144, 2, 1)]),
-        ("768x3072x12288:e4m3-bf16", 1, 2, []),  # 8x8
+        ("433x3328x9600", 401, 3, 0, [(1, 128, 88, 1, 1), (1, 128, 88, 2, 1)], {1, 2}),  # its rows are along n
+        ("294x2840x11112", 456, 8, 2, [(1, 192, 80, 1, 1), (1, 192, 80, 1, 4)], {1, 3}),
+        ("257x21504x3072", 494, 3, 0, [(1, 256, 88, 1, 1), (1, 256, 88, 2, 1)], {2}),  # two tiles each, by turns
+        ("768x3072x12288:e4m3-bf16", 184, 5, 0, [(0, 128, 144, 1, 1), (0, 128, 144, 2, 1)], {2}),
+        ("768x3072x12288:e4m3-bf16", 1, 2, 0, [], set()),  # 8x8
     ],
 )
-def test_the_tile_of_a_kernel_of_the_library_is_found(
-    problem: str, tile: int, cluster: int, sizes: list[tuple[int, ...]]
+def test_the_tile_and_the_split_of_a_kernel_of_the_library_are_found(
+    problem: str, tile: int, cluster: int, split: int, sizes: list[tuple[int, ...]], groups: set[int]
 ) -> None:
     library, space = find_template("cublaslt"), TEMPLATE.space(TEMPLATE.parse(problem), H200)
     columns = {knob.name: np.array([0]) for knob in library.knobs}
-    columns |= {"tile": np.array([tile]), "cluster": np.array([cluster])}
+    columns |= {"tile": np.array([tile]), "cluster": np.array([cluster]), "split_k": np.array([split])}
     tiling = library.tiling(columns, space.problem)
     assert tiling is not None
     found = [space[index] for index in TEMPLATE.like(space, tiling)]
@@ -116,11 +118,14 @@ def test_the_tile_of_a_kernel_of_the_library_is_found(
     shapes = [tuple(each[name] for name in names) for each in found]
     assert list(dict.fromkeys(shapes)) == sizes
     orders = [
-        (each["swizzle"], each["raster"]) for each, shape in zip(found, shapes, strict=True) if shape in sizes[:1]
+        (each["warp_groups"], each["swizzle"], each["raster"])
+        for each, shape in zip(found, shapes, strict=True)
+        if shape in sizes[:1]
     ]
     assert len(set(orders)) == len(orders)
-    assert len(orders) >= 6 * len(sizes[:1])
-    assert all(each["split"] == 1 and not each["stream_k"] for each in found)
+    assert len(orders) >= 4 * len(groups)
+    assert {each["warp_groups"] for each in found} == groups
+    assert all(each["split"] == max(split, 1) and not each["stream_k"] for each in found)
 
 
 def configuration(**changes: Value) -> dict[str, Value]:
