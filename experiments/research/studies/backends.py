@@ -14,7 +14,7 @@ race of their own behind it, which tells what `tune cublaslt` left:
   when the first 10 are timed, the 4 that our ranker puts first, or all
 - "ours, default" and "ours": `gemm_sm90` without a search, and the answer of `tune gemm_sm90`, which searches the
   complement of that space too where it may be faster; then the answers of both are rows of their own
-- "exported": what an export of the two searches names for the problem, which may be an algorithm of cuBLASLt or, where
+- "exported": what an export of these searches names for the problem, which may be an algorithm of cuBLASLt or, where
   nothing was proven, the library itself
 
 What this torch or host lacks is said. Beside the speed stands what finding each took: seconds from asking to knowing,
@@ -105,10 +105,19 @@ CUTLASS_SETTINGS = {
 It may have those with TMA in their epilogue and without stream-K, 14 of the 66 in bf16: nvcc takes some 40 s of a core
 for each. What nvcc compiled stays in TorchInductor's cache and serves all sizes.
 """
+TRITON_SETTINGS = {"compile_threads": 1}
+"""Settings of TorchInductor for Triton's kernels: threads of this process compile the candidates, not its pool.
+
+With the pool TorchInductor spent 4 to 6 s on timing some 20 candidates in bf16 and 11 to 39 s on 54 to 105 in e4m3; in
+the first problem of a run, where the pool was not ready and threads compiled, 0.2 to 0.6 s (H200, 16 cores, torch 2.11,
+2026-11-22 and 2026-11-23).
+"""
 Inductor = tuple[str, Mapping[str, Any]]
 """A backend of TorchInductor's, and settings of its configuration."""
 TIMED, KEPT = 10, 4  # of the operators: by TorchInductor, and by our ranker
 OTHERS = {"Quack": "quack_sm90", "operators": "cutlass_operators"}
+LEAVABLE = {"cuBLASLt": "cublaslt", **OTHERS}
+"""The spaces that may be left out, by the name that one is left out by; ours always take part."""
 SCREENED = 12  # that are timed in pairs, of those that were screened
 SEARCHED = {"gemm_sm90": OURS, "cublaslt": CUBLASLT}
 
@@ -226,7 +235,7 @@ def found_by_engines(
             found[SEARCHED.get(space, space)] = one_line(error)
     if outcomes:
         (chosen,) = best_of(outcomes)
-        cost = [each for who in SEARCHED.values() if isinstance(each := found[who], Entrant)]
+        cost = [each for who in SEARCHED.values() if isinstance(each := found.get(who), Entrant)]
         if chosen.configuration is not None:
             found[EXPORTED] = Entrant(chosen.space, chosen.configuration, **_sums(cost))
     return found
@@ -359,7 +368,7 @@ class Asked:
     @property
     def inductor(self) -> dict[str, Inductor]:
         """The backends of TorchInductor that take part."""
-        settings: dict[str, Mapping[str, Any]] = {}
+        settings: dict[str, Mapping[str, Any]] = {"Triton": TRITON_SETTINGS}
         if self.cutlass is not None:
             folder = str(self.cutlass.resolve())
             settings["CUTLASS"] = {"cutlass.cutlass_dir": folder, **CUTLASS_SETTINGS}
@@ -369,7 +378,9 @@ class Asked:
     @property
     def spaces(self) -> tuple[str, ...]:
         """The spaces whose kernels take part."""
-        return (*SEARCHED, *(name for who, name in OTHERS.items() if self.others and who not in self.without))
+        left_out = {*self.without, *(() if self.others else OTHERS)}
+        chosen = {"ours": "gemm_sm90", **LEAVABLE}
+        return tuple(name for who, name in chosen.items() if who not in left_out)
 
     def parsed(self) -> list[GemmProblem]:
         """The problems, without repeats."""
@@ -404,8 +415,8 @@ class Asked:
 @click.option(
     "--without",
     multiple=True,
-    type=click.Choice([*INDUCTOR, *OTHERS]),
-    help="Leave this one out, such as Triton in e4m3, which takes half a minute to compile; repeatable.",
+    type=click.Choice([*INDUCTOR, *LEAVABLE]),
+    help="Leave this one out, such as the search of cuBLASLt; repeatable.",
 )
 @click.option(
     "--cutlass",
@@ -464,9 +475,9 @@ def _run_all(
                 continue
             entrants = found_by_engines(engines, problem, asked.trials, asked.store)
             say(f"{problem}: found {', '.join(who for who, one in entrants.items() if not isinstance(one, str))}")
-            cublaslt = engines["cublaslt"]
+            cublaslt = engines.get("cublaslt")
             try:
-                if asked.screen and not isinstance(cublaslt, str):
+                if asked.screen and isinstance(cublaslt, Engine):
                     entrants[OF_ALL] = best_of_all(worker.machine, cublaslt, problem, asked.screen, asked.seed)
                 one = raced(worker, problem, entrants, asked.store, absent, asked.seed, asked.inductor)
             except (TilescoutError, RuntimeError) as error:

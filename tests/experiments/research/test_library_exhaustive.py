@@ -219,6 +219,7 @@ def test_backends_are_left_out_by_name_and_the_others_keep_their_settings(tmp_pa
     asked = backends.Asked((), (), (), 1, 0.0, 1.0, True, ("Triton", "Quack"), tmp_path, "cpu", 0, tmp_path)
 
     assert asked.spaces == ("gemm_sm90", "cublaslt", "cutlass_operators")
+    assert replace(asked, without=("cuBLASLt",), others=False).spaces == ("gemm_sm90",)
     assert set(asked.inductor) == {"CUTLASS", "CuteDSL", "NVGEMM"}
     assert asked.inductor["CUTLASS"][1]["cutlass.cutlass_dir"] == str(tmp_path.resolve())
     assert replace(asked, others=False).inductor == {}
