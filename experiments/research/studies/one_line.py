@@ -12,7 +12,8 @@ the time by the clock on the wall of some steps that are queued one after the ot
 some steps. Both are ratios to `default`, with the quartiles over the rounds. The first two contenders are measured
 before a third is compiled, and again with it: what is measured is kept when the time is over. With `--alone` nothing of
 the others is compiled while one is measured, as in a process that has one line: Dynamo looks at the compiled code of
-all in turn when the model is called. The contenders then come one after the other, and once more in the reverse order.
+all in turn when the model is called. The contenders then come one after the other, and once more in the reverse order,
+when nothing more is tuned.
 
 **What products can bring.** The library's time of all products of a graph over the time of a step is their share. Were
 each as fast as the roofline allows, the step would take the last ratio: no tuning of products goes below it.
@@ -192,9 +193,10 @@ def steps_alone(asked: Asked, keep: Callable[[Any], None]) -> dict[str, Any]:
     found: dict[str, Any] = {"summaries": {}}
     times: dict[str, dict[str, dict[str, list[float]]]] = {}
     with torch.set_grad_enabled(asked.phase == "train"):
-        for contender in (*asked.contenders, *reversed(asked.contenders)):
+        again = replace(asked, seconds=0.0, contenders=asked.contenders[::-1])
+        for contender, now in [(each, way) for way in (asked, again) for each in way.contenders]:
             torch._dynamo.reset()
-            compiled, tuned = compiled_by(contender, made, asked)
+            compiled, tuned = compiled_by(contender, made, now)
             for count in asked.rows:
                 step = made.call(compiled, count)
                 for _ in range(_WARM):
