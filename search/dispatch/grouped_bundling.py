@@ -1,13 +1,16 @@
 """From measured times of grouped products to a bundle: their kernels, and the ranges of tokens that each serves."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from tilescout.search.build.artifacts import ArtifactStore
+from tilescout.search.build.cores import available_cores
 from tilescout.search.dispatch.grouped import GroupedTimes
 from tilescout.search.dispatch.grouped_ranges import (
     GroupedStretch,
+    Second,
     choose_grouped,
     grouped_stretches,
     outlook,
@@ -74,14 +77,12 @@ def grouped_dispatched(
 def _dispatched(source: Source, times: GroupedTimes, store: ArtifactStore, named: Named) -> GroupedDispatched:
     expected = outlook(times)
     found = grouped_stretches(expected, choose_grouped(expected))
-    kernels: dict[str, tuple[Kernel, Path]] = {}
-    ranges = list[Range]()
-    for each in found:
-        digest = ""
-        if each.kernel is not None:
-            digest, kernel, path = _built(source, times, each, store, named)
-            kernels[digest] = kernel, path
-        ranges.append(Range(each.low, each.high, digest, _measured(times, each)))
+    serving = list({_of(each): each for each in found if each.kernel is not None}.values())
+    with ThreadPoolExecutor(available_cores(), "kernels") as threads:  # a pair is in no store before: it is compiled
+        built = list(threads.map(lambda each: _built(source, times, each, store, named), serving))
+    digests = {_of(each): digest for each, (digest, _, _) in zip(serving, built, strict=True)}
+    kernels = {digest: (kernel, path) for digest, kernel, path in built}
+    ranges = [Range(each.low, each.high, digests.get(_of(each), ""), _measured(times, each)) for each in found]
     dispatch = GroupedDispatch(
         problem=times.product,
         ranges=tuple(ranges),
@@ -93,6 +94,11 @@ def _dispatched(source: Source, times: GroupedTimes, store: ArtifactStore, named
         over_library=over_library(times, found),
     )
     return GroupedDispatched(source.device, dispatch, kernels)
+
+
+def _of(stretch: GroupedStretch) -> tuple[int | None, Second | None]:
+    """The kernels that serve a range: the same kernel may serve several."""
+    return stretch.kernel, stretch.second
 
 
 def _built(

@@ -1,8 +1,12 @@
 """The problems on which dispatchers of grouped products are judged, and what is said of them."""
 
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
 import numpy as np
 
-from tilescout.experiments.research.studies.grouped_judge import drawn, summary
+from tilescout.experiments.research.studies.grouped_judge import drawn, in_time, rounds_of, summary
 from tilescout.spaces.grouped import GroupedProblem
 
 PRODUCT = GroupedProblem.parse("8x1x28672x4096")
@@ -20,10 +24,29 @@ def test_drawn_problems_lie_between_the_measured_numbers_and_have_draws_of_no_ta
 
 
 def test_the_summary_has_the_worst_regret_and_the_least_speed() -> None:
-    def problem(regret: float, speed: float) -> dict[str, object]:
-        return {"regret": regret, "speedup_over_library": {"value": speed}}
+    def problem(regret: float, speed: float, verdict: str) -> dict[str, object]:
+        return {"regret": regret, "speedup_over_library": {"value": speed}, "verdict": verdict}
 
-    told = summary({"a": problem(0.0, 2.0), "b": problem(0.06, 0.5), "c": problem(0.03, 1.0)})
+    told = summary(
+        {"a": problem(0.0, 2.0, "within"), "b": problem(0.06, 0.5, "not told"), "c": problem(0.03, 1.0, "within")}
+    )
     assert (told["worst"], told["above_5_percent"], told["least_speed"]) == (0.06, 1, 0.5)
+    assert (told["within"], told["missed"], told["not told"]) == (2, 0, 1)
     assert abs(told["mean"] - 0.03) < 1e-12
     assert abs(told["geometric_mean_speed"] - 1.0) < 1e-12
+
+
+def test_the_first_problem_is_judged_however_long_the_ranges_took_and_none_after_the_time() -> None:
+    now = time.monotonic()
+    assert list(in_time(["a", "b"], now - 100, 70)) == ["a"]
+    assert list(in_time(["a", "b"], now, 70)) == ["a", "b"]
+    assert list(in_time([], now, 70)) == []
+
+
+def test_the_library_takes_as_long_as_itself_in_rounds_with_kernels() -> None:
+    def race(launches: list[Any], rounds: int, pairs: int, seed: int) -> Any:
+        return np.tile([float(each()) for each in launches], (rounds, 1))
+
+    measure = rounds_of(cast(Any, SimpleNamespace(race=race)), [cast(Any, lambda: 0.5), None, cast(Any, lambda: 0.7)])
+    assert measure([2, 1, 0], 3, 1, 0).tolist() == [[0.7, 1.0, 0.5]] * 3
+    assert measure([1, 2], 1, 1, 0).tolist() == [[1.0, 0.7]]
