@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.problems import UniformProblem
-from tilescout.spaces.routing import MOST_EXPERTS, Routing
+from tilescout.spaces.routing import KINDS, MOST_EXPERTS, Routing
 from tilescout.spaces.workloads import Tensors, Workload
 
 if TYPE_CHECKING:
@@ -23,10 +23,11 @@ TYPES = ("bf16",)
 DRAWS = 8
 """Draws of the routing that a measurement takes, unless a problem says something else."""
 
+_ROUTED = "|".join(KINDS)
 _TEXT = re.compile(
     r"(?P<experts>\d{1,10})x(?P<tokens>\d{1,10})x(?P<n>\d{1,10})x(?P<k>\d{1,10})"
-    r"(:(?!(balanced|zipf|one|recorded|draws)\b)(?P<dtype>\w+))?"
-    r"(:(?P<routing>(balanced|zipf|one|recorded)[-.\d]*))?"
+    rf"(:(?!({_ROUTED}|draws)\b)(?P<dtype>\w+))?"
+    rf"(:(?P<routing>({_ROUTED})[-.\d]*))?"
     r"(:draws-(?P<first>\d{1,9})-(?P<last>\d{1,9}))?"
 )
 _FORM = (

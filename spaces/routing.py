@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from tilescout.spaces.errors import ProblemError
 
-KINDS = ("balanced", "zipf", "one", "recorded")
+KINDS = ("balanced", "zipf", "one", "worst", "recorded")
 MOST_EXPERTS = 4096
 
 _TEXT = re.compile(
-    r"(?P<kind>balanced|one)|zipf-(?P<exponent>\d{1,2}(\.\d{1,3})?)|recorded-(?P<counts>\d{1,10}(\.\d{1,10})*)"
+    r"(?P<kind>balanced|one|worst)|zipf-(?P<exponent>\d{1,2}(\.\d{1,3})?)|recorded-(?P<counts>\d{1,10}(\.\d{1,10})*)"
 )
-_FORM = "balanced, zipf-EXPONENT, one or recorded-COUNT.COUNT..., for example zipf-1.2"
+_FORM = "balanced, zipf-EXPONENT, one, worst or recorded-COUNT.COUNT..., for example zipf-1.2"
 _MOST_SKEWED = 20.0  # beyond, the first expert has all tokens to within one in a million
 
 
@@ -28,8 +28,9 @@ class Routing:
     kind
         ``balanced``: the experts' shares differ by one token at most. ``zipf``: each token goes to an expert
         independently, to the r-th most popular one with a probability in proportion to r ** -exponent; ``zipf-0`` has
-        all experts equally likely. ``one``: all tokens go to one expert, the worst case. ``recorded``: shares in
-        proportion to a recorded histogram, rounded.
+        all experts equally likely. ``one``: all tokens go to one expert. ``worst``: every expert has one token, as far
+        as they suffice, and one expert all the others; no routing has more tiles, of any height, or reads more weights.
+        ``recorded``: shares in proportion to a recorded histogram, rounded.
     exponent
         Of ``zipf``.
     counts
@@ -83,6 +84,11 @@ class Routing:
         """Whether a seed decides anything."""
         return self.kind != "recorded"
 
+    @property
+    def extreme(self) -> bool:
+        """Whether (nearly) all tokens go to one expert: no router does that where each token goes to several."""
+        return self.kind in ("one", "worst")
+
     def groups(self, experts: int, tokens: int, seed: int) -> NDArray[np.int64]:
         """Tokens of each expert, of shape [experts]; they add up to `tokens`.
 
@@ -103,6 +109,11 @@ class Routing:
         elif self.kind == "one":
             groups = np.zeros(experts, dtype=np.int64)
             groups[generator.integers(experts)] = tokens
+        elif self.kind == "worst":
+            reached = generator.permutation(experts)[:tokens]
+            groups = np.zeros(experts, dtype=np.int64)
+            groups[reached] = 1
+            groups[reached[0]] += tokens - len(reached)
         else:
             groups = _in_proportion(np.array(self.counts), tokens)
         return np.asarray(groups, dtype=np.int64)

@@ -60,12 +60,12 @@ class GroupedTimes:
 
     @property
     def usual(self) -> "GroupedTimes":
-        """The times with usual routings: not all tokens to one expert, unless there is no other.
+        """The times with usual routings: not (nearly) all tokens to one expert, unless there is no other.
 
         No router sends all tokens to one expert where each goes to several. What serves must stand that, but is not
         chosen for it.
         """
-        usual = [at for at, problem in enumerate(self.problems) if problem.routing.kind != "one"]
+        usual = [at for at, problem in enumerate(self.problems) if not problem.routing.extreme]
         return self.take(usual) if usual else self
 
     def columns(self, tokens: int) -> list[int]:

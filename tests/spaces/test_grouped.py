@@ -12,7 +12,8 @@ from tilescout.spaces.grouped import DRAWS, Grouped, GroupedProblem
 from tilescout.spaces.routing import Routing
 
 exponents = st.integers(0, 4000).map(lambda thousandths: thousandths / 1000)
-free = st.sampled_from([Routing(), Routing("one")]) | exponents.map(lambda exponent: Routing("zipf", exponent))
+extremes = st.sampled_from([Routing(), Routing("one"), Routing("worst")])
+free = extremes | exponents.map(lambda exponent: Routing("zipf", exponent))
 
 
 @st.composite
@@ -65,10 +66,18 @@ def test_every_token_goes_to_an_expert_and_a_seed_decides_to_which(problem: Grou
 
 
 @given(st.integers(1, 300), st.integers(1, 10**6), st.integers(0, 2**31))
-def test_balanced_shares_differ_by_one_and_the_worst_case_is_one_expert(experts: int, tokens: int, seed: int) -> None:
+def test_balanced_shares_differ_by_one_and_one_expert_has_all(experts: int, tokens: int, seed: int) -> None:
     even = Routing().groups(experts, tokens, seed)
     assert even.max() - even.min() <= 1
     assert sorted(Routing("one").groups(experts, tokens, seed))[-1] == tokens
+
+
+@given(st.lists(st.integers(0, 10**4), min_size=1, max_size=64).filter(any), st.integers(1, 300))
+def test_no_routing_has_more_tiles_or_reads_more_weights_than_the_worst(counts: list[int], rows: int) -> None:
+    worst = Routing("worst").groups(len(counts), sum(counts), 0)
+    assert worst.sum() == sum(counts)
+    assert np.count_nonzero(worst) >= np.count_nonzero(counts)
+    assert (-(-worst // rows)).sum() >= (-(-np.array(counts) // rows)).sum()
 
 
 @given(st.lists(st.integers(0, 10**4), min_size=1, max_size=64).filter(any), st.integers(1, 10**6))

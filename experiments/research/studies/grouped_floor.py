@@ -53,7 +53,7 @@ def standing(times: GroupedTimes) -> list[dict[str, Any]]:
     """
     found: list[dict[str, Any]] = []
     for at, problem in enumerate(times.problems):
-        if problem.routing.kind == "one":
+        if problem.routing.extreme:
             continue
         if problem.experts not in CHOSEN:
             raise TableError(f"{problem} is of no model whose experts a token are known here")

@@ -54,9 +54,16 @@ _LONG_US = (200.0, 400.0, 800.0)  # by its floor, from each of these on a produc
 
 
 def drawn(
-    product: GroupedProblem, sizes: Sequence[int], count: int, generator: np.random.Generator
+    product: GroupedProblem,
+    sizes: Sequence[int],
+    count: int,
+    generator: np.random.Generator,
+    routed: Routing | None = None,
 ) -> list[GroupedProblem]:
-    """Problems of a product between the least and the largest of some numbers of tokens, none of which is drawn."""
+    """Problems of a product between the least and the largest of some numbers of tokens, none of which is drawn.
+
+    Their routings are drawn too, unless one is given.
+    """
     found = list[GroupedProblem]()
     while len(found) < count:
         tokens = round(math.exp(generator.uniform(math.log(sizes[0]), math.log(sizes[-1]))))
@@ -64,7 +71,7 @@ def drawn(
         routing = Routing() if generator.random() < _BALANCED else Routing("zipf", exponent)
         if tokens in sizes:
             continue
-        one = replace(product, tokens=tokens, routing=routing)
+        one = replace(product, tokens=tokens, routing=routed or routing)
         draws = DRAWS >> sum(Roofline.of(one, DEVICE).time_us >= limit for limit in _LONG_US)
         found.append(replace(one, first_draw=UNSEEN, last_draw=UNSEEN + draws - 1))
     return found
@@ -173,9 +180,12 @@ def summary(problems: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--counts", type=click.IntRange(1), default=8, show_default=True, help="Problems of each product.")
 @click.option("--seconds", type=Finite(min=0), default=100.0, show_default=True, help="Begin no problem after these.")
+@click.option("--routing", help="How all tokens are routed, such as worst, instead of as drawn.")
 @seed_option
 @store_option
-def main(run: Run, paths: tuple[Path, ...], counts: int, seconds: float, seed: int, store: Path) -> None:
+def main(
+    run: Run, paths: tuple[Path, ...], counts: int, seconds: float, routing: str | None, seed: int, store: Path
+) -> None:
     """Judge ranges of tokens made of tables, PATHS."""
     started, tables = time.monotonic(), [Table.read(path) for path in paths]
     kept = ArtifactStore(artifacts(store))
@@ -189,7 +199,8 @@ def main(run: Run, paths: tuple[Path, ...], counts: int, seconds: float, seed: i
         for product in products:  # compiled beside each other, before the first is asked for
             for configuration in product.times.configurations:
                 product.pool.submit(configuration)
-        wanted = [drawn(each.product, each.sizes, counts, generator) for each in times]
+        routed = None if routing is None else Routing.parse(routing)
+        wanted = [drawn(each.product, each.sizes, counts, generator, routed) for each in times]
         print(f"ranges made after {time.monotonic() - started:.0f} s", flush=True)
         turns = [turn for those in zip(*wanted, strict=True) for turn in zip(products, those, strict=True)]
         for product, problem in in_time(turns, started, seconds):

@@ -152,7 +152,7 @@ def summary(tables: Sequence[Table], families: bool, others: Sequence[Table] = (
     seen, extreme = list[float](), list[float]()
     for each in products:
         for problem, value in zip(each.problems, served_by(each, each).tolist(), strict=True):
-            (extreme if problem.routing.kind == "one" else seen).append(value)
+            (extreme if problem.routing.extreme else seen).append(value)
     found: dict[str, Any] = {
         "problems": problems,
         "rows": sum(map(len, tables)),
