@@ -20,7 +20,14 @@ import click
 
 from tilescout.experiments.commands.options import Finite
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
-from tilescout.experiments.research.studies.grouped_model import find_client, in_fp32, measure, show, sizes_option
+from tilescout.experiments.research.studies.grouped_model import (
+    contenders,
+    find_client,
+    in_fp32,
+    measure,
+    show,
+    sizes_option,
+)
 from tilescout.spaces.errors import NoResultError
 
 TUNED = (1, 16, 64, 256, 1024, 4096, 16_384)
@@ -109,6 +116,7 @@ def main(
         for count in tokens:
             if time.monotonic() - began < seconds:
                 x = found.activations(count, "cuda")
-                result["blocks"][client][str(count)] = measure(block, x, exact, Path(folder) / "bundle")
+                made = contenders(block, Path(folder) / "bundle")
+                result["blocks"][client][str(count)] = measure(made, x, exact)
                 run.keep(result)
     printed(result)

@@ -5,9 +5,11 @@
 
 A block is the router, the experts' two grouped products (``experts_implementation="grouped_mm"``) and all between and
 behind them, with random weights, on random activations: so the routing is nearly even. The contenders are compiled for
-each number of tokens, run in turns, called and in a CUDA graph, and their results are compared. ``--beside`` names
-another bundle that runs in the same turns. A client is a module of transformers; its sizes are those that its
-configuration has unless told, and published ones for ``mixtral`` and ``qwen3-moe``.
+each number of tokens, or once for all with ``--dynamic``. They run in turns, called and in a CUDA graph, and their
+results are compared. ``--beside`` names another bundle that runs in the same turns, and with ``--decoding`` the block
+does as transformers' ``generate`` has it decode: ``batched_mm``, which copies the weights of each token's experts. A
+client is a module of transformers; its sizes are those that its configuration has unless told, and published ones for
+``mixtral`` and ``qwen3-moe``.
 """
 
 import gc
@@ -29,6 +31,7 @@ from rich.table import Table as Grid
 from tilescout.experiments.commands.options import Finite
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
 from tilescout.experiments.research.step_times import called, graph_of, in_graphs, in_turns
+from tilescout.search.export.graph_nodes import Report
 from tilescout.search.export.inductor import use
 from tilescout.spaces.errors import ProblemError, one_line
 
@@ -54,7 +57,9 @@ sizes_option = click.option(
 _BLOCK = re.compile(r"(\w+?)(SparseMoeBlock|MoE|Moe)")  # a block's class, which begins as its configuration's does
 _CALLS = 10  # in a round
 _WARM = 3
-_BESIDE = "beside"  # how names of other bundles begin
+_BESIDE = "beside"  # how names of contenders other than ours begin
+DECODING = "batched_mm"
+"""How transformers' ``generate`` has experts compute when it decodes."""
 
 
 @dataclass(frozen=True)
@@ -161,27 +166,56 @@ def error_of(result: "torch.Tensor", exact: "torch.Tensor") -> float:
     return float(((result.float() - exact).norm(dim=-1) / exact.norm(dim=-1)).median())
 
 
-def measure(
-    block: "torch.nn.Module", x: "torch.Tensor", exact: "Exact", bundle: Path, beside: Sequence[Path] = ()
-) -> dict[str, Any]:
-    """The times of a block as it is compiled without and with bundles, and how far results are from fp32's."""
+@dataclass(frozen=True)
+class Contenders:
+    """A block that is to be compiled without and with bundles.
+
+    Attributes
+    ----------
+    compiled
+        What computes it, by name.
+    report
+        What becomes of its products with the first bundle.
+    """
+
+    compiled: "Mapping[str, Exact]"
+    report: Report
+
+
+def contenders(
+    block: "torch.nn.Module",
+    bundle: Path,
+    beside: Sequence[Path] = (),
+    decoding: "torch.nn.Module | None" = None,
+    dynamic: bool = False,
+) -> Contenders:
+    """A block, to be compiled once for all numbers of tokens if `dynamic`, else for each; and one that decodes."""
     import torch
 
     torch._dynamo.reset()
-    plain = torch.compile(block, dynamic=False)
+    compiled = {"default": torch.compile(block, dynamic=dynamic)}
+    if decoding is not None:
+        compiled[f"{_BESIDE} {DECODING}"] = torch.compile(decoding, dynamic=dynamic)
     with use(bundle) as tuned:
-        ours = torch.compile(block, dynamic=False)
+        compiled["ours"] = torch.compile(block, dynamic=dynamic)
+    for other in beside:
+        with use(other):
+            compiled[f"{_BESIDE} {other.name}"] = torch.compile(block, dynamic=dynamic)
+    return Contenders(compiled, tuned.report)
+
+
+def measure(made: Contenders, x: "torch.Tensor", exact: "Exact") -> dict[str, Any]:
+    """The times of a block without and with bundles, and how far results are from fp32's."""
+    import torch
+
     with torch.no_grad():
-        steps: dict[str, Callable[[], torch.Tensor]] = {"default": partial(plain, x), "ours": partial(ours, x)}
-        for other in beside:
-            with use(other):
-                steps[f"{_BESIDE} {other.name}"] = partial(torch.compile(block, dynamic=False), x)
+        steps = {name: partial(each, x) for name, each in made.compiled.items()}
         results = {name: [step() for _ in range(_WARM)][-1].clone() for name, step in steps.items()}
         right = exact(x)
         apart = (results["ours"].float() - results["default"].float()).norm() / results["default"].float().norm()
         found: dict[str, Any] = {
-            "replaced": dict(tuned.report.replaced),
-            "left": dict(tuned.report.left),
+            "replaced": dict(made.report.replaced),
+            "left": dict(made.report.left),
             "difference": float(apart),
             "error": {name: error_of(result, right) for name, result in results.items()},
             "called": in_turns({name: called(step, _CALLS) for name, step in steps.items()}),
@@ -226,6 +260,8 @@ def show(result: Mapping[str, Any]) -> None:
 )
 @sizes_option
 @click.option("--tokens", type=click.IntRange(1), multiple=True, default=(1, 16, 64, 512, 4096), help="Repeatable.")
+@click.option("--dynamic", is_flag=True, help="Compile once for all numbers of tokens.")
+@click.option("--decoding", is_flag=True, help="Time the block as transformers' `generate` decodes, too.")
 @click.option(
     "--seconds", type=Finite(min=0), default=300.0, show_default=True, help="Begin no further block after these."
 )
@@ -236,6 +272,8 @@ def main(
     clients: Sequence[str],
     sizes: Sequence[tuple[str, int]],
     tokens: Sequence[int],
+    dynamic: bool,
+    decoding: bool,
     seconds: float,
 ) -> None:
     """Measure the blocks, or print what was measured."""
@@ -248,16 +286,18 @@ def main(
 
     started = time.monotonic()
     blocks: dict[str, Any] = {name: {} for name in clients}
-    result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "blocks": blocks}
+    result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "dynamic": dynamic, "blocks": blocks}
     for name in clients:
         client = find_client(name, dict(sizes))
         block, exact = client.make("cuda"), in_fp32(client, "cuda")
+        make = partial(contenders, block, bundle, beside, client.make("cuda", DECODING) if decoding else None)
+        one = make(dynamic=True) if dynamic else None
         for count in tokens:
             if time.monotonic() - started < seconds:
-                x = client.activations(count, "cuda")
-                blocks[name][str(count)] = measure(block, x, exact, bundle, beside)
+                made = one or make()
+                blocks[name][str(count)] = measure(made, client.activations(count, "cuda"), exact)
                 run.keep(result)
-        del block, exact
+        del block, exact, make, one
         gc.collect()
         torch.cuda.empty_cache()
     show(result)
