@@ -29,7 +29,8 @@ from tilescout.search.dispatch.plan import (
 from tilescout.search.dispatch.points import Point, Source
 from tilescout.search.dispatch.steps import Grid
 from tilescout.search.dispatch.times import Times, steady_times, times_of
-from tilescout.spaces.errors import SpaceError
+from tilescout.search.engines.engine import CannotMeasureError
+from tilescout.spaces.errors import SpaceError, one_line
 from tilescout.spaces.templates import KernelTemplate
 from tilescout.spaces.tiling import Integers
 
@@ -59,7 +60,8 @@ class DispatchOptions:
         legal, or is so for the last time.
     seconds
         Time to measure for; at most `exploring` of it goes to timing all candidates, `glancing` to glances at all of
-        them, and `again` to glances at those that may be kept and those that are. None takes what it needs.
+        them, and `again` to glances at those that may be kept and those that are. Then, until `proving` is left, the
+        kernels that are kept race in range after range, the widest first. None takes what it needs.
     exploring, glancing, again
         See `seconds`.
     tolerance
@@ -82,10 +84,10 @@ class DispatchOptions:
     others: int = 32
     explored: int = 32
     seconds: float | None = None
-    exploring: float = 0.15
-    glancing: float = 0.35
-    again: float = 0.2
-    proving: float = 0.2
+    exploring: float = 0.12
+    glancing: float = 0.3
+    again: float = 0.16
+    proving: float = 0.12
     tolerance: float = 0.005
     caution: float = 0.01
     enough: float = 0.01
@@ -124,14 +126,17 @@ def measure_dispatcher(
     kernels, seconds = source.kernels, options.seconds
     grid = Grid.of(kernels, options.most_rows)
     points: dict[int, Point] = {}
+    anywhere = source.sizes is None
 
     def over(share: float) -> bool:
         return seconds is not None and time.monotonic() - started > share * seconds
 
-    def measure(m: int, numbers: Sequence[int], race: bool = False) -> None:
-        found = source.at(m, numbers, race)
-        points[m] = points[m].joined(found) if m in points else found
+    def keep(found: Point) -> None:
+        points[found.m] = points[found.m].joined(found) if found.m in points else found
         watch(found)
+
+    def measure(m: int, numbers: Sequence[int], race: bool = False) -> None:
+        keep(source.at(m, numbers, race))
 
     for first in _explored(options, grid.corners(), source.sizes):
         if len(points) >= 2 and over(options.exploring):
@@ -150,16 +155,32 @@ def measure_dispatcher(
     def planned() -> tuple[Times, list[Stretch], Integers]:
         return _planned(grid.take(kept), *told_of(kept), options)
 
+    def check(m: int, numbers: Sequence[int]) -> None:
+        """Race the fastest of some kernels at m; where a source has no glances, measure all of them."""
+        try:
+            checked = source.check(m, numbers)
+        except CannotMeasureError as error:
+            _LOG.warning("no race at %d rows: %s", m, one_line(error))
+            checked = None
+        if checked is None:
+            measure(m, numbers, race=True)
+            return
+        glance, found = checked
+        looked.add(glance)
+        keep(found)
+
     while not over(1 - options.proving):
         kept = _right(kept, points)
         times, found, choice = planned()
-        timed = {m for m, point in points.items() if _is_timed(point, kept, int(choice[m - 1]))}
+        timed = {m for m, point in points.items() if anywhere or _is_timed(point, kept, int(choice[m - 1]))}
         timed |= {min(points), max(points)}
-        m = next_size(times, choice, timed | looked.found.keys(), options.enough, source.sizes, options.caution)
+        m = unseen_size(found, timed) if anywhere else None
+        if m is None:
+            m = next_size(times, choice, timed | looked.found.keys(), options.enough, source.sizes, options.caution)
         m = unseen_size(found, timed, source.sizes) if m is None else m
         if m is None:
             break
-        measure(m, [kept[number] for number in worth_timing(times, m)], race=True)
+        check(m, [kept[number] for number in worth_timing(times, m)])
     proven: set[tuple[int, int]] = set()
     while not over(1.0):
         kept = _right(kept, points)
@@ -170,7 +191,7 @@ def measure_dispatcher(
         for m, number in left:
             if not over(1.0):
                 proven.add((m, number))
-                measure(m, [number], race=True)
+                check(m, [number])
     kept = _right(kept, points)
     made = _settled(kernels.take(kept), grid.take(kept), *told_of(kept), choices, options)
     return replace(made, space=kernels.templates[0].name, measured_by=measured_by, versions=dict(versions))

@@ -21,8 +21,8 @@ from tilescout.spaces.errors import one_line
 
 _LOG = logging.getLogger(__name__)
 
-_CELLS = ((2048, 8),)  # rows of a cell up to so many rows: as fine as tiles are, the library's among them
-_WIDEST = 64
+_CELLS = ((2048, 8), (8192, 64))  # rows of a cell up to so many rows: as fine as tiles are, the library's among them
+_WIDEST = 128
 _NEAR = 0.12  # a kernel that is expected to be so much behind the best at an m is not glanced at there
 _GROWTH = 1.25  # what is expected is told anew once so much more is known
 _FAILURES = 5  # of glances, after which there are no more
@@ -58,9 +58,9 @@ def corrected(glances: Mapping[int, Point], points: Mapping[int, Point]) -> dict
     both = [m for m in glances.keys() & points.keys() if glances[m].ratios.keys() & points[m].ratios.keys()]
     if not both:
         return dict(glances)
-    both.sort(key=lambda m: 1 / points[m].library_us)
+    both.sort(key=lambda m: 1 / glances[m].library_us)
     off = [float(np.median(_apart(glances[m], points[m]))) for m in both]
-    short = [1 / points[m].library_us for m in both]
+    short = [1 / glances[m].library_us for m in both]
     found = {}
     for m, glance in glances.items():
         factor = float(np.exp(np.interp(1 / glance.library_us, short, off)))
@@ -140,8 +140,12 @@ class Looked:
                 self._failures += 1
                 continue
             if glance is not None:
-                before = self.found.get(m, glance)
-                self.found[m] = replace(before, ratios={**before.ratios, **glance.ratios})
+                self.add(glance)
+
+    def add(self, glance: Point) -> None:
+        """Know of a glance, besides what is known of its m."""
+        before = self.found.get(glance.m, glance)
+        self.found[glance.m] = replace(before, ratios={**before.ratios, **glance.ratios})
 
 
 def _apart(glance: Point, point: Point) -> list[float]:

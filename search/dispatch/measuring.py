@@ -27,6 +27,7 @@ ROUNDS = 6
 """Of a race at one m: a heat of the race at the end of a search."""
 
 _GLANCES = 4  # rounds of a glance
+_CHECKED = 3  # kernels that race after a glance
 
 _SETTLING_US = 65_000.0  # a card that waited needs about that to come back to its power cap: `ProtocolOptions.steady`
 
@@ -152,6 +153,24 @@ class Sweep:
         middle = np.exp(np.median(np.log(rounds), axis=0)).tolist()
         ratios = {number: Ratio(each, each, each) for number, each in zip(shown, middle, strict=True)}
         return Point(m, library_us, ratios, seconds=time.monotonic() - started)
+
+    def check(self, m: int, numbers: Sequence[int]) -> tuple[Point, Point] | None:
+        """A glance at kernels that were right at other m, and a race of the fastest of them; None if none is legal.
+
+        That takes a quarter to a half of what `at` does, which verifies each and times it alone.
+
+        Raises
+        ------
+        CannotMeasureError
+            If one of the kernels took the measuring process down in the glance.
+        """
+        glance = self.glance(m, numbers)
+        if glance is None:
+            return None
+        started = time.monotonic()
+        fastest = sorted(glance.ratios, key=lambda number: glance.ratios[number].value)[:_CHECKED]
+        raced = replace(glance, ratios=self._raced(glance, fastest))
+        return glance, replace(raced, seconds=glance.seconds + time.monotonic() - started)
 
     def race(self, point: Point, numbers: Sequence[int], seed: int) -> tuple[Floats, Floats]:
         """Race kernels that were right at a point's m, in interleaved rounds.

@@ -151,6 +151,15 @@ class Source(Protocol):
             If there can be none.
         """
 
+    def check(self, m: int, numbers: Sequence[int]) -> tuple[Point, Point] | None:
+        """A glance at some kernels at m, and a race of the fastest, neither of which verifies; None if there are none.
+
+        Raises
+        ------
+        CannotMeasureError
+            If there can be none.
+        """
+
 
 def check_points(points: Sequence[Point], problem: GemmProblem, device: Device) -> None:
     """Refuse points that are in no rising order, or have times that no kernel can have had on a device.

@@ -43,6 +43,10 @@ class Recorded:
         """Nothing: what is recorded was measured."""
         return None
 
+    def check(self, m: int, numbers: Sequence[int]) -> tuple[Point, Point] | None:
+        """Nothing, as `glance`."""
+        return None
+
     def at(self, m: int, numbers: Sequence[int], race: bool = False) -> Point:
         """The recorded times of some kernels at a recorded m, by the same numbers; a race was recorded or not."""
         held = self.points[m]

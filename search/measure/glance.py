@@ -23,7 +23,11 @@ from tilescout.spaces.workloads import Workload
 _BLOCK_US = 100.0  # events have a resolution of 0.5 us
 _FIRST = 3  # launches of the library that tell how many make a block
 _QUEUED = 700  # launches at most: the driver holds some thousand, and the device must not wait for the host
-_SETTLING_US = 30_000.0  # of long launches, before those that count: as they bring the device nearer to its power cap
+# On a device that waited, launches that fill it take up to a sixth less than at the power cap, and the library gains
+# more by that than our kernels: beyond 9,000 rows of 6912x1152 the best had 0.97 to 1.02 of its time where that was
+# short, 0.94 to 0.97 where it was long (H200, 2026-11-23). So launches of some length run a while before any counts.
+_SETTLING_US = 60_000.0
+_SETTLED_FROM_US = 40.0
 
 
 def glance(
@@ -80,13 +84,14 @@ def glance(
     beside, kernels = block(library, count), [block(launch, count) for launch in launches]
     order = np.random.default_rng(seed)
     turns_of = [order.permutation(len(kernels)) for _ in range(rounds)]
-    # Long launches are one queue, in which the device settles; of short ones there would be too many for the driver.
-    settling = [beside] * (math.ceil(_SETTLING_US / once_us) if long else 1)
+    settling = [beside] * (math.ceil(_SETTLING_US / (count * once_us)) if once_us >= _SETTLED_FROM_US else 1)
     ratios, library_us = np.empty((rounds, len(kernels))), list[float]()
+    # Long launches are one queue, in which the device settles; of short ones there would be too many for the driver.
     for together in [list(range(rounds))] if long else [[at] for at in range(rounds)]:
         turn = np.concatenate([turns_of[at] for at in together])
         queued = [beside, *(each for kernel in turn for each in (kernels[kernel], beside))]
         times = np.array(machine.times_us([*settling, *queued], skip=len(settling)))
+        settling = [beside]
         found = times[1::2] / ((times[:-1:2] + times[2::2]) / 2)
         ratios[np.repeat(together, len(kernels)), turn] = found
         library_us.extend(times[::2].tolist())

@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 
 import tilescout.experiments.research as research
+from tests.search.dispatch.invented_gpu import InventedGpu
+from tilescout.costmodel.analytic import AnalyticModel, shipped_calibration
 from tilescout.experiments.research.studies.dispatch_halves import all_halves
-from tilescout.experiments.research.studies.dispatch_judge import MEASURED, drawn, figures
+from tilescout.experiments.research.studies.dispatch_judge import MEASURED, Judge, drawn, figures
 from tilescout.experiments.research.studies.dispatch_sweep import product_of, sizes
 from tilescout.experiments.research.studies.draw_spread import MOST_BYTES
+from tilescout.search.dispatch.building import DispatchOptions, predict_dispatcher
 from tilescout.search.dispatch.kernels import MOST_ROWS
+from tilescout.search.dispatch.measuring import Sweep
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.suite import find_suite, suite_names
@@ -63,6 +67,19 @@ def test_figures_count_what_is_known_and_say_where_the_worst_is() -> None:
     assert told["mean"] == pytest.approx(0.0625)
     assert told["over_5"] == told["over_2"] == 0.5
     assert told["speed"] == pytest.approx((1 / 0.9) ** 0.5)
+
+
+def test_a_winner_by_luck_alone_costs_little_regret_for_it_races_again() -> None:
+    calibration = shipped_calibration("h200")
+    assert calibration is not None
+    gpu = InventedGpu(6144, 4096, 8, noise=0.05, seed=3)
+    gpu.logs[:] = 3.0  # none is faster than another
+    models = {gpu.template.name: AnalyticModel(calibration)}
+    made = predict_dispatcher(gpu.kernels, models, DispatchOptions(most_rows=256), "a model")
+    judge, sweep = Judge(gpu, [], models, DispatchOptions()), Sweep(gpu, gpu.kernels)
+    found = [judge.at(sweep, m, {MEASURED: made}, seed=0)[MEASURED] for m in range(66, 256, 10)]
+    first, second = (np.mean([each[key] for each in found]) for key in ("first_regret", "regret"))
+    assert second < first / 2
 
 
 @pytest.mark.parametrize("product", ["6144x4096:bf16", "4096x14336:bf16"])

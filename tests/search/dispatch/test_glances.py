@@ -16,14 +16,15 @@ def ratio(value: float) -> Ratio:
 
 
 @given(st.integers(16, 20_000))
-def test_every_cell_of_eight_rows_and_then_of_sixty_four_gets_one_glance(most: int) -> None:
+def test_every_cell_gets_one_glance_and_cells_are_wider_where_there_are_more_rows(most: int) -> None:
     sizes = glanced_sizes(most)
     assert len(set(sizes)) == len(sizes)
     assert min(sizes) >= 1
     assert max(sizes) <= most
     fine = [m for m in sizes if m <= 2048]
     assert {(m - 1) // 8 for m in fine} == set(range(-(-min(most, 2048) // 8)))
-    assert {(m - 1) // 64 for m in sizes} == set(range(-(-most // 64)))
+    assert {(m - 1) // 64 for m in sizes if m <= 8192} == set(range(-(-min(most, 8192) // 64)))
+    assert {(m - 1) // 128 for m in sizes} == set(range(-(-most // 128)))
 
 
 def test_any_first_part_of_them_is_spread_over_all() -> None:
