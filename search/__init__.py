@@ -66,7 +66,7 @@ __getattr__, __dir__ = public_names(
         "Table": "tables.table",
         "TuneResult": "tracking.result",
         "load_study": "tracking.result",
-        "Budget": "tuning.loop",
+        "Budget": "tuning.budget",
         "SearchInterrupted": "tuning.study",
         "TuneOptions": "tuning.study",
         "run_study": "tuning.study",

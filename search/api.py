@@ -7,36 +7,33 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tilescout.search.engines.complements import Complement
 from tilescout.search.engines.engine import LiveOptions
-from tilescout.search.engines.evaluator import Evaluator, evaluate
 from tilescout.search.engines.peers import patient_with
 from tilescout.search.engines.selection import check_device, get_ready, make_engine
 from tilescout.search.measure.library_best import CANDIDATES
 from tilescout.search.measure.protocol import Objective
 from tilescout.search.measure.race import RaceOptions
-from tilescout.search.samplers import SAMPLERS, AnySampler, check_sampler, choose_sampler, make_sampler
-from tilescout.search.samplers.base import SpaceSampler
-from tilescout.search.studies.answers import fastest
+from tilescout.search.samplers import AnySampler, check_sampler, choose_sampler, make_sampler
 from tilescout.search.studies.folders import STORE, artifacts, check_store, studies
-from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
-from tilescout.search.tables.shipped import default_table, named_template
-from tilescout.search.tables.table import Table
-from tilescout.search.tracking.result import TuneResult, load_study
-from tilescout.search.tracking.standing.unlogged import clear, unlogged
-from tilescout.search.tuning.loop import Budget
-from tilescout.search.tuning.progress import StudyProgress, why_ended
-from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
-from tilescout.search.tuning.suite import SLICE, SuiteInterrupted, tune_suite
-from tilescout.search.tuning.trackers import NoTracker, Tracker
+from tilescout.search.tables.shipped import named_template
+from tilescout.search.tuning.budget import Budget
 from tilescout.spaces.devices import Device
 from tilescout.spaces.problems import P
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import KernelTemplate, of_any_problem
 
 if TYPE_CHECKING:
+    from tilescout.search.engines.evaluator import Evaluator, evaluate
+    from tilescout.search.samplers import SAMPLERS
+    from tilescout.search.samplers.base import SpaceSampler
+    from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
+    from tilescout.search.tables.shipped import default_table
+    from tilescout.search.tables.table import Table
     from tilescout.search.tracking import Opening
+    from tilescout.search.tracking.result import TuneResult, load_study
     from tilescout.search.tracking.standing.logger import StandingLogger
+    from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
+    from tilescout.search.tuning.trackers import Tracker
 
 __all__ = [
     "SAMPLERS",
@@ -56,7 +53,7 @@ __all__ = [
     "run_study",
     "tune",
 ]
-"""With what is public of the rooms below: all of it is public in `tilescout.search`."""
+"""With what is public of the rooms below: all of it is public in `tilescout.search`, which says what is where."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -88,9 +85,9 @@ def tune(
     resume: bool | str = False,
     mlflow: str | bool = True,
     progress: bool = False,
-    on_trial: Callable[[TrialRecord], None] = lambda trial: None,
-    on_result: Callable[[TuneResult], None] = lambda result: None,
-) -> TuneResult:
+    on_trial: "Callable[[TrialRecord], None]" = lambda trial: None,
+    on_result: "Callable[[TuneResult], None]" = lambda result: None,
+) -> "TuneResult":
     """Search for the fastest configuration of a kernel on a problem.
 
     Measures on this machine's GPU where there is one that the kernel is for, else replays a recorded table; the logger
@@ -185,14 +182,9 @@ def tune(
     template = named_template(space, table) if isinstance(space, str) else of_any_problem(space)
     parsed = template.parse(str(problem))  # an object too: it may be a problem of another template
     budget = budget if isinstance(budget, Budget) else Budget(trials=DEFAULT_TRIALS if budget is None else budget)
-    trackers = _Trackers(mlflow, store, studies(store, storage), template if live.compile.standby else None)
 
-    if mlflow and storage is None:
-        for study, why in unlogged(studies(store)).items():
-            _LOG.warning("study %s is not in MLflow: %s; resume it to deliver it", study, why)
     with ExitStack() as stack:
         get_ready(device, template if live.compile.standby and cluster is None else None)
-        stack.enter_context(trackers)
         if gpus is None and cluster is None:
             gpus = 1
         engine = stack.enter_context(
@@ -201,11 +193,27 @@ def tune(
                 options=live, objective=objective,
             )
         )  # fmt: skip
+        engine.set_up(parsed)
+        # The GPU is set up while what searches is imported: optuna, SciPy and MLflow's side take half a second.
+        from tilescout.search.engines.complements import Complement
+        from tilescout.search.engines.evaluator import Evaluator
+        from tilescout.search.studies.answers import fastest
+        from tilescout.search.tracking.result import TuneResult
+        from tilescout.search.tracking.standing.unlogged import unlogged
+        from tilescout.search.tuning.progress import StudyProgress, why_ended
+        from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
+        from tilescout.search.tuning.suite import SLICE, SuiteInterrupted, tune_suite
+
+        if mlflow and storage is None:
+            for study, why in unlogged(studies(store)).items():
+                _LOG.warning("study %s is not in MLflow: %s; resume it to deliver it", study, why)
+        place, standing = studies(store, storage), template if live.compile.standby else None
+        trackers = stack.enter_context(_Trackers(mlflow, store, place, standing))
         options = TuneOptions(
             sampler if sampler is not None else chosen_sampler(template, engine.device, settings or {}),
             seed,
             budget,
-            studies(store, storage),
+            place,
             resume,
             race if race is not None else RaceOptions(),
             settings or {},
@@ -221,13 +229,13 @@ def tune(
         def say_source() -> None:
             _LOG.info("%s", engine.provenance.description)
 
-        def show(trial: TrialRecord) -> None:
+        def show(trial: "TrialRecord") -> None:
             say_source()
             if bar is not None:
                 bar(trial)
             on_trial(trial)
 
-        def answer(results: Sequence[StudyResult]) -> None:
+        def answer(results: "Sequence[StudyResult]") -> None:
             if bar is not None:
                 bar.end(why_ended(results, budget))
             for result in results:
@@ -258,7 +266,7 @@ def tune(
             raise SearchInterrupted(TuneResult.of(interrupted.result), interrupted.complete) from interrupted
 
 
-def _warn_of_hindsight(sampler: SpaceSampler) -> None:
+def _warn_of_hindsight(sampler: "SpaceSampler") -> None:
     if sampler.hindsight:
         _LOG.warning(
             "the cost model was trained on measurements of this very problem: what it finds here says nothing of how "
@@ -301,13 +309,16 @@ class _Trackers:
                 self._uri, self._root = tracking.default_store(store)
             self._opening = tracking.Opening(self._uri)
 
-    def make(self, info: StudyInfo, run_id: str | None) -> Tracker:
+    def make(self, info: "StudyInfo", run_id: str | None) -> "Tracker":
         """The tracker of a study."""
+        from tilescout.search.tuning.trackers import NoTracker
+
         if self._opening is None:
             return NoTracker()
         if self._logger is not None:
             return self._logger.study(info.name, run_id)
         from tilescout.search.tracking import MlflowTracker
+        from tilescout.search.tracking.standing.unlogged import clear
 
         if isinstance(self._place, Path):
             clear(self._place, info.name)

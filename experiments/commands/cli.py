@@ -17,13 +17,13 @@ from shutil import get_terminal_size
 import click
 from click.exceptions import NoArgsIsHelpError
 
+from tilescout.experiments.commands.early import begin
+from tilescout.experiments.commands.epilog import examples
 from tilescout.experiments.commands.former import todays
-from tilescout.experiments.commands.options import examples
 from tilescout.spaces.errors import ResumableError, TilescoutError, one_line
 from tilescout.spaces.faults import described, place_of
 from tilescout.spaces.plugins import find
 from tilescout.spaces.processes import hide_secrets, safe_processes
-from tilescout.spaces.terminal import wrapped
 from tilescout.spaces.texts import printable, without_secrets
 
 # The module and function of each command, imported when it is used: `tilescout --help` costs no torch. What that
@@ -72,6 +72,8 @@ class _Commands(click.Group):
         args, hints = todays(args)
         for hint in () if context.resilient_parsing else hints:
             print(f"tilescout: {hint}", file=sys.stderr)
+        if args[0] == "tune" and not context.resilient_parsing:
+            begin(args[1:])  # before the command is imported
         near = get_close_matches(args[0], _COMMANDS, n=1)
         if args[0] not in _COMMANDS and near and not context.resilient_parsing:
             raise click.UsageError(f"no such command {args[0]!r}, did you mean {near[0]!r}?", context)
@@ -184,6 +186,8 @@ class _Handler(logging.Handler):
         return without_secrets(printable(super().format(record)))
 
     def emit(self, record: logging.LogRecord) -> None:
+        from tilescout.spaces.terminal import wrapped  # with rich, which an early start does not wait for
+
         with suppress(OSError, ValueError):  # it may be full, or closed
             message = self.format(record)
             print(wrapped(message, get_terminal_size().columns) if sys.stderr.isatty() else message, file=sys.stderr)

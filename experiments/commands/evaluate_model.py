@@ -25,6 +25,7 @@ from tilescout.costmodel.forest import ForestModel, ForestOptions
 from tilescout.costmodel.heuristics import PRECISIONS, is_installed, matches, suggest
 from tilescout.costmodel.ranking import RankingModel, RankingOptions
 from tilescout.experiments.commands.completion import TABLE
+from tilescout.experiments.commands.model_options import steps_option, trees_option
 from tilescout.experiments.commands.options import (
     check_mlflow,
     check_result,
@@ -35,9 +36,7 @@ from tilescout.experiments.commands.options import (
     processes_option,
     seed_option,
     space_argument,
-    steps_option,
     store_option,
-    trees_option,
     write_result,
 )
 from tilescout.experiments.compare.held_out import HeldOutModels

@@ -12,14 +12,12 @@ from typing import Any, TypeVar
 import click
 import numpy as np
 
-from tilescout.costmodel.forest import ForestOptions
-from tilescout.costmodel.ranking import RankingOptions
 from tilescout.experiments.commands.completion import complete_spaces
+from tilescout.experiments.commands.epilog import examples as examples  # of every command
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.build.standby import IDLE_SECONDS
 from tilescout.search.measure.protocol import DEFAULT_OBJECTIVE, Objective
 from tilescout.search.studies.folders import STORE, check_store
-from tilescout.search.tracking.server import address
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError, StoreError
 from tilescout.spaces.knobs import Configuration
@@ -147,16 +145,6 @@ objective_option = click.option(
 signature_option = click.option(
     "--signature", help="Types, layout and epilogue in place of the suite's: its sizes alone count."
 )
-trees_option = click.option(
-    "--trees", type=click.IntRange(min=1), default=ForestOptions.trees, show_default=True, help="Trees of the forest."
-)
-steps_option = click.option(
-    "--steps",
-    type=click.IntRange(min=1),
-    default=RankingOptions.steps,
-    show_default=True,
-    help="Steps of the fit of the networks.",
-)
 storage_option = click.option(
     "--storage",
     metavar="URL|FOLDER",
@@ -176,6 +164,8 @@ json_option = click.option(
 
 def shown_at(page: str, mlflow_uri: str | None, store: Path) -> str:
     """How to see a page of MLflow's UI, for a log message: its address, and the command that serves it."""
+    from tilescout.search.tracking.server import address
+
     if mlflow_uri is not None and mlflow_uri.startswith(("http://", "https://")):
         return f"look at it: {without_secrets(mlflow_uri).rstrip('/')}/{page}"
     where = f"--mlflow {without_secrets(mlflow_uri)}" if mlflow_uri else f"--store {store}"
@@ -208,11 +198,6 @@ def collected(kind: Callable[..., Any]) -> Callable[[Callable[..., Result]], Cal
         return call
 
     return decorate
-
-
-def examples(*lines: str) -> str:
-    """The end of a help text: command lines to copy."""
-    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def suite_problems(template: KernelTemplate, suite: str, signature: str | None) -> list[Problem]:

@@ -17,6 +17,7 @@ from tilescout.costmodel.persistence import check_model_file, save_model
 from tilescout.costmodel.ranking import RankingOptions
 from tilescout.costmodel.uncertainty import FOLDS, Ensemble
 from tilescout.experiments.commands.completion import TABLE
+from tilescout.experiments.commands.model_options import steps_option, trees_option
 from tilescout.experiments.commands.options import (
     check_mlflow,
     collected,
@@ -25,9 +26,7 @@ from tilescout.experiments.commands.options import (
     seed_option,
     shown_at,
     space_argument,
-    steps_option,
     store_option,
-    trees_option,
 )
 from tilescout.experiments.commands.train_evaluation import CrossValidation
 from tilescout.experiments.progress import progress_bar, waiting

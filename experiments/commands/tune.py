@@ -1,8 +1,10 @@
 """``tilescout tune``: search for the fastest configuration."""
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,17 +26,17 @@ from tilescout.experiments.commands.options import (
     typed_samplers,
     write_result,
 )
-from tilescout.experiments.commands.printing import print_result
 from tilescout.experiments.commands.tune_request import TuneRequest
-from tilescout.experiments.commands.tune_suite import tune_together
 from tilescout.experiments.compare.rankings import ranked
+from tilescout.search import tuning
 from tilescout.search.api import DEFAULT_TRIALS
 from tilescout.search.api import tune as run_tune
 from tilescout.search.measure.library_best import CANDIDATES
 from tilescout.search.samplers import SAMPLERS
-from tilescout.search.studies.records import StudyResult
-from tilescout.search.tuning.study import SearchInterrupted
 from tilescout.spaces.peers import peer_names
+
+if TYPE_CHECKING:
+    from tilescout.search.studies.records import StudyResult
 
 _LOG = logging.getLogger(__name__)
 
@@ -125,15 +127,23 @@ def tune(asked: TuneRequest) -> int:
     time goes to the problem that is expected to gain the most. The exit code is 1 if every trial failed.
     """
     asked.check()
-    results = tune_together(asked) if asked.suite is not None else [_tune_one(asked)]
+    results = _tune_suite(asked) if asked.suite is not None else [_tune_one(asked)]
     return int(not any(trial.measurement.ok for result in results for trial in result.trials))
 
 
-def _tune_one(asked: TuneRequest) -> StudyResult:
+def _tune_suite(asked: TuneRequest) -> "Sequence[StudyResult]":
+    from tilescout.experiments.commands.tune_suite import tune_together  # what one problem needs less
+
+    return tune_together(asked)
+
+
+def _tune_one(asked: TuneRequest) -> "StudyResult":
     assert asked.problem is not None
     printed: list[str] = []
 
-    def show(found: StudyResult) -> None:
+    def show(found: "StudyResult") -> None:
+        from tilescout.experiments.commands.printing import print_result
+
         printed.append(found.info.space)
         print_result(found, asked.console)
 
@@ -162,7 +172,9 @@ def _tune_one(asked: TuneRequest) -> StudyResult:
             progress=True,
             on_result=show,
         )
-    except SearchInterrupted as interrupted:
+    except tuning.SearchInterrupted as interrupted:
+        from tilescout.experiments.commands.printing import print_result
+
         if not interrupted.complete:
             print_result(interrupted.result, asked.console)
         write_result(asked.json_path, interrupted.result.to_dict())

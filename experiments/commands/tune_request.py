@@ -13,7 +13,7 @@ from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.peers import patient_with
 from tilescout.search.measure.protocol import Objective
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.terminal import Console
 

@@ -20,7 +20,8 @@ from tilescout.search.samplers import AnySampler, SpaceSampler, find_sampler, ma
 from tilescout.search.samplers.base import distributions
 from tilescout.search.samplers.options import Option, OptionValue, read_options
 from tilescout.search.tables.recorded_space import RecordedSpace
-from tilescout.search.tuning.loop import Budget, run
+from tilescout.search.tuning.budget import Budget
+from tilescout.search.tuning.loop import run
 from tilescout.spaces.errors import SamplerError
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import SearchSpace

@@ -11,15 +11,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilescout.search.build.artifacts import SHARED_OBJECT
+from tilescout.experiments.commands.early import begin
 
 if TYPE_CHECKING:
     from tilescout.search.engines.engine import Engine
+    from tilescout.search.tracking.result import TuneResult
     from tilescout.spaces.templates import KernelTemplate
 
 Span = tuple[float, float]
@@ -35,7 +35,7 @@ class Times:
     problem, spaces, cores
         What is tuned, in which spaces, and how many cores the process may use.
     imported
-        The modules of the search were imported.
+        The modules that set the GPU up were imported; those of the search are imported meanwhile.
     ready, prepared
         The measuring process was there, and the problem was set up on the GPU.
     searched, raced, logged
@@ -72,10 +72,6 @@ class Times:
     measuring: list[Span] = field(default_factory=list)
 
 
-TRIALS = 64
-"""Of each search at most."""
-
-
 def watched(spans: list[Span], now: Callable[[], float], call: Callable[..., "Future[Any]"]) -> Callable[..., Any]:
     """A call of an engine that notes from when to when its future was open."""
 
@@ -108,6 +104,8 @@ def watch(engine: "Engine", times: Times, now: Callable[[], float]) -> None:
 
 def kernels(store: Path) -> int:
     """How many compiled kernels there are in an artifact store."""
+    from tilescout.search.build.artifacts import SHARED_OBJECT
+
     return sum(1 for _ in store.glob(f"*/*/{SHARED_OBJECT}")) if store.is_dir() else 0
 
 
@@ -117,40 +115,20 @@ def tune(problem: str, store: Path, launched: float, standby: bool) -> Times:
     def now() -> float:
         return time.time() - launched
 
+    if standby:
+        begin(())
+    from tilescout.search import api
     from tilescout.search.build.compilers import CompileOptions
     from tilescout.search.build.cores import available_cores
     from tilescout.search.engines.engine import LiveOptions
-    from tilescout.search.engines.selection import get_ready, make_engine
-    from tilescout.search.studies.folders import artifacts, studies
-    from tilescout.search.studies.records import StudyInfo
-    from tilescout.search.tracking import MlflowTracker, Opening, default_store, standing_logger
-    from tilescout.search.tuning.loop import Budget
-    from tilescout.search.tuning.study import TuneOptions
-    from tilescout.search.tuning.suite import tune_suite
-    from tilescout.search.tuning.trackers import Tracker
-    from tilescout.spaces.templates import find_template
+    from tilescout.search.engines.selection import make_engine
+    from tilescout.search.studies.folders import artifacts
 
     times = Times(problem, cores=available_cores(), imported=now())
-    template = find_template("gemm_sm90")
-    parsed = template.parse(problem)
     before = kernels(artifacts(store))
-    live = LiveOptions(CompileOptions(standby=standby))
-    get_ready("cuda", template if standby else None)
-    with ExitStack() as stack:
-        uri, root = default_store(store)
-        opening = stack.enter_context(Opening(uri))
-        logger = standing_logger(uri, root, studies(store), template) if standby else None
-        if logger is not None:
-            stack.enter_context(logger)
 
-        def make_tracker(info: StudyInfo, run_id: str | None) -> Tracker:
-            if logger is not None:
-                return logger.study(info.name, run_id)
-            return MlflowTracker(uri, root, info, run_id, opening=opening)
-
-        engine = stack.enter_context(
-            make_engine(template, parsed, artifacts(store), device="cuda", gpus=1, options=live)
-        )
+    def make_watched(*arguments: Any, **named: Any) -> "Engine":
+        engine = make_engine(*arguments, **named)
         watch(engine, times, now)
 
         def note_ready() -> None:
@@ -158,13 +136,18 @@ def tune(problem: str, store: Path, launched: float, standby: bool) -> Times:
                 times.ready = now()
 
         threading.Thread(target=note_ready, name="ready", daemon=True).start()
-        options = TuneOptions("guided", 0, Budget(TRIALS), studies(store))
+        return engine
 
-        def answer(_: object) -> None:
-            times.raced = now()
+    results: list[TuneResult] = []
 
-        results = tune_suite(engine, [parsed], options, make_tracker, on_results=answer, slice=TRIALS)
-        times.logged = now()
+    def note(result: "TuneResult") -> None:
+        times.raced = now()
+        results.append(result)
+
+    vars(api)["make_engine"] = make_watched
+    live = LiveOptions(CompileOptions(standby=standby))
+    api.tune("gemm_sm90", problem, sampler="guided", device="cuda", live=live, store=store, on_result=note)
+    times.logged = now()
     trials = [trial for result in results for trial in result.trials]
     times.spaces = [result.info.space for result in results]
     times.trials, times.stopped = len(trials), results[0].stopped

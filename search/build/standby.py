@@ -80,6 +80,10 @@ class Standby:
     arguments: tuple[str, ...] = ()
 
 
+MEASURING = Standby("tilescout.search.measure.worker:ready_to_measure")
+"""What measuring processes are forked from: it has imported torch. It can be woken before what measures is imported."""
+
+
 class Session:
     """A child of a process that stands by, as the one who asked for it sees it.
 

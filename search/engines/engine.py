@@ -256,6 +256,9 @@ class Engine(Closing):
         """Compile what is likely to be asked for, where nothing that was asked for waits; see `compile`."""
         return self.compile(configuration, signature)
 
+    def set_up(self, problem: Problem) -> None:
+        """Begin what the first `prepare` of this problem, on the first GPU, waits for; nothing where that is short."""
+
     @abstractmethod
     def prepare(self, gpu: int, problem: Problem) -> "Future[float]":
         """Set a problem up on a GPU and take the library's steady time, in µs."""

@@ -79,6 +79,7 @@ class LocalEngine(Engine):
             MeasuringProcess(gpu, self.options.timeout, standby=self.options.compile.standby) for gpu in gpus
         ]
         self._threads = [ThreadPoolExecutor(1, f"measure-{gpu}") for gpu in gpus]
+        self._set_up: dict[tuple[str, Problem], Future[float]] = {}
         self._described = [self._on(gpu, MeasuringProcess.describe) for gpu in range(len(gpus))]
         try:
             self.product = describe_gpus(products_of(gpus) or [self._name_of(gpu) for gpu in range(len(gpus))])
@@ -149,7 +150,12 @@ class LocalEngine(Engine):
     def expect(self, configuration: Configuration, signature: str) -> "Future[Artifact | CompileFailure]":
         return self._pool.submit(configuration, signature, later=True)
 
+    def set_up(self, problem: Problem) -> None:
+        self._set_up[self.template.workload, problem] = self.prepare(0, problem)
+
     def prepare(self, gpu: int, problem: Problem) -> "Future[float]":
+        if gpu == 0 and (begun := self._set_up.pop((self.template.workload, problem), None)) is not None:
+            return begun
         workload, options = self.template.workload, self.options.protocol
         return self._on(gpu, lambda process: process.prepare(workload, str(problem), options))
 

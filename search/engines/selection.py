@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tilescout.costmodel.threads import algebra
 from tilescout.search.build.compilers import standby_of
-from tilescout.search.build.standby import can_stand_by, wake
+from tilescout.search.build.standby import MEASURING, can_stand_by, wake
 from tilescout.search.engines.engine import Engine, LiveOptions
 from tilescout.search.engines.gpus import visible_gpus
-from tilescout.search.measure.process import STANDBY
 from tilescout.search.measure.protocol import Objective, find_objective
 from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table
@@ -146,26 +144,23 @@ def require_gpu() -> None:
 
 
 def get_ready(device: str, standing: KernelTemplate | None = None) -> None:
-    """Import what a search needs while the driver of the GPU starts: 0.2 s of whoever asks it first.
+    """Have what measures and what compiles begin to import, where none stand by yet: a search waits the longest for it.
+
+    Nothing is waited for. The driver of the GPU starts meanwhile, too: 0.2 s of whoever asks it first.
 
     Parameters
     ----------
     device
         See `make_engine`.
     standing
-        What is tuned, if processes may stand by for it. What measures and what compiles begin to import where none do
-        yet: a search waits the longest for them.
+        What is tuned, if processes may stand by for it.
     """
 
     def start() -> None:
         if visible_gpus() and standing is not None and can_stand_by():
-            wake(STANDBY)
+            wake(MEASURING)
             if len(standing.archs) == 1 and (compilers := standby_of(standing, standing.archs[0])) is not None:
                 wake(compilers)
 
-    waking = threading.Thread(target=start, name="driver") if device != "replay" else None
-    if waking is not None:
-        waking.start()
-    algebra()
-    if waking is not None:
-        waking.join()
+    if device != "replay":
+        threading.Thread(target=start, name="driver").start()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilescout.search.build.standby import Session, Standby, StandbyError, can_stand_by, open_session
+from tilescout.search.build.standby import MEASURING, Session, StandbyError, can_stand_by, open_session
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.worker import Job, job_request
@@ -27,8 +27,6 @@ from tilescout.spaces.processes import module_command, module_places, own_folder
 
 _LOG = logging.getLogger(__name__)
 _WORKER = "tilescout.search.measure.worker"
-STANDBY = Standby(f"{_WORKER}:ready_to_measure")
-"""The process that measuring processes are forked from: it has imported torch."""
 
 _START_SECONDS = 120.0  # imports of torch, 3 s where files are warm, and the CUDA context, 0.1 s
 
@@ -51,7 +49,7 @@ class _Child:
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         if standby:
             try:
-                self.process = open_session(STANDBY, {"device": device}, self.log.fileno())
+                self.process = open_session(MEASURING, {"device": device}, self.log.fileno())
             except StandbyError as error:
                 _LOG.warning("%s: starting a measuring process anew", error)
             else:

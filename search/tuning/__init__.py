@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from tilescout.spaces.lazy import public_names
 
 if TYPE_CHECKING:
-    from tilescout.search.tuning.loop import Budget, Loop, run
+    from tilescout.search.tuning.budget import Budget
+    from tilescout.search.tuning.loop import Loop, run
     from tilescout.search.tuning.progress import StudyProgress
     from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
     from tilescout.search.tuning.suite import tune_suite
@@ -31,7 +32,7 @@ __all__ = [
 __getattr__, __dir__ = public_names(
     __name__,
     {
-        "Budget": "loop",
+        "Budget": "budget",
         "Loop": "loop",
         "run": "loop",
         "StudyProgress": "progress",

@@ -20,7 +20,8 @@ from tilescout.search.studies.answers import LOST
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.trials import finished_trials
 from tilescout.search.tuning.answers import Answers
-from tilescout.search.tuning.loop import Budget, Lane, Loop, run_together
+from tilescout.search.tuning.budget import Budget
+from tilescout.search.tuning.loop import Lane, Loop, run_together
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.search.tuning.trackers import Tracker
 from tilescout.search.tuning.turns import Claim, Turn, Turns

@@ -19,7 +19,7 @@ from rich.table import Column
 from rich.text import Text
 
 from tilescout.search.studies.records import StudyResult, TrialRecord
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.spaces.terminal import Console
 
 

@@ -26,7 +26,8 @@ from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.sharing import SharingOptions, SoleTuner
 from tilescout.search.studies.trials import TRACKING_RUN, finished_trials, record_info, record_result
-from tilescout.search.tuning.loop import Budget, Lane, Loop, search_alone
+from tilescout.search.tuning.budget import Budget
+from tilescout.search.tuning.loop import Lane, Loop, search_alone
 from tilescout.search.tuning.trackers import LateTracker, NoTracker, Tracker
 from tilescout.search.tuning.wall import WallClock
 from tilescout.spaces.errors import DeviceError, SpaceError, StoreError, one_line

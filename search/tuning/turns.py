@@ -5,7 +5,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from tilescout.search.tables.table import Table
 from tilescout.search.tracking import MlflowTracker, default_store, open_client, quiet_mlflow
 from tilescout.search.tracking.fields import common_tags, milliseconds, study_name, study_params
 from tilescout.search.tracking.mlflow_hooks import ChildRun, DatabaseRuns
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.processes import module_command, safe_environment
 from tilescout.spaces.templates import find_template

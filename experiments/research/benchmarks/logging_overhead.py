@@ -26,7 +26,7 @@ from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.studies.records import StudyInfo
 from tilescout.search.tables.shipped import default_table
 from tilescout.search.tracking import MlflowTracker, default_store
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.search.tuning.trackers import NoTracker, Tracker
 from tilescout.spaces.templates import load_template

@@ -39,7 +39,7 @@ from tilescout.search.studies.folders import artifacts, studies
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.trials import finished_trials
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem

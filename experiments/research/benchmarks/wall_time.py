@@ -12,7 +12,7 @@ published models, as those of the suite `out-of-sample` are: a new seed gives pr
 ``--suite`` so many of them are also tuned together, by ``tilescout tune --suite`` from an empty store. Every second is
 counted once:
 
-- `start`: until the search's modules are imported
+- `start`: until the modules are imported that set the GPU up
 - `set up`: until the measuring process, the GPU's context and the problem are ready; the first kernels are compiled
   meanwhile
 - `propose`: from then on, while nothing is in flight: the sampler, the study's files, MLflow where it is not open yet

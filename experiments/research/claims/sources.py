@@ -46,7 +46,7 @@ from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.inputs import read_regular

@@ -176,7 +176,7 @@ def played(play: Play, template: KernelTemplate, device: Device, parts: Mapping[
 def _tuned(play: Play, engine: AskingEngine, part: Part) -> int | None:
     """The answer of ``tilescout tune``."""
     from tilescout.search.engines.evaluator import Evaluator
-    from tilescout.search.tuning.loop import Budget
+    from tilescout.search.tuning.budget import Budget
     from tilescout.search.tuning.study import TuneOptions, run_study
 
     sampler = play.tuner.removeprefix(TUNE)

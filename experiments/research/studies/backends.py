@@ -76,7 +76,7 @@ from tilescout.search.measure.worker import Worker
 from tilescout.search.studies.answers import fastest as fastest_of
 from tilescout.search.studies.folders import artifacts, studies
 from tilescout.search.studies.records import StudyResult
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import tune_suite
 from tilescout.spaces.cublaslt.algorithms import KNOBS

@@ -39,7 +39,8 @@ from tilescout.search.samplers.others import features_of, points_of
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
-from tilescout.search.tuning.loop import Budget, run
+from tilescout.search.tuning.budget import Budget
+from tilescout.search.tuning.loop import run
 
 GAIN = 0.01
 TRIALS = 64

@@ -58,6 +58,7 @@ from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import problem_sample
 from tilescout.search.tuning import loop
+from tilescout.search.tuning.budget import Budget
 from tilescout.spaces.errors import ModelError
 
 SAMPLERS = ("guided", "guided-cold", "guided-cold:startup=10:drawn=1", "lfbo", "lfbo:initial=10", "tpe", "random")
@@ -153,7 +154,7 @@ def _sampled(
             if not stops and sampler.done(about) is not None:
                 stops.append(len(tried))
 
-        budget = loop.Budget(trials, whole=True)
+        budget = Budget(trials, whole=True)
         loop.run(about, evaluator, budget, evaluator.library_us(), lambda trial: note(trial.index))
     return tried, stops[0] if stops else None
 

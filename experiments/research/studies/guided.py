@@ -20,13 +20,12 @@ import numpy as np
 from tilescout.costmodel.blend import BlendOptions
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
+from tilescout.experiments.commands.model_options import steps_option, trees_option
 from tilescout.experiments.commands.options import (
     collected,
     processes_option,
     space_argument,
-    steps_option,
     store_option,
-    trees_option,
 )
 from tilescout.experiments.compare.held_out import HeldOutModels
 from tilescout.experiments.compare.processes import each
@@ -37,7 +36,7 @@ from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.tables.shipped import named_table, template_of
 from tilescout.search.tables.table import Table
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.templates import load_template
 

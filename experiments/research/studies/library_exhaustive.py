@@ -38,7 +38,7 @@ from tilescout.search.measure.machine import make_machine
 from tilescout.search.measure.protocol import VERSION
 from tilescout.search.measure.race import RaceOptions, run_race
 from tilescout.search.studies.folders import artifacts, studies
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.cublaslt.algorithms import KNOBS
 from tilescout.spaces.cublaslt.loader import CublasLt

@@ -57,7 +57,7 @@ from tilescout.search.measure.worker import Job, Worker
 from tilescout.search.studies.folders import artifacts
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.tables.table import Table
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.problems import Problem

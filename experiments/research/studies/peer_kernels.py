@@ -36,7 +36,7 @@ from tilescout.search.measure.protocol import VERSION
 from tilescout.search.measure.race import RaceOptions, run_race
 from tilescout.search.studies.folders import artifacts, studies
 from tilescout.search.studies.records import StudyInfo
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import BuildError

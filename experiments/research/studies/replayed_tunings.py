@@ -32,7 +32,8 @@ from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.sharing import SoleTuner
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
-from tilescout.search.tuning.loop import Budget, Lane, run_together
+from tilescout.search.tuning.budget import Budget
+from tilescout.search.tuning.loop import Lane, run_together
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.shapes import shape_groups
 

@@ -36,7 +36,7 @@ from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.process import MeasuringProcess
 from tilescout.search.measure.protocol import VERSION, ProtocolOptions
 from tilescout.search.studies.folders import artifacts, studies
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import BuildError

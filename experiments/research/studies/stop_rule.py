@@ -45,7 +45,8 @@ from tilescout.search.samplers.guided import GuidedOptions, GuidedSampler
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
-from tilescout.search.tuning.loop import Budget, run
+from tilescout.search.tuning.budget import Budget
+from tilescout.search.tuning.loop import run
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.shapes import shape_groups
 

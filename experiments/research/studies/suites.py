@@ -22,13 +22,12 @@ from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.evaluation import median_interval
 from tilescout.costmodel.forest import ForestOptions
 from tilescout.costmodel.ranking import RankingOptions
+from tilescout.experiments.commands.model_options import steps_option, trees_option
 from tilescout.experiments.commands.options import (
     collected,
     processes_option,
     space_argument,
-    steps_option,
     store_option,
-    trees_option,
 )
 from tilescout.experiments.compare.held_out import HeldOutModels
 from tilescout.experiments.compare.processes import each
@@ -40,7 +39,8 @@ from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.others import OtherTrials
 from tilescout.search.tables.shipped import named_table, template_of
 from tilescout.search.tables.table import Table
-from tilescout.search.tuning.loop import Budget, run
+from tilescout.search.tuning.budget import Budget
+from tilescout.search.tuning.loop import run
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.templates import KernelTemplate, load_template
 

@@ -24,7 +24,7 @@ from tilescout.search.studies.records import StudyInfo, StudyResult
 from tilescout.search.tables.shipped import default_table
 from tilescout.search.tracking import MlflowTracker, default_store
 from tilescout.search.tracking.page import to_html
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.templates import find_template
 

@@ -35,7 +35,7 @@ from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.protocol import ProtocolOptions
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.gemm import GemmProblem

@@ -19,7 +19,7 @@ from tilescout.search.studies.places import read_study
 from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tables.shipped import default_table
 from tilescout.search.tracking.page import to_html
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.named import NamedProblem

@@ -19,7 +19,7 @@ from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.search.studies.records import TrialRecord
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem

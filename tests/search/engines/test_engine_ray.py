@@ -27,7 +27,7 @@ from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.search.measure.race import RaceOptions
 from tilescout.search.studies.journal import Journal
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.errors import ArtifactError, BuildError, DeviceError
 from tilescout.spaces.gemm import GemmProblem

@@ -20,7 +20,7 @@ from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table, write_table
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError

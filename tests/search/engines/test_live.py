@@ -16,7 +16,7 @@ from tilescout.search.engines.evaluator import Evaluator, evaluate
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import VERSION, Objective, ProtocolOptions
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import Device, find_device
 from tilescout.spaces.errors import DeviceError, ProblemError, SpaceError, StoreError

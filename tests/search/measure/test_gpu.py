@@ -22,7 +22,7 @@ from tilescout.search.measure.measurement import Status
 from tilescout.search.measure.process import MeasuringProcess
 from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.search.measure.worker import Job
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem

@@ -23,7 +23,7 @@ from tilescout.search.samplers.registry import GROUP
 from tilescout.search.samplers.testing import SPACES, search
 from tilescout.search.samplers.tpe import TPESampler
 from tilescout.search.tables.table import Table
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import tune_suite
 from tilescout.spaces.errors import SamplerError

@@ -20,7 +20,7 @@ from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.sharing import SharingOptions
 from tilescout.search.studies.trials import finished_trials
 from tilescout.search.tables.shipped import default_table
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import ResumableError, StoreError

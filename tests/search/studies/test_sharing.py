@@ -32,7 +32,7 @@ from tilescout.search.studies.trials import finished_trials, record_outcome, rec
 from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tracking import MlflowTracker
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import StoreError

@@ -24,7 +24,7 @@ from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyResult, TrialRecord
 from tilescout.search.tracking.suite import suite_metrics
 from tilescout.search.tuning import problem_search
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import tune_suite
 from tilescout.spaces import templates

@@ -36,7 +36,7 @@ from tilescout.search.tracking.description import verdict
 from tilescout.search.tracking.page import times
 from tilescout.search.tracking.suite import _describe as described_suite
 from tilescout.search.tracking.suite import suite_metrics
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces import peers
 from tilescout.spaces.gemm import GemmProblem

@@ -33,7 +33,8 @@ from tilescout.search.studies.sharing import SoleTuner
 from tilescout.search.studies.trials import finished_trials
 from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.table import Table, write_table
-from tilescout.search.tuning.loop import Budget, Lane, run, run_together
+from tilescout.search.tuning.budget import Budget
+from tilescout.search.tuning.loop import Lane, run, run_together
 from tilescout.search.tuning.study import SearchInterrupted, TuneOptions, run_study
 from tilescout.search.tuning.trackers import NoTracker
 from tilescout.spaces.devices import DEVICES

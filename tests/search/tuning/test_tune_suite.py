@@ -21,7 +21,7 @@ from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tracking import MlflowTracker, SuiteInfo, SuiteRun
 from tilescout.search.tuning import suite
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import SuiteInterrupted, tune_suite
 from tilescout.search.tuning.trackers import NoTracker

@@ -21,7 +21,7 @@ from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.tables.shipped import default_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tracking.fields import common_tags
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.errors import DeviceError, SamplerError, StoreError
 from tilescout.spaces.gemm import GemmProblem

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.turns import Claim, StoppedError, Turns
 
 

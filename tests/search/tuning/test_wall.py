@@ -8,7 +8,7 @@ from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.tables.shipped import default_table
 from tilescout.search.tracking.fields import result_metrics
-from tilescout.search.tuning.loop import Budget
+from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.templates import find_template
