@@ -29,6 +29,7 @@ from tilescout.spaces.gemm_sm90.rules import ALIGNED, ROWS, TURNS, sharing_group
 from tilescout.spaces.gemm_sm90.unmeasured import unmeasured
 from tilescout.spaces.knobs import Configuration, Knob, Value, configurations_of
 from tilescout.spaces.oblivious import ObliviousTrees
+from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import Built, KernelTemplate, Unmeasured
 from tilescout.spaces.tiling import Tiling, ceil_div, computed_extents
 
@@ -223,6 +224,16 @@ class GemmSm90Template(KernelTemplate[GemmProblem]):
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
         return math.prod(int(configuration[name]) for name in ("cluster_m", "cluster_n", "split_k"))
+
+    def like(self, space: SearchSpace[GemmProblem], other: Tiling) -> Sequence[int]:
+        """Return what the shipped trees expect to be the fastest with its tile, its split and its cluster, if any."""
+        mine = self.tiling(space.columns, space.problem)
+        parts = ("rows", "columns", "split_k", "cluster_m", "cluster_n")
+        same = np.flatnonzero(np.logical_and.reduce([getattr(mine, part) == getattr(other, part) for part in parts]))
+        if not len(same):
+            return ()
+        columns = {name: column[same] for name, column in space.columns.items()}
+        return (int(same[expected_logs(columns, space.problem, space.device).argmin()]),)
 
     def tiling(self, columns: Columns, problem: GemmProblem) -> Tiling:
         tile_m, tile_n, groups = columns["tile_m"], columns["tile_n"], columns["warp_groups"]

@@ -17,6 +17,7 @@ from tilescout.spaces.gemm_sm90.estimate import cycles
 from tilescout.spaces.gemm_sm90.layout import steps
 from tilescout.spaces.gemm_sm90.ranking import FEATURES, features
 from tilescout.spaces.gemm_sm90.template import ALWAYS, CONSTRAINTS, KNOBS, TEMPLATE, legal
+from tilescout.spaces.templates import find_template
 
 HOPPER = [device for device in DEVICES.values() if device.arch in TEMPLATE.archs]
 SIGNATURES = (
@@ -121,3 +122,23 @@ def test_a_damaged_file_is_refused(tmp_path: Path, fault: str) -> None:
         np.savez(path, **{**arrays, "card": np.array(json.dumps(card))})
     with pytest.raises(SpaceError, match=r"defaults\.npz"):
         read_defaults(path, KNOBS)
+
+
+@pytest.mark.parametrize(
+    ("problem", "tile", "cluster", "found"),
+    [
+        ("4096x9216x7168", 201, 5, [(128, 176, 2, 1, 1)]),
+        ("433x3328x9600", 401, 3, []),  # 88 rows
+    ],
+)
+def test_a_kernel_with_the_tile_and_the_cluster_of_one_of_the_library_is_found(
+    problem: str, tile: int, cluster: int, found: list[tuple[int, ...]]
+) -> None:
+    library, space = find_template("cublaslt"), TEMPLATE.space(GemmProblem.parse(problem), DEVICES["h200"])
+    columns = {knob.name: np.array([0]) for knob in library.knobs}
+    columns |= {"tile": np.array([tile]), "cluster": np.array([cluster])}
+    tiling = library.tiling(columns, space.problem)
+    assert tiling is not None
+    names = ("tile_m", "tile_n", "cluster_m", "cluster_n", "split_k")
+    alike = [space[index] for index in TEMPLATE.like(space, tiling)]
+    assert [tuple(each[name] for name in names) for each in alike] == found
