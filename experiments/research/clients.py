@@ -127,12 +127,22 @@ SIZES: Mapping[str, tuple[str, Mapping[str, int]]] = MappingProxyType(
                 "vocab_size": 256_000,
             },
         ),
+        "starcoder2": (
+            "Starcoder2",
+            {
+                "hidden_size": 4608,
+                "intermediate_size": 18_432,
+                "num_attention_heads": 36,
+                "num_key_value_heads": 4,
+                "vocab_size": 49_152,
+            },
+        ),
     }
 )
-"""The models by their names: Qwen3-8B, Llama-3.2-3B, Mixtral-8x7B, Qwen2.5-7B, Phi-4 and Gemma-2-9B, as their
-configurations are published; with how many layers is asked. ``mixtral`` has one expert: which of eight a token goes to
-may differ with the rounding of the products before, and with it the time. No suite that anything was tuned on has the
-products of the last three."""
+"""The models by their names: Qwen3-8B, Llama-3.2-3B, Mixtral-8x7B, Qwen2.5-7B, Phi-4, Gemma-2-9B and StarCoder2-7B, as
+their configurations are published; with how many layers is asked. ``mixtral`` has one expert: which of eight a token
+goes to may differ with the rounding of the products before, and with it the time. No suite that anything was tuned on
+has the products of the last four."""
 
 
 def make_client(name: str, phase: str, layers: int, device: str, cache_length: int = CACHE_LENGTH) -> Client:
