@@ -47,15 +47,22 @@ class Turns:
 
     @contextmanager
     def benchmarks_alone(self) -> Iterator[None]:
-        """Have each benchmark that TorchInductor runs while it compiles be a turn."""
+        """Have each benchmark that TorchInductor runs while it compiles be a turn; one within another is part of it."""
         from torch._inductor.runtime.benchmarking import benchmarker
 
         made: Any = type(benchmarker)
-        original = made.benchmark_gpu
+        original, within = made.benchmark_gpu, False
 
         def in_turn(*arguments: Any, **options: Any) -> Any:
-            with self.alone():
+            nonlocal within
+            if within:
                 return original(*arguments, **options)
+            with self.alone():
+                within = True
+                try:
+                    return original(*arguments, **options)
+                finally:
+                    within = False
 
         made.benchmark_gpu = in_turn
         try:

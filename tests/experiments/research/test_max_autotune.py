@@ -69,6 +69,8 @@ def test_benchmarks_of_torchinductor_are_turns(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(type(benchmarker), "benchmark_gpu", lambda self, run: (run(), is_taken(tmp_path)))
     with Turns(tmp_path, 2, 10.0).benchmarks_alone():
         assert benchmarker.benchmark_gpu(lambda: 7) == (7, True)
+        # A candidate of several kernels benchmarks these when it first runs: a second lock would never be had.
+        assert benchmarker.benchmark_gpu(lambda: benchmarker.benchmark_gpu(lambda: 7)) == ((7, True), True)
     assert benchmarker.benchmark_gpu(lambda: 7) == (7, False)
 
 
