@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 _LISTED = 1 << 16  # rows: of more, m is found by bisection
 
-_Start = tuple[Callable[..., None], int, Callable[..., tuple[Any, ...]] | None]
+_Start = tuple[Callable[..., None] | None, int, Callable[..., tuple[Any, ...]] | None]
 """The entry point of a kernel, how many of its clusters run at once, and what makes its scratch memory, if any."""
+_NOT_OURS: _Start = (None, 0, None)
 
 
 def bind(name: str, rows: int | None, index: int | None, flat: bool = False) -> Callable[..., None]:
@@ -69,24 +70,26 @@ def bind(name: str, rows: int | None, index: int | None, flat: bool = False) -> 
     lookup, step = family.lookup(device), family.step  # now: nothing may be loaded while a graph is captured
     ends, entries = lookup.ends, lookup.entries
     always = None if rows is None else family.find(device, rows)
-    started, starts = _start(always), _starts(lookup, step) if rows is None else []
-    most, along = len(starts), 0 if flat else 1
+    started, starts = None if rows is None else _start(always), _starts(lookup, step) if rows is None else []
+    along, row = 0 if flat else 1, family.problem.batch * family.problem.k
     kept: tuple[int, Any] = 0, None  # the address of B, and B
 
     def run(a: "torch.Tensor", b: "torch.Tensor", *epilogue: "torch.Tensor", out: "torch.Tensor") -> None:
         nonlocal kept
-        start = started or (starts[m] if (m := a.shape[along]) < most else None)
+        try:  # to ask for the shape takes three times as long as for the number of elements
+            entry, clusters, scratch = started or starts[a.numel() // row]
+        except IndexError:
+            entry, clusters, scratch = _NOT_OURS
         at = b.data_ptr()
         address, view = kept  # at once: another thread may put others there
-        if start is None or address != at or a.data_ptr() % ALIGNMENT:
-            if start is None or (a.data_ptr() | at) % ALIGNMENT:
+        if entry is None or address != at or a.data_ptr() % ALIGNMENT:
+            if entry is None or (a.data_ptr() | at) % ALIGNMENT:
                 run_others(a, b, *epilogue, out=out)
                 return
             view = _as_ffi(_borrow(family, b, borrow_storage))
             kept = at, view
         if flat:
             a, out = batched(a, out)
-        entry, clusters, scratch = start
         # In the order of Workload.arguments. A star in a call takes a tenth of a microsecond, even of nothing.
         if scratch is not None:
             entry(a, view, *epilogue, out, clusters, *scratch(out))
@@ -125,21 +128,21 @@ def bind(name: str, rows: int | None, index: int | None, flat: bool = False) -> 
     return run
 
 
-def _start(kernel: Loaded | None) -> _Start | None:
-    """The parts that start one of our kernels; None for what is not ours."""
+def _start(kernel: Loaded | None) -> _Start:
+    """The parts that start one of our kernels; `_NOT_OURS` for others."""
     if not isinstance(kernel, LoadedKernel):
-        return None
+        return _NOT_OURS
     return kernel.entry, kernel.max_clusters, kernel.scratch if kernel.scratch_bytes else None
 
 
-def _starts(lookup: Lookup[Loaded], step: int) -> list[_Start | None]:
+def _starts(lookup: Lookup[Loaded], step: int) -> list[_Start]:
     """The parts that start our kernel for each m from 0 on, as far as ranges go, and no further than `_LISTED`.
 
     To look m up in a list takes a third of what bisection does, which a call of a microsecond or two would notice.
     """
     starts = [_start(each) for each in lookup.entries]
     sizes = range(min(lookup.ends[-1] + 1, _LISTED) if lookup.ends else 0)
-    return [None if m % step else starts[bisect_left(lookup.ends, m)] for m in sizes]
+    return [_NOT_OURS if m % step else starts[bisect_left(lookup.ends, m)] for m in sizes]
 
 
 def bind_together(names: str, rows: int, index: int | None) -> Callable[..., None]:
