@@ -50,7 +50,8 @@ _READ_ALL = (
     *("CUDA", "CUTE_", "KMP_", "LC_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "TORCH"),
     *("TRITON_", "TVM_", "XDG_"),
 )
-_PER_SESSION = ("CUDA_VISIBLE_DEVICES",)  # read by a session when it first uses the GPU, and not by an import
+# Read by a session when it first uses the GPU, and not by an import; and set by threadpoolctl wherever it is imported.
+_PER_SESSION = ("CUDA_VISIBLE_DEVICES", "KMP_DUPLICATE_LIB_OK")
 _PEER = struct.Struct("3i")  # of SO_PEERCRED: process, user, group
 ENDED = struct.Struct("i")
 """How a session's exit code is told."""

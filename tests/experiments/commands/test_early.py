@@ -1,5 +1,6 @@
 """The early start of a tuning: a process that measures is woken before the command is imported, or not at all."""
 
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -51,3 +52,15 @@ def test_nothing_is_woken_without_a_driver(woken: list[Standby], monkeypatch: py
     early.begin(["gemm_sm90"])
     wait()
     assert woken == []
+
+
+def test_what_is_imported_later_asks_for_the_process_that_was_woken_early(tmp_path: Path):
+    code = """
+from tilescout.search.build.standby import MEASURING, _state
+early = _state(MEASURING)
+import tilescout.search.tuning.suite
+from tilescout.costmodel.threads import algebra
+algebra()
+assert _state(MEASURING) == early
+"""
+    subprocess.run([sys.executable, "-P", "-c", code], check=True, cwd=tmp_path)
