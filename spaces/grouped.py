@@ -37,6 +37,7 @@ _FORM = (
 _LARGEST = 2**31 - 1  # kernels index with 32-bit integers
 _SHARED = 2**29  # bytes from which inputs share their weights: of these no L2 keeps much from one launch to the next
 _MOST_DRAWS = 64  # inputs of each are in memory at once
+_SEEDS = 10**9  # a line has nine digits of a seed
 
 # Tokens of the experts of the edge problem: none (at the ends too, and two in a row), one, one more and one less than
 # tiles of 64 and 128 rows, primes, and most of all of them to one.
@@ -136,6 +137,17 @@ class GroupedProblem(UniformProblem):
     def draws(self) -> Sequence["GroupedProblem"]:
         """A problem for each draw of the routing."""
         return [replace(self, first_draw=at, last_draw=at) for at in range(self.first_draw, self.last_draw + 1)]
+
+    @property
+    def unseen(self) -> Self:
+        """As many draws behind its own."""
+        count = len(self.draws)
+        first = self.last_draw + 1 if self.last_draw + count < _SEEDS else self.first_draw - count
+        return replace(self, first_draw=first, last_draw=first + count - 1)
+
+    @property
+    def averaged(self) -> str:
+        return f"draws {self.first_draw} to {self.last_draw} of the routing" if self.routing.drawn else ""
 
     @property
     def groups(self) -> tuple[int, ...]:

@@ -171,6 +171,19 @@ class Problem(ABC):
         return tuple(self.sizes.values())
 
     @property
+    def unseen(self) -> Self:
+        """The problem with other inputs than its own, on which a race judges what a search chose.
+
+        It is the problem itself unless times depend on what the inputs hold.
+        """
+        return self
+
+    @property
+    def averaged(self) -> str:
+        """The inputs that a time is the mean over, in words; empty unless it depends on what they hold."""
+        return ""
+
+    @property
     @abstractmethod
     def tolerance(self) -> float:
         """The largest relative error, in the Frobenius norm, that rounding explains; an element may be off twice it."""

@@ -34,6 +34,9 @@ def print_result(result: StudyResult, console: Console) -> None:
         against = f"{info.library_us / roofline.time_us:.3f}"
         table.add_row("roofline", f"{roofline.time_us:.2f}", "", _rate(info.problem, roofline.time_us), against)
     console.print(table)
+    if averaged := info.problem.averaged:
+        raced = f"; the race was on {info.problem.unseen.averaged}" if result.race is not None else ""
+        console.say(f"times are means over {averaged}{raced}")
     for name, trial in shown.items():
         if trial is not None:
             console.say(f"{name}, trial {trial.number}: {_described(trial.configuration, trial.measurement)}")

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -272,10 +273,15 @@ class Evaluator(Closing):
     def race(self, indices: Sequence[int], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
         """Measure configurations that are right once more, in interleaved rounds; nothing may be in flight.
 
-        See `Racetrack.measure`; `indices` are of `space`, or of what `library_best` and `peers` found.
+        They race on inputs that the search has not seen, where times depend on them. See `Racetrack.measure`; `indices`
+        are of `space`, or of what `library_best` and `peers` found.
         """
-        gpu = next(iter(self._on_gpu))
-        track = Racetrack(self.engine, gpu, self.problem, self.library_us(), self.space, self._beside)
+        gpu, problem = next(iter(self._on_gpu)), self.problem.unseen
+        library_us = self.engine.prepare(gpu, problem).result() if problem != self.problem else self.library_us()
+        beside = {
+            number: replace(task, problem=problem, library_us=library_us) for number, task in self._beside.items()
+        }
+        track = Racetrack(self.engine, gpu, problem, library_us, self.space, beside)
         return track.measure(indices, rounds, pairs, seed)
 
     def close(self) -> None:

@@ -1,5 +1,7 @@
 """Grouped products: their problems, how tokens are routed, and the reference."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -63,6 +65,19 @@ def test_every_token_goes_to_an_expert_and_a_seed_decides_to_which(problem: Grou
         assert sum(draw.groups) == draw.tokens
         assert min(draw.groups) >= 0
     assert len(set(problem.draws)) == problem.last_draw - problem.first_draw + 1
+
+
+@given(grouped_problems(), st.booleans())
+def test_a_race_is_on_as_many_draws_none_of_which_is_the_problems_own(problem: GroupedProblem, last: bool) -> None:
+    if last:
+        problem = replace(problem, first_draw=10**9 - len(problem.draws), last_draw=10**9 - 1)
+    raced = problem.unseen
+    assert GroupedProblem.parse(str(raced)) == raced
+    if problem.routing.drawn:
+        assert len(raced.draws) == len(problem.draws)
+        assert not {*raced.draws} & {*problem.draws}
+    else:
+        assert raced == problem
 
 
 @given(st.integers(1, 300), st.integers(1, 10**6), st.integers(0, 2**31))
