@@ -50,6 +50,7 @@ class PortfolioRequest:
     signature: str | None
     model: str
     exchanges: int
+    folds: int | None
     device: str
     plot: Path | None
     json_path: Path | None
@@ -114,6 +115,11 @@ class Regrets:
     show_default=True,
     help="Exchanges of a chosen kernel to try.",
 )
+@click.option(
+    "--folds",
+    type=click.IntRange(min=2),
+    help="Judge on problems that are left out, too: so many parts, all of a product in one of them.",
+)
 @device_option
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw the regret over the kernels here.")
 @json_option
@@ -136,6 +142,8 @@ def portfolio(asked: PortfolioRequest) -> None:
         regrets = predicted(template, regrets, asked, signature)
     found = choose_portfolio(regrets.logs, regrets.weights, asked.kernels, asked.exchanges)
     result = summary(template, regrets, found, asked, signature)
+    if asked.folds is not None:
+        result["left_out"] = left_out(regrets, asked.kernels, asked.folds)
     _print(result, console_beside(asked.json_path))
     write_result(asked.json_path, result)
     if asked.plot is not None:
@@ -241,6 +249,44 @@ def summary(
     }
 
 
+def left_out(regrets: Regrets, count: int, folds: int) -> dict[str, Any]:
+    """The regret on problems that kernels were not chosen on, a part of the problems at a time.
+
+    Problems that differ in their first size alone are in one part. A chosen kernel that was not timed on a problem does
+    not serve it here, so that the regret is rather too large.
+
+    Raises
+    ------
+    TableError
+        If there are fewer products than parts.
+    """
+    products = [text.partition("x")[2] for text in regrets.problems]
+    order = np.random.default_rng(0).permutation(sorted(set(products))).tolist()
+    if len(order) < folds:
+        raise TableError(f"{len(order)} products have no {folds} parts: name as many with --folds, or fewer")
+    part = np.array([order.index(product) % folds for product in products])
+    reached, timed = np.empty((min(count, len(regrets.kernels)), len(products))), np.empty(len(products))
+    for each in range(folds):
+        seen = part != each
+        logs = regrets.logs[:, seen]
+        known = np.flatnonzero(np.isfinite(logs).any(axis=1))
+        picked = known[list(choose_portfolio(logs[known], np.full(seen.sum(), 1 / seen.sum()), count).picked)]
+        served = regrets.logs[np.ix_(picked, ~seen)]
+        timed[~seen] = np.isfinite(served).sum(axis=0)
+        best = np.minimum.accumulate(np.minimum(np.nan_to_num(served, nan=CAP), CAP), axis=0)
+        reached[: len(best), ~seen], reached[len(best) :, ~seen] = best, best[-1]
+    curve = [
+        {
+            "kernels": at,
+            "regret": float(np.expm1(row.mean())),
+            "regret_50": float(np.expm1(np.median(row))),
+            "regret_90": float(np.expm1(np.quantile(row, 0.9))),
+        }
+        for at, row in enumerate(reached, start=1)
+    ]
+    return {"folds": folds, "products": len(order), "timed": float(timed.mean()), "curve": curve}
+
+
 def _print(result: Mapping[str, Any], console: Console) -> None:
     curve = result["curve"]
     grid = Grid(
@@ -264,6 +310,17 @@ def _print(result: Mapping[str, Any], console: Console) -> None:
         f"saves at least 63 % (1 - 1/e) of what the best choice can. The mean is geometric; a kernel that is not legal "
         f"or was not timed, or takes more than {1 + useless:.1f} times as long, counts as {1 + useless:.1f} times."
     )
+    if "left_out" in result:
+        found = result["left_out"]
+        told = ", ".join(
+            f"{point['regret']:.2%} with {point['kernels']}"
+            for point in found["curve"]
+            if point["kernels"] in _SHOWN or point is found["curve"][-1]
+        )
+        console.say(
+            f"On problems that were left out, {found['folds']} parts of {found['products']} products: at most {told}. "
+            f"Of the chosen kernels {found['timed']:.1f} were timed on such a problem; the others do not serve it here."
+        )
     for number, kernel in enumerate(result["portfolio"], start=1):
         text = " ".join(f"{name}={value}" for name, value in kernel.items())
         console.say(f"{number}: {text}")
@@ -278,6 +335,9 @@ def _draw(result: Mapping[str, Any], path: Path) -> None:
     counts = [point["kernels"] for point in result["curve"]]
     for name, label in (("regret", "geometric mean"), ("regret_90", "90th percentile"), ("worst", "worst")):
         axes.plot(counts, [100 * point[name] for point in result["curve"]], marker=".", label=label)
+    if "left_out" in result:
+        apart = [100 * point["regret"] for point in result["left_out"]["curve"]]
+        axes.plot(counts, apart, "--", label="geometric mean, problems left out, at most")
     axes.set_xscale("log", base=2)
     axes.set_yscale("symlog", linthresh=1)
     axes.set_xlabel("kernels")

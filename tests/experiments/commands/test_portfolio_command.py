@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tilescout.experiments.commands.portfolio import portfolio
+from tilescout.costmodel.portfolio import CAP
+from tilescout.experiments.commands.portfolio import Regrets, left_out, portfolio
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import StoreError, TableError
 from tilescout.spaces.gemm_sm90.template import KNOBS
@@ -51,6 +52,21 @@ def test_the_regret_of_a_portfolio_is_that_of_the_recorded_times(table: Table, t
     assert result["least_possible_regret"] <= result["exchanged_regret"] <= curve[-1]["regret"] + 1e-12
     assert "at least 63 %" in said
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_problems_that_are_left_out_are_served_by_what_the_others_chose(table: Table, tmp_path: Path) -> None:
+    # Without the first the second kernel is chosen, which was not timed there; without any other product the first one.
+    logs = np.array([[0.0, 0.4, 0.1, 0.3], [np.nan, 0.0, 0.3, 0.0], [0.9, 0.9, 0.0, 0.9]])
+    regrets = Regrets(((0,), (1,), (2,)), ("1x8x8", "1x16x8", "1x24x8", "2x16x8"), logs, "invented")
+    found = left_out(regrets, 1, 3)
+    expected = np.array([CAP, *logs[0, 1:]])
+    assert found["curve"][0]["regret"] == pytest.approx(np.expm1(expected.mean()))
+    assert (found["products"], found["timed"]) == (3, 0.75)
+    with pytest.raises(TableError, match="3 products have no 4 parts"):
+        left_out(regrets, 1, 4)
+
+    said = _run("--table", table.path, "--kernels", 2, "--folds", 3, "--plot", tmp_path / "kernels.png")
+    assert "On problems that were left out, 3 parts of 3 products" in " ".join(said.split())
 
 
 def test_a_suite_is_served_by_predictions_of_the_same_kernels(table: Table, tmp_path: Path) -> None:
