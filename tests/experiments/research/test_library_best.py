@@ -1,6 +1,7 @@
 """The study of the library's best algorithm, from the command line to the file, on a library that runs on the host."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -8,8 +9,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tilescout.experiments.research.studies import library_best
+from tilescout.experiments.research.studies import library_best, library_best_cards
+from tilescout.search.tables.shipped import shipped_tables
+from tilescout.search.tables.table import Table, card_path
 from tilescout.spaces import devices
+from tilescout.spaces.errors import TableError
+
+FOUND = Path(__file__).parents[3] / "experiments/results/library-best-2026-11-22/library-best.json"
 
 
 @pytest.fixture(autouse=True)
@@ -49,3 +55,22 @@ def test_a_problem_that_the_library_has_nothing_for_ends_nothing(tmp_path: Path)
     assert {one.get("error") or one["all"]["error"] for one in result["problems"].values()} != set()
     assert all("not supported" in (one.get("error") or one["all"]["error"]) for one in result["problems"].values())
     assert "not supported" in printed
+
+
+def test_the_librarys_best_is_noted_in_a_card_unless_it_was_measured_otherwise(tmp_path: Path) -> None:
+    measured = json.loads(FOUND.read_text())["result"]["problems"]
+    shipped = next(path for path in shipped_tables() if path.name == "gemm_sm90-h200-bf16.parquet")
+    card, path = Table.read_card(shipped), tmp_path / "table.parquet"
+    bare = {problem: replace(baseline, library_best=None) for problem, baseline in card.baselines.items()}
+    card_path(path).write_text(replace(card, baselines=bare).to_json())
+
+    done = CliRunner().invoke(library_best_cards.main, [str(FOUND), "--table", str(path)])
+
+    assert done.exit_code == 0, done.output
+    told = {str(problem): baseline.library_best for problem, baseline in Table.read_card(path).baselines.items()}
+    for text, best in told.items():
+        assert best is not None
+        assert 1 / best.ratio.value == pytest.approx(measured[text]["best of list"])
+    card_path(path).write_text(replace(card, protocol="paired-1").to_json())
+    with pytest.raises(TableError, match="'protocol': 'paired-1'"):
+        CliRunner().invoke(library_best_cards.main, [str(FOUND), "--table", str(path)], catch_exceptions=False)
