@@ -258,6 +258,11 @@ class Grouped(Workload[GroupedProblem]):
             routing=Routing("recorded", counts=_EDGE),
         )
 
+    def edge_problems(self, problem: GroupedProblem) -> Sequence[GroupedProblem]:
+        """The edge problem, and the same with all tokens to one expert."""
+        edge = self.edge_problem(problem)
+        return edge, replace(edge, routing=Routing("one"))
+
 
 def _normal(problem: GroupedProblem, shape: tuple[int, ...], generator: "torch.Generator") -> "torch.Tensor":
     import torch

@@ -202,7 +202,7 @@ class TemplateConformance:
         assert self._in_a_process(_HASH).strip() == found, "it is another one in another process"
 
     def test_the_workload_measures_what_a_kernel_computes(self) -> None:
-        """Inputs, output, reference and the library's version fit together, on a CPU, for the edge problem."""
+        """Inputs, output, reference and the library's version fit together, on a CPU, for the edge problems."""
         import torch
 
         workload = self._workload
@@ -233,10 +233,12 @@ class TemplateConformance:
 
     def _edges(self) -> Iterator[Problem]:
         for space in self._spaces:
-            edge = self._workload.edge_problem(space.problem)
-            assert edge.signature == space.problem.signature, f"the edge problem of {space.problem} is built otherwise"
-            self._template.check(edge)
-            yield edge
+            for edge in self._workload.edge_problems(space.problem):
+                assert edge.signature == space.problem.signature, (
+                    f"an edge problem of {space.problem} is built otherwise"
+                )
+                self._template.check(edge)
+                yield edge
 
     def test_the_default_compiles(self, tmp_path: Path) -> None:
         """The default compiles to an object file that defines the function it is said to."""

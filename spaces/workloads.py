@@ -84,6 +84,10 @@ class Workload(ABC, Generic[P]):
     def edge_problem(self, problem: P) -> P:
         """A small problem of the same signature that no tile divides."""
 
+    def edge_problems(self, problem: P) -> Sequence[P]:
+        """All small problems on which every kernel is verified: the edge problem, and others that a subclass has."""
+        return (self.edge_problem(problem),)
+
 
 BUILT_IN = (
     "tilescout.spaces.gemm:Gemm",

@@ -29,7 +29,7 @@ def make_job(
     options: ProtocolOptions,
 ) -> Job:
     """The job, for a measuring process, of measuring a compiled configuration on a problem in full."""
-    verified = (problem, load_workload(template.workload).edge_problem(problem))
+    verified = (problem, *load_workload(template.workload).edge_problems(problem))
     return Job(
         shared_object=str(artifact.path),
         sha256=artifact.sha256,

@@ -90,8 +90,8 @@ class Bench:
         generator = torch.Generator(machine.device)
         generator.seed()  # fresh inputs every time; no global random state
         self._case = Case.draw(workload, problem, generator)
-        edge = Case.draw(workload, workload.edge_problem(problem), generator)
-        self._verifier = Verifier(machine, self._case, edge)
+        edges = [Case.draw(workload, edge, generator) for edge in workload.edge_problems(problem)]
+        self._verifier = Verifier(machine, self._case, edges)
         input_bytes = sum(tensor.nbytes for tensor in self._case.inputs)
         sets = self._for_all_draws(input_sets(input_bytes, machine.l2_bytes, options))
         self._inputs = [self._case.inputs]
@@ -218,7 +218,7 @@ class Bench:
         return median(self.machine.times_us(blocks)[::2])
 
     def verify(self, launch: Launch, edge: bool) -> tuple[float, float | None]:
-        """Run a kernel once on the problem, after two runs on a problem that no tile divides if `edge` asks for them.
+        """Run a kernel once on the problem, after two runs on each edge problem if `edge` asks for them.
 
         Where a launch is long, that one is the kernel's pilot. Else a short block is queued right behind it, and all of
         it is waited for once.

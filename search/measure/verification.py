@@ -132,8 +132,55 @@ class Case:
         return words.as_strided((2, band), (len(words) - band, 1))
 
 
+class _Twice:
+    """Two launches on a case; the output is filled with another value before each, and both must leave the same.
+
+    Parameters
+    ----------
+    case
+        The case.
+    findings
+        Where what is found goes, of shape [7]: the findings of both launches, and whether their results differ.
+    """
+
+    def __init__(self, case: Case, findings: "torch.Tensor") -> None:
+        import torch
+
+        self.case, self._first = case, torch.empty_like(case.output)
+        self._once, self._again, self._differ = findings[:3], findings[3:6], findings[6:]
+
+    def before(self) -> None:
+        """To be done before the first launch."""
+        self.case.prepare(math.nan, self._once)
+
+    def between(self) -> None:
+        """To be done between the two."""
+        self.case.find(self._once)
+        self._first.copy_(self.case.output)
+        self.case.prepare(1.0, self._again)
+        self._differ.fill_(math.nan)
+
+    def after(self) -> None:
+        """To be done after the second."""
+        self.case.find(self._again)
+        self._differ.copy_((self._first != self.case.output).any())
+
+    def check(self, findings: Sequence[float]) -> float:
+        """Judge the findings; return the largest relative Frobenius error.
+
+        Raises
+        ------
+        WrongResultError
+            See `Case.check`; or if the two results differ.
+        """
+        error = max(self.case.check(*findings[:3]), self.case.check(*findings[3:6]))
+        if findings[6] != 0:
+            raise WrongResultError(f"two runs on the same inputs differ on {self.case.problem}", error)
+        return error
+
+
 class Verifier:
-    """Runs kernels on a case and on an edge case, and judges what they did.
+    """Runs kernels on a case and on edge cases, and judges what they did.
 
     The operations before, between and after the launches are recorded once as CUDA graphs and then replayed. Started
     one by one, some 35 small operations would take the host several times as long as the device.
@@ -142,41 +189,23 @@ class Verifier:
     ----------
     machine
         The device.
-    case, edge
-        The problem, and one that no tile divides.
+    case, edges
+        The problem, and some that no tile divides.
     """
 
-    def __init__(self, machine: Machine, case: Case, edge: Case) -> None:
+    def __init__(self, machine: Machine, case: Case, edges: Sequence[Case]) -> None:
         import torch
 
-        self._machine, self._case, self._edge = machine, case, edge
-        first = torch.empty_like(edge.output)
-        self._numbers = numbers = torch.empty(10, device=case.output.device)
-        on_case, on_edge, on_edge_again, differ = numbers[:3], numbers[3:6], numbers[6:9], numbers[9:]
-
-        def between() -> None:
-            edge.find(on_edge)
-            first.copy_(edge.output)
-            edge.prepare(1.0, on_edge_again)
-            differ.fill_(math.nan)
-
-        def after() -> None:
-            edge.find(on_edge_again)
-            differ.copy_((first != edge.output).any())
-
-        steps = [
-            lambda: case.prepare(math.nan, on_case),
-            lambda: case.find(on_case),
-            lambda: edge.prepare(math.nan, on_edge),
-            between,
-            after,
-        ]
-        self._prepare_case, self._find_case, self._prepare_edge, self._between, self._after = machine.record(steps)
+        self._machine, self._case = machine, case
+        self._numbers = torch.empty((1 + len(edges), 7), device=case.output.device)
+        on_case = self._numbers[0, :3]
+        self._edges = [_Twice(edge, findings) for edge, findings in zip(edges, self._numbers[1:], strict=True)]
+        of_edges = [step for edge in self._edges for step in (edge.before, edge.between, edge.after)]
+        steps = [lambda: case.prepare(math.nan, on_case), lambda: case.find(on_case), *of_edges]
+        self._prepare_case, self._find_case, *self._on_edges = machine.record(steps)
 
     def start(self, launch: Launch, edge: bool) -> Callable[[], float]:
-        """Launch once on the case, after two launches on the edge case if `edge` asks for them; wait for nothing.
-
-        The output is filled with another value before each of the two; their results must agree to the bit.
+        """Launch once on the case, after two launches on each edge case if `edge` asks for them; wait for nothing.
 
         Returns
         -------
@@ -186,11 +215,13 @@ class Verifier:
         """
         # A kernel's first launch loads it, which must not be in the time of the launch on the case.
         if edge:
-            self._prepare_edge()
-            _launch_into(self._edge, launch)
-            self._between()
-            _launch_into(self._edge, launch)
-            self._after()
+            for at, each in enumerate(self._edges):
+                before, between, after = self._on_edges[3 * at : 3 * at + 3]
+                before()
+                _launch_into(each.case, launch)
+                between()
+                _launch_into(each.case, launch)
+                after()
 
         def on_case() -> None:
             _launch_into(self._case, launch)
@@ -224,16 +255,12 @@ class Verifier:
         Raises
         ------
         WrongResultError
-            If a result is wrong, the two on the edge case differ, or memory outside an output was written.
+            If a result is wrong, the two on an edge case differ, or memory outside an output was written.
         """
-        numbers: Sequence[float] = self._numbers.tolist()
+        on_case, *on_edges = self._numbers.tolist()
         self._machine.synchronize()
-        errors = []
-        if edge:
-            errors = [self._edge.check(*numbers[3:6]), self._edge.check(*numbers[6:9])]
-            if numbers[9] != 0:
-                raise WrongResultError(f"two runs on the same inputs differ on {self._edge.problem}", max(errors))
-        return max([*errors, self._case.check(*numbers[:3])])
+        errors = [each.check(found) for each, found in zip(self._edges, on_edges, strict=True)] if edge else []
+        return max([*errors, self._case.check(*on_case[:3])])
 
 
 def _launch_into(case: Case, launch: Launch) -> None:

@@ -119,7 +119,8 @@ def test_the_floor_counts_the_weights_of_the_experts_that_are_reached() -> None:
     assert one.bytes == weights + 64 * (512 + 256) * 2 + 8 * 4
 
 
-EDGE = Grouped().edge_problem(GroupedProblem.parse("8x64x64x64"))
+PROBLEM = GroupedProblem.parse("8x64x64x64")
+EDGE = Grouped().edge_problem(PROBLEM)
 
 
 def test_the_edge_problem_has_empty_experts_single_tokens_and_sizes_that_no_tile_divides() -> None:
@@ -130,6 +131,8 @@ def test_the_edge_problem_has_empty_experts_single_tokens_and_sizes_that_no_tile
     assert {63, 64, 65} <= set(groups)
     assert all(EDGE.n % tile and EDGE.tokens % tile for tile in (16, 48, 64, 80))
     assert EDGE.k % 16
+    (other,) = (each for each in Grouped().edge_problems(PROBLEM) if each != EDGE)
+    assert sorted(other.groups)[-2:] == [0, EDGE.tokens]  # all to one
 
 
 @pytest.mark.parametrize(

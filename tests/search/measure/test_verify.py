@@ -28,7 +28,7 @@ def nothing(inputs: Tensors, output: torch.Tensor) -> None:
 
 
 def test_a_kernel_that_writes_nothing_does_not_pass_on_what_a_right_one_left() -> None:
-    verifier = Verifier(HostMachine(), case_of("24x16x32"), case_of("7x24x40x2"))
+    verifier = Verifier(HostMachine(), case_of("24x16x32"), [case_of("7x24x40x2"), case_of("5x8x24")])
     for edge in (True, False):
         verifier.start(library, edge)
         assert 0 < verifier.judge(edge) < 2.0**-7
@@ -38,8 +38,20 @@ def test_a_kernel_that_writes_nothing_does_not_pass_on_what_a_right_one_left() -
             verifier.judge(edge)
 
 
+def test_a_kernel_that_is_wrong_on_the_last_edge_problem_alone_is_refused() -> None:
+    def right_where_wide(inputs: Tensors, output: torch.Tensor) -> None:
+        library(inputs, output)
+        if output.shape[-1] == 8:
+            output[..., 0] += 1000
+
+    verifier = Verifier(HostMachine(), case_of("24x16x32"), [case_of("7x24x40x2"), case_of("5x8x24")])
+    verifier.start(right_where_wide, edge=True)
+    with pytest.raises(WrongResultError, match="on 5x8x24"):
+        verifier.judge(edge=True)
+
+
 def test_without_the_edge_problem_its_old_findings_say_nothing() -> None:
-    verifier = Verifier(HostMachine(), case_of("24x16x32"), case_of("7x24x40x2"))
+    verifier = Verifier(HostMachine(), case_of("24x16x32"), [case_of("7x24x40x2"), case_of("5x8x24")])
     verifier.start(nothing, edge=True)
     verifier.start(library, edge=False)
 
