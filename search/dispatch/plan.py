@@ -250,6 +250,9 @@ def next_size(
 def unseen_size(found: Sequence[Stretch], measured: Set[int], allowed: Set[int] | None = None) -> int | None:
     """The m in the middle of the widest range in which none was measured; None if there is none.
 
+    Ranges end where tiles do, so that their middles divide by 8, as few m do, for which the library may have another
+    kernel: it is the odd one beside the middle.
+
     Parameters
     ----------
     found
@@ -266,7 +269,7 @@ def unseen_size(found: Sequence[Stretch], measured: Set[int], allowed: Set[int] 
             continue
         middle = (each.low + each.high) // 2
         if allowed is None:
-            return middle
+            return min(middle | 1, each.high)
         inside = [m for m in allowed if each.low <= m <= each.high]
         if inside:
             return min(inside, key=lambda m: abs(m - middle))

@@ -149,7 +149,7 @@ def test_only_those_near_the_best_are_raced() -> None:
 
 def test_of_the_ranges_without_a_measured_m_the_widest_is_measured_in_its_middle() -> None:
     found = [Stretch(1, 10, 0), Stretch(11, 50, 1), Stretch(51, 60, None), Stretch(61, 200, 0)]
-    assert unseen_size(found, {1, 200}) == 30
+    assert unseen_size(found, {1, 200}) == 31
     assert unseen_size(found, {1, 30, 200}) == 55
     assert unseen_size(found, {1, 30, 58, 200}) is None
     assert unseen_size(found, {1, 200}, allowed={12, 52}) == 12
