@@ -7,16 +7,23 @@ what an H200 was seen to reach, not its data sheet. Over it is the time of the f
 the geometric mean over the problems with so many tokens of the model, all to one expert left out. Beside it stand the
 rows that this configuration multiplies over those that there are: tiles begin with an expert's first token, and the
 last one of each expert is not full.
+
+And there is what a schedule without gaps would take, with tiles of 128 or of 64 rows, or of both: each tile as long as
+its products keep the tensor cores busy or its loads the way from the L2, whichever is longer, and all of them no less
+than memory needs. Either experts overlap, so that one that waits for memory runs beside one that the tensor cores
+bind, or each runs alone on the whole GPU.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
 
 import click
+import numpy as np
 
 from tilescout.experiments.commands.grouped_tables import grouped_times, joined
 from tilescout.experiments.research.runner import TABLES, Run, study
@@ -31,6 +38,14 @@ CHOSEN = {32: 4, 8: 2, 128: 8, 256: 8}
 """Experts that a token of the model goes to, by how many there are: gpt-oss-20b, Mixtral 8x7B, Qwen3-30B-A3B and
 DeepSeek-V3, as their configurations are published."""
 
+HEIGHTS = {"128 rows": (128,), "64 rows": (64,), "128 or 64 rows": (64, 128)}
+"""Rows of the tiles of a schedule: full tiles are of the largest, and the rest of an expert is of the least that holds
+it."""
+WIDTH = 192  # columns of a tile, as of most of the fastest configurations
+PROCESSORS = 132
+FLOPS_A_CLOCK, BYTES_A_CLOCK = 4096, 64  # of a multiprocessor: bf16 by its tensor cores, and loads into it
+_CLOCKS_A_SECOND = FLOPS_A_SECOND / (PROCESSORS * FLOPS_A_CLOCK)
+
 
 def floor_us(problem: GroupedProblem) -> float:
     """The floor of a problem, in µs."""
@@ -41,6 +56,29 @@ def multiplied(problem: GroupedProblem, configuration: Configuration) -> float:
     """Rows that a configuration multiplies, over the rows that there are; trimmed tiles count as whole ones."""
     step = int(configuration["tile_n" if configuration["swap_ab"] else "tile_m"])
     return fmean(sum(math.ceil(size / step) * step for size in draw.groups) / draw.tokens for draw in problem.draws)
+
+
+def without_gaps(problem: GroupedProblem, heights: Sequence[int]) -> dict[str, float]:
+    """Times over the floor of a schedule without gaps, if experts overlap and if each runs alone."""
+    sizes = np.array([draw.groups for draw in problem.draws])
+    tiles = [(sizes // max(heights), _clocks_a_column(max(heights)))]
+    rest = sizes % max(heights)
+    for below, height in pairwise((0, *sorted(heights))):
+        tiles.append(((rest > below) & (rest <= height), _clocks_a_column(height)))
+    clocks = sum(count * each for count, each in tiles) * problem.n * problem.k / PROCESSORS
+    computed = np.asarray(clocks) / _CLOCKS_A_SECOND * 1e6
+    moved = (sizes > 0) * problem.n * problem.k + sizes * (problem.n + problem.k)
+    memory = moved * problem.element.bytes / BYTES_A_SECOND * 1e6
+    floor = floor_us(problem)
+    return {
+        "overlapping": float(np.maximum(computed.sum(axis=1), memory.sum(axis=1)).mean()) / floor,
+        "alone": float(np.maximum(computed, memory).sum(axis=1).mean()) / floor,
+    }
+
+
+def _clocks_a_column(rows: int) -> float:
+    """Clocks of a multiprocessor for so many rows of a tile, for each of its columns and each step along k."""
+    return max(2 * rows / FLOPS_A_CLOCK, (rows / WIDTH + 1) * 2 / BYTES_A_CLOCK)
 
 
 def standing(times: GroupedTimes) -> list[dict[str, Any]]:
@@ -69,6 +107,7 @@ def standing(times: GroupedTimes) -> list[dict[str, Any]]:
                 "floor_us": floor,
                 "over": us / floor,
                 "multiplied": multiplied(problem, times.configurations[best]),
+                "without_gaps": {name: without_gaps(problem, rows) for name, rows in HEIGHTS.items()},
                 "configuration": dict(times.configurations[best]),
             }
         )
@@ -89,6 +128,10 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 "least": min(row["over"] for row in held),
                 "largest": max(row["over"] for row in held),
                 "multiplied": geometric_mean(row["multiplied"] for row in held),
+                "without_gaps": {
+                    name: {way: geometric_mean(row["without_gaps"][name][way] for row in held) for way in ways}
+                    for name, ways in held[0]["without_gaps"].items()
+                },
             }
             for name, held in by_routing.items()
         }
@@ -108,3 +151,6 @@ def main(run: Run, paths: tuple[Path, ...]) -> None:
         for name, each in by_routing.items():
             over = f"{each['over']:.3f} of the floor [{each['least']:.3f}, {each['largest']:.3f}]"
             print(f"{tokens:>6} tokens  {name:<9} {over}, {each['multiplied']:.2f} of the rows are multiplied")
+            for rows, ways in each["without_gaps"].items():
+                told = ", ".join(f"{over:.3f} {way}" for way, over in ways.items())
+                print(f"{'':<25} without gaps, tiles of {rows}: {told}")

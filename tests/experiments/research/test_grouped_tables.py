@@ -11,7 +11,7 @@ from tilescout.costmodel.persistence import load_model
 from tilescout.costmodel.relatives import relative_model
 from tilescout.experiments.commands.grouped_tables import grouped_of_tables, grouped_times, joined
 from tilescout.experiments.research.studies.grouped_beside import beside
-from tilescout.experiments.research.studies.grouped_floor import floor_us, standing, summary
+from tilescout.experiments.research.studies.grouped_floor import floor_us, standing, summary, without_gaps
 from tilescout.experiments.research.studies.grouped_tables import ranges_of, unseen
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.tables.table import Table
@@ -87,6 +87,20 @@ def test_the_best_of_a_table_stands_above_a_floor_of_bytes_and_arithmetic() -> N
     for by_routing in found.values():
         assert by_routing["all"]["problems"] == sum(each["problems"] for each in by_routing.values()) / 2
         assert by_routing["balanced"]["least"] <= by_routing["balanced"]["over"] <= by_routing["all"]["largest"]
+
+
+def test_a_schedule_without_gaps_pays_for_tiles_that_are_not_full_and_for_experts_that_run_alone() -> None:
+    full = GroupedProblem.parse("8x8192x4096x4096:bf16:balanced")
+    assert without_gaps(full, (128,)) == pytest.approx({"overlapping": 1.0, "alone": 1.0})
+    # 448 rows an expert: the fourth tile is half empty, and as half a tile its loads take two thirds of a tile's time.
+    half = GroupedProblem.parse("8x3584x4096x4096:bf16:balanced")
+    assert without_gaps(half, (128,))["overlapping"] == pytest.approx(512 / 448)
+    assert without_gaps(half, (64, 128))["overlapping"] == pytest.approx((3 + 2 / 3) * 128 / 448)
+    assert without_gaps(half, (64,))["overlapping"] == pytest.approx(7 * 2 / 3 * 128 / 448)
+    # One expert with nearly all tokens is bound by the tensor cores, 63 with a few each by memory.
+    uneven = GroupedProblem.parse("64x8192x2048x2048:bf16:recorded-" + ".".join(["7184", *["16"] * 63]))
+    found = without_gaps(uneven, (64, 128))
+    assert found["overlapping"] < 1.1 < 1.4 < found["alone"]
 
 
 def test_the_model_of_the_product_ranks_the_product_with_swiglu() -> None:
