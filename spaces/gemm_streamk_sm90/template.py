@@ -311,8 +311,8 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
     def like(self, space: SearchSpace[GemmProblem], other: Tiling) -> Sequence[int]:
         """Return what is estimated to be the fastest with its tile and split, by each number of warp groups.
 
-        Of each there are one with its cluster and, without a cluster, some that walk the tiles in different orders:
-        which one is the fastest on a GPU, no estimate knows.
+        Of each there is one with its cluster. Where it doesn't split k, there are also some without a cluster, which
+        walk the tiles in different orders: which one is the fastest on a GPU, no estimate knows.
         """
         mine = self.tiling(space.columns, space.problem)
         split = (space.columns["split"] == other.split_k) & (space.columns["stream_k"] == 0)
@@ -321,7 +321,7 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
         order = np.lexsort((-columns["stages"], estimated_cycles(columns, space.problem, space.device)))
         order = order[columns["schedule"][order] == columns["schedule"][order[:1]]]
         fastest, groups = same[order], columns["warp_groups"][order]
-        alone = (mine.cluster_m * mine.cluster_n)[fastest] == 1
+        alone = ((mine.cluster_m * mine.cluster_n == 1) & (mine.split_k == 1))[fastest]
         clustered = ((mine.cluster_m == other.cluster_m) & (mine.cluster_n == other.cluster_n))[fastest]
         found: list[int] = []
         for number in dict.fromkeys(groups.tolist()):

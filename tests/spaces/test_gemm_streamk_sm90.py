@@ -99,7 +99,7 @@ def test_where_sharing_is_not_estimated_to_gain_the_default_is_that_of_the_kerne
     ("problem", "tile", "cluster", "split", "sizes", "groups"),
     [
         ("433x3328x9600", 401, 3, 0, [(1, 128, 88, 1, 1), (1, 128, 88, 2, 1)], {1, 2}),  # its rows are along n
-        ("294x2840x11112", 456, 8, 2, [(1, 192, 80, 1, 1), (1, 192, 80, 1, 4)], {1, 3}),
+        ("294x2840x11112", 456, 8, 2, [(1, 192, 80, 1, 4)], {1, 3}),
         ("257x21504x3072", 494, 3, 0, [(1, 256, 88, 1, 1), (1, 256, 88, 2, 1)], {2}),  # two tiles each, by turns
         ("768x3072x12288:e4m3-bf16", 184, 5, 0, [(0, 128, 144, 1, 1), (0, 128, 144, 2, 1)], {2}),
         ("768x3072x12288:e4m3-bf16", 1, 2, 0, [], set()),  # 8x8
@@ -123,7 +123,7 @@ def test_the_tile_and_the_split_of_a_kernel_of_the_library_are_found(
         if shape in sizes[:1]
     ]
     assert len(set(orders)) == len(orders)
-    assert len(orders) >= 4 * len(groups)
+    assert len(orders) >= (1 if split else 4) * len(groups)
     assert {each["warp_groups"] for each in found} == groups
     assert all(each["split"] == max(split, 1) and not each["stream_k"] for each in found)
 
