@@ -2,11 +2,12 @@
 
 Generated code has allocated the result and made its device the current one, and shapes, strides and types were checked
 when it was generated. Only addresses are looked at in a call. B is usually a weight that stays where it is: its view,
-as TVM FFI takes it, is kept as long as the address is the same.
+as TVM FFI takes it, is kept as long as the address is the same. So are those of A and D, where a call has to make them:
+generated code is given the same memory again and again.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilescout.search.build.loading import LoadedKernel
@@ -73,9 +74,10 @@ def bind(name: str, rows: int | None, index: int | None, flat: bool = False) -> 
     started, starts = None if rows is None else _start(always), _starts(lookup, step) if rows is None else []
     along, row = 0 if flat else 1, family.problem.batch * family.problem.k
     kept: tuple[int, Any] = 0, None  # the address of B, and B
+    stays: tuple[tuple[int, ...], Any] = (), None  # the addresses of A, B and D, and A's size; and all three, if known
 
     def run(a: "torch.Tensor", b: "torch.Tensor", *epilogue: "torch.Tensor", out: "torch.Tensor") -> None:
-        nonlocal kept
+        nonlocal kept, stays
         try:  # to ask for the shape takes three times as long as for the number of elements
             entry, clusters, scratch = started or starts[a.numel() // row]
         except IndexError:
@@ -86,13 +88,22 @@ def bind(name: str, rows: int | None, index: int | None, flat: bool = False) -> 
             if entry is None or (a.data_ptr() | at) % ALIGNMENT:
                 run_others(a, b, *epilogue, out=out)
                 return
-            view = _as_ffi(_borrow(family, b, borrow_storage))
+            view = _as_ffi(_borrow(b, family.b_shape, family.b_strides, borrow_storage))
             kept = at, view
         if flat:
-            a, out = batched(a, out)
+            places = a.data_ptr(), at, out.data_ptr(), a.numel()
+            before, views = stays  # at once, too
+            if places != before:
+                stays = places, None
+                a, out = batched(a, out)
+            else:
+                if views is None:
+                    views = batched_views(a, b, out)
+                    stays = places, views
+                a, view, out = views
         # In the order of Workload.arguments. A star in a call takes a tenth of a microsecond, even of nothing.
         if scratch is not None:
-            entry(a, view, *epilogue, out, clusters, *scratch(out))
+            entry(a, view, *epilogue, out, clusters, *scratch(b))
         elif epilogue:
             entry(a, view, *epilogue, out, clusters)
         else:
@@ -124,6 +135,12 @@ def bind(name: str, rows: int | None, index: int | None, flat: bool = False) -> 
         m = a.shape[0]
         whole = reinterpret(a, (1, m, k), strides_of(m, k, along_m), 0)
         return whole, reinterpret(out, (1, m, n), (m * n, n, 1), 0)
+
+    def batched_views(a: "torch.Tensor", b: "torch.Tensor", out: "torch.Tensor") -> tuple[Any, Any, Any]:
+        whole, result = batched(a, out)
+        first, last = (_as_ffi(_borrow(each, each.shape, each.stride(), borrow_storage)) for each in (whole, result))
+        # A tensor of torch among them tells TVM FFI the stream.
+        return first, _borrow(b, family.b_shape, family.b_strides, borrow_storage), last
 
     return run
 
@@ -264,7 +281,7 @@ def _flat_library(family: Family, borrow_storage: Callable[..., Any]) -> Callabl
         at = b.data_ptr()
         address, view = kept
         if address != at:
-            view = _borrow(family, b, borrow_storage)[0].t()
+            view = _borrow(b, family.b_shape, family.b_strides, borrow_storage)[0].t()
             kept = at, view
         return view
 
@@ -294,9 +311,11 @@ def _as_ffi(tensor: "torch.Tensor") -> Any:
     return tvm_ffi.from_dlpack(tensor)
 
 
-def _borrow(family: Family, b: "torch.Tensor", borrow_storage: Callable[..., Any]) -> "torch.Tensor":
-    """B, which owns nothing, so that keeping it keeps no weight in memory."""
+def _borrow(
+    tensor: "torch.Tensor", shape: Sequence[int], strides: Sequence[int], borrow_storage: Callable[..., Any]
+) -> "torch.Tensor":
+    """A tensor at the same address, which owns nothing, so that keeping it keeps no memory."""
     import torch
 
-    memory = borrow_storage(b.data_ptr(), b.device, b.numel() * b.element_size())
-    return torch.empty(0, dtype=b.dtype, device=b.device).set_(memory, 0, family.b_shape, family.b_strides)
+    memory = borrow_storage(tensor.data_ptr(), tensor.device, tensor.numel() * tensor.element_size())
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(memory, 0, shape, strides)

@@ -217,6 +217,18 @@ def test_nothing_is_loaded_once_a_call_is_bound(dispatched: Bundle, monkeypatch:
         torch.testing.assert_close(out, a @ b.transpose(1, 2), rtol=2e-2, atol=2e-2)
 
 
+def test_matrices_that_stay_where_they_are_are_multiplied_anew_in_each_call(dispatched: Bundle) -> None:
+    load(dispatched.path)
+    run = bind(name_of(dispatched, PRODUCT), None, None, flat=True)
+    a, b, out = (torch.empty(*sizes, dtype=torch.bfloat16) for sizes in ((12, 32), (1, 64, 32), (12, 64)))
+    moved = torch.empty_like(b)
+    for m, weight in ((12, b), (12, b), (12, b), (7, b), (7, b), (12, b), (12, moved), (12, moved), (12, b)):
+        a.normal_(), weight.normal_(), out.zero_()
+        run(a[:m], weight, out=out[:m])
+        torch.testing.assert_close(out[:m], a[:m] @ weight[0].t(), rtol=2e-2, atol=2e-2)
+        assert not out[m:].any()
+
+
 def test_rows_that_run_along_m_go_to_the_library_where_they_are_not_aligned(make_strided: Make) -> None:
     made = make_strided(["64x512x1024:bf16:mk:relu", "80x512x1024:bf16:mk:relu"], activation="relu")
     load(made.path)
