@@ -111,7 +111,7 @@ def fastest(
     right = {row["ratio"]: launch for row, launch in rows if launch is not None}
     default = rows[0][1]
     if default is None:
-        raise ProblemError(f"the default of {template.name} is not right on {problem}")
+        raise ProblemError(f"the default of {template.name} is not right on {problem}: {rows[0][0].get('error')}")
     print(
         f"{template.name}: {len(right)} of {len(rows)} timed, the best {min(right):.3f} of the library's time",
         flush=True,
