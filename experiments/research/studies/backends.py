@@ -22,15 +22,15 @@ seconds of one core that compiled, and seconds of benchmarking. Kernels are comp
 kernel of Quack's, the operators', CUTLASS's and ours serves all sizes, so that on the second problem of a signature
 their seconds are those of benchmarking. The processes that compile and measure are started before the first problem.
 
-With --before, the problems of earlier files are kept as they are and not run again, so that several runs make one file;
-it says which run each problem is of. Where nothing is left to run, no GPU is needed.
+With --together, all problems are searched as one suite before the first race, and each search takes its share of the
+suite's seconds. With --before, the problems of earlier files are kept as they are and not run again, so that several
+runs make one file; it says which run each problem is of. Where nothing is left to run, no GPU is needed.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +40,21 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from tilescout.experiments.commands.options import Finite, collected, seed_option, store_option
+from tilescout.experiments.research.backend_entrants import (
+    SEARCHED,
+    Entrant,
+    best_of_all,
+    engines_of,
+    found_by_engines,
+    searched,
+)
 from tilescout.experiments.research.backend_rows import (
-    COSTS,
     CUBLASLT,
-    DEFAULT,
     EXPORTED,
     LEFT,
     LIBRARIES,
     LIBRARY,
     OF_ALL,
-    OF_LIST,
     OURS,
     known_before,
     over_library,
@@ -57,38 +62,23 @@ from tilescout.experiments.research.backend_rows import (
     print_speeds,
     summarised,
 )
-from tilescout.experiments.research.kernels import CHAINS, LIVE_CHAINS
+from tilescout.experiments.research.kernels import CHAINS
 from tilescout.experiments.research.runner import Run, device_option, study
-from tilescout.experiments.research.screening import Screen, screened
-from tilescout.experiments.research.studies.nvgemm_ranking import predicted
-from tilescout.experiments.research.studies.peer_kernels import listed
-from tilescout.search.api import chosen_sampler
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
 from tilescout.search.build.loading import Launch
-from tilescout.search.engines.engine import Engine, Task
+from tilescout.search.engines.engine import Engine
 from tilescout.search.engines.jobs import make_job
-from tilescout.search.engines.local import LocalEngine
-from tilescout.search.export.decisions import Outcome, best_of, judge
-from tilescout.search.measure.machine import Machine
 from tilescout.search.measure.protocol import VERSION, Objective
 from tilescout.search.measure.race import Estimate, Race, RaceOptions, run_race
 from tilescout.search.measure.worker import Worker
-from tilescout.search.studies.answers import fastest as fastest_of
-from tilescout.search.studies.folders import artifacts, studies
-from tilescout.search.studies.records import StudyResult
-from tilescout.search.tuning.budget import Budget
-from tilescout.search.tuning.study import TuneOptions
-from tilescout.search.tuning.suite import tune_suite
-from tilescout.spaces.cublaslt.algorithms import KNOBS
-from tilescout.spaces.cublaslt.loader import CublasLt
+from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.inductor.tuning import NoBackendError, tune_by
 from tilescout.spaces.knobs import Configuration
-from tilescout.spaces.loaders import load_loader
 from tilescout.spaces.suite import find_suite
-from tilescout.spaces.templates import KernelTemplate, find_template
+from tilescout.spaces.templates import find_template
 from tilescout.spaces.workloads import load_workload
 
 PROBLEMS = (
@@ -114,163 +104,9 @@ the first problem of a run, where the pool was not ready and threads compiled, 0
 """
 Inductor = tuple[str, Mapping[str, Any]]
 """A backend of TorchInductor's, and settings of its configuration."""
-TIMED, KEPT = 10, 4  # of the operators: by TorchInductor, and by our ranker
 OTHERS = {"Quack": "quack_sm90", "operators": "cutlass_operators"}
 LEAVABLE = {"cuBLASLt": "cublaslt", **OTHERS}
 """The spaces that may be left out, by the name that one is left out by; ours always take part."""
-SCREENED = 12  # that are timed in pairs, of those that were screened
-SEARCHED = {"gemm_sm90": OURS, "cublaslt": CUBLASLT}
-
-
-@dataclass(frozen=True)
-class Entrant:
-    """A kernel of a space that takes part in the race, and what finding it took.
-
-    Attributes
-    ----------
-    space, configuration
-        What it is.
-    seconds, compiling, benchmarking
-        From asking to knowing; of one core that compiled; of the GPU.
-    trials
-        Of the search that found it; 0 if none did.
-    """
-
-    space: str
-    configuration: Configuration
-    seconds: float
-    compiling: float
-    benchmarking: float
-    trials: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same, ready for JSON."""
-        return asdict(self) | {"configuration": dict(self.configuration)}
-
-
-def searched(
-    engine: Engine, problem: GemmProblem, trials: int, store: Path
-) -> tuple[dict[str, Entrant], list[Outcome]]:
-    """The answer of a search, for our kernels also the default and the best of the library's list, and what may export.
-
-    Raises
-    ------
-    TilescoutError
-        If nothing works.
-    """
-
-    def entrant(result: StudyResult, seconds: float) -> Entrant:
-        if result.best is None:
-            raise TilescoutError("nothing works")
-        cost = seconds, result.compile_seconds, result.gpu_seconds
-        return Entrant(result.info.space, result.best.configuration, *cost, len(result.trials))
-
-    started = time.monotonic()
-    sampler = chosen_sampler(engine.template, engine.device, {})
-    results = tune_suite(engine, [problem], TuneOptions(sampler, 0, Budget(trials), studies(store)), slice=trials)
-    seconds, first = time.monotonic() - started, results[0]
-    outcomes = [judge(result.evidence()) for result in results]
-    if engine.template.name == "cublaslt":
-        return {CUBLASLT: entrant(first, seconds)}, outcomes
-    found = {DEFAULT: Entrant(first.info.space, first.info.default, 0.0, 0.0, 0.0)}
-    if (best := first.library_best) is not None:
-        found[OF_LIST] = Entrant(best.space, best.configuration, best.gpu_seconds, 0.0, best.gpu_seconds)
-    if len(results) > 1:
-        found |= {f"ours, of {result.info.space}": entrant(result, result.seconds) for result in results}
-    answer = entrant(fastest_of(results), seconds)
-    compiling = sum(result.compile_seconds for result in results)
-    benchmarking = sum(result.gpu_seconds for result in results)
-    return found | {OURS: replace(answer, compiling=compiling, benchmarking=benchmarking)}, outcomes
-
-
-def fastest(engine: Engine, problem: GemmProblem, configurations: Sequence[Configuration]) -> Entrant:
-    """The fastest of configurations by its own pairs."""
-    started = time.monotonic()
-    built = [(each, engine.compile(each, problem.signature)) for each in configurations]
-    made = [(each, found) for each, future in built if isinstance(found := future.result(), Artifact)]
-    library_us = engine.prepare(0, problem).result()
-    tasks = [Task(each, artifact, problem, library_us, math.inf) for each, artifact in made]
-    outcomes = engine.measure(0, tasks).result()
-    timed = {at: each.timing.ratio for at, each in enumerate(outcomes) if each.timing is not None}
-    if not timed:
-        raise TilescoutError(
-            f"none of {len(configurations)} works: {next((each.error for each in outcomes), 'none compiles')}"
-        )
-    compiling = sum(artifact.compile_seconds for _, artifact in made)
-    benchmarking = sum(each.gpu_seconds for each in outcomes)
-    best = made[min(timed, key=lambda at: timed[at])][0]
-    return Entrant(engine.template.name, best, time.monotonic() - started, compiling, benchmarking)
-
-
-def choices(template: KernelTemplate, engine: Engine, problem: GemmProblem) -> dict[str, list[Configuration]]:
-    """The kernels of another project among which is chosen, by who chooses."""
-    space = engine.space(problem)
-    every = [space[index] for index in listed(template, space)]
-    if template.name == "quack_sm90":
-        return {"Quack, tuned": every}
-    ranked = [every[at] for at in np.argsort(predicted(problem), kind="stable")[:KEPT]]
-    return {
-        f"operators, first {TIMED}": every[:TIMED], f"operators, ranked {KEPT}": ranked, "operators, all": every,
-    }  # fmt: skip
-
-
-def found_by_engines(
-    engines: Mapping[str, Engine | str], problem: GemmProblem, trials: int, store: Path
-) -> dict[str, Entrant | str]:
-    """The kernels that each finds among those of spaces, or why it finds none."""
-    found: dict[str, Entrant | str] = {}
-    outcomes: list[Outcome] = []
-    for space, engine in engines.items():
-        try:
-            if isinstance(engine, str):
-                raise TilescoutError(engine)
-            if space in SEARCHED:
-                entrants, judged = searched(engine, problem, trials, store)
-                found |= entrants
-                outcomes += judged
-            else:
-                for who, some in choices(engine.template, engine, problem).items():
-                    found[who] = fastest(engine, problem, some)
-        except TilescoutError as error:
-            found[SEARCHED.get(space, space)] = one_line(error)
-    if outcomes:
-        (chosen,) = best_of(outcomes)
-        cost = [each for who in SEARCHED.values() if isinstance(each := found.get(who), Entrant)]
-        if chosen.configuration is not None:
-            found[EXPORTED] = Entrant(chosen.space, chosen.configuration, **_sums(cost))
-    return found
-
-
-def _sums(entrants: Sequence[Entrant]) -> dict[str, Any]:
-    return {name: sum(getattr(each, name) for each in entrants) for name in (*COSTS, "trials")}
-
-
-def engines_of(spaces: Sequence[str], store: Path, device: str, stack: ExitStack) -> dict[str, Engine | str]:
-    """The engine of each space, or why there is none; they are closed with the stack."""
-    found: dict[str, Engine | str] = {}
-    for space in spaces:
-        try:
-            found[space] = stack.enter_context(
-                LocalEngine(find_template(space), artifacts(store), [device], options=LIVE_CHAINS)
-            )
-        except (TilescoutError, ImportError) as error:
-            found[space] = one_line(error)
-    return found
-
-
-def best_of_all(machine: Machine, engine: Engine, problem: GemmProblem, seconds: float, seed: int) -> Entrant:
-    """The fastest of all of cuBLASLt's algorithms: screened for so long, the first of these timed in pairs."""
-    started, template = time.monotonic(), engine.template
-    loader, space = load_loader(template.loader), engine.space(problem)
-    assert isinstance(loader, CublasLt)
-    rows = np.stack([space.columns[name] for name in KNOBS], axis=1).astype(np.int32)
-    found = screened(
-        Screen(machine, load_workload(template.workload), loader, problem, seed), problem, rows, seconds, seed
-    )
-    machine.release()
-    order = np.argsort(found.us, kind="stable")[:SCREENED]
-    some = [Configuration(tuple(zip(KNOBS, row, strict=True))) for row in found.rows[order].tolist()]
-    return replace(fastest(engine, problem, some), seconds=time.monotonic() - started)
 
 
 def raced(
@@ -361,6 +197,7 @@ class Asked:
     others: bool
     without: tuple[str, ...]
     cutlass: Path | None
+    together: bool
     device: str
     seed: int
     store: Path
@@ -424,6 +261,11 @@ class Asked:
     metavar="FOLDER",
     help="CUTLASS's sources, with python/cutlass_library and include/, for TorchInductor's CUTLASS; nvcc is needed.",
 )
+@click.option(
+    "--together",
+    is_flag=True,
+    help="Search all problems as one suite first, which takes less time; each is said to take its share of that.",
+)
 @device_option
 @seed_option
 @store_option
@@ -469,11 +311,17 @@ def _run_all(
         engines = engines_of(asked.spaces, asked.store, asked.device, stack)
         worker = Worker(asked.device)
         about |= {"device": worker.machine.name, "versions": worker.machine.versions()}
+        together = [(space, each) for space, each in engines.items() if space in SEARCHED and asked.together]
+        searches = {
+            space: searched(each, problems, asked.trials, asked.store)
+            for space, each in together
+            if isinstance(each, Engine)
+        }
         for problem in problems:
             if time.monotonic() - started > asked.seconds:
                 say(f"{problem}: not begun, {asked.seconds:g} s are over")
                 continue
-            entrants = found_by_engines(engines, problem, asked.trials, asked.store)
+            entrants = found_by_engines(engines, problem, asked.trials, asked.store, searches)
             say(f"{problem}: found {', '.join(who for who, one in entrants.items() if not isinstance(one, str))}")
             cublaslt = engines.get("cublaslt")
             try:

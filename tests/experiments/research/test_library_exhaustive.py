@@ -19,6 +19,7 @@ from rich.console import Console
 from torch._dynamo.utils import counters
 
 from tilescout.experiments.research import screening
+from tilescout.experiments.research.backend_entrants import Entrant, found_by_engines, searched
 from tilescout.experiments.research.backend_rows import (
     CUBLASLT,
     DEFAULT,
@@ -183,9 +184,10 @@ def test_what_backends_found_races_and_what_is_absent_is_said(
     monkeypatch.setitem(templates._BUILT_IN, "compared_gemm", "fake_cublaslt:COMPARED")
     with LocalEngine(host_library.COMPARED, artifacts(tmp_path), ["cpu"], options=LIVE_CHAINS) as engine:
         engines: dict[str, Engine | str] = {"gemm_sm90": engine, "cublaslt": "not in this test"}
-        entrants = backends.found_by_engines(engines, PROBLEM, 1, tmp_path)
+        searches = {"gemm_sm90": searched(engine, [PROBLEM], 1, tmp_path)}
+        entrants = found_by_engines(engines, PROBLEM, 1, tmp_path, searches)
     assert entrants[CUBLASLT] == "not in this test"
-    assert isinstance(entrants[OURS], backends.Entrant)
+    assert isinstance(entrants[OURS], Entrant)
     absent = {("OTHER", PROBLEM.signature): "not in this torch"}
 
     entrants |= {"Quack": "not installed", OF_ALL: entrants[DEFAULT], CUBLASLT: entrants[OURS]}
@@ -216,7 +218,7 @@ def test_what_backends_found_races_and_what_is_absent_is_said(
 
 
 def test_backends_are_left_out_by_name_and_the_others_keep_their_settings(tmp_path: Path) -> None:
-    asked = backends.Asked((), (), (), 1, 0.0, 1.0, True, ("Triton", "Quack"), tmp_path, "cpu", 0, tmp_path)
+    asked = backends.Asked((), (), (), 1, 0.0, 1.0, True, ("Triton", "Quack"), tmp_path, False, "cpu", 0, tmp_path)
 
     assert asked.spaces == ("gemm_sm90", "cublaslt", "cutlass_operators")
     assert replace(asked, without=("cuBLASLt",), others=False).spaces == ("gemm_sm90",)
