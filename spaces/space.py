@@ -69,15 +69,20 @@ class SearchSpace(Generic[P_co]):
         codes = np.zeros((1, 0), dtype=np.int16)
         waiting = list(self.constraints)
         for count, size in enumerate(self.shape, start=1):
-            codes = np.column_stack([np.repeat(codes, size, axis=0), np.tile(np.arange(size), len(codes))])
+            wider = np.empty((len(codes), size, count), dtype=np.int16)
+            wider[:, :, :-1] = codes[:, None]
+            wider[:, :, -1] = np.arange(size)
+            codes = wider.reshape(-1, count)
             names = {knob.name for knob in self.knobs[:count]}
             ready = [rule for rule in waiting if names.issuperset(rule.knobs)]
+            if not ready:
+                continue
             waiting = [rule for rule in waiting if rule not in ready]
             columns = self._columns(codes)
             legal = np.ones(len(codes), dtype=np.bool_)
             for rule in ready:
                 legal &= self._holds(rule, columns, len(codes))
-            codes = codes[legal].astype(np.int16)
+            codes = codes[legal]
         if waiting:
             unknown = sorted({name for rule in waiting for name in rule.knobs} - names)
             raise SpaceError(f"{self.name}: rule {waiting[0].name} looks at knobs that there are not: {unknown}")

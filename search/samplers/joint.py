@@ -2,6 +2,23 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from tilescout.costmodel.arrays import Floats
+
+ALIKE = 0.002
+"""The share by which a time has to be shorter than another to count as faster: that of chance.
+
+On 84 recorded problems that the models had not seen, with 16 proposals in flight, a patience of 15 took 20 trials in
+the median with it and 22.5 without, and left 7 answers more than 1 % off either way
+(`experiments/results/stop-rule.md`).
+"""
+
+
+def first_alike(times: Floats) -> int:
+    """The position of the first of some times that is as short as the shortest, but for `ALIKE`."""
+    return int(np.argmax(times <= times.min() * (1 + ALIKE)))
+
 
 @dataclass(frozen=True)
 class Joint:
@@ -14,7 +31,7 @@ class Joint:
     expected_us
         The least time that is expected of those that were tried, in µs; None where nothing is.
     since
-        Trials of all that finished after that was found, failed ones too; 0 without one.
+        Trials of all that finished after the first that is as fast, but for `ALIKE`, failed ones too; 0 without one.
     trials, running
         Finished trials of all, and those in flight.
     """

@@ -6,12 +6,13 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
 import optuna
 
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.samplers.base import SpaceExhaustedError, SpaceSampler, distributions
-from tilescout.search.samplers.joint import Joint
+from tilescout.search.samplers.joint import Joint, first_alike
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.studies.sharing import SoleTuner, Tuner
 from tilescout.search.studies.trials import (
@@ -137,7 +138,7 @@ class _Loop:
         self._knobs = [distributions(lane.space) for lane in lanes]
         self._tallies = [_Tally() for _ in lanes]
         self._expected_us: float | None = None
-        self._best, self._since = math.inf, 0  # the least ratio of all, and the trials since
+        self._ratios: list[float] = []  # of all trials
         self._started = time.monotonic()
         self._exhausted: set[int] = set()  # lanes
         self._in_flight: dict[tuple[int, int], optuna.Trial] = {}  # by lane and index, in the order of the proposals
@@ -298,15 +299,15 @@ class _Loop:
         """Count a trial of a study; False if it was counted before."""
         if not self._tallies[at].add(trial):
             return False
-        ratio = trial.measurement.timing.ratio if trial.measurement.timing is not None else math.inf
-        self._best, self._since = (ratio, 0) if ratio < self._best else (self._best, self._since + 1)
+        self._ratios.append(trial.measurement.timing.ratio if trial.measurement.timing is not None else math.inf)
         return True
 
     def _changed(self) -> None:
         found = Joint(None, self._expected_us, 0, sum(tally.trials for tally in self._tallies), len(self._in_flight))
-        if math.isfinite(self._best):
-            found = replace(found, since=self._since)
-        times = [self._best * lane.library_us if math.isfinite(self._best) else None for lane in self._lanes]
+        best = min(self._ratios, default=math.inf)
+        if math.isfinite(best):
+            found = replace(found, since=len(self._ratios) - 1 - first_alike(np.array(self._ratios)))
+        times = [best * lane.library_us if math.isfinite(best) else None for lane in self._lanes]
         self._on_change([replace(found, best_us=time_us) for time_us in times])
 
 

@@ -42,6 +42,7 @@ from tilescout.search.build.cores import available_cores
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.samplers.guided import GuidedOptions, GuidedSampler
+from tilescout.search.samplers.joint import ALIKE
 from tilescout.search.studies.records import TrialRecord
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
@@ -111,6 +112,14 @@ class Watched:
         better = np.diff(self.left, prepend=np.inf if self.to_beat is None else self.to_beat) < 0
         return np.asarray(numbers - np.maximum.accumulate(np.where(better, numbers, -1)))
 
+    @property
+    def since_alike(self) -> Counts:
+        """The same since the first that is as fast as the best so far, but for `ALIKE`."""
+        times = 1 + np.array(self.left)
+        firsts = np.searchsorted(-times, -times * (1 + ALIKE))  # they never grow
+        found = times * (1 + ALIKE) < (np.inf if self.to_beat is None else 1 + self.to_beat)
+        return np.asarray(np.arange(len(times)) - np.where(found, firsts, -1))
+
     def first(self, holds: NDArray[np.bool_]) -> int:
         """The measurements after which a condition holds for the first time; all, if it never does."""
         at = np.flatnonzero(holds[self.least - 1 :])
@@ -156,6 +165,11 @@ def by_count(one: Watched, limit: float) -> int:
 def by_patience(one: Watched, limit: float) -> int:
     """Until so many in a row found none that is faster."""
     return one.first(one.since >= limit)
+
+
+def by_patience_alike(one: Watched, limit: float) -> int:
+    """Until so many in a row found none that is faster by more than `ALIKE`."""
+    return one.first(one.since_alike >= limit)
 
 
 def by_chance(one: Watched, limit: float) -> int:
@@ -266,7 +280,11 @@ def told_apart(searches: Sequence[Watched], done: Callable[[Watched], float]) ->
 def rules(searches: Sequence[Watched]) -> dict[str, tuple[Rule, Sequence[float]]]:
     """The rules that can be judged by the searches, with the limits that are worth a look."""
     counts = range(1, max(len(one.left) for one in searches) + 1)
-    found: dict[str, tuple[Rule, Sequence[float]]] = {"patience": (by_patience, counts), "count": (by_count, counts)}
+    found: dict[str, tuple[Rule, Sequence[float]]] = {
+        "patience": (by_patience, counts),
+        "alike": (by_patience_alike, counts),
+        "count": (by_count, counts),
+    }
     if all(one.widest for one in searches):
         found["chance"] = by_chance, np.linspace(1, 4, 301).tolist()
     return found
@@ -322,6 +340,7 @@ def print_figures(
                 add(name, f"{promise:.0%}", rule, limit)
     for patience in patiences:
         add("patience", "", by_patience, patience)
+        add("alike", "", by_patience_alike, patience)
     console.print(grid)
     apart: dict[str, float] = {}
     if all(len(one.left) >= TOLD_AFTER for one in searches):
@@ -392,7 +411,9 @@ def main(run: Run, asked: Asked) -> None:
     """Search every problem of the tables, and print the patience."""
     tables, others = ([Table.read(path) for path in paths] for paths in (asked.tables, asked.beside))
     if run.record is not None:
-        print_all([Watched(**one) for one in run.record.result["searches"]], tables, others)
+        again = print_all([Watched(**one) for one in run.record.result["searches"]], tables, others)
+        if run.out is not None:
+            run.keep(again)
         return
     if not tables:
         raise click.UsageError("name tables, or a file with --again")

@@ -11,6 +11,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from tilescout.costmodel.arrays import Floats
+from tilescout.search.samplers.joint import first_alike
 from tilescout.search.studies.ledger import distributions
 from tilescout.spaces.space import Indices, SearchSpace
 
@@ -32,8 +33,11 @@ class History:
         Failed trials and trials in flight that are not settled, too; in the order of the space.
     best
         The smallest value of a trial that was not pruned; None without one.
+    first
+        The position among those settled of the first trial with that value or, of times, with one as short but for
+        `ALIKE`; None without one.
     since
-        Finished trials, failed ones too, of larger numbers than the first trial with that value; 0 without one.
+        Finished trials, failed ones too, of larger numbers than that one; 0 without one.
     are_times
         Whether the study minimises one positive value.
     """
@@ -44,6 +48,7 @@ class History:
     failed: Indices
     running: Indices
     best: float | None
+    first: int | None
     since: int
     are_times: bool
 
@@ -54,10 +59,8 @@ class History:
 
     @property
     def after_best(self) -> Indices:
-        """The settled trials behind the first one with the best value; none without one."""
-        if self.best is None:
-            return self.settled[:0]
-        return self.settled[int(np.flatnonzero((self.values == self.best) & ~self.pruned)[0]) + 1 :]
+        """The settled trials behind the first of the best; none without one."""
+        return self.settled[len(self.settled) if self.first is None else self.first + 1 :]
 
     @cached_property
     def key(self) -> bytes:
@@ -69,7 +72,7 @@ class History:
     def of_running(cls, running: Indices) -> "History":
         """The history of a search for the least time of which nothing is known yet but what is in flight."""
         none = np.empty(0, dtype=np.int64)
-        return cls(none, np.empty(0), np.empty(0, dtype=np.bool_), none, running, None, 0, True)
+        return cls(none, np.empty(0), np.empty(0, dtype=np.bool_), none, running, None, None, 0, True)
 
 
 def history_of(study: optuna.Study, space: SearchSpace, but: int | None = None) -> History:
@@ -97,8 +100,12 @@ def history_of(study: optuna.Study, space: SearchSpace, but: int | None = None) 
     failed = in_state(TrialState.FAIL)
     best = float(exact.min()) if len(exact) else None
     numbers = np.array([trial.number for trial, _ in finished], dtype=np.int64)[finite]
-    first = numbers[~pruned][int(exact.argmin())] if len(exact) else None
-    since = 0 if first is None else int((numbers > first).sum()) + sum(trial.number > first for trial, _ in failed)
+    first = None
+    if best is not None:
+        exact_or_none = np.where(pruned, np.inf, values)
+        first = first_alike(np.exp(exact_or_none - best)) if are_times else int(exact_or_none.argmin())
+    later = [*numbers, *(trial.number for trial, _ in failed)]
+    since = 0 if first is None else sum(int(number > numbers[first]) for number in later)
     return History(
         settled=settled,
         values=values,
@@ -106,6 +113,7 @@ def history_of(study: optuna.Study, space: SearchSpace, but: int | None = None) 
         failed=np.setdiff1d(np.array([index for _, index in failed], dtype=np.int64), settled),
         running=np.setdiff1d(np.array(running, dtype=np.int64), settled),
         best=best,
+        first=first,
         since=since,
         are_times=are_times,
     )

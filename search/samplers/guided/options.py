@@ -39,8 +39,9 @@ class GuidedOptions:
     )
     failure: float = option(2.0, 0.0, 100.0, "how much slower than expected a failure counts, in standard deviations")
     refit: int = option(20, 1, 10_000, "trials after which the kernel is fitted anew without a prior; early on sooner")
-    # Calibrated by conformal risk control at 10 %, on 84 recorded problems of 71 shapes that the models had not seen:
-    # 15 is the least with which so few answers are more than 1 % off (`experiments/results/stop-rule.md`).
+    # Calibrated by conformal risk control at 10 %, on 84 recorded problems of 71 shapes that the models had not seen,
+    # with 16 proposals in flight: 15 is the least with which so few answers are more than 1 % off, 16 is it with fewer
+    # in flight (`experiments/results/stop-rule.md`). What counts as faster is `ALIKE` in `joint`.
     patience: int = option(15, 1, 10**6, "trials without a faster one after which a search stops, with a prior")
     each: int = option(6, 1, 10**6, "the fewest trials in each of several spaces that are searched together")
     least: int = option(10, 1, 10**6, "finished trials before which a search does not stop by itself")

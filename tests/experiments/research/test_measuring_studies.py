@@ -12,13 +12,26 @@ import pytest
 
 from tilescout.experiments.research.llama_block import BlockSizes
 from tilescout.experiments.research.records import Record
-from tilescout.experiments.research.studies import objectives, race_designs, settling, timelines
+from tilescout.experiments.research.studies import (
+    objectives,
+    race_designs,
+    settling,
+    timelines,
+    tunings_judged,
+    tunings_out_of_sample,
+)
 from tilescout.experiments.research.studies.tunings_out_of_sample import HEATS, RACE, figures, raced
+from tilescout.search.build.compilers import CompileOptions
+from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.measurement import Measurement, Status, Timing
+from tilescout.search.measure.protocol import ProtocolOptions
+from tilescout.search.measure.race import RaceOptions
 from tilescout.search.tables.card import Baseline, TableCard
 from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import write_table
+from tilescout.search.tuning.budget import Budget
+from tilescout.search.tuning.study import TuneOptions
 from tilescout.spaces import devices, templates
 from tilescout.spaces.devices import Device
 from tilescout.spaces.gemm import GemmProblem
@@ -222,3 +235,20 @@ def test_ranks_that_tune_side_by_side_are_compared_by_the_races_of_all(
     capsys.readouterr()
     study("ranks", "--again", str(out))
     assert "regret of the slowest rank" in capsys.readouterr().out
+
+
+def test_an_answer_is_judged_by_a_race_against_the_best_of_a_longer_search(
+    plain_gemm: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tunings_out_of_sample, "HEATS", 2)
+    live = LiveOptions(CompileOptions(processes=1, standby=False), ProtocolOptions(heating_us=1000.0))
+    slow = Configuration.of({"fault": "nothing", "repeats": 4})
+    with LocalEngine(plain_gemm.TEMPLATE, tmp_path, ["cpu"], HOST, live) as engine:
+        first = [engine.space(PROBLEM).index(slow)]
+        options = TuneOptions("random", 0, Budget(2), tmp_path, first=first, race=RaceOptions(look=3, looks=1))
+        found = tunings_judged.judged({"plain_gemm": engine}, PROBLEM, options, 2)
+    assert [one["trials"] for one in found["tuned"]] == [2]
+    assert [one["trials"] for one in found["all"]] == [4]
+    assert len(found["race"]) > 1
+    assert found["regret"][0] >= 0
+    assert found["regret"] == tunings_judged.regret(found["race"])

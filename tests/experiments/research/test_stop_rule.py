@@ -1,6 +1,7 @@
 """The calibration of the stopping rule: what a patience promises, and what it is found from."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,12 @@ def test_a_rule_ends_a_search_and_misses_if_more_is_left_than_is_worth_it() -> N
     assert missed(one, by_patience, 2)
     assert not missed(one, by_patience, LEAST)
     assert missed(watched("q", [0.05] * 5), by_patience, 40)  # its budget is used up, and the answer is no better
+
+
+def test_a_gain_that_may_be_chance_does_not_prolong_a_search() -> None:
+    one = watched("p", [0.05, 0.003, 0.0025, 0.0019, 0.0004, 0.0])
+    assert list(one.since_alike) == [0, 0, 1, 2, 1, 2]
+    assert list(replace(one, to_beat=0.0035).since_alike) == [1, 2, 3, 4, 1, 2]
 
 
 def test_the_patience_keeps_the_promise_on_problems_that_it_was_not_found_on() -> None:

@@ -11,7 +11,7 @@ from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import distributions
 from tilescout.search.samplers.guided import GuidedSampler
 from tilescout.search.samplers.guided.history import history_of
-from tilescout.search.samplers.joint import Joint
+from tilescout.search.samplers.joint import ALIKE, Joint
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import ModelError, SamplerError
 from tilescout.spaces.gemm import GemmProblem
@@ -226,6 +226,19 @@ def test_it_stops_after_so_many_trials_without_a_faster_one_and_says_why(outcome
     for _ in range(6):
         tell(outcome)
     assert sampler_of(study).done(study) == "6 trials in a row found none that is faster"
+
+
+def test_a_gain_that_may_be_chance_is_no_reason_to_go_on() -> None:
+    study = study_of(SPACE, Expectation(truth_of(SPACE)), patience=4, least=3)
+    for value in (1.0, 0.9, 0.9 * (1 - ALIKE / 3), 0.9 * (1 - ALIKE / 2), 0.95):
+        study.tell(ask(study, SPACE)[0], value)
+    assert sampler_of(study).done(study) is None
+    study.tell(ask(study, SPACE)[0], 0.9 * (1 - 2 * ALIKE))
+    for _ in range(3):
+        study.tell(ask(study, SPACE)[0], 1.0)
+        assert sampler_of(study).done(study) is None
+    study.tell(ask(study, SPACE)[0], 0.9 * (1 - 2.5 * ALIKE))
+    assert sampler_of(study).done(study) == "4 trials in a row found none that is faster"
 
 
 def test_searches_of_several_spaces_stop_together_and_each_has_its_fewest_trials() -> None:

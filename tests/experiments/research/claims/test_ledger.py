@@ -60,7 +60,7 @@ def test_what_takes_minutes_agrees_with_the_figures_that_were_written_beside_the
     intervals, held = written["problems"]["all"]["over the default"]["other host"]
     assert LEDGER_HERE.claims["race-coverage"].values["default_host"] == pytest.approx(100 * held / intervals, rel=1e-5)
 
-    searched = (ROOT / LEDGER_HERE.data["stop-rule-new-tiles"].path).with_name("out-of-sample.json")
+    searched = (ROOT / LEDGER_HERE.data["stop-rule-alike"].path).with_name("out-of-sample-alike.json")
     written = json.loads(searched.read_text())["result"]
     values, figures = LEDGER_HERE.claims["unseen-search"].values, written["figures"]["guided"]
     assert values["within_median"] == figures["within_median"]

@@ -1,0 +1,129 @@
+"""Tune drawn problems as `tune` does, go on for long, and race each answer against the best of all that was tried.
+
+    python -m tilescout.experiments.research tunings-judged --drawn 141 --count 4 --out judged.json
+
+The problems are drawn from published models by a seed, so that nobody has seen them. Each is tuned from an empty store,
+in both its spaces where the second may be faster, and ends by itself. Then the same searches go on for `--further`
+trials more, whatever their samplers say: what these find, an answer may miss. The answer and the fastest of all trials,
+those of each space, run in heats against each other and `torch.mm`, in sandwiches. The regret is the answer's time over
+the least of them, less 1. Which one that is was picked in the same race, so that the regret is rather too large.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import click
+import numpy as np
+
+from tilescout.experiments.research.benchmarks.wall_time import draw
+from tilescout.experiments.research.runner import GPU, Run, study
+from tilescout.experiments.research.studies.tunings_out_of_sample import estimate, raced
+from tilescout.search.engines.engine import Engine
+from tilescout.search.engines.local import LocalEngine
+from tilescout.search.engines.selection import make_engine
+from tilescout.search.measure.race import RaceOptions
+from tilescout.search.studies.answers import fastest
+from tilescout.search.studies.folders import artifacts, studies
+from tilescout.search.studies.records import StudyResult, TrialRecord
+from tilescout.search.tuning.budget import Budget
+from tilescout.search.tuning.study import TuneOptions
+from tilescout.search.tuning.suite import tune_suite
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import find_template
+
+FIRST = 64
+"""Trials of a tuning at most."""
+
+BEST = 3
+"""Trials of each space that race beside the answer."""
+
+
+def leaders(result: StudyResult, count: int = BEST) -> list[TrialRecord]:
+    """The trials of a study that were measured the fastest."""
+    timed = [trial for trial in result.trials if trial.measurement.timing is not None]
+    return sorted(timed, key=lambda trial: trial.measurement.timing.ratio if trial.measurement.timing else np.inf)[
+        :count
+    ]
+
+
+def judged(engines: dict[str, LocalEngine], problem: Problem, options: TuneOptions, further: int) -> dict[str, Any]:
+    """Tune a problem, go on, and race; what was found, as JSON.
+
+    Parameters
+    ----------
+    engines
+        The engine of each space by its name, the first one's first.
+    problem
+        The problem.
+    options
+        Of the tuning.
+    further
+        Trials behind it.
+    """
+    engine: Engine = next(iter(engines.values()))
+    tuned = tune_suite(engine, [problem], options)
+    answer = fastest(tuned)
+    assert answer.best is not None
+    spent = sum(len(result.trials) for result in tuned)
+    budget = Budget(spent + further, whole=True)
+    all_ = tune_suite(engine, [problem], replace(options, budget=budget, resume=True))
+    race = dict[str, list[list[float]]]()
+    for result in all_:
+        runners = {f"{result.info.space} {trial.number}": trial.configuration for trial in leaders(result)}
+        if result.info.space == answer.info.space:
+            runners["answer"] = answer.best.configuration
+        race |= raced(engines[result.info.space], problem, runners)
+    found = {"tuned": [summary(result) for result in tuned], "all": [summary(result) for result in all_], "race": race}
+    return {**found, "answer": answer.info.space, "regret": regret(race)}
+
+
+def summary(result: StudyResult) -> dict[str, Any]:
+    """The figures of a study, as JSON."""
+    return {"space": result.info.space, "trials": len(result.trials), "stopped": result.stopped or ""}
+
+
+def regret(race: dict[str, list[list[float]]]) -> list[float]:
+    """The time of the answer over that of the fastest, less 1, and the ends of its 95 % interval.
+
+    Parameters
+    ----------
+    race
+        Log ratios of each runner, of shape [heats, rounds].
+    """
+    logs = {name: np.asarray(of) for name, of in race.items()}
+    best = min(logs.values(), key=lambda each: float(each.mean()))
+    return [each - 1 for each in estimate(logs["answer"] - best)]
+
+
+def line(name: str, found: dict[str, Any]) -> str:
+    """The figures of a problem."""
+    spaces = ", ".join(f"{one['space']} {one['trials']}" for one in found["tuned"])
+    trials = sum(one["trials"] for one in found["all"])
+    value, low, high = found["regret"]
+    return f"{name:>24}  {value:6.2%} [{low:6.2%}, {high:6.2%}]  {found['answer']}; tried {spaces}; in all {trials}"
+
+
+@study(GPU)
+@click.option("--drawn", "seed", type=click.IntRange(min=0), required=True, help="Draw the problems by this seed.")
+@click.option("--count", default=4, show_default=True, help="How many problems.")
+@click.option("--further", default=80, show_default=True, help="Trials of each behind its tuning.")
+def main(run: Run, seed: int, count: int, further: int) -> None:
+    """Judge the answers of tunings, and print their regrets."""
+    template, second = find_template("gemm_sm90"), find_template("gemm_streamk_sm90")
+    done = dict[str, Any]()
+    problems: Sequence[Problem] = [template.parse(name) for name in draw(seed, count)]
+    with TemporaryDirectory() as folder, ExitStack() as stack:
+        engine = stack.enter_context(make_engine(template, problems[0], artifacts(Path(folder)), device="cuda", gpus=1))
+        assert isinstance(engine, LocalEngine)
+        engines = {template.name: engine, second.name: stack.enter_context(engine.beside(second))}
+        options = TuneOptions("guided", 0, Budget(FIRST), studies(Path(folder)), race=RaceOptions())
+        for problem in problems:
+            done[str(problem)] = judged(engines, problem, options, further)
+            run.keep({"problems": done})
+            print(line(str(problem), done[str(problem)]), flush=True)
+    missed = sum(found["regret"][0] > 0.01 for found in done.values())
+    print(f"{missed} of {len(done)} more than 1 % off")
