@@ -41,14 +41,22 @@ class Complement(Closing):
             if self._beside is None and self._template is not None:
                 self._beside = self._own.beside(self._template)
 
+    @property
+    def beside(self) -> Engine | None:
+        """The engine beside; None if there is none."""
+        self.get_ready()
+        return self._beside
+
+    def tell(self, problem: Problem, reason: str) -> None:
+        """Say in the log why that space is searched for a problem, too, or is to be."""
+        if self._template is not None:
+            then = "that space is searched, too" if self.beside is not None else "tune that space, too"
+            _LOG.info("%s: %s: %s", problem, reason.format(self._template.name), then)
+
     def engine(self, problem: Problem, reason: str) -> Engine | None:
         """The engine beside, for a problem; None if there is none. The log says why that is searched, too."""
-        if self._template is None:
-            return None
-        self.get_ready()
-        then = "that space is searched, too" if self._beside is not None else "tune that space, too"
-        _LOG.info("%s: %s: %s", problem, reason.format(self._template.name), then)
-        return self._beside
+        self.tell(problem, reason)
+        return self.beside
 
     def close(self) -> None:
         if self._beside is not None:

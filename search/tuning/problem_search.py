@@ -30,6 +30,13 @@ from tilescout.spaces.problems import Problem
 
 _LOG = logging.getLogger(__name__)
 
+SOON = 12
+"""Trials of the first space after which the second is set up, which takes seconds, if the best of them loses so far."""
+
+
+class _NotWantedError(Exception):
+    """The first space's search ended with an answer that does not lose: there is no other."""
+
 
 @dataclass(frozen=True, eq=False)
 class Shared:
@@ -106,7 +113,7 @@ class ProblemSearch:
         self._set_up, self._has_gpu = threading.Event(), threading.Event()
         self._state: Literal["undecided", "wanted", "joined", "gone"] = "wanted" if expected else "undecided"
         self._stopped: str | None = None
-        self._ended = self._failed = False
+        self._ended = self._failed = self._losing = False
         self._racing = {0}
         self._changed = threading.Condition()
 
@@ -146,10 +153,10 @@ class ProblemSearch:
             self._set_up.wait()  # of the first
             assert shared.complement is not None
             shared.complement.get_ready()  # for the case that the answer loses
-            if not self._is_wanted():
-                return None
-            engine = shared.complement.engine(self._problem, MAY_BE_FASTER if self._expected else HAS_LOST)
-            if engine is None:
+            engine, reason = shared.complement.beside, MAY_BE_FASTER if self._expected else HAS_LOST
+            if engine is None and self._is_wanted():
+                shared.complement.tell(self._problem, reason)
+            if engine is None or not self._may_be_wanted():
                 return None
             with ExitStack() as stack:
                 expecting = stack.enter_context(ExitStack())
@@ -159,11 +166,17 @@ class ProblemSearch:
                 def begin() -> None:
                     expecting.close()
                     self._has_gpu.wait()
+                    if not self._is_wanted():
+                        raise _NotWantedError
                     self._check_first()
                     assert self._turn is not None
+                    assert shared.complement is not None
+                    shared.complement.tell(self._problem, reason)
                     evaluator.move(self._turn.gpu)
 
                 return self._run(1, evaluator, self._join, begin)
+        except _NotWantedError:
+            return None
         except TilescoutError as error:
             _LOG.warning("%s: the second search failed: %s", self._problem, one_line(error))
             return None
@@ -237,6 +250,13 @@ class ProblemSearch:
 
     def _see(self, joints: Sequence[Joint]) -> None:
         self._joints[: len(joints)] = joints
+        lane, found = self._lanes[0], joints[0]
+        if self._losing or len(joints) > 1 or lane.library_best is None or found.best_us is None:
+            return
+        if found.trials >= SOON and found.best_us > (1 + LOST) * lane.library_best * lane.library_us:
+            with self._changed:
+                self._losing = True
+                self._changed.notify_all()
 
     def _join(self, lane: Lane, budget: Budget) -> str | None:
         """In the place of a loop: have the first one's thread search, and wait until it has."""
@@ -261,6 +281,12 @@ class ProblemSearch:
         """Wait until the second study is set up or gone, if it is wanted."""
         with self._changed:
             self._changed.wait_for(lambda: self._state != "wanted")
+
+    def _may_be_wanted(self) -> bool:
+        """Wait until the second space is searched, or is likely to be."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._losing or self._state != "undecided" or self._ended)
+            return not self._ended
 
     def _is_wanted(self) -> bool:
         """Wait until it is known whether the second space is searched."""
