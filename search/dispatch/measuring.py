@@ -157,7 +157,7 @@ class Sweep:
     def check(self, m: int, numbers: Sequence[int]) -> tuple[Point, Point] | None:
         """A glance at kernels that were right at other m, and a race of the fastest of them; None if none is legal.
 
-        That takes a quarter to a half of what `at` does, which verifies each and times it alone.
+        That takes a sixth to a half of what `at` does, which verifies each and times it alone.
 
         Raises
         ------
