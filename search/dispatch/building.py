@@ -60,9 +60,10 @@ class DispatchOptions:
         legal, or is so for the last time.
     seconds
         Time to measure for; at most `exploring` of it goes to timing all candidates, `glancing` to glances at all of
-        them, and `again` to glances at those that may be kept and those that are. Then, until `proving` is left, the
-        kernels that are kept race in range after range, the widest first. None takes what it needs.
-    exploring, glancing, again
+        them, and `again` to glances at those that may be kept and those that are. Then the kernels that are kept race
+        in range after range, the widest first. After `racing` of the time they are chosen once more, by what races
+        tell of glances, and race until `proving` is left. None takes what it needs.
+    exploring, glancing, again, racing
         See `seconds`.
     tolerance
         A range goes on as long as its kernel is within this of the best, as a share.
@@ -85,9 +86,10 @@ class DispatchOptions:
     explored: int = 32
     seconds: float | None = None
     exploring: float = 0.12
-    glancing: float = 0.3
-    again: float = 0.16
-    proving: float = 0.12
+    glancing: float = 0.28
+    again: float = 0.12
+    racing: float = 0.7
+    proving: float = 0.1
     tolerance: float = 0.005
     caution: float = 0.01
     enough: float = 0.01
@@ -169,18 +171,27 @@ def measure_dispatcher(
         looked.add(glance)
         keep(found)
 
-    while not over(1 - options.proving):
-        kept = _right(kept, points)
-        times, found, choice = planned()
-        timed = {m for m, point in points.items() if anywhere or _is_timed(point, kept, int(choice[m - 1]))}
-        timed |= {min(points), max(points)}
-        m = unseen_size(found, timed) if anywhere else None
-        if m is None:
-            m = next_size(times, choice, timed | looked.found.keys(), options.enough, source.sizes, options.caution)
-        m = unseen_size(found, timed, source.sizes) if m is None else m
-        if m is None:
-            break
-        check(m, [kept[number] for number in worth_timing(times, m)])
+    def race_until(share: float) -> None:
+        """Race the kernels that are kept in range after range, and then where it is in doubt which is the fastest."""
+        nonlocal kept
+        while not over(share):
+            kept = _right(kept, points)
+            times, found, choice = planned()
+            timed = {m for m, point in points.items() if anywhere or _is_timed(point, kept, int(choice[m - 1]))}
+            timed |= {min(points), max(points)}
+            m = unseen_size(found, timed) if anywhere else None
+            if m is None:
+                m = next_size(times, choice, timed | looked.found.keys(), options.enough, source.sizes, options.caution)
+            m = unseen_size(found, timed, source.sizes) if m is None else m
+            if m is None:
+                break
+            check(m, [kept[number] for number in worth_timing(times, m)])
+
+    if anywhere:  # races correct the glances at all candidates: others may be worth keeping by them
+        race_until(options.racing)
+        choices = _chosen_again(looked, points, options, started)
+        kept = choices[-1].kernels
+    race_until(1 - options.proving)
     proven: set[tuple[int, int]] = set()
     while not over(1.0):
         kept = _right(kept, points)
@@ -293,6 +304,14 @@ def _chosen(looked: Looked, points: Mapping[int, Point], options: DispatchOption
     looked.glance(listed, sizes, until(share + options.again / 2))
     choices = choose_kernels(_without(looked.times(), _failed(points)), options.kernels, options.enough)
     looked.glance(choices[-1].kernels, sizes, until(share + options.again))
+    return choices
+
+
+def _chosen_again(looked: Looked, points: Mapping[int, Point], options: DispatchOptions, started: float) -> list[Kept]:
+    """The kernels to keep, by glances at all candidates as races have corrected them; those are glanced at, too."""
+    choices = choose_kernels(_without(looked.times(), _failed(points)), options.kernels, options.enough)
+    until = math.inf if options.seconds is None else started + (options.racing + options.again / 2) * options.seconds
+    looked.glance(choices[-1].kernels, glanced_sizes(options.most_rows), until)
     return choices
 
 
