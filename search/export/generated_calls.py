@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilescout.search.build.loading import LoadedKernel
 from tilescout.search.export import torch_hooks
-from tilescout.search.export.grouped.kernels import find_grouped, run_library
+from tilescout.search.export.grouped.kernels import GroupedFamily, find_grouped, run_library
 from tilescout.search.export.loaded_kernels import (
     ALIGNMENT,
     LIBRARY,
@@ -246,12 +246,8 @@ def bind_grouped(name: str, tokens: int, index: int | None) -> Callable[..., Non
     BundleError
         If the bundle that they are in was not loaded in this process.
     """
-    import torch
-
     family = find_grouped(name)
-    kind = device_type(family.arch)
-    device = torch.device(kind) if index is None else torch.device(kind, index)
-    kernel = family.lookup(device).find(tokens)  # now: nothing may be loaded while a graph is captured
+    kernel = _lookup(family, index).find(tokens)
 
     def run(
         a: "torch.Tensor", b: "torch.Tensor", ends: "torch.Tensor", *scale: "torch.Tensor", out: "torch.Tensor"
@@ -263,6 +259,48 @@ def bind_grouped(name: str, tokens: int, index: int | None) -> Callable[..., Non
             kernel.entry(a, b, ends, *scale, out, kernel.max_clusters, *kernel.scratch(out))
 
     return run
+
+
+def bind_any_tokens(name: str, index: int | None) -> "Callable[..., torch.Tensor]":
+    """Make the function that runs the decisions on a grouped product of any number of tokens, for a call in such code.
+
+    Parameters
+    ----------
+    name, index
+        As of `bind_grouped`.
+
+    Returns
+    -------
+    Callable
+        Takes A [tokens, k], B [experts, n, k], the ends of the groups [experts], and the scale of each row [tokens]
+        where the product has one; returns D, in memory of its own.
+
+    Raises
+    ------
+    BundleError
+        If the bundle that they are in was not loaded in this process.
+    """
+    family = find_grouped(name)
+    find = _lookup(family, index).find
+
+    def run(a: "torch.Tensor", b: "torch.Tensor", ends: "torch.Tensor", *scale: "torch.Tensor") -> "torch.Tensor":
+        tokens = a.shape[0]
+        kernel = find(tokens) if tokens else None
+        if not isinstance(kernel, LoadedKernel) or (a.data_ptr() | b.data_ptr()) % ALIGNMENT:
+            return run_library(a, b, ends, family.problem, *scale)
+        out = a.new_empty((tokens, family.width), dtype=family.out)
+        kernel.entry(a, b, ends, *scale, out, kernel.max_clusters, *kernel.scratch(out))
+        return out
+
+    return run
+
+
+def _lookup(family: GroupedFamily, index: int | None) -> Lookup[Loaded]:
+    """The kernels of all ranges on a device, loaded now: nothing may be while a graph is captured."""
+    import torch
+
+    kind = device_type(family.arch)
+    return family.lookup(torch.device(kind) if index is None else torch.device(kind, index))
 
 
 def _flat_library(family: Family, borrow_storage: Callable[..., Any]) -> Callable[..., None]:

@@ -61,14 +61,34 @@ def _launch_class() -> Any:
         binding: str
 
         def codegen(self, wrapper: Any) -> None:
-            module = wrapper
-            while (parent := getattr(module, "parent_wrapper", None)) is not None:
-                module = parent  # the parts of a graph are functions in the module of the whole
-            module.add_import_once("from tilescout.search.export import generated_calls as tilescout_calls")
-            module.add_import_once(self.binding)
+            _bind(wrapper, self.binding)
             super().codegen(wrapper)
 
     return Launch
+
+
+@cache
+def _allocating_class() -> Any:
+    ir = torch_hooks.IR.find()
+
+    class Allocating(ir.ExternKernelAlloc):  # type: ignore[misc, name-defined]
+        """A call of a bound kernel that returns its result in memory of its own; ``binding`` as above."""
+
+        binding: str
+
+        def codegen(self, wrapper: Any) -> None:
+            _bind(wrapper, self.binding)
+            super().codegen(wrapper)
+
+    return Allocating
+
+
+def _bind(wrapper: Any, binding: str) -> None:
+    """Have the generated module bind a kernel at its head."""
+    while (parent := getattr(wrapper, "parent_wrapper", None)) is not None:
+        wrapper = parent  # the parts of a graph are functions in the module of the whole
+    wrapper.add_import_once("from tilescout.search.export import generated_calls as tilescout_calls")
+    wrapper.add_import_once(binding)
 
 
 def _make_lowering(operator: Any) -> Any:
@@ -160,15 +180,13 @@ def register_grouped() -> bool:
 def _lowering_grouped(operator: Any) -> Any:
     ir, V = torch_hooks.IR.find(), torch_hooks.VIRTUALIZED.find()  # noqa: N806
     through_dispatcher = torch_hooks.FALLBACK_HANDLER.find()(operator, add_to_fallback_set=False)
-    Launch = _launch_class()  # noqa: N806
+    Launch, Allocating = _launch_class(), _allocating_class()  # noqa: N806
 
     def lower(a: Any, b: Any, ends: Any, decision: str, scale: Any = None) -> Any:
         tokens, (_, n, k) = a.get_size()[0], b.get_size()
         operands = [_realized(ir, a, (k, 1)), _realized(ir, b, (n * k, k, 1)), _realized(ir, ends, (1,))]
         scales = [] if scale is None else [_realized(ir, scale, (1,))]
-        # What torch makes of numbers of tokens that nobody tuned would be copied to where our kernels write.
-        known = isinstance(tokens, int) or tokens.is_number
-        if known and not V.graph.cpp_wrapper and not getattr(V.graph, "fx_wrapper", False):
+        if not V.graph.cpp_wrapper and not getattr(V.graph, "fx_wrapper", False):
             try:
                 return launch([*operands, *scales], decision, tokens)
             except (AttributeError, TypeError) as error:
@@ -178,9 +196,13 @@ def _lowering_grouped(operator: Any) -> Any:
 
     def launch(operands: list[Any], decision: str, tokens: Any) -> Any:
         family, device = find_grouped(decision), operands[0].get_device()
-        node = Launch(layout=ir.FixedLayout(device, family.out, [tokens, family.width]), inputs=operands)
+        # What torch makes of numbers of tokens that nobody tuned would be copied to where our kernels write.
+        known = isinstance(tokens, int) or tokens.is_number
+        kind = Launch if known else Allocating
+        node = kind(layout=ir.FixedLayout(device, family.out, [tokens, family.width]), inputs=operands)
         node.python_kernel_name = f"tilescout_{node.get_name()}"
-        bound = f"tilescout_calls.bind_grouped({decision!r}, {tokens}, {device.index})"
+        arguments = f"{decision!r}, {tokens}, {device.index}" if known else f"{decision!r}, {device.index}"
+        bound = f"tilescout_calls.{'bind_grouped' if known else 'bind_any_tokens'}({arguments})"
         node.binding = f"{node.python_kernel_name} = {bound}"
         return ir.TensorBox.create(node)
 

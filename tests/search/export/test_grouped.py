@@ -20,8 +20,9 @@ from torch.nn.functional import silu
 
 from tilescout.search.build.compilers import find_linker
 from tilescout.search.build.loading import runtime_libraries
+from tilescout.search.export import generated_calls
 from tilescout.search.export.bundle import KERNELS, Bundle, Kernel, read_bundle, write_bundle
-from tilescout.search.export.generated_calls import bind_grouped
+from tilescout.search.export.generated_calls import bind_any_tokens, bind_grouped
 from tilescout.search.export.graph_nodes import Report
 from tilescout.search.export.graph_rewrite import replace_products
 from tilescout.search.export.grouped.dispatch import GroupedDispatch
@@ -133,10 +134,12 @@ def test_code_for_a_known_number_of_tokens_calls_a_kernel_without_torchs_dispatc
     result = torch.compile(chained, dynamic=False)(a, b, ends)
     wanted = chained(a, b, ends).float()
     assert ((result.float() - wanted).norm() / wanted.norm()).item() < 2**-7
-    run, output = bind_grouped(f"{tuned.bundle.digest}/4x*x48x16:bf16", 20, None), torch.empty_like(expected)
+    name, output = f"{tuned.bundle.digest}/4x*x48x16:bf16", torch.empty_like(expected)
     shifted = torch.empty(20 * K + 1, dtype=a.dtype)[1:].view(20, K).copy_(a)  # not aligned to 16 bytes
-    run(shifted, b, ends, out=output)
+    bind_grouped(name, 20, None)(shifted, b, ends, out=output)
     torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(bind_any_tokens(name, None)(shifted, b, ends), expected)
+    assert bind_any_tokens(name, None)(a[:0], b, torch.zeros_like(ends)).shape == (0, N)
 
 
 def test_the_products_of_torchtitans_experts_run_our_kernels(tuned: GraphPass) -> None:
@@ -175,8 +178,10 @@ def test_one_graph_serves_every_number_of_tokens(tuned: GraphPass, monkeypatch: 
         called.append(len(a))
         return run_library(a, *others)
 
-    compiled(*first)
-    monkeypatch.setattr(LIBRARY, count)
+    _, (code, *_) = run_and_get_code(compiled, *first)
+    assert "tilescout_calls.bind_any_tokens(" in code
+    assert "torch.ops.tilescout.grouped_mm.default(" not in code
+    monkeypatch.setattr(generated_calls, "run_library", count)
     for tokens, wanted in zip(sizes, expected, strict=True):
         torch.testing.assert_close(compiled(*operands(tokens)), wanted)
     assert called == [35, 65]
