@@ -94,6 +94,11 @@ def looks_around(history: History, options: GuidedOptions) -> bool:
     return blind and options.around > 0 and len(history.running) % options.around == options.around - 1
 
 
+def ventures(history: History, options: GuidedOptions) -> bool:
+    """Whether the next proposal before any outcome is to be compiled, though stored ones are expected to do as well."""
+    return options.ventured > 0 and len(history.running) % options.ventured == options.ventured - 1
+
+
 def new_tiles(features: Features, candidates: Indices, known: Indices) -> Indices:
     """Positions of the candidates whose tile no known configuration has; of all, where there is no such or no tiles."""
     names = tuple(name for name in TILE if name in features.names)

@@ -26,6 +26,7 @@ from tilescout.search.samplers.guided.acquisition import (
     looks_around,
     most_promising,
     new_tiles,
+    ventures,
 )
 from tilescout.search.samplers.guided.history import History, history_of
 from tilescout.search.samplers.guided.options import GuidedOptions
@@ -240,8 +241,9 @@ class GuidedSampler(SpaceSampler):
     def _proposal(self, known: "_Known", free: Indices, rng: np.random.Generator) -> int:
         """The candidate of the largest expected improvement for its price; of a new tile, where it is time for one."""
         history, capital = known.history, self._capital(known)
-        if len(capital) and not history.finished and len(stored := np.intersect1d(free, capital)):
-            free = stored
+        if len(capital) and not history.finished:
+            some = np.setdiff1d(free, self._stored) if ventures(history, self.tuning) else np.intersect1d(free, capital)
+            free = some if len(some) else free
         candidates, mean, std = self._foreseen(known, free, rng)
         if known.prior is not None and looks_around(history, self.tuning):
             some = new_tiles(self.about.prior.features, candidates, history.running)

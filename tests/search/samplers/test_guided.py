@@ -154,7 +154,7 @@ def test_of_kernels_that_are_expected_to_gain_as_much_those_that_are_compiled_go
 def test_where_hopeful_kernels_are_stored_nothing_else_is_tried_before_an_outcome_and_little_later() -> None:
     expected = np.linspace(0.0, 1.0, len(SPACE))
     stored = np.arange(20, 32)
-    study = study_of(SPACE, Expectation(expected, 0.2), patience=8, least=4, compiled=3)
+    study = study_of(SPACE, Expectation(expected, 0.2), patience=8, least=4, compiled=3, ventured=0)
     sampler_of(study).find_stored(np.append(stored, len(SPACE) - 1))  # and one that is expected to be slow
     assert set(sampler_of(study).first([], 8)) <= set(stored.tolist())
     asked = [ask(study, SPACE) for _ in range(12)]
@@ -167,6 +167,15 @@ def test_where_hopeful_kernels_are_stored_nothing_else_is_tried_before_an_outcom
         assert sampler_of(study).done(study) is None
     study.tell(ask(study, SPACE)[0], 1.1)
     assert sampler_of(study).done(study) is not None  # three that were compiled count as nine
+
+
+def test_of_the_first_proposals_some_are_compiled_though_stored_kernels_are_expected_to_do_as_well() -> None:
+    stored = np.arange(20, 40)
+    study = study_of(SPACE, Expectation(np.linspace(0.0, 1.0, len(SPACE)), 0.2), ventured=4)
+    sampler_of(study).find_stored(stored)
+    proposed = list(sampler_of(study).first([], 12))
+    assert [at for at, index in enumerate(proposed) if index not in stored] == [3, 7, 11]
+    assert [ask(study, SPACE)[1] for _ in range(12)] == proposed
 
 
 def test_a_good_model_finds_the_best_within_a_few() -> None:
