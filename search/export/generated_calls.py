@@ -74,10 +74,9 @@ def bind(name: str, rows: int | None, index: int | None, flat: bool = False) -> 
     started, starts = None if rows is None else _start(always), _starts(lookup, step) if rows is None else []
     along, row = 0 if flat else 1, family.problem.batch * family.problem.k
     kept: tuple[int, Any] = 0, None  # the address of B, and B
-    stays: tuple[tuple[int, ...], Any] = (), None  # the addresses of A, B and D, and A's size; and all three, if known
 
     def run(a: "torch.Tensor", b: "torch.Tensor", *epilogue: "torch.Tensor", out: "torch.Tensor") -> None:
-        nonlocal kept, stays
+        nonlocal kept
         try:  # to ask for the shape takes three times as long as for the number of elements
             entry, clusters, scratch = started or starts[a.numel() // row]
         except IndexError:
@@ -91,16 +90,7 @@ def bind(name: str, rows: int | None, index: int | None, flat: bool = False) -> 
             view = _as_ffi(_borrow(b, family.b_shape, family.b_strides, borrow_storage))
             kept = at, view
         if flat:
-            places = a.data_ptr(), at, out.data_ptr(), a.numel()
-            before, views = stays  # at once, too
-            if places != before:
-                stays = places, None
-                a, out = batched(a, out)
-            else:
-                if views is None:
-                    views = batched_views(a, b, out)
-                    stays = places, views
-                a, view, out = views
+            a, out = batched(a, out)
         # In the order of Workload.arguments. A star in a call takes a tenth of a microsecond, even of nothing.
         if scratch is not None:
             entry(a, view, *epilogue, out, clusters, *scratch(b))
@@ -136,13 +126,38 @@ def bind(name: str, rows: int | None, index: int | None, flat: bool = False) -> 
         whole = reinterpret(a, (1, m, k), strides_of(m, k, along_m), 0)
         return whole, reinterpret(out, (1, m, n), (m * n, n, 1), 0)
 
-    def batched_views(a: "torch.Tensor", b: "torch.Tensor", out: "torch.Tensor") -> tuple[Any, Any, Any]:
-        whole, result = batched(a, out)
-        first, last = (_as_ffi(_borrow(each, each.shape, each.stride(), borrow_storage)) for each in (whole, result))
-        # A tensor of torch among them tells TVM FFI the stream.
-        return first, _borrow(b, family.b_shape, family.b_strides, borrow_storage), last
+    stays: tuple[tuple[int, ...], Any] = (), None  # where A, B and D are, and A's size; what runs on views of these
 
-    return run
+    def run_matrices(a: "torch.Tensor", b: "torch.Tensor", *epilogue: "torch.Tensor", out: "torch.Tensor") -> None:
+        nonlocal stays
+        places = a.data_ptr(), b.data_ptr(), out.data_ptr(), a.numel()
+        before, known = stays  # at once, too
+        if places != before:  # views are worth making of what comes twice
+            stays = places, None
+            run(a, b, *epilogue, out=out)
+            return
+        if known is None:
+            known = views(a, b, out)
+            stays = places, known
+        entry, first, whole, last, clusters = known
+        if entry is None:
+            first(a, b, *epilogue, out=out)
+        elif epilogue:
+            entry(first, whole, *epilogue, last, clusters)
+        else:
+            entry(first, whole, last, clusters)
+
+    def views(a: "torch.Tensor", b: "torch.Tensor", out: "torch.Tensor") -> tuple[Any, ...]:
+        """A kernel, what it takes, and its clusters; None and another function where it can't run on views."""
+        size = a.numel() // row
+        entry, clusters, scratch = starts[size] if size < len(starts) else _NOT_OURS
+        if entry is None or scratch is not None or (a.data_ptr() | b.data_ptr()) % ALIGNMENT:
+            return None, run_others if entry is None else run, None, None, 0
+        first, last = (_as_ffi(_borrow(each, each.shape, each.stride(), borrow_storage)) for each in batched(a, out))
+        # A tensor of torch among them tells TVM FFI the stream.
+        return entry, first, _borrow(b, family.b_shape, family.b_strides, borrow_storage), last, clusters
+
+    return run_matrices
 
 
 def _start(kernel: Loaded | None) -> _Start:
