@@ -34,6 +34,7 @@ from tilescout.spaces.gemm_streamk_sm90.mainloop import multiply_ahead
 from tilescout.spaces.gemm_streamk_sm90.partition import Partition, divide, slot
 from tilescout.spaces.gemm_streamk_sm90.sums import Sums
 
+WARP = 32
 # Policies of the L2, as PTX's createpolicy encodes them for all of an access.
 EVICT_NORMAL, EVICT_FIRST = 0x1000000000000000, 0x12F0000000000000
 # Bytes of an operand that the L2 of 50 MB holds until the next launch. Where an operand of 19 MB was let go, launches
@@ -91,12 +92,17 @@ class GemmStreamKSm90(GemmSm90):
         if cutlass.const_expr(self.stream_k):
             clusters = cutlass.min(clusters, most_clusters(shape.cluster_m * shape.cluster_n))
         partition = self.partition(order.count(), steps, clusters)
+        together = 2 if shape.pairs else 1
         store_d, d_tma = self.store_atom(d)
         sums = cute.recast_ptr(workspace.iterator, dtype=Float32) if self.shares else None
         self.kernel(load_a, a_tma, load_b, b_tma, store_d, d_tma, (alpha, sums), bias, counts).launch(
-            grid=[shape.cluster_m, shape.cluster_n, cutlass.min(clusters, partition.jobs)],
+            grid=[
+                shape.cluster_m,
+                shape.cluster_n,
+                cutlass.min(clusters, cute.ceil_div(partition.jobs, together)) * together,
+            ],
             block=[shape.threads, 1, 1],
-            cluster=list(shape.cluster),
+            cluster=[shape.cluster_m, shape.cluster_n, together],
             min_blocks_per_mp=1,
             stream=stream,
             use_pdl=True,
@@ -250,6 +256,9 @@ class GemmStreamKSm90(GemmSm90):
     ) -> None:
         """Drain the ring into registers, and store each finished tile, or leave its sums: a consumer warp group."""
         shape = self.shape
+        if cutlass.const_expr(shape.pairs):
+            # The ring takes the second block's place in the cluster for one among blocks that share its stages.
+            ring = replace(ring, is_signaling_thread=epilogue.lane % WARP == 0)
         group = epilogue.group
         mma = self.mma(shape.groups)
         in_tile = Int32(0) if shape.pingpong else group  # among the warp groups of a tile

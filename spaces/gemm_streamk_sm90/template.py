@@ -1,4 +1,4 @@
-"""The search space of the stream-K Hopper GEMM: its knobs, its rules with their reasons, and its default."""
+"""The search space of the stream-K Hopper GEMM: its default, and what is tried first."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -11,256 +11,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilescout.spaces import gemm_sm90
-from tilescout.spaces.constraints import Columns, Constraint, Mask
+from tilescout.spaces.constraints import Columns, Mask
 from tilescout.spaces.devices import Device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_sm90.estimate import cycles as cycles_of_a_cluster
-from tilescout.spaces.gemm_sm90.layout import MAX_ACCUMULATORS, MMA_ROWS
+from tilescout.spaces.gemm_sm90.layout import MMA_ROWS
 from tilescout.spaces.gemm_sm90.rules import sharing_groups
-from tilescout.spaces.gemm_sm90.template import CONSTRAINTS as OF_A_CLUSTER
 from tilescout.spaces.gemm_sm90.template import KNOBS as KNOBS_OF_A_CLUSTER
 from tilescout.spaces.gemm_sm90.template import MOST_PROMOTING, SKINNY
 from tilescout.spaces.gemm_sm90.template import legal as legal_of_a_cluster
 from tilescout.spaces.gemm_sm90.template import shape_of as whole_shape_of
 from tilescout.spaces.gemm_streamk_sm90.estimate import cycles, resting
-from tilescout.spaces.gemm_streamk_sm90.layout import (
-    MOST_AHEAD,
-    STEP,
-    SharingShape,
-    held,
-    promotion,
-    shared_memory,
-    stage_rows,
-    workspace,
+from tilescout.spaces.gemm_streamk_sm90.layout import STEP, SharingShape
+from tilescout.spaces.gemm_streamk_sm90.rules import (
+    CONSTRAINTS,
+    DIRECTIONS,
+    FEW_ROWS,
+    KNOBS,
+    TWO_BY_TWO,
+    held_of,
+    most_stages,
+    promotion_of,
+    shared_bytes,
+    whole,
+    workspace_bytes,
 )
-from tilescout.spaces.hardware import clusters_at_once
-from tilescout.spaces.knobs import Configuration, Knob, Value, configurations_of
+from tilescout.spaces.knobs import Configuration, Value, configurations_of
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import Built, KernelTemplate
-from tilescout.spaces.tiling import Tiling, ceil_div, computed_extents
-
-# Of the knobs of gemm_sm90, the values with which one of its 24 + 48 best configurations in bf16 was seen
-# (`experiments/results/best-of-gemm.md`).
-_KEPT = {"warp_groups": (1, 2, 3), "tile_k": (64, 128), "tile_n": tuple(range(16, 257, STEP))}
-KNOBS = (
-    *(replace(knob, values=_KEPT.get(knob.name, knob.values)) for knob in KNOBS_OF_A_CLUSTER if knob.name != "split_k"),
-    Knob(
-        "split", (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32), "parts of each tile along k, each for another cluster"
-    ),
-    Knob("stream_k", (0, 1), "whether all clusters share the last wave of tiles evenly"),
-)
-
-
-def _whole(columns: Columns) -> Columns:
-    """The columns of ``gemm_sm90``: within a cluster, k is not split."""
-    return {**columns, "split_k": np.ones(len(next(iter(columns.values()))), dtype=np.int64)}
-
-
-def _of_a_cluster(rule: Constraint[GemmProblem]) -> Constraint[GemmProblem]:
-    """A rule of ``gemm_sm90`` for clusters that do not split k."""
-
-    def holds(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-        return rule.holds(_whole(columns), problem, device)
-
-    return replace(rule, knobs=tuple(name for name in rule.knobs if name != "split_k"), holds=holds)
-
-
-def _work(columns: Columns, problem: GemmProblem) -> tuple[Any, Any, Any]:
-    """Tiles, each of every block of a cluster, steps along k of a tile, and blocks of a cluster."""
-    along_m, along_n = _tiles(columns, problem)
-    blocks = columns["cluster_m"] * columns["cluster_n"]
-    return problem.batch * along_m * along_n, ceil_div(problem.k, columns["tile_k"]), blocks
-
-
-def _tiles(columns: Columns, problem: GemmProblem) -> tuple[Any, Any]:
-    """Tiles along the rows and the columns of the product, each of every block of a cluster."""
-    rows, width = computed_extents(columns, problem)
-    along_m = ceil_div(rows, columns["tile_m"] * columns["cluster_m"])
-    return along_m, ceil_div(width, columns["tile_n"] * columns["cluster_n"])
-
-
-def promotion_of(columns: Columns, problem: GemmProblem) -> Any:
-    """When each of some configurations adds 8-bit products, of shape [configurations]; see `promotion`."""
-    turns = columns["schedule"] == "pingpong"
-    tile = (columns["tile_m"], columns["tile_n"])
-    return promotion(*tile, columns["warp_groups"], turns, problem.element.bytes)
-
-
-def _held(columns: Columns, problem: GemmProblem) -> Any:
-    tile, groups = (columns["tile_m"], columns["tile_n"]), sharing_groups(columns)
-    return held(*tile, groups, promotion_of(columns, problem), problem.element.bytes)
-
-
-def _registers_suffice(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    most = np.array(MAX_ACCUMULATORS)[columns["warp_groups"]]
-    many = columns["tile_m"] > 2 * MMA_ROWS * sharing_groups(columns)
-    fewer = ((columns["schedule"] == "pingpong") | many) & (problem.element.bytes == 1)
-    fits = _held(columns, problem) <= np.where(fewer, np.minimum(most, MOST_PROMOTING), most)
-    return np.asarray(fits | (promotion_of(columns, problem) == "ahead"))  # those were asked for by what they hold
-
-
-def _fine_columns_are_k_major(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    along_m, along_n = (major == "k" for major in problem.layout)
-    k_major = np.where(columns["swap_ab"] == 1, along_m, along_n)
-    return np.asarray((columns["tile_n"] % (2 * STEP) == 0) | k_major)
-
-
-def _stage_is_deep(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    return np.asarray((columns["tile_k"] == max(_KEPT["tile_k"])) | (problem.element.bytes > 1))
-
-
-def _shared_memory_suffices(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    return np.asarray(_shared_bytes(columns, problem) <= device.shared_memory)
-
-
-def _shared_bytes(columns: Columns, problem: GemmProblem) -> Any:
-    tile = (columns["tile_m"], columns["tile_n"], columns["tile_k"])
-    return shared_memory(*tile, columns["stages"], columns["warp_groups"], problem.element.bytes, problem.result.bytes)
-
-
-def _swap_is_of_use(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    return np.asarray((columns["swap_ab"] == 0) | (problem.m <= _FEW_ROWS))
-
-
-def _one_way_to_share(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    return np.asarray((columns["split"] == 1) | (columns["stream_k"] == 0))
-
-
-def _split_fills_the_gpu(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    tiles, steps, blocks = _work(columns, problem)
-    deep = columns["split"] * _FEWEST_STEPS <= steps
-    fills = tiles * columns["split"] <= 2 * clusters_at_once(blocks, device)
-    return np.asarray((columns["split"] == 1) | (deep & fills))
-
-
-def _waves_are_uneven(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    tiles, steps, blocks = _work(columns, problem)
-    at_once = clusters_at_once(blocks, device)
-    deep = tiles * steps >= _FEWEST_STEPS * at_once
-    uneven = (tiles % at_once != 0) & (tiles <= _MOST_WAVES * at_once)
-    return np.asarray((columns["stream_k"] == 0) | (deep & uneven))
-
-
-def _turns_are_taken(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    tiles, _, blocks = _work(columns, problem)
-    several = tiles * columns["split"] > clusters_at_once(blocks, device)
-    return np.asarray((columns["schedule"] == "cooperative") | several)
-
-
-def _order_matters(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    tiles, _, blocks = _work(columns, problem)
-    along_m, along_n = _tiles(columns, problem)
-    narrow = columns["swizzle"] < np.where(columns["raster"] == "m", along_n, along_m)
-    return np.asarray((columns["swizzle"] == 1) | narrow | (tiles > clusters_at_once(blocks, device)))
-
-
-def _ring_is_deep(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    return np.asarray(columns["stages"] >= _most_stages(columns, problem, device) - _FEWER_STAGES)
-
-
-def _most_stages(columns: Columns, problem: GemmProblem, device: Device) -> Any:
-    empty = _shared_bytes({**columns, "stages": np.zeros_like(columns["tile_k"])}, problem)
-    stage = (columns["tile_m"] + stage_rows(columns["tile_n"])) * columns["tile_k"] * problem.element.bytes
-    return np.minimum((device.shared_memory - empty) // stage, max(_STAGES))
-
-
-def _bytes(columns: Columns, problem: GemmProblem) -> Any:
-    tiles, steps, blocks = _work(columns, problem)
-    return workspace(columns["tile_m"], columns["tile_n"], blocks, columns["split"], columns["stream_k"], tiles, steps)
-
-
-def _workspace_is_small(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    return np.asarray(_bytes(columns, problem) <= _MOST_BYTES)
-
-
-_FEW_ROWS = 4096  # with more rows of D, less than a sixty-fourth is lost to the 64 rows of a tensor core instruction
-_FEWEST_STEPS = 4
-_FEWER_STAGES = 2
-_STAGES = next(knob.values for knob in KNOBS_OF_A_CLUSTER if knob.name == "stages")
-_MOST_WAVES = 16
-_MOST_BYTES = 64 << 20
-_NOT_SHARED = ("swap", "split", "registers", "shared_memory")  # rules of gemm_sm90 that are others here
-
-CONSTRAINTS = (
-    *(_of_a_cluster(rule) for rule in OF_A_CLUSTER if rule.name not in _NOT_SHARED),
-    Constraint(
-        "swap",
-        f"swapping the operands fills the tensor cores' rows where m is at most {_FEW_ROWS}; above, both orders do",
-        ("swap_ab",),
-        _swap_is_of_use,
-    ),
-    Constraint(
-        "registers",
-        "a consumer thread holds its fp32 accumulators, and of 8-bit products those of 64 rows again, twice if that "
-        "fits: at most "
-        + ", ".join(f"{limit} with {groups}" for groups, limit in enumerate(MAX_ACCUMULATORS) if groups)
-        + f" warp groups a block ({MOST_PROMOTING} in fp8 for pingpong and for many rows; with two products of 64 rows "
-        + f"{', '.join(map(str, MOST_AHEAD[1:]))})",
-        ("schedule", "warp_groups", "tile_m", "tile_n"),
-        _registers_suffice,
-    ),
-    Constraint(
-        "shared_memory",
-        "the ring, the epilogue's tiles and the barriers must fit the shared memory of a block",
-        ("warp_groups", "tile_m", "tile_n", "tile_k", "stages"),
-        _shared_memory_suffices,
-    ),
-    Constraint(
-        "fine",
-        f"tiles whose columns are an odd multiple of {STEP} need a right operand that is contiguous along k",
-        ("swap_ab", "tile_n"),
-        _fine_columns_are_k_major,
-    ),
-    Constraint(
-        "deep", "8-bit stages have 128 elements along k: 64 were never the best", ("tile_k",), _stage_is_deep
-    ),
-    Constraint(
-        "share", "a tile has a fixed number of parts, or is shared evenly", ("split", "stream_k"), _one_way_to_share
-    ),
-    Constraint(
-        "split",
-        f"k is split to fill the GPU: at most two parts for each cluster that runs at once, of {_FEWEST_STEPS} steps "
-        "or more",
-        ("swap_ab", "tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "split"),
-        _split_fills_the_gpu,
-    ),
-    Constraint(
-        "waves",
-        f"the last of at most {_MOST_WAVES} waves is shared if it is not full, with {_FEWEST_STEPS} steps or more for "
-        "each cluster",
-        ("swap_ab", "tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "stream_k"),
-        _waves_are_uneven,
-    ),
-    Constraint(
-        "taken",
-        "warp groups take turns where a cluster has more than one tile, or part of one",
-        ("schedule", "swap_ab", "tile_m", "tile_n", "cluster_m", "cluster_n", "split"),
-        _turns_are_taken,
-    ),
-    Constraint(
-        "order",
-        "of tiles that are all computed at once, a band has some: where it has all, it is that of the other raster",
-        ("swap_ab", "tile_m", "tile_n", "cluster_m", "cluster_n", "swizzle", "raster"),
-        _order_matters,
-    ),
-    Constraint(
-        "ring",
-        f"a block has a multiprocessor for itself: its ring is no more than {_FEWER_STAGES} stages shorter than fits",
-        ("schedule", "warp_groups", "tile_m", "tile_n", "tile_k", "stages"),
-        _ring_is_deep,
-    ),
-    Constraint(
-        "workspace",
-        f"the sums that clusters leave in memory are at most {_MOST_BYTES >> 20} MiB",
-        ("swap_ab", "tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "split", "stream_k"),
-        _workspace_is_small,
-    ),
-)  # fmt: skip
+from tilescout.spaces.tiling import Tiling, ceil_div
 
 # A gain that is smaller than this, relative, is not worth a search: so much of either estimate is guessed.
 _MARGIN = 0.05
 # Of the portfolio: rows for which its kernels are legal, the least width of a tile, and the most blocks of a cluster.
-_MANY_ROWS = (512, _FEW_ROWS, 4 * _FEW_ROWS)
+_MANY_ROWS = (512, FEW_ROWS, 4 * FEW_ROWS)
 _WIDE, _SMALL_CLUSTER = 96, 2
 
 _REMEMBERED = 65_536  # problems whose default is remembered
@@ -303,10 +87,11 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
         return promotes or gains
 
     def blocks_per_cluster(self, configuration: Mapping[str, Value]) -> int:
-        return int(configuration["cluster_m"]) * int(configuration["cluster_n"])
+        together = 2 if configuration["raster"] == TWO_BY_TWO else 1
+        return int(configuration["cluster_m"]) * int(configuration["cluster_n"]) * together
 
     def scratch_bytes(self, configuration: Mapping[str, Value], problem: GemmProblem) -> int:
-        return int(_bytes(_columns(configuration), problem)[0])
+        return int(workspace_bytes(_columns(configuration), problem)[0])
 
     def like(self, space: SearchSpace[GemmProblem], other: Tiling) -> Sequence[int]:
         """Return what is estimated to be the fastest with its tile and split, by each number of warp groups.
@@ -338,12 +123,12 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
 
     def tiling(self, columns: Columns, problem: GemmProblem) -> Tiling:
         return replace(
-            gemm_sm90.TEMPLATE.tiling(_whole(columns), problem),
+            gemm_sm90.TEMPLATE.tiling(whole(columns), problem),
             split_k=columns["split"],
             split_in_cluster=False,
             shares_evenly=np.asarray(columns["stream_k"] == 1),
-            accumulators=_held(columns, problem),
-            shared_memory=_shared_bytes(columns, problem),
+            accumulators=held_of(columns, problem),
+            shared_memory=shared_bytes(columns, problem),
         )
 
     def warm_up(self) -> None:
@@ -444,7 +229,7 @@ def _tiles_gain(problem: GemmProblem, device: Device) -> bool:
 def _whole_tiles(problem: GemmProblem, device: Device) -> Columns:
     """The legal ones among all tiles, in each of two orders."""
     values = {knob.name: knob.values for knob in KNOBS}
-    swept = {name: values[name] for name in ("warp_groups", "swap_ab", "tile_m", "tile_n", "raster")}
+    swept = {name: values[name] for name in ("warp_groups", "swap_ab", "tile_m", "tile_n")} | {"raster": DIRECTIONS}
     fixed: dict[str, Value] = {"schedule": "cooperative", "cluster_m": 1, "cluster_n": 1}
     return _legal(_whole_grid(swept, fixed, problem, device), problem, device)
 
@@ -452,8 +237,8 @@ def _whole_tiles(problem: GemmProblem, device: Device) -> Columns:
 def _tiles_of_many_rows(problem: GemmProblem, device: Device) -> Columns:
     """Tiles of warp groups that take turns, in clusters of one or two; each is legal for some rows."""
     values = {knob.name: knob.values for knob in KNOBS}
-    swept: dict[str, Sequence[Value]] = {name: values[name] for name in ("swap_ab", "tile_m", "tile_n", "raster")}
-    swept |= {"cluster_m": (1, 2), "cluster_n": (1, 2)}
+    swept: dict[str, Sequence[Value]] = {name: values[name] for name in ("swap_ab", "tile_m", "tile_n")}
+    swept |= {"raster": DIRECTIONS, "cluster_m": (1, 2), "cluster_n": (1, 2)}
     columns = _whole_grid(swept, {"schedule": "pingpong", "warp_groups": 2}, problem, device)
     wide = (columns["tile_m"] > MMA_ROWS) & (columns["tile_n"] >= _WIDE)
     few = columns["cluster_m"] * columns["cluster_n"] <= _SMALL_CLUSTER
@@ -471,7 +256,7 @@ def _whole_grid(
     whole: dict[str, Value] = {"swizzle": 1, "split": 1, "stream_k": 0}
     columns |= {name: np.full(grid.shape[1], value) for name, value in {**fixed, **whole}.items()}
     columns["tile_k"] = np.full(grid.shape[1], 128 // problem.element.bytes)  # as much as the widest swizzle has
-    columns["stages"] = _most_stages(columns, problem, device)
+    columns["stages"] = most_stages(columns, problem, device)
     return columns
 
 
@@ -494,7 +279,8 @@ def shape_of(configuration: Mapping[str, Value], problem: GemmProblem) -> Sharin
     """The compile-time parameters that the kernel shares with that of ``gemm_sm90``, and its promotion."""
     own = ("split", "stream_k")
     whole = whole_shape_of({"split_k": 1, **{name: configuration[name] for name in configuration if name not in own}})
-    return SharingShape(**asdict(whole), promotion=str(promotion_of(_columns(configuration), problem)[0]))
+    promoted = str(promotion_of(_columns(configuration), problem)[0])
+    return SharingShape(**asdict(whole), promotion=promoted, pairs=configuration["raster"] == TWO_BY_TWO)
 
 
 TEMPLATE = GemmStreamKSm90Template()

@@ -14,7 +14,7 @@ from tilescout.spaces.devices import find_device
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_streamk_sm90.layout import most_clusters, slots, starts, unit_columns
 from tilescout.spaces.gemm_streamk_sm90.partition import Partition, divide, slot
-from tilescout.spaces.gemm_streamk_sm90.template import promotion_of
+from tilescout.spaces.gemm_streamk_sm90.rules import promotion_of
 from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.templates import find_template
 
@@ -155,6 +155,9 @@ def configuration(**changes: Value) -> dict[str, Value]:
         ("4224x2048x1024", {"stream_k": 1}, ["waves"]),  # 528 tiles: four full waves
         ("4097x1024x1024", {"swap_ab": 1}, ["swap"]),
         ("257x21504x3072", {"swap_ab": 1, "tile_m": 256, "tile_n": 88, "stages": 4}, []),
+        ("433x3328x9600", {"swap_ab": 1, "tile_n": 88, "raster": "pairs"}, []),
+        ("433x3328x9600", {"swap_ab": 1, "tile_n": 88, "raster": "pairs", "swizzle": 4}, ["pairs"]),
+        ("282x320x24896", {"raster": "pairs"}, ["pairs"]),  # 9 tiles for 132 multiprocessors
         ("768x3072x12288:e4m3", {"tile_k": 128, "tile_m": 256, "warp_groups": 1, "stages": 4}, ["registers"]),
         ("264x21504x3072:bf16:mk", {"swap_ab": 1, "tile_m": 256, "tile_n": 88, "stages": 4}, ["fine"]),
     ],
@@ -162,6 +165,11 @@ def configuration(**changes: Value) -> dict[str, Value]:
 def test_rules_say_where_a_way_to_share_is_of_use(problem: str, changes: dict[str, Value], broken: list[str]) -> None:
     space = TEMPLATE.space(TEMPLATE.parse(problem), H200)
     assert [rule.name for rule in space.violations(configuration(**changes))] == broken
+
+
+def test_blocks_that_are_launched_two_by_two_count_as_clusters_of_two() -> None:
+    each = Configuration.of(configuration(swap_ab=1, tile_n=88, raster="pairs"))
+    assert TEMPLATE.blocks_per_cluster(each) == 2
 
 
 def test_only_what_shares_tiles_needs_memory() -> None:
@@ -203,6 +211,7 @@ def test_every_way_to_share_compiles_without_spills(tmp_path: Path) -> None:
         ("bf16", {"schedule": "pingpong", "tile_m": 128, "tile_n": 192, "stages": 4, "stream_k": 1}),
         ("bf16-fp32:kn:alpha+bias+gelu", {"tile_m": 256, "tile_n": 176, "stages": 2, "split": 4, "swap_ab": 1}),
         ("e4m3-bf16", {"tile_n": 144, "tile_k": 128, "stages": 5, "stream_k": 1, "swap_ab": 1}),
+        ("bf16", {"tile_n": 88, "swap_ab": 1, "raster": "pairs"}),
     ]  # fmt: skip
     store, options = ArtifactStore(tmp_path), CompileOptions(processes=1, timeout=120)
     with CompilePool(TEMPLATE, "bf16", H200.arch, store, options) as pool:

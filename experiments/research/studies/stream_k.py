@@ -5,7 +5,8 @@ r"""Compare kernels whose clusters share tiles along k with ``gemm_sm90`` and wi
     python -m tilescout.experiments.research stream-k listed --listed listed.json --out listed-times.json
 
 - ``check`` verifies the default and random configurations of ``gemm_streamk_sm90`` on problems at the edges: some that
-  share tiles, some whose tiles have an odd multiple of 8 columns, and of 8-bit products some of each promotion.
+  share tiles, some whose tiles have an odd multiple of 8 columns, some whose blocks are launched two by two, and of
+  8-bit products some of each promotion.
 - ``compare`` times, on every problem, the default, what is tried first and random ones of the shortest estimates; the
   default of ``gemm_sm90``, the fastest rows of its shipped tables if they have the problem, and what its shipped model
   ranks first of its portfolio; and the candidates of cuBLASLt's heuristic. The two fastest of each then race in
@@ -45,7 +46,8 @@ from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_streamk_sm90.layout import STEP
-from tilescout.spaces.gemm_streamk_sm90.template import estimated_cycles, promotion_of
+from tilescout.spaces.gemm_streamk_sm90.rules import TWO_BY_TWO, promotion_of
+from tilescout.spaces.gemm_streamk_sm90.template import estimated_cycles
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import KernelTemplate, find_template
 
@@ -80,7 +82,7 @@ def check(
     for problem in map(GemmProblem.parse, EDGES):
         space = template.space(problem, DEVICE)
         of, ways = space.columns, promotion_of(space.columns, problem)
-        kinds = [(of["split"] > 1) | (of["stream_k"] > 0), of["tile_n"] % (2 * STEP) > 0]
+        kinds = [(of["split"] > 1) | (of["stream_k"] > 0), of["tile_n"] % (2 * STEP) > 0, of["raster"] == TWO_BY_TWO]
         kinds += [ways == way for way in np.unique(ways) if problem.element.bytes == 1]
         those = dict.fromkeys([template.default(problem, DEVICE)])
         for kind in map(np.flatnonzero, kinds):
