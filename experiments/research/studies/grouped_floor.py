@@ -1,12 +1,14 @@
 """Tell from tables of grouped products how far the best kernels are from what the device allows, and why.
 
     python -m tilescout.experiments.research grouped-floor experts-*.parquet --out floor.json
+    python -m tilescout.experiments.research grouped-floor peers.json --out floor-judged.json
 
 The floor of a problem is the time for its bytes at 4.3 TB/s or for its arithmetic at 790 TFLOP/s, whichever is longer:
 what an H200 was seen to reach, not its data sheet. Over it is the time of the fastest configuration of the tables, in
 the geometric mean over the problems with so many tokens of the model, all to one expert left out. Beside it stand the
 rows that this configuration multiplies over those that there are: tiles begin with an expert's first token, and the
-last one of each expert is not full.
+last one of each expert is not full. Of what ``grouped peers`` recorded it is the kernel of ours that was the fastest in
+the race, on draws of the routing that nothing was chosen on.
 
 And there is what a schedule without gaps would take, with tiles of 128 or of 64 rows, or of both: each tile as long as
 its products keep the tensor cores busy or its loads the way from the L2, whichever is longer, and all of them no less
@@ -16,7 +18,7 @@ bind, or each runs alone on the whole GPU.
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, geometric_mean
@@ -26,9 +28,11 @@ import click
 import numpy as np
 
 from tilescout.experiments.commands.grouped_tables import grouped_times, joined
+from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import TABLES, Run, study
+from tilescout.experiments.research.studies.grouped_standing import SPACES
 from tilescout.search.dispatch.grouped import GroupedTimes
-from tilescout.search.tables.table import Table
+from tilescout.search.tables.table import SUFFIX, Table
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.knobs import Configuration
@@ -81,37 +85,50 @@ def _clocks_a_column(rows: int) -> float:
     return max(2 * rows / FLOPS_A_CLOCK, (rows / WIDTH + 1) * 2 / BYTES_A_CLOCK)
 
 
-def standing(times: GroupedTimes) -> list[dict[str, Any]]:
-    """Of each problem with usual routing, how far its fastest kernel is above the floor.
+def described(problem: GroupedProblem, us: float, configuration: Configuration) -> dict[str, Any]:
+    """How far a kernel is above the floor.
 
     Raises
     ------
     TableError
-        If a problem is of none of the four models' experts.
+        If the problem is of none of the four models' experts.
     """
+    if problem.experts not in CHOSEN:
+        raise TableError(f"{problem} is of no model whose experts a token are known here")
+    floor = floor_us(problem)
+    return {
+        "problem": str(problem),
+        "tokens": problem.tokens // CHOSEN[problem.experts],
+        "routing": str(problem.routing),
+        "us": us,
+        "floor_us": floor,
+        "over": us / floor,
+        "multiplied": multiplied(problem, configuration),
+        "without_gaps": {name: without_gaps(problem, rows) for name, rows in HEIGHTS.items()},
+        "configuration": dict(configuration),
+    }
+
+
+def standing(times: GroupedTimes) -> list[dict[str, Any]]:
+    """Of each problem with usual routing, how far its fastest kernel is above the floor."""
     found: list[dict[str, Any]] = []
     for at, problem in enumerate(times.problems):
-        if problem.routing.extreme:
-            continue
-        if problem.experts not in CHOSEN:
-            raise TableError(f"{problem} is of no model whose experts a token are known here")
-        best = int(times.ratio[:, at].argmin())
-        us = float(times.ratio[best, at] * times.library_us[at])
-        floor = floor_us(problem)
-        found.append(
-            {
-                "problem": str(problem),
-                "tokens": problem.tokens // CHOSEN[problem.experts],
-                "routing": str(problem.routing),
-                "us": us,
-                "floor_us": floor,
-                "over": us / floor,
-                "multiplied": multiplied(problem, times.configurations[best]),
-                "without_gaps": {name: without_gaps(problem, rows) for name, rows in HEIGHTS.items()},
-                "configuration": dict(times.configurations[best]),
-            }
-        )
+        if problem.routing.kind != "one":
+            best = int(times.ratio[:, at].argmin())
+            us = float(times.ratio[best, at] * times.library_us[at])
+            found.append(described(problem, us, times.configurations[best]))
     return found
+
+
+def judged(record: Mapping[str, Any]) -> dict[str, Any]:
+    """How far the fastest of ours in a race of `grouped peers` is above the floor."""
+    speeds = {
+        space: record["speedup_over_library"][f"{space} best"]["value"] for space in SPACES if space in record["spaces"]
+    }
+    best = max(speeds, key=lambda space: speeds[space])
+    timed = [row for row in record["spaces"][best] if "ratio" in row]
+    configuration = Configuration.of(min(timed, key=lambda row: row["ratio"])["configuration"])
+    return described(GroupedProblem.parse(record["judged_on"]), record["judged_us"] / speeds[best], configuration)
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -139,12 +156,15 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-@study(TABLES)
+@study(f"{TABLES}, or what `grouped peers` recorded")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 def main(run: Run, paths: tuple[Path, ...]) -> None:
-    """Tell of the tables PATHS how far their best is above the floor."""
-    products = joined([times for path in paths for times in grouped_times(Table.read(path))])
+    """Tell how far the best of tables, or of what `grouped peers` recorded, PATHS, is above the floor."""
+    tables = [Table.read(path) for path in paths if path.suffix == SUFFIX]
+    products = joined([times for table in tables for times in grouped_times(table)])
     rows = [row for times in products for row in standing(times)]
+    records = [Record.read(path) for path in paths if path.suffix != SUFFIX]
+    rows += [judged(one) for record in records for one in record.result["problems"].values()]
     found = summary(rows)
     run.keep({"by_tokens": found, "problems": rows})
     for tokens, by_routing in found.items():

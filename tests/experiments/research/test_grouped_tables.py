@@ -11,7 +11,7 @@ from tilescout.costmodel.persistence import load_model
 from tilescout.costmodel.relatives import relative_model
 from tilescout.experiments.commands.grouped_tables import grouped_of_tables, grouped_times, joined
 from tilescout.experiments.research.studies.grouped_beside import beside
-from tilescout.experiments.research.studies.grouped_floor import floor_us, standing, summary, without_gaps
+from tilescout.experiments.research.studies.grouped_floor import floor_us, judged, standing, summary, without_gaps
 from tilescout.experiments.research.studies.grouped_tables import ranges_of, unseen
 from tilescout.search.build.artifacts import ArtifactStore
 from tilescout.search.tables.table import Table
@@ -87,6 +87,28 @@ def test_the_best_of_a_table_stands_above_a_floor_of_bytes_and_arithmetic() -> N
     for by_routing in found.values():
         assert by_routing["all"]["problems"] == sum(each["problems"] for each in by_routing.values()) / 2
         assert by_routing["balanced"]["least"] <= by_routing["balanced"]["over"] <= by_routing["all"]["largest"]
+
+
+def test_of_a_race_the_faster_of_our_spaces_stands_above_the_floor() -> None:
+    rows = [row for times in grouped_times(Table.read(TABLE)) for row in standing(times)]
+    narrow, wide = ({**rows[0]["configuration"], "tile_n": width} for width in (128, 192))
+    unseen = "128x32768x2048x768:bf16:zipf-1:draws-1000-1007"
+    record = {
+        "judged_on": unseen,
+        "judged_us": 300.0,
+        "spaces": {
+            "grouped_gemm_sm90": [{"configuration": wide, "ratio": 0.5}],
+            "grouped_halved_sm90": [{"configuration": wide, "ratio": 0.6}, {"configuration": narrow, "ratio": 0.55}],
+        },
+        "speedup_over_library": {
+            "grouped_gemm_sm90 best": {"value": 1.4},
+            "grouped_halved_sm90 best": {"value": 1.5},
+            "quack_varlen best": {"value": 1.6},
+        },
+    }
+    found = judged(record)
+    assert (found["us"], found["tokens"], found["configuration"]["tile_n"]) == (200.0, 4096, 128)
+    assert (found["problem"], found["over"]) == (unseen, 200 / floor_us(GroupedProblem.parse(unseen)))
 
 
 def test_a_schedule_without_gaps_pays_for_tiles_that_are_not_full_and_for_experts_that_run_alone() -> None:
