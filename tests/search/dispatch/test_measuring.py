@@ -74,6 +74,17 @@ def test_a_lead_that_only_a_rested_or_a_busy_device_shows_is_none(invented_gpu: 
     assert raced[0].value == raced[1].value == pytest.approx(1.02)
 
 
+def test_a_check_glances_at_all_and_races_the_three_fastest() -> None:
+    gpu = InventedGpu(6144, 4096, 12, noise=0.0, seed=2)
+    checked = Sweep(gpu, gpu.kernels).check(700, range(len(gpu.kernels)))
+    assert checked is not None
+    glance, raced = checked
+    legal = np.flatnonzero(gpu.kernels.legal(700))
+    assert glance.ratios.keys() == set(legal.tolist())
+    assert raced.ratios.keys() == set(legal[np.argsort(gpu.logs[legal, 699])][:3].tolist())
+    assert Sweep(gpu, gpu.kernels).check(700, []) is None
+
+
 def test_of_a_kernel_that_was_timed_twice_the_smaller_lead_counts() -> None:
     first = Point(64, 10.0, {0: Ratio(0.9, 0.89, 0.91), 1: Ratio(1.0, 0.9, 1.1)}, slower={2: 1.5})
     later = Point(64, 10.0, {0: Ratio(1.0, 0.9, 1.1), 1: Ratio(0.9, 0.89, 0.91), 2: Ratio(1.2, 1.2, 1.2)})
