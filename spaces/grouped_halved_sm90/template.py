@@ -16,6 +16,7 @@ class GroupedHalvedSm90Template(GroupedEpilogueTemplate):
     summary = "products of experts on Hopper, by our kernel that loads half of a trimmed tile"
     package = "tilescout.spaces.grouped_halved_sm90"
     sources = ("build.py", "kernel.py")
+    careful = False  # no launch with wrong offsets was watched, though groups are found as in `grouped_gemm_sm90`
 
     def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
         from tilescout.spaces.grouped_halved_sm90.build import build_object
