@@ -52,43 +52,27 @@ def _warn(error: Exception) -> None:
 
 
 @cache
+def _call_class(base: str) -> Any:
+    """The class of TorchInductor's calls of that name, whose ``binding`` binds a kernel at the head of the module."""
+    ir = torch_hooks.IR.find()
+
+    class Call(getattr(ir, base)):  # type: ignore[misc]
+        binding: str
+
+        def codegen(self, wrapper: Any) -> None:
+            module = wrapper
+            while (parent := getattr(module, "parent_wrapper", None)) is not None:
+                module = parent  # the parts of a graph are functions in the module of the whole
+            module.add_import_once("from tilescout.search.export import generated_calls as tilescout_calls")
+            module.add_import_once(self.binding)
+            super().codegen(wrapper)
+
+    return Call
+
+
 def _launch_class() -> Any:
-    ir = torch_hooks.IR.find()
-
-    class Launch(ir.ExternKernelOut):  # type: ignore[misc, name-defined]
-        """A call of a bound kernel; ``binding`` is the line that binds it, at the head of the generated module."""
-
-        binding: str
-
-        def codegen(self, wrapper: Any) -> None:
-            _bind(wrapper, self.binding)
-            super().codegen(wrapper)
-
-    return Launch
-
-
-@cache
-def _allocating_class() -> Any:
-    ir = torch_hooks.IR.find()
-
-    class Allocating(ir.ExternKernelAlloc):  # type: ignore[misc, name-defined]
-        """A call of a bound kernel that returns its result in memory of its own; ``binding`` as above."""
-
-        binding: str
-
-        def codegen(self, wrapper: Any) -> None:
-            _bind(wrapper, self.binding)
-            super().codegen(wrapper)
-
-    return Allocating
-
-
-def _bind(wrapper: Any, binding: str) -> None:
-    """Have the generated module bind a kernel at its head."""
-    while (parent := getattr(wrapper, "parent_wrapper", None)) is not None:
-        wrapper = parent  # the parts of a graph are functions in the module of the whole
-    wrapper.add_import_once("from tilescout.search.export import generated_calls as tilescout_calls")
-    wrapper.add_import_once(binding)
+    """A call of a kernel that writes to memory that it is given."""
+    return _call_class("ExternKernelOut")
 
 
 def _make_lowering(operator: Any) -> Any:
@@ -180,7 +164,7 @@ def register_grouped() -> bool:
 def _lowering_grouped(operator: Any) -> Any:
     ir, V = torch_hooks.IR.find(), torch_hooks.VIRTUALIZED.find()  # noqa: N806
     through_dispatcher = torch_hooks.FALLBACK_HANDLER.find()(operator, add_to_fallback_set=False)
-    Launch, Allocating = _launch_class(), _allocating_class()  # noqa: N806
+    Launch, Allocating = _launch_class(), _call_class("ExternKernelAlloc")  # noqa: N806
 
     def lower(a: Any, b: Any, ends: Any, decision: str, scale: Any = None) -> Any:
         tokens, (_, n, k) = a.get_size()[0], b.get_size()
