@@ -130,8 +130,11 @@ def measure_dispatcher(
     points: dict[int, Point] = {}
     anywhere = source.sizes is None
 
+    def until(share: float) -> float:
+        return math.inf if seconds is None else started + share * seconds
+
     def over(share: float) -> bool:
-        return seconds is not None and time.monotonic() - started > share * seconds
+        return time.monotonic() > until(share)
 
     def keep(found: Point) -> None:
         points[found.m] = points[found.m].joined(found) if found.m in points else found
@@ -145,7 +148,7 @@ def measure_dispatcher(
             break
         measure(first, _worth_exploring(grid, points, first) if points else list(range(len(kernels))), race=True)
     looked = _glanced(source, grid, points, options)
-    choices = _chosen(looked, points, options, started)
+    choices = _chosen(looked, points, options, until)
     kept = choices[-1].kernels
     told = len(kept), len(kernels), len(points), len(looked.found)
     _LOG.info("%d of %d kernels are kept, after %d sizes and glances at %d", *told)
@@ -189,7 +192,7 @@ def measure_dispatcher(
 
     if anywhere:  # races correct the glances at all candidates: others may be worth keeping by them
         race_until(options.racing)
-        choices = _chosen_again(looked, points, options, started)
+        choices = _choices(looked, points, options, until(options.racing + options.again / 2))
         kept = choices[-1].kernels
     race_until(1 - options.proving)
     proven: set[tuple[int, int]] = set()
@@ -291,27 +294,21 @@ def _glanced(source: Source, grid: Grid, points: Mapping[int, Point], options: D
     return Looked(source, grid.at(np.unique([*glanced_sizes(options.most_rows), *points, *counted.tolist()])), points)
 
 
-def _chosen(looked: Looked, points: Mapping[int, Point], options: DispatchOptions, started: float) -> list[Kept]:
+def _chosen(
+    looked: Looked, points: Mapping[int, Point], options: DispatchOptions, until: Callable[[float], float]
+) -> list[Kept]:
     """The kernels to keep, by glances at all candidates; those that may be kept, and are, are glanced at once more."""
-    sizes = glanced_sizes(options.most_rows)
-
-    def until(part: float) -> float:
-        return math.inf if options.seconds is None else started + part * options.seconds
-
-    share = options.exploring + options.glancing
+    sizes, share = glanced_sizes(options.most_rows), options.exploring + options.glancing
     looked.glance(_right(range(looked.count), points), sizes, until(share))
     listed = _right(shortlist(looked.times(), _LISTED * options.kernels), points)
     looked.glance(listed, sizes, until(share + options.again / 2))
-    choices = choose_kernels(_without(looked.times(), _failed(points)), options.kernels, options.enough)
-    looked.glance(choices[-1].kernels, sizes, until(share + options.again))
-    return choices
+    return _choices(looked, points, options, until(share + options.again))
 
 
-def _chosen_again(looked: Looked, points: Mapping[int, Point], options: DispatchOptions, started: float) -> list[Kept]:
+def _choices(looked: Looked, points: Mapping[int, Point], options: DispatchOptions, end: float) -> list[Kept]:
     """The kernels to keep, by glances at all candidates as races have corrected them; those are glanced at, too."""
     choices = choose_kernels(_without(looked.times(), _failed(points)), options.kernels, options.enough)
-    until = math.inf if options.seconds is None else started + (options.racing + options.again / 2) * options.seconds
-    looked.glance(choices[-1].kernels, glanced_sizes(options.most_rows), until)
+    looked.glance(choices[-1].kernels, glanced_sizes(options.most_rows), end)
     return choices
 
 
