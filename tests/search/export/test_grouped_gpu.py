@@ -143,6 +143,25 @@ def test_the_first_call_may_be_captured_and_replays_read_new_offsets(bundle: Bun
         check(result, held)
 
 
+def test_code_for_any_number_of_tokens_may_be_captured_and_replays_read_new_offsets(bundle: Bundle) -> None:
+    torch._dynamo.reset()
+    with use(bundle.path) as tuned:
+        compiled = torch.compile(experts)
+    first = operands(64)
+    torch._dynamo.mark_dynamic(first[0], 0)
+    check(compiled(*first), first)
+    assert tuned.report.replaced == {"16x*x1544x776:bf16": 1}
+    for tokens in (7, 1000, 4000, MOST + 1):  # either kernel, the pair, and torch's
+        held = operands(tokens)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = compiled(*held)
+        for old, fresh in zip(held, operands(tokens, "one", tokens), strict=True):
+            old.copy_(fresh)
+        graph.replay()
+        check(result, held)
+
+
 def test_a_model_may_be_captured_by_inductor(bundle: Bundle) -> None:
     torch._dynamo.reset()
     with use(bundle.path) as tuned:
