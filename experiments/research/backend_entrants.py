@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -166,6 +166,18 @@ def choices(template: KernelTemplate, engine: Engine, problem: GemmProblem) -> d
     return {
         f"operators, first {TIMED}": every[:TIMED], f"operators, ranked {KEPT}": ranked, "operators, all": every,
     }  # fmt: skip
+
+
+def begin_compiling(engines: Mapping[str, Engine | str], problems: Sequence[GemmProblem]) -> None:
+    """Have what other projects list for problems of these signatures compiled while something else is done."""
+    for engine in engines.values():
+        if isinstance(engine, str) or engine.template.name in SEARCHED:
+            continue
+        for problem in {each.signature: each for each in problems}.values():  # their lists are alike
+            with suppress(TilescoutError):  # what none of them computes is said when it is its turn
+                for configurations in choices(engine.template, engine, problem).values():
+                    for each in configurations:
+                        engine.expect(each, problem.signature)
 
 
 def found_by_engines(

@@ -23,8 +23,11 @@ kernel of Quack's, the operators', CUTLASS's and ours serves all sizes, so that 
 their seconds are those of benchmarking. The processes that compile and measure are started before the first problem.
 
 With --together, all problems are searched as one suite before the first race, and each search takes its share of the
-suite's seconds. With --before, the problems of earlier files are kept as they are and not run again, so that several
-runs make one file; it says which run each problem is of. Where nothing is left to run, no GPU is needed.
+suite's seconds; a search that ends by itself leaves its trials to the others. Quack's kernels and the operators are
+compiled while cuBLASLt's algorithms are searched, so that their seconds are those of benchmarking on all problems.
+
+With --before, the problems of earlier files are kept as they are and not run again, so that several runs make one file;
+it says which run each problem is of. Where nothing is left to run, no GPU is needed.
 """
 
 import time
@@ -42,7 +45,9 @@ from rich.console import Console
 from tilescout.experiments.commands.options import Finite, collected, seed_option, store_option
 from tilescout.experiments.research.backend_entrants import (
     SEARCHED,
+    Answers,
     Entrant,
+    begin_compiling,
     best_of_all,
     engines_of,
     found_by_engines,
@@ -311,12 +316,14 @@ def _run_all(
         engines = engines_of(asked.spaces, asked.store, asked.device, stack)
         worker = Worker(asked.device)
         about |= {"device": worker.machine.name, "versions": worker.machine.versions()}
-        together = [(space, each) for space, each in engines.items() if space in SEARCHED and asked.together]
-        searches = {
-            space: searched(each, problems, asked.trials, asked.store)
-            for space, each in together
-            if isinstance(each, Engine)
-        }
+        searches: dict[str, dict[str, Answers | str]] = {}
+        for space, each in engines.items():
+            if not asked.together or space not in SEARCHED or isinstance(each, str):
+                continue
+            if each.template.loader:  # none of its kernels is compiled: the cores are free
+                begin_compiling(engines, problems)
+            searches[space] = searched(each, problems, asked.trials, asked.store)
+            say(f"{space}: {len(problems)} problems searched")
         for problem in problems:
             if time.monotonic() - started > asked.seconds:
                 say(f"{problem}: not begun, {asked.seconds:g} s are over")

@@ -182,7 +182,9 @@ def print_speeds(console: Console, found: Mapping[str, Mapping[str, Any]], suite
 @click.option(
     "--all", "whole", multiple=True, default=ALL, show_default=True, help="Problems to try all on; repeatable."
 )
-@click.option("--most", type=click.IntRange(min=1), default=1500, show_default=True, help="Algorithms to try on each.")
+@click.option(
+    "--most", type=click.IntRange(min=0), default=1500, show_default=True, help="Algorithms to try on each; 0: none."
+)
 @click.option("--seconds", type=Finite(min=0), default=200.0, show_default=True, help="Begin nothing new after that.")
 @click.option("--device", default="cuda", show_default=True, metavar="cuda[:N]", help="The GPU.")
 @seed_option
@@ -205,7 +207,7 @@ def main(
         for name in suites
         for problem in find_suite(name).parsed(GemmProblem.parse)
     }
-    exhaustive = [str(GemmProblem.parse(text).with_signature(signature)) for text in whole]
+    exhaustive = [str(GemmProblem.parse(text).with_signature(signature)) for text in whole if most]
     console, started = Console(width=160), time.monotonic()
     found: dict[str, dict[str, Any]] = {}
     report: dict[str, Any] = {"protocol": VERSION, "signature": signature, "problems": found}
