@@ -49,6 +49,15 @@ def test_guesses_and_all_algorithms_are_timed_and_raced(tmp_path: Path) -> None:
     assert "best of list over first guess" in printed
 
 
+def test_all_algorithms_are_tried_on_no_problem_where_none_is_to_be_tried(tmp_path: Path) -> None:
+    suite = tmp_path / "one.toml"
+    suite.write_text('title = "one"\nsource = "none"\nproblems = ["32x48x40:bf16"]\n')
+
+    _, result = run(tmp_path, "--suite", str(suite), "--all", "16x8x16:bf16", "--most", "0")
+
+    assert list(result["problems"]) == ["32x48x40:bf16"]
+
+
 def test_a_problem_that_the_library_has_nothing_for_ends_nothing(tmp_path: Path) -> None:
     printed, result = run(tmp_path, "--suite", "llama3-8b:decode", "--all", "16x8x16", "--signature", "fp16")
 
