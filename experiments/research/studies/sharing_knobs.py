@@ -5,10 +5,11 @@ r"""Measure what the knobs that ``gemm_streamk_sm90`` has beside those of ``gemm
 
 ``draw`` names for each problem, by the shipped cost model alone, the kernels that are expected to be the fastest of
 each kind: those that share nothing, with tiles in steps of 16 columns (``plain``), and those that share by parts
-(``split``), that share the last wave (``stream_k``) or have a tile of an odd multiple of 8 columns (``fine``).
-``glance`` times all of them beside the library, in chains, and then the fastest of each kind again, for the fastest of
-several is a little lucky. A knob is worth having on a problem if its best is faster than the best plain kernel by more
-than 1 %. Nothing is verified, and nothing is chosen.
+(``split``), that share the last wave (``stream_k``), have a tile of an odd multiple of 8 columns (``fine``) or are
+launched two by two (``pairs``, tiles of any columns). ``glance`` times all of them beside the library, in chains, and
+then the fastest of each kind again, for the fastest of several is a little lucky. A knob is worth having on a problem
+if its best is faster by more than 1 % than the best of all other kinds: without the knob, that would be the answer.
+Nothing is verified, and nothing is chosen.
 """
 
 import time
@@ -39,6 +40,7 @@ from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_streamk_sm90.layout import STEP
+from tilescout.spaces.gemm_streamk_sm90.rules import TWO_BY_TWO
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import find_template
 
@@ -50,8 +52,9 @@ ROUNDS, ROUNDS_AGAIN = 3, 12
 def kinds_of(columns: Columns) -> dict[str, Mask]:
     """Which of some configurations are of each kind."""
     split, evenly = columns["split"] > 1, columns["stream_k"] == 1
-    whole, fine = ~split & ~evenly, columns["tile_n"] % (2 * STEP) > 0
-    return {PLAIN: whole & ~fine, "split": split, "stream_k": evenly, "fine": whole & fine}
+    fine, pairs = columns["tile_n"] % (2 * STEP) > 0, columns["raster"] == TWO_BY_TWO
+    whole = ~split & ~evenly & ~pairs
+    return {PLAIN: whole & ~fine, "split": split, "stream_k": evenly, "fine": whole & fine, "pairs": pairs}
 
 
 def draw(problems: Sequence[GemmProblem], first: int) -> dict[str, dict[str, list[dict[str, Any]]]]:
@@ -142,24 +145,32 @@ class Glances:
         return self._engine.glance(0, tasks, rounds, 0).result()
 
 
-def worth(kinds: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """How much faster the best of each kind is than the best plain kernel: the ratio of their speeds, less 1."""
+def worth(kinds: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
+    """How much faster the best of each kind is than the best plain kernel, and than the best of all other kinds.
+
+    Both are ratios of speeds, less 1. Where no plain kernel was timed, nothing is told.
+    """
     medians = {kind: float(np.median(one["ratios"])) for kind, one in kinds.items()}
-    return {kind: medians[PLAIN] / medians[kind] - 1 for kind in medians if kind != PLAIN and PLAIN in medians}
+    if PLAIN not in medians:
+        return {}
+    others = {kind: min(medians[other] for other in medians if other != kind) for kind in medians if kind != PLAIN}
+    return {kind: (medians[PLAIN] / medians[kind] - 1, other / medians[kind] - 1) for kind, other in others.items()}
 
 
 def print_worth(console: Console, problems: Mapping[str, Mapping[str, Any]]) -> None:
     """Print on how many problems each kind is worth more than 1 %, and the most that it is worth."""
     found = {text: worth(record["kinds"]) for text, record in problems.items() if "kinds" in record}
     grid = Grid(title=f"{len(found)} problems; the best of a kind over the best plain kernel", title_justify="left")
-    for heading in ("kind", "problems that have it", "faster by more than 1 %", "most", "where", "mean"):
+    headings = "problems that have it", "faster by more than 1 %", "than all others", "most", "where", "mean"
+    for heading in ("kind", *headings):
         grid.add_column(heading)
     for kind in sorted({kind for each in found.values() for kind in each}):
         gains = {text: each[kind] for text, each in found.items() if kind in each}
+        over_plain, over_all = np.array(list(gains.values())).T
         most = max(gains, key=lambda text: gains[text])
-        mean = np.exp(np.mean(np.log1p(list(gains.values())))) - 1
-        earning = sum(gain > ENOUGH for gain in gains.values())
-        grid.add_row(kind, str(len(gains)), str(earning), f"{gains[most]:.1%}", most, f"{mean:.1%}")
+        earning = [str((over > ENOUGH).sum()) for over in (over_plain, over_all)]
+        mean = np.exp(np.log1p(over_plain).mean()) - 1
+        grid.add_row(kind, str(len(gains)), *earning, f"{gains[most][0]:.1%}", most, f"{mean:.1%}")
     console.print(grid)
 
 
