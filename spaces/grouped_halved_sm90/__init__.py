@@ -1,9 +1,9 @@
-"""Grouped matrix products for Hopper, of which the half-empty tiles are loaded as halves too.
+"""The kernels of ``grouped_streamk_sm90``, and such that load half-empty tiles as halves too.
 
 ``kernel`` is the code that runs on the GPU beside that of ``grouped_gemm_sm90``, whose files stay as they are, for
-their hash is in recorded tables; ``template`` says how it is built.
+their hash is in recorded tables; ``template`` has the knob and says how it is built.
 """
 
-from tilescout.spaces.grouped_halved_sm90.template import TEMPLATE
+from tilescout.spaces.grouped_halved_sm90.template import TEMPLATE, widened
 
-__all__ = ["TEMPLATE"]
+__all__ = ["TEMPLATE", "widened"]

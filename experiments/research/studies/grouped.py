@@ -41,7 +41,7 @@ from tilescout.search.measure.worker import Worker
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import ProblemError, SpaceError, one_line
-from tilescout.spaces.grouped import DRAWS, Grouped, GroupedProblem
+from tilescout.spaces.grouped import Grouped, GroupedProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import KernelTemplate, find_template
 from tilescout.spaces.workloads import Tensors, Workload, load_workload
@@ -359,7 +359,7 @@ def judged(
     """Race what was chosen, and other peers, on draws of the routing that nothing was chosen on."""
     import torch
 
-    unseen = replace(problem, first_draw=UNSEEN, last_draw=UNSEEN + DRAWS - 1)
+    unseen = replace(problem, first_draw=UNSEEN, last_draw=UNSEEN + problem.last_draw - problem.first_draw)
     workload = Sized()
     bench = Bench(worker.machine, cast(Workload, workload), unseen, options)
     bench.verify(workload.expert_by_expert, edge=True)

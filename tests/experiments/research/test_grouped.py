@@ -51,6 +51,12 @@ def test_peers_are_verified_and_judged_on_draws_that_nothing_was_chosen_on(
     assert "another: has no kernel" in printed
 
 
+def test_a_problem_of_few_draws_is_judged_on_as_few() -> None:
+    options = ProtocolOptions(heating_us=1000.0)
+    found = grouped.judged(Worker("cpu"), GroupedProblem.parse(f"{PROBLEM}:draws-0-1"), {}, options)
+    assert found["judged_on"] == f"{PROBLEM}:draws-1000-1001"
+
+
 def test_a_product_of_every_expert_that_leaves_one_out_is_seen() -> None:
     import torch
 
