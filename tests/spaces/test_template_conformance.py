@@ -119,6 +119,11 @@ class TestTheDocumentedExample(TemplateConformance):
             yield
 
 
+class TestTheKernelOfAnotherProject(TestTheDocumentedExample):
+    template = "quack_rms_norm:QuackRmsNorm"
+    problems = ("8192x4096:bf16", "100x264:fp32", "7x18432:fp16")
+
+
 TEMPLATE = """
 import os
 from tilescout.spaces import Built, Configuration, Constraint, Knob, KernelTemplate, RowwiseProblem, Softmax
