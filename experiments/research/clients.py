@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tilescout.experiments.research.llama_block import BlockSizes, make_block
+from tilescout.spaces.gemm import GemmProblem
 
 if TYPE_CHECKING:
     import torch
@@ -165,6 +166,17 @@ def make_client(name: str, phase: str, layers: int, device: str, cache_length: i
     if name == "block":
         return _blocks(phase, layers, device)
     return _of_transformers(name, phase, layers, device, cache_length)
+
+
+def products(module: "torch.nn.Module", rows: int) -> list[GemmProblem]:
+    """The products of a model's linear layers, of so many rows; each once, in the order of the layers."""
+    import torch
+
+    linear = [each for each in module.modules() if isinstance(each, torch.nn.Linear)]
+    found = [
+        GemmProblem(m=rows, n=each.out_features, k=each.in_features, bias=each.bias is not None) for each in linear
+    ]
+    return list(dict.fromkeys(found))
 
 
 def _blocks(phase: str, layers: int, device: str) -> Client:

@@ -6,9 +6,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fcntl import LOCK_EX, flock
 from pathlib import Path
+from signal import ITIMER_REAL, SIGALRM, setitimer, signal
 from typing import Any
 
 _LOOK_SECONDS = 0.1
+_AGAIN_SECONDS = 2.0  # an exception that is raised while an object is deleted is lost
+
+
+class OutOfTime(BaseException):
+    """Patience has ended. No ``except Exception`` of a compiler takes it for an error of its own."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +46,47 @@ class Turns:
     def meet(self, name: str) -> None:
         """Tell that this one has compiled, and wait for the others to have done so, or for patience to end."""
         (self.folder / f"compiled-{name}").touch()
-        while time.monotonic() < self._began + self.patience:
-            if len(list(self.folder.glob("compiled-*"))) >= self.processes:
-                return
+        while self._left() > 0 and len(list(self.folder.glob("compiled-*"))) < self.processes:
             time.sleep(_LOOK_SECONDS)
 
     @contextmanager
+    def within_patience(self) -> Iterator[None]:
+        """Raise `OutOfTime` where the main thread is when patience ends."""
+
+        def end(*_: object) -> None:
+            raise OutOfTime
+
+        before = signal(SIGALRM, end)
+        setitimer(ITIMER_REAL, max(self._left(), _LOOK_SECONDS), _AGAIN_SECONDS)
+        try:
+            yield
+        finally:
+            setitimer(ITIMER_REAL, 0)
+            signal(SIGALRM, before)
+
+    def _left(self) -> float:
+        return self._began + self.patience - time.monotonic()
+
+    @contextmanager
     def benchmarks_alone(self) -> Iterator[None]:
-        """Have each benchmark that TorchInductor runs while it compiles be a turn; one within another is part of it."""
+        """Have each benchmark that TorchInductor runs while it compiles be a turn."""
         from torch._inductor.runtime.benchmarking import benchmarker
 
-        made: Any = type(benchmarker)
-        original, within = made.benchmark_gpu, False
+        with self._alone_in(type(benchmarker), "benchmark_gpu"):
+            yield
+
+    @contextmanager
+    def contests_alone(self) -> Iterator[None]:
+        """Have each contest of ``autotune`` be a turn."""
+        from tilescout.search.autotuning import tuner
+
+        with self._alone_in(tuner, "decide"):
+            yield
+
+    @contextmanager
+    def _alone_in(self, owner: Any, name: str) -> Iterator[None]:
+        """Have each call of a function be a turn; one within another is part of it."""
+        original, within = getattr(owner, name), False
 
         def in_turn(*arguments: Any, **options: Any) -> Any:
             nonlocal within
@@ -64,8 +99,8 @@ class Turns:
                 finally:
                     within = False
 
-        made.benchmark_gpu = in_turn
+        setattr(owner, name, in_turn)
         try:
             yield
         finally:
-            made.benchmark_gpu = original
+            setattr(owner, name, original)

@@ -1,16 +1,20 @@
-"""Tell what TorchInductor's max-autotune brings to a model at several batch sizes, compiled at the same time.
+"""Tell what TorchInductor's max-autotune brings to a model at several batch sizes, beside the default and `autotune`.
 
     python -m tilescout.experiments.research max-autotune --client qwen3 --rows 16 --rows 64 --out max-autotune.json
 
 max-autotune keeps one core busy for most of a minute for each batch size, so one-line, which has one process, takes
-minutes for a few. Here each batch size has a process, which compiles the model with TorchInductor's default and with
-max-autotune. What TorchInductor benchmarks meanwhile takes turns on the GPU. Once all have compiled they measure, one
-after the other, as one-line does: both contenders in turns, called and in a graph. one-line prints and draws the record
-with those of its own (`--and`).
+minutes for a few. Here each batch size has a process, which compiles the model with TorchInductor's default, then with
+max-autotune, then with `autotune`. One more process tunes the products of all batch sizes meanwhile, so that `autotune`
+finds them decided. What TorchInductor benchmarks and each contest take turns on the GPU. Once all have compiled they
+measure, one after the other, as one-line does: all contenders in turns, called and in a graph. Where max-autotune takes
+longer than there is time it is left out. one-line prints and draws the record with those of its own (`--and`).
 """
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,22 +22,32 @@ from typing import Any
 import click
 
 from tilescout.experiments.commands.options import Finite
-from tilescout.experiments.research.clients import SIZES
+from tilescout.experiments.research.clients import SIZES, Step, make_client, products
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
+from tilescout.experiments.research.step_times import called, from_the_prompt, graph_of, in_graphs, in_turns
 from tilescout.experiments.research.studies.one_line import (
+    MODES,
     Asked,
     begun,
+    compiled_by,
+    difference,
     draw_steps,
     ended,
     merged,
     show,
-    steps,
     unmeasured,
+    warmed,
 )
-from tilescout.experiments.research.turns import Turns
+from tilescout.experiments.research.turns import OutOfTime, Turns
+from tilescout.search.autotuning.inductor import make_tuner
+from tilescout.search.autotuning.tuner import TunerOptions
+from tilescout.search.export.graph_rewrite import Sighting
 
-CONTENDERS = ("default", "max-autotune")
-_COMPILING = 0.85
+CONTENDERS = ("default", "max-autotune", "ours")
+_COMPILING = 0.72
+"""The share of a process's time after which max-autotune is left out."""
+
+_WAITING = 0.8
 """The share of a process's time after which it measures, though others still compile."""
 
 
@@ -41,50 +55,111 @@ _COMPILING = 0.85
 @click.option("--client", type=click.Choice([*SIZES]), default="qwen3", show_default=True, help="The model.")
 @click.option("--layers", type=click.IntRange(1), default=4, show_default=True, help="Layers of the model.")
 @click.option("--rows", type=click.IntRange(1), multiple=True, default=(16,), help="Batch sizes; repeatable.")
+@click.option(
+    "--contender",
+    "contenders",
+    type=click.Choice(CONTENDERS),
+    multiple=True,
+    default=CONTENDERS,
+    help="Who is compared, in this order; default comes first. Repeatable.",
+)
 @click.option("--limit", type=Finite(min=0), default=300.0, show_default=True, help="Seconds that a process may take.")
-@click.option("--turns", type=click.Path(path_type=Path), hidden=True, help="The folder of those that take turns.")
-@click.option("--processes", type=click.IntRange(1), default=1, hidden=True, help="How many take turns.")
+@click.option("--turns", "folder", type=click.Path(path_type=Path), hidden=True, help="The folder of all processes.")
+@click.option("--processes", type=click.IntRange(1), default=1, hidden=True, help="How many of them measure.")
+@click.option("--tune", is_flag=True, hidden=True, help="Be the process that tunes.")
 def main(
-    run: Run, client: str, layers: int, rows: tuple[int, ...], limit: float, turns: Path | None, processes: int
+    run: Run,
+    client: str,
+    layers: int,
+    rows: tuple[int, ...],
+    contenders: tuple[str, ...],
+    limit: float,
+    folder: Path | None,
+    processes: int,
+    tune: bool,
 ) -> None:
     """Measure, or print what was measured."""
     if run.record is not None:
         show(run.record.result)
         return
-    asked = Asked(client, "decode", layers, rows, CONTENDERS, 0.0, None)
-    if turns is None:
+    if contenders[0] != "default":
+        raise click.UsageError("--contender default comes first: the others are measured against it")
+    asked = Asked(client, "decode", layers, rows, contenders, 0.0, None)
+    if folder is None:
         show(_measured(run, asked, limit))
+        return
+    asked, turns = replace(asked, store=folder / "evidence"), Turns(folder, processes, limit * _COMPILING)
+    if tune:
+        run.keep(_tuned(asked, turns))
     else:
-        _take_turns(run, asked, Turns(turns, processes, limit * _COMPILING))
+        _take_turns(run, asked, turns, replace(turns, patience=limit * _WAITING))
 
 
-def _take_turns(run: Run, asked: Asked, turns: Turns) -> None:
-    """Compile and measure, in one of the processes."""
-    with ExitStack() as held:
-        held.enter_context(turns.benchmarks_alone())
+def _tuned(asked: Asked, turns: Turns) -> dict[str, Any]:
+    """Decide the products of all batch sizes; the account of it."""
+    made = make_client(asked.client, "decode", 1, "meta")
+    tuner = make_tuner(asked.store or turns.folder, TunerOptions(seconds=turns.patience))
+    with turns.contests_alone():
+        for rows in asked.rows:  # each is kept when it is decided
+            tuner.decide([Sighting((problem,), dynamic=False) for problem in products(made.module, rows)])
+    tuner.close()
+    return {"tuning": str(tuner.summary)}
 
-        def compiled_two() -> None:
-            turns.meet(str(asked.rows[0]))
-            held.close()  # nothing is to wait for a turn within one
-            held.enter_context(turns.alone())
 
-        steps(asked, run.keep, compiled_two)
+def _take_turns(run: Run, asked: Asked, turns: Turns, waiting: Turns) -> None:
+    """Compile and measure one batch size, in one of the processes."""
+    import torch
+
+    made, (count,) = asked.make(), asked.rows
+    found: dict[str, Any] = {"summaries": {}}
+    running: dict[str, Step] = {}
+
+    def compiled(contender: str) -> Any:
+        model, tuned = compiled_by(contender, made, asked)
+        running[contender] = made.call(model, count)
+        result = warmed(running[contender], f"{contender} {count}", found)
+        if contender == "ours":
+            found["summaries"][str(count)] = str(tuned)
+        return result
+
+    with torch.no_grad():
+        expected = compiled("default").clone()
+        for contender in asked.contenders[1:]:
+            try:
+                with turns.benchmarks_alone(), turns.within_patience() if contender in MODES else nullcontext():
+                    result = compiled(contender)
+                found.setdefault("difference", {})[f"{contender} {count}"] = difference(result, expected)
+            except OutOfTime:
+                running.pop(contender, None)
+                found.setdefault("left out", {})[f"{contender} {count}"] = f"after {turns.patience:g} s"
+            run.keep(found)
+        waiting.meet(str(count))
+        with waiting.alone():
+            found[str(count)] = in_graphs(partial(from_the_prompt, running, graph_of))
+            run.keep(found)
+            found[str(count)]["called"] = in_turns(from_the_prompt(running, called))
+            run.keep(found)
 
 
 def _measured(run: Run, asked: Asked, limit: float) -> dict[str, Any]:
     """The result, of which a process measures each batch size."""
     result = unmeasured(asked)
-    with TemporaryDirectory() as folder, ThreadPoolExecutor(len(asked.rows)) as pool:
+    with TemporaryDirectory() as folder, ThreadPoolExecutor(len(asked.rows) + 1) as pool:
         place = Path(folder)
         options = ["--client", asked.client, "--layers", asked.layers, "--turns", place, "--processes", len(asked.rows)]
+        options += [word for contender in asked.contenders for word in ("--contender", contender)]
 
-        def of(rows: int) -> dict[str, Any]:
-            mine, out = [*options, "--rows", rows, "--limit", limit], place / f"{rows}.json"
-            with begun("max-autotune", mine, place / "caches", out) as process:
+        def part(name: str, *more: object) -> dict[str, Any]:
+            out = place / f"{name}.json"
+            with begun("max-autotune", [*options, *more, "--limit", limit], place / "caches", out) as process:
                 found = ended(process, out, limit)
-            return {f"{name} of {rows}" if name == "error" else name: each for name, each in found.items()}
+            return {f"{key} of {name}" if key == "error" else key: each for key, each in found.items()}
 
-        for done in as_completed([pool.submit(of, rows) for rows in asked.rows]):
+        parts: list[Callable[[], dict[str, Any]]] = [partial(part, str(rows), "--rows", rows) for rows in asked.rows]
+        if "ours" in asked.contenders:
+            rows = [word for count in asked.rows for word in ("--rows", count)]
+            parts.append(partial(part, "tuning", "--tune", *rows))
+        for done in as_completed([pool.submit(each) for each in parts]):
             result["steps"] = merged(result["steps"], done.result())
             run.keep(result)
     return result

@@ -66,7 +66,7 @@ from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.processes import module_command, safe_environment
 
 if TYPE_CHECKING:
-    pass
+    import torch
 
 CONTENDERS = ("default", "ours", "max-autotune")
 ONE_BY_ONE = "one-by-one"
@@ -81,7 +81,9 @@ _OURS = {
     COPIED: TunerOptions(keys_in_place=False),
 }
 
-_MODES = {"max-autotune": "max-autotune-no-cudagraphs"}
+MODES = {"max-autotune": "max-autotune-no-cudagraphs"}
+"""TorchInductor's modes; of other contenders the default."""
+
 _WARM = 8  # steps before anything is timed
 # Steps that differ in none of these are comparable; of what older files lack, how it was measured.
 _MODEL = {"client": "", "phase": "", "layers": 0, "dynamic": False, "alone": False, "cache": CACHE_LENGTH}
@@ -137,18 +139,8 @@ def first_call(asked: Asked) -> dict[str, Any]:
     return {"seconds": seconds, "summary": str(tuned)}
 
 
-def steps(asked: Asked, keep: Callable[[Any], None], compiled_two: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """The times of a step of all contenders, in turns; kept as they come.
-
-    Parameters
-    ----------
-    asked
-        What to measure.
-    keep
-        Keeps what is there.
-    compiled_two
-        Called before anything is measured, when two contenders are compiled.
-    """
+def steps(asked: Asked, keep: Callable[[Any], None]) -> dict[str, Any]:
+    """The times of a step of all contenders, in turns; kept as they come."""
     import torch
 
     made = asked.make()
@@ -164,17 +156,11 @@ def steps(asked: Asked, keep: Callable[[Any], None], compiled_two: Callable[[], 
                 held[contender] = held.get(contender) or compiled_by(contender, made, asked)
                 compiled, tuned = held[contender]
                 running[contender] = made.call(compiled, count)
-                started = time.perf_counter()
-                for _ in range(_WARM):
-                    result = running[contender]()
-                torch.cuda.synchronize()
-                found.setdefault("warming", {})[f"{contender} {count}"] = time.perf_counter() - started
+                result = warmed(running[contender], f"{contender} {count}", found)
                 if contender == "default":
                     expected = result.clone()
                 else:
-                    compiled_two()
-                    difference = (result.float() - expected.float()).norm() / expected.float().norm()
-                    found.setdefault("difference", {})[f"{contender} {count}"] = float(difference)
+                    found.setdefault("difference", {})[f"{contender} {count}"] = difference(result, expected)
                     found[str(count)] = {"called": in_turns(from_the_prompt(running, called))}
                 if contender == "ours":
                     found["summaries"][str(count)] = str(tuned)
@@ -183,6 +169,23 @@ def steps(asked: Asked, keep: Callable[[Any], None], compiled_two: Callable[[], 
                     found[str(count)] |= in_graphs(partial(from_the_prompt, running, graph_of))
                     keep(found)
     return found
+
+
+def warmed(step: Step, name: str, found: dict[str, Any]) -> "torch.Tensor":
+    """The logits of the last of some steps; how long these took is kept by this name."""
+    import torch
+
+    started = time.perf_counter()
+    for _ in range(_WARM):
+        result = step()
+    torch.cuda.synchronize()
+    found.setdefault("warming", {})[name] = time.perf_counter() - started
+    return result
+
+
+def difference(one: "torch.Tensor", other: "torch.Tensor") -> float:
+    """The norm of the difference, over that of the other."""
+    return float((one.float() - other.float()).norm() / other.float().norm())
 
 
 def steps_alone(asked: Asked, keep: Callable[[Any], None]) -> dict[str, Any]:
@@ -219,7 +222,7 @@ def compiled_by(contender: str, made: Client, asked: Asked) -> tuple[Any, Any]:
 
     dynamic = asked.dynamic or (None if made.counts else False)
     if contender not in _OURS:
-        return torch.compile(made.module, mode=_MODES.get(contender), dynamic=dynamic), ""
+        return torch.compile(made.module, mode=MODES.get(contender), dynamic=dynamic), ""
     with autotune(asked.seconds, asked.store or STORE, _OURS[contender]) as tuned:
         return torch.compile(made.module, dynamic=dynamic), tuned
 

@@ -1,16 +1,21 @@
 """Batch sizes that are compiled at the same time take turns to measure, and are shown with what one-line measured."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from threading import Thread
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
+import torch
 
+from tilescout.experiments.research.clients import products
 from tilescout.experiments.research.records import Record
-from tilescout.experiments.research.turns import Turns
+from tilescout.experiments.research.turns import OutOfTime, Turns
+from tilescout.search.autotuning import tuner
+from tilescout.spaces.gemm import GemmProblem
 
 
 def is_taken(folder: Path) -> bool:
@@ -72,6 +77,40 @@ def test_benchmarks_of_torchinductor_are_turns(tmp_path: Path, monkeypatch: pyte
         # A candidate of several kernels benchmarks these when it first runs: a second lock would never be had.
         assert benchmarker.benchmark_gpu(lambda: benchmarker.benchmark_gpu(lambda: 7)) == ((7, True), True)
     assert benchmarker.benchmark_gpu(lambda: 7) == (7, False)
+
+
+def test_contests_of_autotune_are_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decides: Any = tuner
+    monkeypatch.setattr(tuner, "decide", lambda name: (name, is_taken(tmp_path)))
+    with Turns(tmp_path, 2, 10.0).contests_alone():
+        assert decides.decide("a product") == ("a product", True)
+    assert decides.decide("a product") == ("a product", False)
+
+
+def test_what_takes_longer_than_patience_is_ended_though_it_catches_errors(tmp_path: Path) -> None:
+    turns, began = Turns(tmp_path, 1, 0.2), monotonic()
+
+    def stubborn() -> None:
+        while monotonic() < began + 30:
+            with suppress(Exception):
+                sleep(30)
+
+    with pytest.raises(OutOfTime), turns.within_patience():
+        stubborn()
+    assert 0.2 <= monotonic() - began < 20
+
+
+def test_what_ends_within_patience_is_let_go_on(tmp_path: Path) -> None:
+    with Turns(tmp_path, 1, 0.2).within_patience():
+        pass
+    sleep(0.4)  # an alarm that was left would end the process
+
+
+def test_products_of_a_model_are_those_of_its_linear_layers() -> None:
+    with torch.device("meta"):
+        layers = [torch.nn.Linear(32, 64, bias=False), torch.nn.Linear(64, 32), torch.nn.Linear(32, 64, bias=False)]
+    found = [GemmProblem(8, 64, 32), GemmProblem(8, 32, 64, bias=True)]
+    assert products(torch.nn.Sequential(*layers), 8) == found
 
 
 def of(contender: str, ratio: float, us: float) -> dict[str, Any]:
