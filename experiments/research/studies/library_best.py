@@ -177,7 +177,12 @@ def print_speeds(console: Console, found: Mapping[str, Mapping[str, Any]], suite
 
 @study("a Hopper or Blackwell GPU", out_required=True)
 @click.option("--suite", "suites", multiple=True, default=SUITES, show_default=True, help="Repeatable.")
-@click.option("--signature", default="bf16", show_default=True, help="Types, layout and epilogue of all problems.")
+@click.option(
+    "--signature",
+    default="bf16",
+    show_default=True,
+    help="Types, layout and epilogue of all problems; if it is empty, each has its own.",
+)
 @click.option("--guesses", type=click.IntRange(1, 64), default=8, show_default=True, help="Candidates of the list.")
 @click.option(
     "--all", "whole", multiple=True, default=ALL, show_default=True, help="Problems to try all on; repeatable."
@@ -202,12 +207,12 @@ def main(
     store: Path,
 ) -> None:
     """Time the library's own candidates on every problem, and all of its algorithms on some."""
-    named = {
-        str(problem.with_signature(signature)): name
-        for name in suites
-        for problem in find_suite(name).parsed(GemmProblem.parse)
-    }
-    exhaustive = [str(GemmProblem.parse(text).with_signature(signature)) for text in whole if most]
+
+    def signed(problem: GemmProblem) -> str:
+        return str(problem.with_signature(signature) if signature else problem)
+
+    named = {signed(problem): name for name in suites for problem in find_suite(name).parsed(GemmProblem.parse)}
+    exhaustive = [signed(GemmProblem.parse(text)) for text in whole if most]
     console, started = Console(width=160), time.monotonic()
     found: dict[str, dict[str, Any]] = {}
     report: dict[str, Any] = {"protocol": VERSION, "signature": signature, "problems": found}

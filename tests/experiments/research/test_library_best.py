@@ -58,6 +58,15 @@ def test_all_algorithms_are_tried_on_no_problem_where_none_is_to_be_tried(tmp_pa
     assert list(result["problems"]) == ["32x48x40:bf16"]
 
 
+def test_problems_of_a_suite_have_their_own_types_without_a_signature(tmp_path: Path) -> None:
+    suite = tmp_path / "two.toml"
+    suite.write_text('title = "two"\nsource = "none"\nproblems = ["32x48x40:bf16", "32x48x40:e4m3-bf16"]\n')
+
+    _, result = run(tmp_path, "--suite", str(suite), "--signature", "", "--most", "0")
+
+    assert list(result["problems"]) == ["32x48x40:bf16", "32x48x40:e4m3-bf16"]
+
+
 def test_a_problem_that_the_library_has_nothing_for_ends_nothing(tmp_path: Path) -> None:
     printed, result = run(tmp_path, "--suite", "llama3-8b:decode", "--all", "16x8x16", "--signature", "fp16")
 
