@@ -12,13 +12,13 @@ from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_sm90.kernel import ELEMENTS
 from tilescout.spaces.gemm_sm90.layout import ALIGNMENT, steps
 from tilescout.spaces.gemm_streamk_sm90.kernel import GemmStreamKSm90
-from tilescout.spaces.gemm_streamk_sm90.layout import SharingShape
+from tilescout.spaces.gemm_streamk_sm90.launch import LaunchedShape
 from tilescout.spaces.templates import Built
 
 FUNCTION = "gemm_streamk_sm90"
 
 
-def build_object(shape: SharingShape, split: int, stream_k: bool, problem: GemmProblem, path: Path) -> Built:
+def build_object(shape: LaunchedShape, split: int, stream_k: bool, problem: GemmProblem, path: Path) -> Built:
     """Write the object file: ``gemm_streamk_sm90(a, b[, alpha][, bias], d, max_clusters[, workspace])``.
 
     All sizes are dynamic; contiguous rows are promised to be multiples of 16 bytes. The kernels run on the caller's

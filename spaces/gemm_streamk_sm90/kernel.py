@@ -22,14 +22,8 @@ from tilescout.spaces.gemm_sm90.kernel import TURN_BARRIER, GemmSm90, Operand, P
 from tilescout.spaces.gemm_sm90.layout import MMA_ROWS, SWIZZLE_BYTES, WARP_GROUP
 from tilescout.spaces.gemm_sm90.mainloop import multiply, multiply_promoted
 from tilescout.spaces.gemm_sm90.scheduler import TileOrder
-from tilescout.spaces.gemm_streamk_sm90.layout import (
-    STEP,
-    STRIP,
-    VECTOR,
-    SharingShape,
-    most_clusters,
-    stage_rows,
-)
+from tilescout.spaces.gemm_streamk_sm90.launch import LaunchedShape
+from tilescout.spaces.gemm_streamk_sm90.layout import STEP, STRIP, VECTOR, most_clusters, stage_rows
 from tilescout.spaces.gemm_streamk_sm90.mainloop import multiply_ahead
 from tilescout.spaces.gemm_streamk_sm90.partition import Partition, divide, slot
 from tilescout.spaces.gemm_streamk_sm90.sums import Sums
@@ -50,14 +44,14 @@ class GemmStreamKSm90(GemmSm90):
     Attributes
     ----------
     shape
-        The compile-time parameters, and how 8-bit products are promoted.
+        The compile-time parameters, how 8-bit products are promoted, and how blocks are launched.
     split
         Parts of each tile, if not `stream_k`.
     stream_k
         Whether all clusters share the tiles of the last wave evenly.
     """
 
-    shape: SharingShape
+    shape: LaunchedShape
     split: int
     stream_k: bool
 
@@ -92,17 +86,16 @@ class GemmStreamKSm90(GemmSm90):
         if cutlass.const_expr(self.stream_k):
             clusters = cutlass.min(clusters, most_clusters(shape.cluster_m * shape.cluster_n))
         partition = self.partition(order.count(), steps, clusters)
-        together = 2 if shape.pairs else 1
         store_d, d_tma = self.store_atom(d)
         sums = cute.recast_ptr(workspace.iterator, dtype=Float32) if self.shares else None
         self.kernel(load_a, a_tma, load_b, b_tma, store_d, d_tma, (alpha, sums), bias, counts).launch(
             grid=[
                 shape.cluster_m,
                 shape.cluster_n,
-                cutlass.min(clusters, cute.ceil_div(partition.jobs, together)) * together,
+                cutlass.min(clusters, cute.ceil_div(partition.jobs, shape.together)) * shape.together,
             ],
             block=[shape.threads, 1, 1],
-            cluster=[shape.cluster_m, shape.cluster_n, together],
+            cluster=[shape.cluster_m, shape.cluster_n, shape.together],
             min_blocks_per_mp=1,
             stream=stream,
             use_pdl=True,

@@ -31,19 +31,9 @@ MOST_AHEAD = (0, 240, 216, 144)
 
 @dataclass(frozen=True)
 class SharingShape(GemmShape):
-    """The compile-time parameters of one kernel: also how it promotes products, and how its blocks are launched.
-
-    Attributes
-    ----------
-    promotion
-        See `promotion`.
-    pairs
-        Whether blocks are launched two by two, as clusters that share nothing. Each pair is on two multiprocessors next
-        to one another, which ask the L2 for the same rows at the same time.
-    """
+    """The compile-time parameters of one kernel: also how it promotes products, see `promotion`."""
 
     promotion: str
-    pairs: bool
 
     @property
     def unit_n(self) -> int:

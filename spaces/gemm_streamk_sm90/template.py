@@ -22,7 +22,8 @@ from tilescout.spaces.gemm_sm90.template import MOST_PROMOTING, SKINNY
 from tilescout.spaces.gemm_sm90.template import legal as legal_of_a_cluster
 from tilescout.spaces.gemm_sm90.template import shape_of as whole_shape_of
 from tilescout.spaces.gemm_streamk_sm90.estimate import cycles, resting
-from tilescout.spaces.gemm_streamk_sm90.layout import STEP, SharingShape
+from tilescout.spaces.gemm_streamk_sm90.launch import LaunchedShape
+from tilescout.spaces.gemm_streamk_sm90.layout import STEP
 from tilescout.spaces.gemm_streamk_sm90.rules import (
     CONSTRAINTS,
     DIRECTIONS,
@@ -60,7 +61,7 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
     name = "gemm_streamk_sm90"
     summary = "matrix products on Hopper, by our kernel that splits work along k evenly (stream-K)"
     package = "tilescout.spaces.gemm_streamk_sm90"
-    sources = ("build.py", "kernel.py", "layout.py", "mainloop.py", "partition.py", "sums.py")
+    sources = ("build.py", "kernel.py", "launch.py", "layout.py", "mainloop.py", "partition.py", "sums.py")
     workload = "tilescout.spaces.gemm:Gemm"
     archs = ("sm_90a",)
     knobs = KNOBS
@@ -275,12 +276,12 @@ def _columns(configuration: Mapping[str, Value]) -> Columns:
     return {name: np.array([value]) for name, value in configuration.items()}
 
 
-def shape_of(configuration: Mapping[str, Value], problem: GemmProblem) -> SharingShape:
-    """The compile-time parameters that the kernel shares with that of ``gemm_sm90``, and its promotion."""
+def shape_of(configuration: Mapping[str, Value], problem: GemmProblem) -> LaunchedShape:
+    """The compile-time parameters that the kernel shares with that of ``gemm_sm90``, and its own."""
     own = ("split", "stream_k")
     whole = whole_shape_of({"split_k": 1, **{name: configuration[name] for name in configuration if name not in own}})
     promoted = str(promotion_of(_columns(configuration), problem)[0])
-    return SharingShape(**asdict(whole), promotion=promoted, pairs=configuration["raster"] == TWO_BY_TWO)
+    return LaunchedShape(**asdict(whole), promotion=promoted, pairs=configuration["raster"] == TWO_BY_TWO)
 
 
 TEMPLATE = GemmStreamKSm90Template()

@@ -1,5 +1,6 @@
 """The space of grouped products that may share the last wave: what it adds to another one, and that it compiles."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from tilescout.spaces.templates import find_template
 
 H200 = DEVICES["h200"]
 PROBLEM = TEMPLATE.parse("8x1024x4096x14336:bf16:zipf-1")
+RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "results"
 
 
 def test_it_holds_all_kernels_of_the_narrower_space_and_whole_tiles_with_a_wave_that_is_shared() -> None:
@@ -63,3 +65,9 @@ def test_kernels_that_share_a_wave_compile_without_spills(tmp_path: Path) -> Non
             assert isinstance(artifact, Artifact), artifact
             assert artifact.resources is not None
             assert artifact.resources.spill_bytes == 0
+
+
+def test_recorded_tables_are_of_the_kernels_of_today() -> None:
+    cards = [json.loads(path.read_text()) for path in sorted(RESULTS.glob(f"*/{TEMPLATE.name}-*.json"))]
+    assert cards
+    assert {card["source_hash"] for card in cards} == {TEMPLATE.source_hash}
