@@ -136,7 +136,7 @@ class Sweep:
             for at, number in enumerate(numbers)
         }
 
-    def glance(self, m: int, numbers: Sequence[int]) -> Point | None:
+    def glance(self, m: int, numbers: Sequence[int], rounds: int = _GLANCES) -> Point | None:
         """Look at kernels at m, roughly, and verify nothing: they were right at other m. None if none is legal there.
 
         Raises
@@ -149,8 +149,8 @@ class Sweep:
         shown = [number for number in numbers if legal[number] and isinstance(self._built(number), Artifact)]
         if not shown:
             return None
-        library_us, rounds = self._engine.glance(self._gpu, self._tasks(problem, shown, 1.0), _GLANCES, m).result()
-        middle = np.exp(np.median(np.log(rounds), axis=0)).tolist()
+        library_us, found = self._engine.glance(self._gpu, self._tasks(problem, shown, 1.0), rounds, m).result()
+        middle = np.exp(np.median(np.log(found), axis=0)).tolist()
         ratios = {number: Ratio(each, each, each) for number, each in zip(shown, middle, strict=True)}
         return Point(m, library_us, ratios, seconds=time.monotonic() - started)
 

@@ -5,10 +5,11 @@
 The products are drawn by a seed from the published models of `draw-problems`; none is in a suite, so that nothing was
 fitted or chosen on them. Each dispatcher has --seconds to measure for. Then, at m drawn evenly from 1 to 16,384, the
 kernels of both spaces that models do not put far behind are glanced at, and the best few race what the dispatcher
-serves and `torch.mm`, in sandwiches. The winner, if it is another, then meets what is served in a second race. The
-regret is the time of what is served over the winner's in that one, or none: the least of many times is partly luck, and
-luck is not twice in the same place. Rivals are not verified. A dispatcher that the cost models alone choose is judged
-beside it. With --built, files of dispatchers are judged that were built before.
+serves and `torch.mm`, in sandwiches. A winner that is more than a hundredth ahead then meets what is served in a second
+race. The regret is the time of what is served over the winner's in that one, or none: the least of many times is partly
+luck, and luck is not twice in the same place. A smaller regret is that of the first race, which is rather too large.
+Rivals are not verified. With --predicted, a dispatcher that the cost models alone choose is judged beside it. With
+--built, files of dispatchers are judged that were built before.
 
 A device that waited runs large products at other clocks than one at its power cap, and ratios differ. So each race has
 rounds of both: `settled` is what counts, as a model keeps the device busy, and `rested` is printed beside it.
@@ -18,9 +19,9 @@ First, at some measured m that a kernel serves, that kernel races `torch.mm` aga
 
 import logging
 import math
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial, reduce
 from pathlib import Path
@@ -35,6 +36,7 @@ from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.experiments.commands.options import Finite, collected, seed_option, store_option
+from tilescout.experiments.research.dispatch_rivals import PROCESSES, looks, numbers_of_candidates
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, device_option, study
 from tilescout.experiments.research.studies.draw_problems import known_products, products
 from tilescout.experiments.research.studies.draw_spread import MOST_BYTES
@@ -50,6 +52,7 @@ from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.processes import spawn_context
 from tilescout.spaces.suite import find_suite
 from tilescout.spaces.templates import KernelTemplate, find_template
 
@@ -59,8 +62,8 @@ _KEEP_EVERY = 20
 
 SPACE, SIGNATURE = "gemm_sm90", "bf16"
 FASTEST = 4
-HOPELESS = 0.2  # of a kernel's predicted time over the least of its space, as a share: beyond, it is not glanced at
-MOST = 24  # kernels of a space that are
+GLANCES = 2  # rounds: four kernels race after it, so that it need not tell which of them is the fastest
+CLEAR = 0.01  # a first regret up to this, as a share, is no reason for a second race
 KINDS = ("dense", "deep")
 MEASURED, PREDICTED = "measured", "predicted"
 SETTLED, RESTED = "settled", "rested"
@@ -99,24 +102,42 @@ class Judge:
         """All kernels to choose among."""
         return portfolios_of(self.engine.template, problem, self.engine.device)
 
-    def sweep(self, problem: GemmProblem, dispatchers: Iterable[Dispatcher]) -> Sweep:
-        """A sweep of the kernels of dispatchers and of the portfolios."""
-        kernels = reduce(Kernels.and_others, map(kernels_of, dispatchers))
-        listed = candidates(self.portfolios(problem), self.models, self.options)
-        return Sweep(self.engine, kernels.and_others(listed), self.beside)
+    def rivals(self, problem: GemmProblem, pool: Executor) -> "Future[list[int]]":
+        """The numbers among the portfolios of the kernels to judge by; a process of a pool finds them."""
+        return pool.submit(numbers_of_candidates, self.portfolios(problem), self.models, self.options)
 
-    def at(self, sweep: Sweep, m: int, dispatchers: Mapping[str, Dispatcher], seed: int) -> dict[str, Any]:
-        """For each dispatcher, by a race at m: the time over the library's, and over the least."""
+    def sweep(self, problem: GemmProblem, dispatchers: Iterable[Dispatcher], rivals: Sequence[int]) -> Sweep:
+        """A sweep of the kernels of dispatchers and of rivals."""
+        kernels = reduce(Kernels.and_others, map(kernels_of, dispatchers))
+        return Sweep(self.engine, kernels.and_others(self.portfolios(problem).take(rivals)), self.beside)
+
+    def at(
+        self, sweep: Sweep, m: int, dispatchers: Mapping[str, Dispatcher], near: Sequence[int], seed: int
+    ) -> dict[str, Any]:
+        """For each dispatcher, by a race at m: the time over the library's, and over the least.
+
+        Parameters
+        ----------
+        sweep, m, dispatchers
+            By what, where and what is judged.
+        near
+            The numbers of the kernels to glance at besides those that are served; see `worth_looking_at`.
+        seed
+            Of the order of the races.
+        """
         served = {name: number_of(sweep.kernels, each, m) for name, each in dispatchers.items()}
         shown = list(dict.fromkeys(each for each in served.values() if each is not None))
-        point = sweep.glance(m, list(dict.fromkeys([*shown, *self._worth_looking_at(sweep, m)])))
+        point = sweep.glance(m, list(dict.fromkeys([*shown, *near])), GLANCES)
         assert point is not None, "a kernel is legal for every m"
         fastest = sorted(point.ratios, key=lambda number: point.ratios[number].value)[:FASTEST]
         states = _raced(sweep, point, list(dict.fromkeys([*shown, *fastest])), seed)
         found: dict[str, Any] = {"m": m, "library_us": point.library_us, "glanced": len(point.ratios)}
         winners = {state: min(ratios, key=lambda number: ratios[number]) for state, ratios in states.items()}
         beaten = [number for number in winners.values() if number is not None]
-        again = _raced(sweep, point, list(dict.fromkeys([*shown, *beaten])), seed + 1)
+        settled = states[SETTLED]
+        clear = any(settled.get(number, math.inf) / min(settled.values()) > 1 + CLEAR for number in served.values())
+        again = _raced(sweep, point, list(dict.fromkeys([*shown, *beaten])), seed + 1) if clear else states
+        found["races"] = 2 if clear else 1
         for state, start in ((SETTLED, ""), (RESTED, f"{RESTED}_")):
             winner, ratios = winners[state], again[state]
             found |= {f"{start}best": ratios[winner], f"{start}winner": _named(sweep.kernels, winner)}
@@ -125,17 +146,6 @@ class Judge:
                 ratio = ratios.get(number, math.nan)
                 told |= {f"{start}ratio": ratio, f"{start}regret": max(ratio / ratios[winner] - 1, 0.0)}
                 told[f"{start}first_regret"] = states[state].get(number, math.nan) / states[state][winner] - 1
-        return found
-
-    def _worth_looking_at(self, sweep: Sweep, m: int) -> list[int]:
-        """Of each space, the legal kernels that its model does not put too far behind the first, at most `MOST`."""
-        kernels, found = sweep.kernels, list[int]()
-        logs = np.nan_to_num(kernels.predict(self.models, [m])[:, 0], nan=np.inf)
-        for template in dict.fromkeys(kernels.templates):
-            mine = np.array([number for number, each in enumerate(kernels.templates) if each is template])
-            ordered = mine[np.argsort(logs[mine], kind="stable")][:MOST]
-            near = logs[ordered] <= min(logs[ordered[0]], sys.float_info.max) + math.log1p(HOPELESS)
-            found.extend(ordered[near].tolist())
         return found
 
     def again(self, sweep: Sweep, m: int, dispatcher: Dispatcher, seed: int) -> dict[str, Any]:
@@ -168,21 +178,27 @@ def _raced(sweep: Sweep, point: Point, runners: Sequence[int], seed: int) -> dic
     return {SETTLED: means(settled), RESTED: means(rested)}
 
 
-def built(judge: Judge, problem: GemmProblem, seconds: float) -> dict[str, Dispatcher]:
-    """The dispatchers of a product: of what is measured in some seconds, and of what models say."""
+def built(judge: Judge, problem: GemmProblem, seconds: float, predicted: bool) -> dict[str, Dispatcher]:
+    """The dispatchers of a product: of what is measured in some seconds, and if asked for of what models say."""
     options = DispatchOptions(seconds=seconds)
     kernels = candidates(judge.portfolios(problem), judge.models, options)
     engine = judge.engine
     versions = {**engine.versions, "protocol": engine.protocol}
     sweep = Sweep(engine, kernels, judge.beside).wait()
-    return {
-        MEASURED: measure_dispatcher(sweep, options, engine.provenance.description, versions),
-        PREDICTED: predict_dispatcher(kernels, judge.models, options, "the shipped models"),
-    }
+    made = {MEASURED: measure_dispatcher(sweep, options, engine.provenance.description, versions)}
+    if predicted:
+        made[PREDICTED] = predict_dispatcher(kernels, judge.models, options, "the shipped models")
+    return made
 
 
 def judged(
-    judge: Judge, made: Mapping[str, Dispatcher], asked: "Asked", seed: int, keep: Callable[[dict[str, Any]], None]
+    judge: Judge,
+    made: Mapping[str, Dispatcher],
+    rivals: "Future[list[int]]",
+    asked: "Asked",
+    seed: int,
+    pool: Executor,
+    keep: Callable[[dict[str, Any]], None],
 ) -> None:
     """Judge the dispatchers of a product; all is kept as it comes."""
     found: dict[str, Any] = {
@@ -194,19 +210,22 @@ def judged(
         "judged": [],
     }
     keep(found)
-    sweep = judge.sweep(made[MEASURED].problem, made.values())
+    sweep = judge.sweep(made[MEASURED].problem, made.values(), rivals.result())
     generator = np.random.default_rng(seed)
     random = (generator.choice(MOST_ROWS, asked.sizes, replace=False) + 1).tolist()
     few = (generator.choice(FEW_ROWS, asked.few, replace=False) + 1).tolist()
     served = [point.m for point in made[MEASURED].points if made[MEASURED].find(point.m) is not None]
+    near = looks(sweep.kernels, judge.models, [*few, *random], pool)
     started = time.monotonic()
     work = [("again", m) for m in generator.permutation(served).tolist()[: asked.again]]
     for name, m in [*work, *(("few", m) for m in few), *(("judged", m) for m in random)]:
         if time.monotonic() - started > asked.judging:
             break
         try:
-            at = judge.again(sweep, m, made[MEASURED], seed) if name == "again" else judge.at(sweep, m, made, seed)
-            found[name].append(at)
+            if name == "again":
+                found[name].append(judge.again(sweep, m, made[MEASURED], seed))
+            else:
+                found[name].append(judge.at(sweep, m, made, near[m], seed))
         except CannotMeasureError as error:
             _LOG.warning("%d rows: %s", m, error)
         found["judge_seconds"] = time.monotonic() - started
@@ -334,13 +353,14 @@ def _read(path: Path) -> dict[str, Dispatcher]:
     return {MEASURED: read_dispatcher(path)}
 
 
-def _wanted(judge: Judge, asked: "Asked") -> Iterator[tuple[str, Callable[[], dict[str, Dispatcher]]]]:
-    """Where each product is from, and what makes its dispatchers."""
+def _wanted(judge: Judge, asked: "Asked") -> Iterator[tuple[str, GemmProblem, Callable[[], dict[str, Dispatcher]]]]:
+    """Where each product is from, its problem, and what makes its dispatchers."""
     for path in asked.built:
-        yield path.name, partial(_read, path)
+        yield path.name, read_dispatcher(path).problem, partial(_read, path)
     if not asked.built:
         for origin, n, k in drawn(asked.products, asked.seed):
-            yield origin, partial(built, judge, GemmProblem.parse(f"1x{n}x{k}:{SIGNATURE}"), asked.seconds)
+            problem = GemmProblem.parse(f"1x{n}x{k}:{SIGNATURE}")
+            yield origin, problem, partial(built, judge, problem, asked.seconds, asked.predicted)
 
 
 @dataclass(frozen=True)
@@ -353,6 +373,7 @@ class Asked:
     sizes: int
     judging: float
     few: int
+    predicted: bool
     again: int
     candidates: int
     device: str
@@ -385,6 +406,12 @@ class Asked:
     help=f"Random m up to {FEW_ROWS:,} besides.",
 )
 @click.option(
+    "--predicted/--no-predicted",
+    default=True,
+    show_default=True,
+    help="Whether a dispatcher that the models alone choose is judged, too.",
+)
+@click.option(
     "--repeats", "again", default=20, show_default=True, help="Measured m that a kernel serves, to race at again."
 )
 @click.option("--candidates", type=click.IntRange(1, 200), default=64, show_default=True, help="Kernels to judge by.")
@@ -408,12 +435,14 @@ def main(run: Run, asked: Asked) -> None:
     with (
         LocalEngine(spaces[0], artifacts(asked.store), [asked.device], options=SWEEPING) as engine,
         engine.beside(spaces[1]) as beside,
+        ProcessPoolExecutor(PROCESSES, spawn_context()) as pool,
     ):
         report |= {"device": engine.product, "protocol": engine.protocol, "versions": dict(engine.versions)}
         options = DispatchOptions(candidates=asked.candidates, others=asked.candidates // 2)
         judge = Judge(engine, [beside], {each.name: _model(each, engine.device) for each in spaces}, options)
-        for number, (origin, make) in enumerate(_wanted(judge, asked)):
+        for number, (origin, problem, make) in enumerate(_wanted(judge, asked)):
             started = time.monotonic()
+            rivals = judge.rivals(problem, pool)
             made = make()
             about = {"model": origin, "build_seconds": time.monotonic() - started}
             name = f"{made[MEASURED].problem.n}x{made[MEASURED].problem.k}"
@@ -423,7 +452,7 @@ def main(run: Run, asked: Asked) -> None:
                 found[name] = {**one, **about}
                 run.keep(report)
 
-            judged(judge, made, asked, asked.seed + number, keep)
+            judged(judge, made, rivals, asked, asked.seed + number, pool, keep)
             console.print(f"{name} ({origin}) is judged", highlight=False)
     report["figures"] = print_figures(console, found)
     run.keep(report)

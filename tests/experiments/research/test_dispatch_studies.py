@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,15 @@ import pytest
 import tilescout.experiments.research as research
 from tests.search.dispatch.invented_gpu import InventedGpu
 from tilescout.costmodel.analytic import AnalyticModel, shipped_calibration
+from tilescout.experiments.research.dispatch_rivals import looks, worth_looking_at
 from tilescout.experiments.research.studies.dispatch_halves import all_halves
-from tilescout.experiments.research.studies.dispatch_judge import MEASURED, Judge, drawn, figures
+from tilescout.experiments.research.studies.dispatch_judge import (
+    CLEAR,
+    MEASURED,
+    Judge,
+    drawn,
+    figures,
+)
 from tilescout.experiments.research.studies.dispatch_sweep import product_of, sizes
 from tilescout.experiments.research.studies.draw_spread import MOST_BYTES
 from tilescout.search.dispatch.building import DispatchOptions, predict_dispatcher
@@ -72,14 +80,32 @@ def test_figures_count_what_is_known_and_say_where_the_worst_is() -> None:
 def test_a_winner_by_luck_alone_costs_little_regret_for_it_races_again() -> None:
     calibration = shipped_calibration("h200")
     assert calibration is not None
-    gpu = InventedGpu(6144, 4096, 8, noise=0.05, seed=3)
+    gpu = InventedGpu(6144, 4096, 8, noise=0.3, seed=3)
     gpu.logs[:] = 3.0  # none is faster than another
     models = {gpu.template.name: AnalyticModel(calibration)}
     made = predict_dispatcher(gpu.kernels, models, DispatchOptions(most_rows=256), "a model")
     judge, sweep = Judge(gpu, [], models, DispatchOptions()), Sweep(gpu, gpu.kernels)
-    found = [judge.at(sweep, m, {MEASURED: made}, seed=0)[MEASURED] for m in range(66, 256, 10)]
+    sizes = list(range(66, 256, 10))
+    near = worth_looking_at(sweep.kernels, models, sizes)
+    told = [judge.at(sweep, m, {MEASURED: made}, looks, seed=0) for m, looks in zip(sizes, near, strict=True)]
+    found = [each[MEASURED] for each in told]
     first, second = (np.mean([each[key] for each in found]) for key in ("first_regret", "regret"))
     assert second < first / 2
+    for each in told:  # a regret that is small enough at first is not looked at twice
+        assert (each["races"] == 2) == (each[MEASURED]["first_regret"] > CLEAR)
+        assert each["races"] == 2 or each[MEASURED]["regret"] == pytest.approx(each[MEASURED]["first_regret"])
+
+
+def test_what_is_worth_looking_at_is_found_in_parts_as_at_once_and_none_that_is_not_legal() -> None:
+    calibration = shipped_calibration("h200")
+    assert calibration is not None
+    gpu = InventedGpu(6144, 4096, 24, noise=0.0, seed=3)
+    models, sizes = {gpu.template.name: AnalyticModel(calibration)}, [7, 300, 16, 9000]
+    with ThreadPoolExecutor(3) as pool:
+        found = looks(gpu.kernels, models, sizes, pool)
+    assert list(found.values()) == worth_looking_at(gpu.kernels, models, sizes)
+    for m in sizes:
+        assert gpu.kernels.legal(m)[found[m]].all()
 
 
 @pytest.mark.parametrize("product", ["6144x4096:bf16", "4096x14336:bf16"])
