@@ -1,6 +1,6 @@
 """Tables of grouped products, as what chooses among their kernels takes them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,14 +11,19 @@ from tilescout.search.dispatch.grouped_bundling import Source, grouped_dispatche
 from tilescout.search.export.from_studies import GroupedDispatched
 from tilescout.search.export.grouped.dispatch import any_tokens
 from tilescout.search.tables.table import Table
+from tilescout.spaces import grouped_gemm_sm90, grouped_halved_sm90, grouped_streamk_sm90
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.grouped import GroupedProblem
-from tilescout.spaces.grouped_gemm_sm90 import TEMPLATE as NARROW
-from tilescout.spaces.grouped_streamk_sm90 import TEMPLATE as WIDE
-from tilescout.spaces.grouped_streamk_sm90 import widened
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import NONE_NAMED, Named, find_template
+
+_NESTED: Sequence[tuple[str, Callable[[Configuration], Configuration]]] = (
+    (grouped_gemm_sm90.TEMPLATE.name, lambda each: each),
+    (grouped_streamk_sm90.TEMPLATE.name, grouped_streamk_sm90.widened),
+    (grouped_halved_sm90.TEMPLATE.name, grouped_halved_sm90.widened),
+)
+"""Spaces of which each has the kernels of all before it, and how one of theirs is written in it."""
 
 
 def grouped_times(table: Table, named: Named = NONE_NAMED) -> list[GroupedTimes]:
@@ -63,24 +68,31 @@ def _times_of(table: Table, problems: list[GroupedProblem], named: Named) -> Gro
 def joined(products: Sequence[GroupedTimes]) -> list[GroupedTimes]:
     """The same times, those of one product beside each other, in the order in which products come first.
 
-    Kernels of ``grouped_gemm_sm90`` become those of ``grouped_streamk_sm90``, which has them too, if any are of that.
+    Kernels of ``grouped_gemm_sm90`` become those of ``grouped_streamk_sm90``, which has them too, if any are of that;
+    and both become those of ``grouped_halved_sm90``.
 
     Raises
     ------
     SpaceError
         If two have a product in common, but not the space.
     """
-    wide = any(each.template.name == WIDE.name for each in products)
+    rung = max((_rung(each.template.name) for each in products), default=-1)
     found: dict[GroupedProblem, GroupedTimes] = {}
-    for each in map(_widened, products) if wide else products:
+    for each in (_widened(times, rung) for times in products):
         found[each.product] = found[each.product].beside(each) if each.product in found else each
     return list(found.values())
 
 
-def _widened(times: GroupedTimes) -> GroupedTimes:
-    if times.template.name != NARROW.name:
+def _rung(space: str) -> int:
+    """The place of a space among those that have each other's kernels; -1 of any other."""
+    return next((at for at, (name, _) in enumerate(_NESTED) if name == space), -1)
+
+
+def _widened(times: GroupedTimes, rung: int) -> GroupedTimes:
+    if not 0 <= _rung(times.template.name) < rung:
         return times
-    return replace(times, template=find_template(WIDE.name), configurations=tuple(map(widened, times.configurations)))
+    space, widened = _NESTED[rung]
+    return replace(times, template=find_template(space), configurations=tuple(map(widened, times.configurations)))
 
 
 def grouped_of_tables(
@@ -97,11 +109,11 @@ def grouped_of_tables(
     StoreError, ArtifactError
         If an artifact can't be written or is damaged.
     """
-    wide = any(table.card.space == WIDE.name for table in tables)
+    rung = max((_rung(table.card.space) for table in tables), default=-1)
     sources: dict[GroupedProblem, Source] = {}
     measured = [(table, times) for table in tables for times in grouped_times(table, named)]
     for table, times in measured:
-        source, before = _source(table, wide), sources.get(times.product)
+        source, before = _source(table, rung), sources.get(times.product)
         if before is not None:
             if replace(before, name=source.name) != source:
                 raise TableError(
@@ -114,11 +126,12 @@ def grouped_of_tables(
     return [each for times in products for each in grouped_dispatched(sources[times.product], [times], store, named)]
 
 
-def _source(table: Table, wide: bool) -> Source:
+def _source(table: Table, rung: int) -> Source:
     card = table.card
     space, space_hash = card.space, card.source_hash
-    if wide and (space, space_hash) == (NARROW.name, NARROW.source_hash):
-        space, space_hash = WIDE.name, WIDE.source_hash
+    if 0 <= _rung(space) < rung and space_hash == find_template(space).source_hash:
+        space = _NESTED[rung][0]
+        space_hash = find_template(space).source_hash
     return Source(
         name=table.path.name,
         space=space,
