@@ -117,13 +117,22 @@ def grouped_of_tables(
         if before is not None:
             if replace(before, name=source.name) != source:
                 raise TableError(
-                    f"table {table.path}: {times.product} was measured in another way, on another device or with "
-                    f"other versions than in {before.name}: leave one of them out"
+                    f"table {table.path}: {times.product} was measured {_differing(source, before)} than in "
+                    f"{before.name}: leave one of them out, or record it again"
                 )
             source = replace(source, name=f"{before.name}, {source.name}")
         sources[times.product] = source
     products = joined([times for _, times in measured])
-    return [each for times in products for each in grouped_dispatched(sources[times.product], [times], store, named)]
+    return grouped_dispatched([(sources[times.product], times) for times in products], store, named)
+
+
+def _differing(source: Source, before: Source) -> str:
+    """In which way two tables of a product differ, in words."""
+    if (source.device, source.measured_by) != (before.device, before.measured_by):
+        return "on another GPU"
+    if source.space != before.space:
+        return f"in another space, {source.space},"
+    return "from other kernel sources" if source.space_hash != before.space_hash else "with other versions"
 
 
 def _source(table: Table, rung: int) -> Source:

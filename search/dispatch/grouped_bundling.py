@@ -1,7 +1,7 @@
 """From measured times of grouped products to a bundle: their kernels, and the ranges of tokens that each serves."""
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +55,7 @@ class Source:
 
 
 def grouped_dispatched(
-    source: Source, products: Sequence[GroupedTimes], store: ArtifactStore, named: Named = NONE_NAMED
+    products: Sequence[tuple[Source, GroupedTimes]], store: ArtifactStore, named: Named = NONE_NAMED
 ) -> list[GroupedDispatched]:
     """The ranges of tokens of grouped products, with their kernels; a kernel that the store lacks is compiled again.
 
@@ -66,34 +66,58 @@ def grouped_dispatched(
     StoreError, ArtifactError
         If an artifact can't be written or is damaged.
     """
-    if not find_template(source.space, named).careful:
-        raise ExportError(
-            f"kernels of {source.space} rely on offsets that are right, and a model may have others: export a table of "
-            "a space that does not, such as grouped_gemm_sm90"
+    for source, _ in products:
+        if not find_template(source.space, named).careful:
+            raise ExportError(
+                f"kernels of {source.space} rely on offsets that are right, and a model may have others: export a "
+                "table of a space that does not, such as grouped_gemm_sm90"
+            )
+    # A pair is in no store before: it is compiled, and the kernels of the next product are chosen meanwhile.
+    threads = ThreadPoolExecutor(available_cores(), "kernels")
+    try:
+        chosen = [_chosen(source, times, store, named, threads) for source, times in products]
+        return [each.dispatched() for each in chosen]
+    finally:
+        threads.shutdown(cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """The ranges of a product, whose kernels are being built."""
+
+    source: Source
+    times: GroupedTimes
+    stretches: Sequence[GroupedStretch]
+    building: Mapping[tuple[int | None, Second | None], Future[tuple[str, Kernel, Path]]]
+
+    def dispatched(self) -> GroupedDispatched:
+        """The ranges, when their kernels are built."""
+        source, times, found = self.source, self.times, self.stretches
+        built = {which: future.result() for which, future in self.building.items()}
+        digests = {which: digest for which, (digest, _, _) in built.items()}
+        ranges = [Range(each.low, each.high, digests.get(_of(each), ""), _measured(times, each)) for each in found]
+        dispatch = GroupedDispatch(
+            problem=times.product,
+            ranges=tuple(ranges),
+            table=source.name,
+            measured_by=source.measured_by,
+            versions=dict(source.versions),
+            sizes=times.sizes,
+            routings=tuple(dict.fromkeys(str(problem.routing) for problem in times.problems)),
+            over_library=over_library(times, found),
         )
-    return [_dispatched(source, times, store, named) for times in products]
+        kernels = {digest: (kernel, path) for digest, kernel, path in built.values()}
+        return GroupedDispatched(source.device, dispatch, kernels)
 
 
-def _dispatched(source: Source, times: GroupedTimes, store: ArtifactStore, named: Named) -> GroupedDispatched:
+def _chosen(
+    source: Source, times: GroupedTimes, store: ArtifactStore, named: Named, threads: ThreadPoolExecutor
+) -> _Chosen:
     expected = outlook(times)
     found = grouped_stretches(expected, choose_grouped(expected))
-    serving = list({_of(each): each for each in found if each.kernel is not None}.values())
-    with ThreadPoolExecutor(available_cores(), "kernels") as threads:  # a pair is in no store before: it is compiled
-        built = list(threads.map(lambda each: _built(source, times, each, store, named), serving))
-    digests = {_of(each): digest for each, (digest, _, _) in zip(serving, built, strict=True)}
-    kernels = {digest: (kernel, path) for digest, kernel, path in built}
-    ranges = [Range(each.low, each.high, digests.get(_of(each), ""), _measured(times, each)) for each in found]
-    dispatch = GroupedDispatch(
-        problem=times.product,
-        ranges=tuple(ranges),
-        table=source.name,
-        measured_by=source.measured_by,
-        versions=dict(source.versions),
-        sizes=times.sizes,
-        routings=tuple(dict.fromkeys(str(problem.routing) for problem in times.problems)),
-        over_library=over_library(times, found),
-    )
-    return GroupedDispatched(source.device, dispatch, kernels)
+    serving = {_of(each): each for each in found if each.kernel is not None}
+    building = {which: threads.submit(_built, source, times, each, store, named) for which, each in serving.items()}
+    return _Chosen(source, times, found, building)
 
 
 def _of(stretch: GroupedStretch) -> tuple[int | None, Second | None]:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -14,13 +15,17 @@ from tilescout.experiments.research.studies.grouped_beside import beside
 from tilescout.experiments.research.studies.grouped_floor import floor_us, judged, standing, summary, without_gaps
 from tilescout.experiments.research.studies.grouped_tables import ranges_of, unseen
 from tilescout.search.build.artifacts import ArtifactStore
+from tilescout.search.dispatch import grouped_bundling
+from tilescout.search.export.bundle import Kernel
+from tilescout.search.export.from_studies import Wanted
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import samples_of
+from tilescout.spaces.checksums import digest_of
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.gated import GatedProblem
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.knobs import Configuration
-from tilescout.spaces.templates import find_template
+from tilescout.spaces.templates import Named, find_template
 
 ROOT = Path(__file__).parents[3]
 SWIGLU = ROOT / "experiments/results/grouped-swiglu-2026-11-23/grouped_swiglu_sm90-h200-qwen3-30b-a3b.parquet"
@@ -28,7 +33,7 @@ SCALED = ROOT / "experiments/results/grouped-scaled-2026-11-23/grouped_scaled_sm
 TABLE = ROOT / "experiments/results/grouped-tables-2026-11-22/grouped_gemm_sm90-h200-qwen3-30b-a3b.parquet"
 
 
-def test_a_product_of_two_tables_is_one_unless_it_was_measured_in_another_way(tmp_path: Path) -> None:
+def test_a_product_of_two_tables_is_one_unless_it_was_measured_in_another_way_which_is_told(tmp_path: Path) -> None:
     table, store = Table.read(TABLE), ArtifactStore(tmp_path)
     first, second = grouped_times(table)
     columns = range(len(first.problems))
@@ -38,10 +43,43 @@ def test_a_product_of_two_tables_is_one_unless_it_was_measured_in_another_way(tm
     assert whole.ratio.tolist() == first.ratio.tolist()
     twice, _ = joined([first, second, first])
     assert twice.ratio.tolist() == first.ratio.tolist()
-    elsewhere = Table.read(TABLE)
-    elsewhere.card = replace(table.card, product="another GPU")
-    with pytest.raises(TableError, match="was measured in another way"):
-        grouped_of_tables([table, elsewhere], store)
+    other_cards = {
+        "on another GPU": replace(table.card, product="another GPU"),
+        "from other kernel sources": replace(table.card, source_hash="0" * 64),
+        "with other versions": replace(table.card, versions={**table.card.versions, "torch": "1.0"}),
+    }
+    for words, card in other_cards.items():
+        elsewhere = Table.read(TABLE)
+        elsewhere.card = card
+        with pytest.raises(TableError, match=f"was measured {words} than in {TABLE.name}"):
+            grouped_of_tables([table, elsewhere], store)
+
+
+def test_kernels_of_all_products_are_compiled_beside_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, digests = Table.read(TABLE), dict[GroupedProblem, set[str]]()
+    _, last = (each.product for each in grouped_times(table))
+    last_began = Event()
+
+    def built(wanted: Wanted, arch: str, store: ArtifactStore, named: Named) -> tuple[str, Kernel, Path]:
+        assert isinstance(wanted.problem, GroupedProblem)
+        if wanted.problem == last:
+            last_began.set()
+        assert last_began.wait(60)  # none is built before those of the last product are begun, too
+        kernel = Kernel("file", "0" * 64, "entry", "spaces.grouped:Grouped", 1, {"problem": str(wanted.problem)})
+        digest = digest_of({"problem": str(wanted.problem), "kernel": str(wanted.configuration)})
+        digests.setdefault(wanted.problem, set()).add(digest)
+        return digest, kernel, tmp_path
+
+    monkeypatch.setattr(grouped_bundling, "built_kernel", built)
+    monkeypatch.setattr(grouped_bundling, "available_cores", lambda: 64)
+    found = grouped_of_tables([table], ArtifactStore(tmp_path))
+    assert {each.dispatch.problem for each in found} == set(digests)
+    for each in found:
+        product = each.dispatch.problem
+        assert set(each.kernels) == {one.kernel for one in each.dispatch.ranges if one.kernel} == digests[product]
+        assert {kernel.key["problem"] for kernel, _ in each.kernels.values()} == {str(product)}
 
 
 def test_kernels_of_the_wider_space_stand_beside_those_of_the_narrower_one() -> None:
