@@ -3,11 +3,12 @@
     python -m tilescout.experiments.research max-autotune --client qwen3 --rows 16 --rows 64 --out max-autotune.json
 
 max-autotune keeps one core busy for most of a minute for each batch size, so one-line, which has one process, takes
-minutes for a few. Here each batch size has a process, which compiles the model with TorchInductor's default, then with
-max-autotune, then with `autotune`. One more process tunes the products of all batch sizes meanwhile, so that `autotune`
-finds them decided. What TorchInductor benchmarks and each contest take turns on the GPU. Once all have compiled they
-measure, one after the other, as one-line does: all contenders in turns, called and in a graph. Where max-autotune takes
-longer than there is time it is left out. one-line prints and draws the record with those of its own (`--and`).
+minutes for a few; max-autotune-products is the half of it that leaves all but the products as they are. Here each batch
+size has a process, which compiles the model with TorchInductor's default, then with max-autotune, then with `autotune`.
+One more process tunes the products of all batch sizes meanwhile, so that `autotune` finds them decided. What
+TorchInductor benchmarks and each contest take turns on the GPU. Once all have compiled they measure, one after the
+other, as one-line does: all contenders in turns, called and in a graph. Where max-autotune takes longer than there is
+time it is left out. one-line prints and draws the record with those of its own (`--and`).
 """
 
 from collections.abc import Callable
@@ -23,10 +24,10 @@ import click
 
 from tilescout.experiments.commands.options import Finite
 from tilescout.experiments.research.clients import SIZES, Step, make_client, products
+from tilescout.experiments.research.contenders import OPTIONS, PRODUCTS
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
 from tilescout.experiments.research.step_times import called, from_the_prompt, graph_of, in_graphs, in_turns
 from tilescout.experiments.research.studies.one_line import (
-    MODES,
     Asked,
     begun,
     compiled_by,
@@ -42,12 +43,13 @@ from tilescout.experiments.research.turns import OutOfTime, Turns
 from tilescout.search.autotuning.inductor import make_tuner
 from tilescout.search.autotuning.tuner import TunerOptions
 from tilescout.search.export.graph_rewrite import Sighting
+from tilescout.spaces.gemm import GemmProblem
 
 CONTENDERS = ("default", "max-autotune", "ours")
-_COMPILING = 0.72
+_COMPILING = 0.76
 """The share of a process's time after which max-autotune is left out."""
 
-_WAITING = 0.8
+_WAITING = 0.83
 """The share of a process's time after which it measures, though others still compile."""
 
 
@@ -58,7 +60,7 @@ _WAITING = 0.8
 @click.option(
     "--contender",
     "contenders",
-    type=click.Choice(CONTENDERS),
+    type=click.Choice([*CONTENDERS, PRODUCTS]),
     multiple=True,
     default=CONTENDERS,
     help="Who is compared, in this order; default comes first. Repeatable.",
@@ -101,9 +103,14 @@ def _tuned(asked: Asked, turns: Turns) -> dict[str, Any]:
     tuner = make_tuner(asked.store or turns.folder, TunerOptions(seconds=turns.patience))
     with turns.contests_alone():
         for rows in asked.rows:  # each is kept when it is decided
-            tuner.decide([Sighting((problem,), dynamic=False) for problem in products(made.module, rows)])
+            tuner.decide([Sighting(forms(problem), dynamic=False) for problem in products(made.module, rows)])
     tuner.close()
     return {"tuning": str(tuner.summary)}
+
+
+def forms(problem: GemmProblem) -> list[GemmProblem]:
+    """A product and, where it adds a bias, the same without."""
+    return list(dict.fromkeys([problem, replace(problem, bias=False)]))
 
 
 def _take_turns(run: Run, asked: Asked, turns: Turns, waiting: Turns) -> None:
@@ -126,7 +133,7 @@ def _take_turns(run: Run, asked: Asked, turns: Turns, waiting: Turns) -> None:
         expected = compiled("default").clone()
         for contender in asked.contenders[1:]:
             try:
-                with turns.benchmarks_alone(), turns.within_patience() if contender in MODES else nullcontext():
+                with turns.benchmarks_alone(), turns.within_patience() if contender in OPTIONS else nullcontext():
                     result = compiled(contender)
                 found.setdefault("difference", {})[f"{contender} {count}"] = difference(result, expected)
             except OutOfTime:

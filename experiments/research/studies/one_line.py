@@ -47,6 +47,15 @@ from tilescout.experiments.research.clients import (
     Step,
     make_client,
 )
+from tilescout.experiments.research.contenders import (
+    COLOURS,
+    CONTENDERS,
+    COPIED,
+    ONE_BY_ONE,
+    OPTIONS,
+    OURS,
+    PRODUCTS,
+)
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, study
 from tilescout.experiments.research.step_times import (
@@ -67,22 +76,6 @@ from tilescout.spaces.processes import module_command, safe_environment
 
 if TYPE_CHECKING:
     import torch
-
-CONTENDERS = ("default", "ours", "max-autotune")
-ONE_BY_ONE = "one-by-one"
-"""The contender that is ours without products that share A as branches of a graph."""
-
-COPIED = "copied-heads"
-"""The contender that is ours with keys and values copied for heads that share them, as the model has it."""
-
-_OURS = {
-    "ours": TunerOptions(),
-    ONE_BY_ONE: TunerOptions(side_by_side=False),
-    COPIED: TunerOptions(keys_in_place=False),
-}
-
-MODES = {"max-autotune": "max-autotune-no-cudagraphs"}
-"""TorchInductor's modes; of other contenders the default."""
 
 _WARM = 8  # steps before anything is timed
 # Steps that differ in none of these are comparable; of what older files lack, how it was measured.
@@ -221,9 +214,9 @@ def compiled_by(contender: str, made: Client, asked: Asked) -> tuple[Any, Any]:
     import torch
 
     dynamic = asked.dynamic or (None if made.counts else False)
-    if contender not in _OURS:
-        return torch.compile(made.module, mode=MODES.get(contender), dynamic=dynamic), ""
-    with autotune(asked.seconds, asked.store or STORE, _OURS[contender]) as tuned:
+    if contender not in OURS:
+        return torch.compile(made.module, options=OPTIONS.get(contender), dynamic=dynamic), ""
+    with autotune(asked.seconds, asked.store or STORE, OURS[contender]) as tuned:
         return torch.compile(made.module, dynamic=dynamic), tuned
 
 
@@ -288,15 +281,6 @@ def show(result: Mapping[str, Any]) -> None:
         console.print(f"{rows} rows: {summary}", markup=False)
 
 
-_COLOURS = {
-    "default": "#64748b",
-    "ours": "#2563eb",
-    "max-autotune": "#d97706",
-    ONE_BY_ONE: "#059669",
-    COPIED: "#9333ea",
-}
-
-
 def draw_steps(result: Mapping[str, Any], path: Path) -> None:
     """Draw the time of a step and of a token over the rows, and the ratio to the default's."""
     from matplotlib.figure import Figure
@@ -305,7 +289,7 @@ def draw_steps(result: Mapping[str, Any], path: Path) -> None:
     figure = Figure(figsize=(10, 4.2), dpi=120, layout="constrained")
     token, ratio = figure.subplots(1, 2)
     for way, line in (("graph", "-"), ("called", "--")):
-        for name, colour in _COLOURS.items():
+        for name, colour in COLOURS.items():
             found = {rows: ways[way][name] for rows, ways in sorted(steps.items()) if name in ways.get(way, {})}
             if not found:
                 continue
@@ -342,7 +326,7 @@ def draw_steps(result: Mapping[str, Any], path: Path) -> None:
 @click.option(
     "--contender",
     "contenders",
-    type=click.Choice([*CONTENDERS, ONE_BY_ONE, COPIED]),
+    type=click.Choice([*CONTENDERS, PRODUCTS, ONE_BY_ONE, COPIED]),
     multiple=True,
     default=CONTENDERS,
     help="Who is compared, in this order; default comes first. Repeatable.",
@@ -426,7 +410,7 @@ def _measure(run: Run, asked: Asked, parts: Collection[str], limit: float) -> di
     with TemporaryDirectory() as folder, ExitStack() as running:
         place, waiting = Path(folder), {}
         for number, contender in product(range(2), asked.contenders * ("first" in parts)):
-            if number == 0 or contender != "max-autotune":
+            if number == 0 or contender not in OPTIONS:
                 own, out = replace(asked, contenders=(contender,)), place / f"{contender}-{number}.json"
                 waiting[out] = contender, running.enter_context(_process("first", own, place, contender, out))
         if "steps" in parts:

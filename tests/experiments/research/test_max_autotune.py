@@ -13,6 +13,7 @@ import torch
 
 from tilescout.experiments.research.clients import products
 from tilescout.experiments.research.records import Record
+from tilescout.experiments.research.studies.max_autotune import forms
 from tilescout.experiments.research.turns import OutOfTime, Turns
 from tilescout.search.autotuning import tuner
 from tilescout.spaces.gemm import GemmProblem
@@ -79,6 +80,19 @@ def test_benchmarks_of_torchinductor_are_turns(tmp_path: Path, monkeypatch: pyte
     assert benchmarker.benchmark_gpu(lambda: 7) == (7, False)
 
 
+def test_a_kernel_is_loaded_before_the_turn_in_which_it_is_benchmarked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor.runtime import benchmarking
+
+    benchmarker: Any = benchmarking.benchmarker
+    monkeypatch.setattr(type(benchmarker), "benchmark_gpu", lambda self, run: run())
+    taken: list[bool] = []
+    with Turns(tmp_path, 2, 10.0).benchmarks_alone():
+        benchmarker.benchmark_gpu(lambda: taken.append(is_taken(tmp_path)))
+    assert taken == [False, True]
+
+
 def test_contests_of_autotune_are_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decides: Any = tuner
     monkeypatch.setattr(tuner, "decide", lambda name: (name, is_taken(tmp_path)))
@@ -111,6 +125,11 @@ def test_products_of_a_model_are_those_of_its_linear_layers() -> None:
         layers = [torch.nn.Linear(32, 64, bias=False), torch.nn.Linear(64, 32), torch.nn.Linear(32, 64, bias=False)]
     found = [GemmProblem(8, 64, 32), GemmProblem(8, 32, 64, bias=True)]
     assert products(torch.nn.Sequential(*layers), 8) == found
+
+
+def test_a_product_with_a_bias_may_be_tuned_without() -> None:
+    assert forms(GemmProblem(8, 64, 32, bias=True)) == [GemmProblem(8, 64, 32, bias=True), GemmProblem(8, 64, 32)]
+    assert forms(GemmProblem(8, 64, 32)) == [GemmProblem(8, 64, 32)]
 
 
 def of(contender: str, ratio: float, us: float) -> dict[str, Any]:
