@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 
 from tilescout.experiments.compare.play import Case, Trace
-from tilescout.experiments.compare.truth import Truth
+from tilescout.experiments.compare.truth import Floats, Truth
 
 APART = 0.01
 """How far two answers are apart, relative, to count as a flip."""
@@ -26,8 +26,10 @@ def answers_of(traces: Sequence[Trace], truths: Mapping[Case, Truth], trials: in
     dict
         ``regret`` (mean over the searches of how much slower the answer is than the best, relative), ``regret_p90``,
         ``slower_than_default`` and ``flips`` (shares of the searches and of the pairs of searches of one problem with
-        two seeds; NaN where nothing can be said), and means a search: ``kernels`` that were compiled, ``gpu_seconds``
-        and ``compile_seconds`` as they were recorded, and ``own_seconds``, which the strategy took itself.
+        two seeds; NaN where nothing can be said), ``over_library`` and ``over_library_best`` (geometric means of the
+        answers' speeds over the library's function and over the fastest of its candidates, over the problems of which
+        these are known; NaN where none is), and means a search: ``kernels`` that were compiled, ``gpu_seconds`` and
+        ``compile_seconds`` as they were recorded, and ``own_seconds``, which the strategy took itself.
     """
     found = [(trace, truths[trace.run.case], np.array(trace.indices[:trials])) for trace in traces if trace.indices]
     if not found:
@@ -45,8 +47,17 @@ def answers_of(traces: Sequence[Trace], truths: Mapping[Case, Truth], trials: in
         "regret_p90": float(np.quantile(regret, 0.9)),
         "slower_than_default": float((times > defaults)[known].mean()) if known.any() else float("nan"),
         "flips": float(np.mean(pairs)) if pairs else float("nan"),
+        "over_library": _speed(times, [truth.library_us for _, truth, _ in found]),
+        "over_library_best": _speed(times, [truth.library_best_us for _, truth, _ in found]),
         "kernels": float(np.mean([len(tried) for _, _, tried in found])),
         "gpu_seconds": float(np.mean([truth.gpu_seconds[tried].sum() for _, truth, tried in found])),
         "compile_seconds": float(np.mean([truth.compile_seconds[tried].sum() for _, truth, tried in found])),
         "own_seconds": float(np.mean([trace.seconds for trace, _, _ in found])),
     }
+
+
+def _speed(times: Floats, theirs: Sequence[float]) -> float:
+    """The geometric mean of speeds over times that may not be known, as NaN; NaN if none is."""
+    logs = np.log(np.array(theirs) / times)
+    known = logs[~np.isnan(logs)]
+    return float(np.exp(known.mean())) if known.size else float("nan")

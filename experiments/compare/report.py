@@ -24,10 +24,15 @@ _CAPTION = (
     "score: 0 is random search, 1 the best at once; 95 %: over problems; by GPU s: over GPU time; to 5 %, to 1 %: "
     "trials until within; found: share of the searches within 1 %; ms: to propose a trial"
 )
-_ANSWERS_HEAD = ("regret", "p90", "< default", "flips", "kernels", "GPU s", "compile s", "own s")
+_ANSWERS_HEAD = (
+    *("regret", "p90", "×\nlibrary", "× its\nbest", "<\ndefault"),
+    *("flips", "kernels", "GPU\ns", "compile\ns", "own\ns"),
+)
 _ANSWERS_CAPTION = (
-    "regret: how much slower than the best, mean and 90th percentile; < default: share of answers slower than it; "
-    "flips: share of pairs of seeds whose answers are more than 1 % apart; then means a search"
+    "regret: how much slower than the best, mean and 90th percentile; × library, × its best: speed over the library's "
+    "function and over its fastest candidate, geometric means over the problems where these were recorded; "
+    "< default: share of answers slower than it; flips: share of pairs of seeds whose answers are more than 1 % apart; "
+    "then means a search"
 )
 _SCORES_OF = ("contender", "problem")
 _TESTS_OF = ("first", "second", "difference", "wins", "pairs", "unit", "p", "p_corrected")
@@ -100,9 +105,11 @@ def _answers(standing: Standing) -> tuple[str, ...]:
     told = standing.answers
     if not told:
         return ("-",) * len(_ANSWERS_HEAD)
-    shares = (told["regret"], told["regret_p90"], told["slower_than_default"], told["flips"])
+    regrets, speeds = (told["regret"], told["regret_p90"]), (told["over_library"], told["over_library_best"])
+    shares = (told["slower_than_default"], told["flips"])
     means = (told["kernels"], told["gpu_seconds"], told["compile_seconds"], told["own_seconds"])
-    return *(_figure(value, ".1%") for value in shares), *(_figure(value, ".3g") for value in means)
+    figures = ((regrets, ".1%"), (speeds, ".3f"), (shares, ".1%"), (means, ".3g"))
+    return tuple(_figure(value, how) for values, how in figures for value in values)
 
 
 def verdict(comparison: Comparison) -> str:
@@ -197,7 +204,7 @@ def describe(comparison: Comparison) -> str:
     rows = [(f"`{standing.name}`", *_cells(standing)) for standing in comparison.standings]
     budget = f"{len(comparison.cases)} problems, {comparison.trials} trials, {comparison.seeds} seeds"
     answers = [(f"`{standing.name}`", *_answers(standing)) for standing in comparison.standings if standing.runs]
-    told = markdown_table(("strategy", *_ANSWERS_HEAD), answers)
+    told = markdown_table(("strategy", *(name.replace("\n", " ") for name in _ANSWERS_HEAD)), answers)
     parts = [f"**{verdict(comparison)}**" if verdict(comparison) else "", budget, markdown_table(head, rows), _CAPTION]
     parts += [told, _ANSWERS_CAPTION, comparison.peers]
     return "\n\n".join(part for part in (*parts, *comparison.warnings) if part)
@@ -217,6 +224,7 @@ def _log_standing(client: Any, run_id: str, standing: Standing) -> None:
         metrics |= {f"{name}_seeds_{end}": values[at] for name, values in standing.over_seeds.items()}
     for tolerance, figures in standing.within.items():
         metrics |= {f"within_{tolerance.rstrip('%')}_percent/{name}": value for name, value in figures.items()}
+    metrics |= {f"answers/{name}": value for name, value in standing.answers.items()}
     known = [Metric(name, value, stamp, 0) for name, value in metrics.items() if math.isfinite(value)]
     steps = range(1, standing.curve.shape[1] + 1)
     curve = [

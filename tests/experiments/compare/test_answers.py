@@ -49,6 +49,17 @@ def test_an_answer_slower_than_the_default_is_counted_and_nothing_is_said_of_not
     assert answers_of([trace(CASES[0], 0, [])], truths, 3) == {}
 
 
+def test_speeds_of_answers_are_over_the_library_and_over_its_best_where_these_are_known() -> None:
+    known = replace(truth(12.0), library_us=15.0, library_best_us=12.0)
+    truths = {CASES[0]: known, CASES[1]: replace(truth(12.0), library_us=20.0)}
+    found = answers_of([trace(CASES[0], 0, [0]), trace(CASES[1], 0, [3])], truths, 3)
+    assert found["over_library"] == pytest.approx((15 / 10 * 20 / 20) ** 0.5)
+    assert found["over_library_best"] == pytest.approx(12 / 10)  # of the first problem alone
+    nothing = answers_of([trace(CASES[0], 0, [0])], {CASES[0]: truth(12.0)}, 3)
+    assert np.isnan(nothing["over_library"])
+    assert np.isnan(nothing["over_library_best"])
+
+
 def test_recordings_that_name_one_size_are_of_one_shape_where_their_kernel_is_the_same() -> None:
     problem = NamedProblem("4096x4096")
     spaces = {Case(f"{name}.parquet", name, str(problem)): name[:-1] for name in ("gemm1", "gemm2", "hotspot1")}
