@@ -335,10 +335,11 @@ def _try_like(study: optuna.Study, evaluator: Evaluator, best: LibraryBest) -> N
     columns = {name: np.array([value]) for name, value in best.configuration.items()}
     if (tiling := library.tiling(columns, space.problem)) is None:
         return
-    wanted = np.array(evaluator.template.like(space, tiling), dtype=np.int64)
-    for index in np.setdiff1d(wanted, seen(study, space)).tolist():
-        _enqueue(study, space, index)
-        evaluator.expect(index)
+    known = set(seen(study, space).tolist())
+    for index in evaluator.template.like(space, tiling):  # what promises most is first
+        if index not in known:
+            _enqueue(study, space, index)
+            evaluator.expect(index)
 
 
 def _enqueue(study: optuna.Study, space: SearchSpace, index: int) -> None:

@@ -52,6 +52,10 @@ _REMEMBERED = 65_536  # problems whose default is remembered
 _PLAIN: dict[str, Any] = {"schedule": "cooperative", "swizzle": 1, "raster": "m"}  # where clusters take no turns
 _ORDER = {"swizzle", "raster"}  # knobs of the order in which tiles are walked
 _TRIED_BANDS = (1, 4, 8)  # their widths; none of 2 was clearly the best (`experiments/results/promotion.md`)
+# What is estimated to be slower by more is not begun with. Orders that differ by less were the fastest, in both
+# directions of a wave; where tiles are many, slower ones were much slower, and so was one warp group where two were
+# estimated to be 1.9 times as fast (`experiments/results/promotion.md`).
+_SLOWER, _MUCH_SLOWER = 1.05, 1.25
 _OF_A_TILE = {knob.name for knob in KNOBS} - {"split", "stream_k", *_PLAIN}
 
 
@@ -98,29 +102,29 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
         """Return what is estimated to be the fastest with its tile and split, by each number of warp groups.
 
         Of each there is one with its cluster. Where it doesn't split k, there are also some without a cluster, which
-        walk the tiles in different orders: which one is the fastest on a GPU, no estimate knows.
+        walk the tiles in different orders: which one of those that are estimated alike is the fastest on a GPU, no
+        estimate knows. What is estimated to be clearly slower is left out.
         """
         mine = self.tiling(space.columns, space.problem)
         split = (space.columns["split"] == other.split_k) & (space.columns["stream_k"] == 0)
         same = np.flatnonzero(split & (mine.rows == other.rows) & (mine.columns == other.columns))
         columns = {name: column[same] for name, column in space.columns.items()}
-        order = np.lexsort((-columns["stages"], estimated_cycles(columns, space.problem, space.device)))
+        estimates = estimated_cycles(columns, space.problem, space.device)
+        order = np.lexsort((-columns["stages"], estimates))
         order = order[columns["schedule"][order] == columns["schedule"][order[:1]]]
-        fastest, groups = same[order], columns["warp_groups"][order]
-        alone = ((mine.cluster_m * mine.cluster_n == 1) & (mine.split_k == 1))[fastest]
-        clustered = ((mine.cluster_m == other.cluster_m) & (mine.cluster_n == other.cluster_n))[fastest]
-        found: list[int] = []
-        for number in dict.fromkeys(groups.tolist()):
-            for first in fastest[(groups == number) & alone][:1].tolist():
-                found += [first, *self._in_other_orders(space, first)]
-            found += fastest[(groups == number) & clustered][:1].tolist()
-        return list(dict.fromkeys(found))
+        alone = ((mine.cluster_m * mine.cluster_n == 1) & (mine.split_k == 1))[same]
+        clustered = ((mine.cluster_m == other.cluster_m) & (mine.cluster_n == other.cluster_n))[same]
 
-    def _in_other_orders(self, space: SearchSpace[GemmProblem], index: int) -> list[int]:
-        """Indices of configurations that differ from one only in how they walk the tiles."""
-        kept = [column == column[index] for name, column in space.columns.items() if name not in _ORDER]
-        kept.append(np.isin(space.columns["swizzle"], _TRIED_BANDS))
-        return [int(found) for found in np.flatnonzero(np.logical_and.reduce(kept))]
+        def fastest(kind: Mask) -> NDArray[np.int64]:
+            those = order[kind[order]]
+            _, at = np.unique(columns["warp_groups"][those], return_index=True)
+            each = those[np.sort(at)]
+            return np.asarray(each[estimates[each] <= _MUCH_SLOWER * estimates[each[:1]]])
+
+        found = [*fastest(alone), *fastest(clustered)]
+        orders = np.concatenate([_in_other_orders(columns, estimates, at) for at in fastest(alone)] or [order[:0]])
+        found += [*orders[np.lexsort((estimates[orders], columns["swizzle"][orders] > 1))]]
+        return [int(same[at]) for at in dict.fromkeys(found)]
 
     def tiling(self, columns: Columns, problem: GemmProblem) -> Tiling:
         return replace(
@@ -270,6 +274,13 @@ def _legal(columns: Columns, problem: GemmProblem, device: Device) -> Columns:
 def _allowed(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
     known = np.logical_and.reduce([np.isin(columns[knob.name], knob.values) for knob in KNOBS])
     return np.asarray(known & np.logical_and.reduce([rule.holds(columns, problem, device) for rule in CONSTRAINTS]))
+
+
+def _in_other_orders(columns: Columns, estimates: NDArray[np.float64], at: int) -> NDArray[np.int64]:
+    """The rows that differ from one only in how they walk the tiles, but for those that are estimated to be slower."""
+    kept = [column == column[at] for name, column in columns.items() if name not in _ORDER]
+    kept += [np.isin(columns["swizzle"], _TRIED_BANDS), estimates <= _SLOWER * estimates[at]]
+    return np.flatnonzero(np.logical_and.reduce(kept))
 
 
 def _columns(configuration: Mapping[str, Value]) -> Columns:

@@ -128,6 +128,30 @@ def test_the_tile_and_the_split_of_a_kernel_of_the_library_are_found(
     assert all(each["split"] == max(split, 1) and not each["stream_k"] for each in found)
 
 
+@pytest.mark.parametrize(
+    ("problem", "tile", "cluster", "orders"),
+    [
+        # 8,736 tiles: walked without bands, those of other orders read an operand again and again.
+        ("8192x12288x3072", 201, 5, [("m", 8), ("m", 1), ("n", 8), ("m", 4), ("n", 4)]),
+        # One warp group is estimated to take 1.9 times as long as two.
+        ("2609x67584x12288:e4m3", 404, 5, [("n", 1), ("pairs", 1), ("n", 4), ("n", 8), ("m", 8), ("m", 4)]),
+    ],
+)
+def test_what_is_clearly_slower_by_the_estimate_is_not_begun_with(
+    problem: str, tile: int, cluster: int, orders: list[tuple[str, int]]
+) -> None:
+    library, space = find_template("cublaslt"), TEMPLATE.space(TEMPLATE.parse(problem), H200)
+    columns = {knob.name: np.array([0]) for knob in library.knobs}
+    columns |= {"tile": np.array([tile]), "cluster": np.array([cluster])}
+    tiling = library.tiling(columns, space.problem)
+    assert tiling is not None
+    found = [space[index] for index in TEMPLATE.like(space, tiling)]
+    assert {each["warp_groups"] for each in found} == {2}
+    alone = [each for each in found if each["cluster_m"] == each["cluster_n"] == 1]
+    assert [(each["raster"], each["swizzle"]) for each in alone] == orders
+    assert found[1] not in alone  # that with the library's cluster, behind the first without one
+
+
 def configuration(**changes: Value) -> dict[str, Value]:
     base: dict[str, Value] = {
         "schedule": "cooperative", "warp_groups": 2, "swap_ab": 0, "tile_m": 128, "tile_n": 128, "tile_k": 64,
