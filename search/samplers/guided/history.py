@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 from tilescout.costmodel.arrays import Floats
 from tilescout.search.samplers.joint import first_alike
 from tilescout.search.studies.ledger import distributions
+from tilescout.search.studies.optuna_hooks import queued_parameters
 from tilescout.spaces.space import Indices, SearchSpace
 
 
@@ -38,6 +39,8 @@ class History:
         `ALIKE`; None without one.
     since
         Finished trials, failed ones too, of larger numbers than that one; 0 without one.
+    given
+        Trials, those in flight too, that no sampler proposed: they were to be tried first.
     are_times
         Whether the study minimises one positive value.
     """
@@ -50,6 +53,7 @@ class History:
     best: float | None
     first: int | None
     since: int
+    given: int
     are_times: bool
 
     @property
@@ -72,7 +76,7 @@ class History:
     def of_running(cls, running: Indices) -> "History":
         """The history of a search for the least time of which nothing is known yet but what is in flight."""
         none = np.empty(0, dtype=np.int64)
-        return cls(none, np.empty(0), np.empty(0, dtype=np.bool_), none, running, None, None, 0, True)
+        return cls(none, np.empty(0), np.empty(0, dtype=np.bool_), none, running, None, None, 0, 0, True)
 
 
 def history_of(study: optuna.Study, space: SearchSpace, but: int | None = None) -> History:
@@ -115,6 +119,7 @@ def history_of(study: optuna.Study, space: SearchSpace, but: int | None = None) 
         best=best,
         first=first,
         since=since,
+        given=sum(bool(queued_parameters(trial)) for trial, _ in legal),
         are_times=are_times,
     )
 

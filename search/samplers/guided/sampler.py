@@ -205,7 +205,8 @@ class GuidedSampler(SpaceSampler):
         found = self._joint() if self._joint is not None else alone(history)
         found = replace(found, running=0) if given_up else found
         least = least_trials(has_prior, self.about.calibrated, self.tuning)
-        own = history.finished + len(history.running)
+        # What is tried first beside the default says nothing of what the model knows.
+        own = history.finished + len(history.running) - max(history.given - 1, 0)
         if not len(free) or not history.are_times or not may_stop(found, own, least, self.tuning):
             return None
         if has_prior:

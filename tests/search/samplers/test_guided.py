@@ -268,6 +268,19 @@ def test_searches_of_several_spaces_stop_together_and_each_has_its_fewest_trials
     assert sampler_of(study).done(study) is None
 
 
+def test_trials_that_no_model_proposed_are_none_of_the_fewest_but_for_the_default() -> None:
+    joint, options = Joint(0.7, since=9, trials=12), {"patience": 5, "each": 4, "least": 4}
+    sampler = make_sampler("guided", SPACE, 0, options, model=Expectation(truth_of(SPACE)), joint=lambda: joint)
+    study = optuna.create_study(sampler=sampler)
+    for index in range(3):
+        study.enqueue_trial(dict(zip(distributions(SPACE), map(int, SPACE.codes[index]), strict=True)))
+    for _ in range(5):
+        study.tell(ask(study, SPACE)[0], 1.0)
+        assert sampler_of(study).done(study) is None
+    study.tell(ask(study, SPACE)[0], 1.0)
+    assert sampler_of(study).done(study) == "9 trials in a row found none that is faster"
+
+
 def test_a_proposal_is_to_improve_on_the_best_of_all_spaces() -> None:
     known = [Joint()]
     sampler = make_sampler("guided", SPACE, 0, {}, model=Expectation(truth_of(SPACE)), joint=lambda: known[-1])
