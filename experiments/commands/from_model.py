@@ -72,14 +72,15 @@ class Experts:
     ----------
     routings
         How their tokens are routed: each product is a problem for each.
-    form
-        The form that is recorded, as of `Product`; all products without one, as products alone.
+    forms
+        The forms that are recorded, as of `Product`; without any all products are, as products alone. Problems of
+        several forms have theirs as phase.
     draws
         How often the routing of a problem is drawn.
     """
 
     routings: Sequence[Routing]
-    form: str = ""
+    forms: Sequence[str] = ()
     draws: int = DRAWS
 
 
@@ -364,10 +365,12 @@ def _summarise(products: Sequence[Product], graphs: int, experts: Experts | None
     names = {DTYPES[name].torch_name: name for name in INPUTS}
     counts: Counter[Problem] = Counter()
     labels: dict[Problem, str] = {}
+    phases: dict[Problem, str] = {}
     skipped: Counter[str] = Counter()
     for product in products:
         sizes = f"{product.m}x{product.n}x{product.k}"
-        if product.grouped != (experts is not None) or (experts and experts.form not in ("", product.form)):
+        wanted = experts is None or not experts.forms or product.form in experts.forms
+        if product.grouped != (experts is not None) or not wanted:
             other = f"{sizes} of {product.batch} experts, a grouped product" if product.grouped else sizes
             skipped[f"{other}: another space computes it"] += 1
             continue
@@ -382,7 +385,9 @@ def _summarise(products: Sequence[Product], graphs: int, experts: Experts | None
         counts.update(problems)
         for problem in problems:
             labels.setdefault(problem, product.label)
-    return Recording(tuple(Entry(str(p), labels[p], "", count) for p, count in counts.items()), dict(skipped), graphs)
+            phases[problem] = product.form if experts and len(experts.forms) > 1 else ""
+    entries = tuple(Entry(str(each), labels[each], phases[each], count) for each, count in counts.items())
+    return Recording(entries, dict(skipped), graphs)
 
 
 def _problems(product: Product, dtype: str, experts: Experts | None) -> list[Problem]:
@@ -396,7 +401,7 @@ def _problems(product: Product, dtype: str, experts: Experts | None) -> list[Pro
     if experts is not None:
         if product.layout != "kk":
             raise ProblemError(f"{product.m}x{product.n}x{product.k}: the experts' weights are not contiguous along k")
-        kind = FORMS.get(experts.form, GroupedProblem)
+        kind = FORMS.get(product.form if experts.forms else "", GroupedProblem)
         sizes = product.batch, product.m, product.n, product.k
         return [kind(*sizes, dtype, routing, last_draw=experts.draws - 1) for routing in experts.routings]
     batch = f"x{product.batch}" if product.batch != 1 else ""

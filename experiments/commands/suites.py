@@ -80,7 +80,8 @@ def _entry(entry: Entry) -> dict[str, object]:
     epilog=examples(
         "tilescout suites from-model package.module:make_model",
         "tilescout suites from-model package.module:make_model --dtype bf16 --training --out model.toml",
-        "tilescout suites from-model package.module:make_experts --tokens 16 --tokens 2048 --experts zipf-1 --swiglu",
+        "tilescout suites from-model package.module:make_experts --tokens 16 --tokens 2048 --experts zipf-1 --swiglu "
+        "--scaled",
     )
 )
 @click.argument("factory", metavar="MODULE:FACTORY")
@@ -103,7 +104,11 @@ def _entry(entry: Entry) -> dict[str, object]:
     "--draws", type=click.IntRange(min=1), default=DRAWS, show_default=True, help="How often a routing is drawn."
 )
 @click.option("--swiglu", is_flag=True, help="Of these, record those with SwiGLU behind them, as products with it.")
-@click.option("--scaled", is_flag=True, help="Of these, record those whose rows are scaled, as products with that.")
+@click.option(
+    "--scaled",
+    is_flag=True,
+    help="Of these, record those whose rows are scaled, as products with that. With --swiglu too each form is a phase.",
+)
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the suite to this .toml file.")
 @json_option
 def from_model(
@@ -129,12 +134,10 @@ def from_model(
             raise ProblemError(f"a suite is a .toml file, not {out}")
         check_output(out, "a suite that was recorded from a model", _is_recorded)
     check_result(json_path)
-    form = "swiglu" if swiglu else "scaled" if scaled else ""
-    if form and not routings:
-        raise click.UsageError(f"--{form} is of experts' products: name how tokens are routed, --experts zipf-1")
-    if swiglu and scaled:
-        raise click.UsageError("a product has SwiGLU behind it or its rows scaled: name --swiglu or --scaled")
-    experts = Experts(tuple(map(Routing.parse, routings)), form, draws) if routings else None
+    forms = [form for form, asked in (("swiglu", swiglu), ("scaled", scaled)) if asked]
+    if forms and not routings:
+        raise click.UsageError(f"--{forms[0]} is of experts' products: name how tokens are routed, --experts zipf-1")
+    experts = Experts(tuple(map(Routing.parse, routings)), forms, draws) if routings else None
     recording = record(load_factory(factory, bool(tokens)), dtype, training, experts, tokens)
     console = console_beside(json_path)
     if not recording.entries:

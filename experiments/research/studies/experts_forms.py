@@ -28,9 +28,8 @@ _TOKENS = 24
 
 def recorded(client: Client) -> list[str]:
     """The forms that are recorded of a block."""
-    asked = {form: Experts((Routing(),), form) for form in FORMS}
-    found = {form: record(client.example, None, False, experts, (_TOKENS,)) for form, experts in asked.items()}
-    return [form for form in FORMS for _ in found[form].entries]
+    found = record(client.example, None, False, Experts((Routing(),), FORMS), (_TOKENS,))
+    return [entry.phase for entry in found.entries]
 
 
 def replaced(client: Client) -> list[str]:

@@ -29,24 +29,31 @@ from tilescout.experiments.research.studies.grouped_model import (
     sizes_option,
 )
 from tilescout.spaces.errors import NoResultError
+from tilescout.spaces.suite import find_suite
 
 TUNED = (1, 16, 64, 256, 1024, 4096, 16_384)
 _JUDGED = (1, 16, 100, 512, 1536, 4096, 12_000)
-_FORMS = {"swiglu": "gate_up", "scaled": "down"}  # of each form the name of its suite, table and product
+_FORMS = {"swiglu": "gate_up", "scaled": "down"}  # of each form the name of its table and product
+_SUITE = "experts.toml"
 _FACTORY = "experts"  # the module that `suites from-model` imports
 
 
-def commands(tokens: Sequence[int]) -> dict[str, list[str]]:
-    """The commands between a factory ``experts:make`` and a folder ``bundle``, by what they do."""
+def recording(tokens: Sequence[int]) -> list[str]:
+    """The command that makes a suite of a factory ``experts:make``."""
     asked = f"{' '.join(f'--tokens {each}' for each in tokens)} --experts balanced --experts zipf-1 --draws 2"
+    forms = " ".join(f"--{form}" for form in _FORMS)
+    return f"suites from-model {_FACTORY}:make {asked} {forms} --out {_SUITE}".split()
+
+
+def measuring(forms: Sequence[str]) -> dict[str, list[str]]:
+    """The commands between a suite that has some forms and a folder ``bundle``, by what they do."""
     among = "--exhaustive --subspace grouped_gemm_sm90-subspace --prune 1.5 --races 0"
-    found: dict[str, str] = {}
-    for form, name in _FORMS.items():
-        found[f"record {name}"] = f"suites from-model {_FACTORY}:make {asked} --{form} --out {name}.toml"
-    for form, name in _FORMS.items():
-        found[f"measure {name}"] = f"collect grouped_{form}_sm90 --suite {name}.toml --out {name}.parquet {among}"
-    tables = " ".join(f"--table {name}.parquet" for name in _FORMS.values())
-    found["export"] = f"export {tables} --out bundle"
+    named = {form: name for form, name in _FORMS.items() if form in forms}
+    found = {
+        f"measure {name}": f"collect grouped_{form}_sm90 --suite {_SUITE}:{form} --out {name}.parquet {among}"
+        for form, name in named.items()
+    }
+    found["export"] = f"export {' '.join(f'--table {name}.parquet' for name in named.values())} --out bundle"
     return {name: command.split() for name, command in found.items()}
 
 
@@ -62,15 +69,19 @@ def tuned(client: str, sizes: Mapping[str, int], tokens: Sequence[int], folder: 
     (folder / f"{_FACTORY}.py").write_text(
         f"from {module} import find_client\n\nmake = find_client({client!r}, {dict(sizes)!r}).example\n"
     )
-    seconds: dict[str, float] = {}
-    for name, command in commands(tokens).items():
-        print(shlex.join(["tilescout", *command]), flush=True)
-        began = time.monotonic()
-        ran = subprocess.run([sys.executable, "-m", "tilescout.experiments", *command], cwd=folder, check=False)
-        seconds[name] = time.monotonic() - began
-        if ran.returncode:
-            raise NoResultError(f"{name} ended with {ran.returncode}: see above")
+    seconds = {"record": _seconds("record", recording(tokens), folder)}
+    for name, command in measuring(find_suite(str(folder / _SUITE)).phases).items():
+        seconds[name] = _seconds(name, command, folder)
     return seconds
+
+
+def _seconds(name: str, command: Sequence[str], folder: Path) -> float:
+    print(shlex.join(["tilescout", *command]), flush=True)
+    began = time.monotonic()
+    ran = subprocess.run([sys.executable, "-m", "tilescout.experiments", *command], cwd=folder, check=False)
+    if ran.returncode:
+        raise NoResultError(f"{name} ended with {ran.returncode}: see above")
+    return time.monotonic() - began
 
 
 def printed(result: Mapping[str, Any]) -> None:

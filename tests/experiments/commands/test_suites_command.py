@@ -253,12 +253,17 @@ def test_products_with_something_behind_them_are_recorded_as_such_if_asked() -> 
     def make() -> tuple[nn.Module, tuple[torch.Tensor]]:
         return Gates(), (torch.empty(40, 64),)
 
-    gated = record(make, "bf16", training=False, experts=Experts(ZIPF, "swiglu"))
+    gated = record(make, "bf16", training=False, experts=Experts(ZIPF, ("swiglu",)))
     assert [entry.problem for entry in gated.entries] == [
         "8x40x96x64:bf16:swiglu:zipf-1", "8x32x96x64:bf16:swiglu:zipf-1"
     ]  # fmt: skip
     assert sum(gated.skipped.values()) == 3
-    scaled = record(make, "bf16", training=False, experts=Experts(ZIPF, "scaled"))
+    scaled = record(make, "bf16", training=False, experts=Experts(ZIPF, ("scaled",)))
     assert [entry.problem for entry in scaled.entries] == ["8x8x96x64:bf16:scaled:zipf-1"]
     plain = record(make, "bf16", training=False, experts=Experts(ZIPF))
     assert [entry.problem for entry in plain.entries] == [f"8x{rows}x96x64:bf16:zipf-1" for rows in (40, 32, 24, 16, 8)]
+    assert {entry.phase for found in (gated, scaled, plain) for entry in found.entries} == {""}
+    both = record(make, "bf16", training=False, experts=Experts(ZIPF, ("scaled", "swiglu")))
+    assert [(entry.phase, entry.problem) for entry in both.entries] == [
+        *(("swiglu", entry.problem) for entry in gated.entries), ("scaled", scaled.entries[0].problem)
+    ]  # fmt: skip

@@ -8,12 +8,15 @@ import pytest
 
 from tilescout.experiments.commands.cli import cli
 from tilescout.experiments.research.records import Record
-from tilescout.experiments.research.studies.experts_unknown import TUNED, commands
+from tilescout.experiments.research.studies.experts_unknown import TUNED, measuring, recording
+
+BOTH = ("swiglu", "scaled")
 
 
-def test_every_command_takes_its_options_and_hands_its_files_on() -> None:
+@pytest.mark.parametrize("forms", [BOTH, BOTH[:1], BOTH[1:]])
+def test_every_command_takes_its_options_and_hands_its_files_on(forms: tuple[str, ...]) -> None:
     written = {"experts:make"}
-    for name, (first, *others) in commands((1, 16)).items():
+    for name, (first, *others) in {"record": recording((1, 16)), **measuring(forms)}.items():
         command = cli.get_command(click.Context(cli), first)
         while isinstance(command, click.Group):
             command = command.get_command(click.Context(command), others.pop(0))
@@ -23,13 +26,14 @@ def test_every_command_takes_its_options_and_hands_its_files_on() -> None:
         assert read
         assert read <= written
         written.add(str(asked["out"]))
+        written |= {f"{asked['out']}:{form}" for form in forms if name == "record"}
     assert "bundle" in written
 
 
 def test_the_how_to_has_the_same_commands() -> None:
     page = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "tune-experts.md"
     stated = [line.split() for line in page.read_text().replace("\\\n", " ").splitlines()]
-    assert all(["tilescout", *command] in stated for command in commands(TUNED).values())
+    assert all(["tilescout", *command] in stated for command in (recording(TUNED), *measuring(BOTH).values()))
 
 
 def test_the_seconds_of_all_commands_are_printed_again(
