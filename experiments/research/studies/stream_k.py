@@ -237,8 +237,8 @@ def lines(problems: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 @click.option("--sample", default=4, show_default=True, help="Random configurations of each problem.")
 @click.option(
     "--objective",
-    type=click.Choice(list(Objective)),
-    default=Objective.CHAIN,
+    type=click.Choice([str(each) for each in Objective]),
+    default=str(Objective.CHAIN),
     show_default=True,
     help="What runs around a kernel while it is timed.",
 )
