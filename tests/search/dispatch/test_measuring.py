@@ -11,7 +11,7 @@ from tests.search.dispatch.invented_gpu import InventedGpu
 from tilescout.costmodel.arrays import Floats
 from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.dispatch.kernels import Kernels
-from tilescout.search.dispatch.measuring import ROUNDS, Sweep, settling_rounds
+from tilescout.search.dispatch.measuring import Sweep, settling_rounds
 from tilescout.search.dispatch.points import Point, Ratio
 from tilescout.search.engines.engine import LiveOptions
 from tilescout.search.engines.local import LocalEngine
@@ -60,18 +60,34 @@ def test_only_races_of_long_launches_run_a_while_before_they_count() -> None:
     assert settling_rounds(100_000.0, 4) == 1
 
 
-def test_a_lead_that_only_a_rested_or_a_busy_device_shows_is_none(invented_gpu: InventedGpu) -> None:
-    class Moody(Sweep):
-        """Kernel 0 loses its lead as the device settles, kernel 1 has it only then."""
+class Moody(Sweep):
+    """Kernels whose times over the library's are others once the device has settled."""
 
-        def _rounds(self, point: Point, numbers: Sequence[int], rounds: int, seed: int) -> Floats:
-            settled = np.arange(rounds)[:, None] >= ROUNDS
-            return np.where(settled == np.array([number == 0 for number in numbers]), 1.02, 0.95)
+    rested, settled = (0.95, 1.005, 1.03), (1.02, 0.95, 0.95)
 
-    sweep = Moody(invented_gpu, invented_gpu.kernels.take([0, 1]))
-    long = Point(64, 1000.0, {0: Ratio(0.9, 0.9, 0.9), 1: Ratio(0.9, 0.9, 0.9)})
-    raced = sweep._raced(long, [0, 1])
-    assert raced[0].value == raced[1].value == pytest.approx(1.02)
+    def _rounds(self, point: Point, numbers: Sequence[int], rounds: int, seed: int) -> Floats:
+        busy = np.arange(rounds)[:, None] >= settling_rounds(point.library_us, len(numbers))
+        return np.where(busy, [self.settled[number] for number in numbers], [self.rested[number] for number in numbers])
+
+
+def test_a_lead_counts_on_a_busy_device_unless_the_kernel_is_slower_on_one_that_rested(
+    invented_gpu: InventedGpu,
+) -> None:
+    sweep = Moody(invented_gpu, invented_gpu.kernels.take([0, 1, 2]))
+    long = Point(64, 1000.0, {number: Ratio(0.9, 0.9, 0.9) for number in range(3)})
+    raced = sweep._raced(long, [0, 1, 2])
+    assert [raced[number].value for number in range(3)] == pytest.approx([1.02, 0.95, 1.03])
+
+
+@pytest.mark.parametrize("racers", [1, 2, 6])
+def test_both_states_are_watched_as_long_with_few_kernels_as_with_many(invented_gpu: InventedGpu, racers: int) -> None:
+    sweep = Moody(invented_gpu, invented_gpu.kernels.take([0, 1, 2]))
+    rested, settled = sweep.race(Point(64, 500.0), [0, 1, 2, 0, 1, 2][:racers], seed=0)
+    round_us = 2 * racers * 500.0
+    assert 30_000 <= len(rested) * round_us <= 40_000
+    assert len(settled) * round_us >= 15_000
+    assert (rested[:, 0] == 0.95).all()
+    assert (settled[:, 0] == 1.02).all()
 
 
 def test_a_check_glances_at_all_and_races_the_three_fastest() -> None:
