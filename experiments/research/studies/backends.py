@@ -103,9 +103,9 @@ for each. What nvcc compiled stays in TorchInductor's cache and serves all sizes
 TRITON_SETTINGS = {"compile_threads": 1}
 """Settings of TorchInductor for Triton's kernels: threads of this process compile the candidates, not its pool.
 
-With the pool TorchInductor spent 4 to 6 s on timing some 20 candidates in bf16 and 11 to 39 s on 54 to 105 in e4m3. In
-the first problem of a run, where the pool may not have been ready, it was 0.2 to 0.6 s (H200, 16 cores, torch 2.11,
-2026-11-22 and 2026-11-23). That the pool is the cause is inferred from this: no run had this setting yet.
+With the pool TorchInductor spent 4 to 6 s on timing some 20 candidates in bf16 and 11 to 39 s on 54 to 105 in e4m3, and
+0.2 to 0.6 s in the first problem of a run, where the pool was not ready yet and threads compiled them. With threads it
+is 0.2 to 0.6 s on each of five problems in bf16 (H200, torch 2.11, 2026-11-22 and 2026-11-23).
 """
 Inductor = tuple[str, Mapping[str, Any]]
 """A backend of TorchInductor's, and settings of its configuration."""
