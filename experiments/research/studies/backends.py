@@ -100,13 +100,6 @@ CUTLASS_SETTINGS = {
 It may have those with TMA in their epilogue and without stream-K, 14 of the 66 in bf16: nvcc takes some 40 s of a core
 for each. What nvcc compiled stays in TorchInductor's cache and serves all sizes.
 """
-TRITON_SETTINGS = {"compile_threads": 1}
-"""Settings of TorchInductor for Triton's kernels: threads of this process compile the candidates, not its pool.
-
-With the pool TorchInductor spent 4 to 6 s on timing some 20 candidates in bf16 and 11 to 39 s on 54 to 105 in e4m3, and
-0.2 to 0.6 s in the first problem of a run, where the pool was not ready yet and threads compiled them. With threads it
-is 0.2 to 0.6 s on each of five problems in bf16 (H200, torch 2.11, 2026-11-22 and 2026-11-23).
-"""
 Inductor = tuple[str, Mapping[str, Any]]
 """A backend of TorchInductor's, and settings of its configuration."""
 OTHERS = {"Quack": "quack_sm90", "operators": "cutlass_operators"}
@@ -210,7 +203,7 @@ class Asked:
     @property
     def inductor(self) -> dict[str, Inductor]:
         """The backends of TorchInductor that take part."""
-        settings: dict[str, Mapping[str, Any]] = {"Triton": TRITON_SETTINGS}
+        settings: dict[str, Mapping[str, Any]] = {}
         if self.cutlass is not None:
             folder = str(self.cutlass.resolve())
             settings["CUTLASS"] = {"cutlass.cutlass_dir": folder, **CUTLASS_SETTINGS}

@@ -1,5 +1,6 @@
 """The studies of all of cuBLASLt's algorithms and of all backends, on a library that runs on the host."""
 
+import contextlib
 import json
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -175,6 +176,27 @@ def test_inductor_compiles_by_one_backend_or_says_that_it_can_not() -> None:
     for each in (tuned, other):  # a race calls both by turns, and captures them: nothing may be compiled then
         each.launch(inputs, output)
     assert counters["stats"]["unique_graphs"] == compiled
+
+
+@pytest.mark.parametrize(("settings", "threads"), [({}, 1), ({"compile_threads": 3}, 3)])
+def test_threads_compile_tritons_candidates_unless_a_setting_says_otherwise(
+    settings: dict[str, int], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+    compile_as_ever = torch.compile
+
+    def noting(form: Any, **settings: Any) -> Any:
+        asked.append(settings["options"])
+        return compile_as_ever(form, **settings)
+
+    monkeypatch.setattr(torch, "compile", noting)
+    inputs = Gemm().inputs(PROBLEM, torch.Generator().manual_seed(0))
+
+    with contextlib.suppress(NoBackendError):  # there is no Triton on the host
+        tune_by("TRITON", PROBLEM, inputs, settings)
+    tune_by("ATEN", PROBLEM, inputs)
+
+    assert [options.get("compile_threads") for options in asked] == [threads, None]
 
 
 def test_what_backends_found_races_and_what_is_absent_is_said(
