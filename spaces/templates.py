@@ -262,7 +262,6 @@ _BUILT_IN = {
     "quack_sm120": "tilescout.spaces.libraries.quack:SM120",
     "grouped_gemm_sm90": "tilescout.spaces.grouped_gemm_sm90:TEMPLATE",
     "grouped_streamk_sm90": "tilescout.spaces.grouped_streamk_sm90:TEMPLATE",
-    "grouped_halved_sm90": "tilescout.spaces.grouped_halved_sm90:TEMPLATE",
     "grouped_swiglu_sm90": "tilescout.spaces.grouped_swiglu_sm90:TEMPLATE",
     "grouped_scaled_sm90": "tilescout.spaces.grouped_scaled_sm90:TEMPLATE",
     "quack_varlen": "tilescout.spaces.libraries.quack_varlen:TEMPLATE",

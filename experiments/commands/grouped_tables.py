@@ -1,6 +1,6 @@
 """Tables of grouped products, as what chooses among their kernels takes them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,19 +11,14 @@ from tilescout.search.dispatch.grouped_bundling import Source, grouped_dispatche
 from tilescout.search.export.from_studies import GroupedDispatched
 from tilescout.search.export.grouped.dispatch import any_tokens
 from tilescout.search.tables.table import Table
-from tilescout.spaces import grouped_gemm_sm90, grouped_halved_sm90, grouped_streamk_sm90
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.grouped import GroupedProblem
+from tilescout.spaces.grouped_gemm_sm90 import TEMPLATE as NARROW
+from tilescout.spaces.grouped_streamk_sm90 import TEMPLATE as WIDE
+from tilescout.spaces.grouped_streamk_sm90 import widened
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import NONE_NAMED, Named, find_template
-
-_NESTED: Sequence[tuple[str, Callable[[Configuration], Configuration]]] = (
-    (grouped_gemm_sm90.TEMPLATE.name, lambda each: each),
-    (grouped_streamk_sm90.TEMPLATE.name, grouped_streamk_sm90.widened),
-    (grouped_halved_sm90.TEMPLATE.name, grouped_halved_sm90.widened),
-)
-"""Spaces of which each has the kernels of all before it, and how one of theirs is written in it."""
 
 
 def grouped_times(table: Table, named: Named = NONE_NAMED) -> list[GroupedTimes]:
@@ -68,31 +63,24 @@ def _times_of(table: Table, problems: list[GroupedProblem], named: Named) -> Gro
 def joined(products: Sequence[GroupedTimes]) -> list[GroupedTimes]:
     """The same times, those of one product beside each other, in the order in which products come first.
 
-    Kernels of ``grouped_gemm_sm90`` become those of ``grouped_streamk_sm90``, which has them too, if any are of that;
-    and both become those of ``grouped_halved_sm90``.
+    Kernels of ``grouped_gemm_sm90`` become those of ``grouped_streamk_sm90``, which has them too, if any are of that.
 
     Raises
     ------
     SpaceError
         If two have a product in common, but not the space.
     """
-    rung = max((_rung(each.template.name) for each in products), default=-1)
+    wide = any(each.template.name == WIDE.name for each in products)
     found: dict[GroupedProblem, GroupedTimes] = {}
-    for each in (_widened(times, rung) for times in products):
+    for each in map(_widened, products) if wide else products:
         found[each.product] = found[each.product].beside(each) if each.product in found else each
     return list(found.values())
 
 
-def _rung(space: str) -> int:
-    """The place of a space among those that have each other's kernels; -1 of any other."""
-    return next((at for at, (name, _) in enumerate(_NESTED) if name == space), -1)
-
-
-def _widened(times: GroupedTimes, rung: int) -> GroupedTimes:
-    if not 0 <= _rung(times.template.name) < rung:
+def _widened(times: GroupedTimes) -> GroupedTimes:
+    if times.template.name != NARROW.name:
         return times
-    space, widened = _NESTED[rung]
-    return replace(times, template=find_template(space), configurations=tuple(map(widened, times.configurations)))
+    return replace(times, template=find_template(WIDE.name), configurations=tuple(map(widened, times.configurations)))
 
 
 def grouped_of_tables(
@@ -109,11 +97,11 @@ def grouped_of_tables(
     StoreError, ArtifactError
         If an artifact can't be written or is damaged.
     """
-    rung = max((_rung(table.card.space) for table in tables), default=-1)
+    wide = any(table.card.space == WIDE.name for table in tables)
     sources: dict[GroupedProblem, Source] = {}
     measured = [(table, times) for table in tables for times in grouped_times(table, named)]
     for table, times in measured:
-        source, before = _source(table, rung), sources.get(times.product)
+        source, before = _source(table, wide), sources.get(times.product)
         if before is not None:
             if replace(before, name=source.name) != source:
                 raise TableError(
@@ -135,12 +123,11 @@ def _differing(source: Source, before: Source) -> str:
     return "from other kernel sources" if source.space_hash != before.space_hash else "with other versions"
 
 
-def _source(table: Table, rung: int) -> Source:
+def _source(table: Table, wide: bool) -> Source:
     card = table.card
     space, space_hash = card.space, card.source_hash
-    if 0 <= _rung(space) < rung and space_hash == find_template(space).source_hash:
-        space = _NESTED[rung][0]
-        space_hash = find_template(space).source_hash
+    if wide and (space, space_hash) == (NARROW.name, NARROW.source_hash):
+        space, space_hash = WIDE.name, WIDE.source_hash
     return Source(
         name=table.path.name,
         space=space,

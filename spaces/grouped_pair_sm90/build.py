@@ -15,7 +15,6 @@ from tilescout.spaces.grouped_building import stand_ins
 from tilescout.spaces.grouped_gemm_sm90.kernel import GroupedGemmSm90
 from tilescout.spaces.grouped_gemm_sm90.layout import block_bytes
 from tilescout.spaces.grouped_gemm_sm90.template import shape_of
-from tilescout.spaces.grouped_halved_sm90.kernel import GroupedHalvedSm90
 from tilescout.spaces.grouped_pair_sm90.kernel import GroupedPairSm90
 from tilescout.spaces.grouped_pair_sm90.rule import PairRule
 from tilescout.spaces.grouped_streamk_sm90.kernel import GroupedStreamKSm90
@@ -31,7 +30,7 @@ def build_object(sides: Sequence[Configuration], rule: PairRule, problem: Groupe
     Parameters
     ----------
     sides
-        The two kernels, of ``grouped_halved_sm90``.
+        The two kernels, of ``grouped_streamk_sm90``.
     rule
         Which of them runs.
     problem
@@ -52,7 +51,5 @@ def build_object(sides: Sequence[Configuration], rule: PairRule, problem: Groupe
 
 def _generator(configuration: Configuration, problem: GroupedProblem) -> GroupedGemmSm90:
     gemm = GemmSm90(shape_of(configuration), GemmProblem.small(problem.signature))
-    kind: type[GroupedGemmSm90] = GroupedStreamKSm90 if configuration["shares"] else GroupedGemmSm90
-    if configuration["halves"]:
-        kind = GroupedHalvedSm90
+    kind = GroupedStreamKSm90 if configuration["shares"] else GroupedGemmSm90
     return kind(gemm, configuration["order"] == "mixed", configuration["trim"] == 1)

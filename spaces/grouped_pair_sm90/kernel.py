@@ -15,7 +15,6 @@ from cutlass import Float32, Int32, cute, utils
 
 from tilescout.spaces.gemm_sm90.layout import ALIGNMENT
 from tilescout.spaces.grouped_gemm_sm90.kernel import GroupedGemmSm90
-from tilescout.spaces.grouped_halved_sm90.kernel import GroupedHalvedSm90
 from tilescout.spaces.grouped_pair_sm90.rule import SCALE, PairRule, Side, sums_at
 from tilescout.spaces.grouped_streamk_sm90.kernel import GroupedStreamKSm90
 
@@ -37,8 +36,6 @@ def launch(
     clusters = blocks // side_of(kernel).blocks
     if isinstance(kernel, GroupedStreamKSm90):
         kernel.sharing(*operands, clusters, sums, stream)
-    elif isinstance(kernel, GroupedHalvedSm90):
-        kernel.halving(*operands, clusters, stream)
     else:
         kernel(*operands, clusters, stream)
 

@@ -1,4 +1,4 @@
-"""Two configurations of ``grouped_halved_sm90`` and a rule as one configuration, and how that is built."""
+"""Two configurations of ``grouped_streamk_sm90`` and a rule as one configuration, and how that is built."""
 
 import hashlib
 from collections.abc import Mapping
@@ -8,9 +8,9 @@ from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.grouped_gemm_sm90.template import shape_of
-from tilescout.spaces.grouped_halved_sm90 import TEMPLATE as SINGLE
-from tilescout.spaces.grouped_halved_sm90 import widened
 from tilescout.spaces.grouped_pair_sm90.rule import COUNTED, PairRule, Side, sums_at
+from tilescout.spaces.grouped_streamk_sm90 import TEMPLATE as SINGLE
+from tilescout.spaces.grouped_streamk_sm90 import widened
 from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import Built, KernelTemplate
@@ -23,7 +23,7 @@ class GroupedPairSm90Template(KernelTemplate[GroupedProblem]):
     """Build pairs for bundles. What pairs there are nobody searches: they follow from the times of single kernels."""
 
     name = "grouped_pair_sm90"
-    summary = "two kernels of grouped_halved_sm90, of which the device takes one by how tokens are routed"
+    summary = "two kernels of grouped_streamk_sm90, of which the device takes one by how tokens are routed"
     package = "tilescout.spaces.grouped_pair_sm90"
     sources = ("build.py", "kernel.py", "rule.py")
     workload = SINGLE.workload
@@ -63,12 +63,12 @@ class GroupedPairSm90Template(KernelTemplate[GroupedProblem]):
 
     @property
     def source_hash(self) -> str:
-        """SHA-256 over the files in `sources`, and over those of ``grouped_halved_sm90``."""
+        """SHA-256 over the files in `sources`, and over those of ``grouped_streamk_sm90``."""
         return hashlib.sha256((super().source_hash + SINGLE.source_hash).encode()).hexdigest()
 
 
 def pair_of(first: Configuration, second: Configuration, rule: PairRule) -> Configuration:
-    """The configuration of two kernels, of ``grouped_halved_sm90`` or of a space whose kernels it has, and a rule."""
+    """The configuration of two kernels, of ``grouped_streamk_sm90`` or ``grouped_gemm_sm90``, and a rule."""
     both = zip(SIDES, (first, second), strict=True)
     sides = {f"{side}_{name}": value for side, one in both for name, value in widened(one).items()}
     return Configuration.of({**sides, **dict(zip(COUNTED, rule.weights, strict=True))})

@@ -34,12 +34,12 @@ class GroupedStreamKSm90Template(GroupedGemmSm90Template):
     name = "grouped_streamk_sm90"
     summary = "products of experts on Hopper, by our kernel that may share the last wave"
     package = "tilescout.spaces.grouped_streamk_sm90"
-    sources: tuple[str, ...] = ("build.py", "kernel.py", "sharing.py")
-    knobs: tuple[Knob, ...] = (
+    sources = ("build.py", "kernel.py", "sharing.py")
+    knobs = (
         *KNOBS,
         Knob("shares", (0, 1), "whether the tiles of a thin last wave are split along k, for several clusters each"),
     )
-    constraints: tuple[Constraint[GroupedProblem], ...] = (
+    constraints = (
         *CONSTRAINTS,
         Constraint("whole", "tiles of a wave that is shared are not trimmed", ("trim", "shares"), _shared_are_whole),
     )

@@ -1,13 +1,9 @@
 """Two grouped kernels as one: what the device counts, and how a pair is written down."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilescout.search.build.artifacts import Artifact, ArtifactStore
-from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.grouped import GroupedProblem
@@ -17,7 +13,6 @@ from tilescout.spaces.grouped_pair_sm90.rule import SCALE, PairRule, Side, count
 from tilescout.spaces.grouped_pair_sm90.template import SIDES, side_of, single_of
 from tilescout.spaces.grouped_streamk_sm90 import TEMPLATE as SHARING
 from tilescout.spaces.knobs import Configuration
-from tilescout.spaces.templates import of_any_problem
 
 H200 = DEVICES["h200"]
 FEW = SINGLE.default(GroupedProblem.parse("8x64x28672x4096"), H200)
@@ -45,10 +40,7 @@ def test_a_pair_holds_both_configurations_and_the_rule() -> None:
     rule = PairRule((1, -2, 3, -4, 5, -6))
     sharing = Configuration.of({**MANY, "shares": 1})
     pair = pair_of(FEW, sharing, rule)
-    assert [dict(single_of(pair, side)) for side in SIDES] == [
-        {**FEW, "shares": 0, "halves": 0},
-        {**sharing, "halves": 0},
-    ]
+    assert [dict(single_of(pair, side)) for side in SIDES] == [{**FEW, "shares": 0}, dict(sharing)]
     assert [pair[name] for name in ("constant", "second_rounds")] == [1, -6]
 
 
@@ -70,17 +62,6 @@ def test_sides_are_told_along_the_tokens_whether_operands_are_swapped_or_not() -
     assert side_of(MANY) == Side(256, 192, 2)
 
 
-def test_one_of_a_pair_may_load_halves_of_tiles(tmp_path: Path) -> None:
-    trimmed = Configuration.of({**MANY, "cluster_m": 1, "trim": 1})
-    halved = Configuration.of({**trimmed, "halves": 1})
-    both = [pair_of(FEW, each, PairRule((0,) * 6)) for each in (trimmed, halved)]
-    assert dict(single_of(both[1], "second")) == {**halved, "shares": 0}
-    with CompilePool(of_any_problem(TEMPLATE), "bf16", H200.arch, ArtifactStore(tmp_path), CompileOptions()) as pool:
-        built = [future.result() for future in [pool.submit(each) for each in both]]
-    assert all(isinstance(each, Artifact) for each in built), built
-    assert len({each.sha256 for each in built if isinstance(each, Artifact)}) == len(both)
-
-
 def test_pairs_are_no_space_to_search() -> None:
-    with pytest.raises(SpaceError, match="search grouped_halved_sm90"):
+    with pytest.raises(SpaceError, match="search grouped_streamk_sm90"):
         TEMPLATE.space(GroupedProblem.parse("8x64x28672x4096"), H200)

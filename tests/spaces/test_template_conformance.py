@@ -68,11 +68,6 @@ class TestGroupedStreamKSm90(TemplateConformance):
     problems = ("128x512x1536x2048:bf16:zipf-1", "8x300x4096x1024:bf16:one", "3x7x8x8")
 
 
-class TestGroupedHalvedSm90(TemplateConformance):
-    template = "grouped_halved_sm90"
-    problems = ("128x512x1536x2048:bf16:zipf-1", "8x300x4096x1024:bf16:one", "3x7x8x8")
-
-
 class TestGroupedSwigluSm90(TemplateConformance):
     template = "grouped_swiglu_sm90"
     problems = (

@@ -1,13 +1,11 @@
 """Verify on a GPU kernels of grouped products that do more than multiply, and give them offsets that are none.
 
     python -m tilescout.experiments.research grouped-forms scaled gathered-8 swiglu swiglu-pairs plain --out check.json
-    python -m tilescout.experiments.research grouped-forms halved --unpromised --out check-halved.json
 
 Of each form, the default and random configurations of its space are verified on problems at the edges: single tokens,
-empty experts, all tokens to one expert, sizes that no tile divides. Kernels that promise to bear any offsets, or all
-with ``--unpromised``, are then launched on some that decrease, lie beyond the rows or are negative, drawn at random
-too: nothing may be written outside the result, and no launch may fault. Of plain products that load half of a trimmed
-tile, ``halved``, the random ones do that, here and there.
+empty experts, all tokens to one expert, sizes that no tile divides. Kernels that promise to bear any offsets are then
+launched on some that decrease, lie beyond the rows or are negative, drawn at random too: nothing may be written outside
+the result, and no launch may fault.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,14 +35,12 @@ from tilescout.search.measure.worker import Worker
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.knobs import Configuration
-from tilescout.spaces.subspace import Part
 from tilescout.spaces.templates import KernelTemplate, find_template
 from tilescout.spaces.workloads import load_workload
 
-PLAIN, HALVED = "plain", "halved"
+PLAIN = "plain"
 SPACES: Mapping[str, str] = {
     PLAIN: "grouped_gemm_sm90",
-    HALVED: "grouped_halved_sm90",
     "swiglu": "grouped_swiglu_sm90",
     "swiglu-pairs": "grouped_swiglu_sm90",
     "scaled": "grouped_scaled_sm90",
@@ -52,7 +48,6 @@ SPACES: Mapping[str, str] = {
 }
 """The space of each form."""
 
-_LOADED_AS_HALVES = Part((("halves", (1,)),))
 _MANY = 16  # rows of the weights that are a multiple of it can be halved
 _EXPERTS = len(WRONG_ENDS[0])
 _HOSTILE = (300, 3000)  # tokens, for which the defaults are with swapped operands and without
@@ -67,7 +62,7 @@ def edges(form: str) -> list[GroupedProblem]:
 
 def of_form(problem: GroupedProblem, form: str) -> GroupedProblem:
     """A product as a problem of a form."""
-    if form in (PLAIN, HALVED):
+    if form == PLAIN:
         return problem
     text = str(problem).replace(":bf16", f":bf16:{form}", 1)
     return cast(GroupedProblem, find_template(SPACES[form]).parse(text))
@@ -82,57 +77,42 @@ def wrong_ends(seed: int) -> list[tuple[int, ...]]:
     return [*WRONG_ENDS, *(tuple(map(int, row)) for row in drawn)]
 
 
-def tried(form: str, problem: GroupedProblem, sample: int, seed: int) -> list[Configuration]:
-    """The default of a problem, and random configurations of a form; of halves the default's tiles too."""
-    template = find_template(SPACES[form])
-    if form != HALVED:
-        return chosen(template, problem, sample, seed)
-    space = template.space(problem, DEVICE)
-    legal = np.flatnonzero(_LOADED_AS_HALVES.holds(space))
-    generator = np.random.default_rng([seed, problem.tokens, problem.k])
-    drawn = generator.choice(legal, min(sample, len(legal)), replace=False)
-    default = template.default(problem, DEVICE)
-    alike = Configuration.of({**default, "trim": 1, "halves": 1})
-    return [default, *([alike] if alike in space else []), *(space[int(index)] for index in drawn)]
-
-
-def check(forms: Sequence[str], sample: int, seed: int, store: Path, run: Run, unpromised: bool = False) -> None:
+def check(forms: Sequence[str], sample: int, seed: int, store: Path, run: Run) -> None:
     """Verify every form, and keep the result after each."""
     worker, result = Worker("cuda"), dict[str, Any]()
     for form in forms:
-        found = result[form] = checked(worker, form, sample, unpromised, seed, store)
+        found = result[form] = checked(worker, form, sample, seed, store)
         run.keep(result)
         shown = ", ".join(f"{name} {value}" for name, value in found.items() if name != "failed")
         print(f"{form}: {shown}, failed {len(found['failed'])}", flush=True)
 
 
-def checked(worker: Worker, form: str, sample: int, unpromised: bool, seed: int, store: Path) -> dict[str, Any]:
+def checked(worker: Worker, form: str, sample: int, seed: int, store: Path) -> dict[str, Any]:
     """Verify the default and `sample` random configurations of a form on the problems at the edges."""
-    failed, errors, kernels, hostile = list[str](), list[float](), 0, 0
+    failed, errors, tried, hostile = list[str](), list[float](), 0, 0
     template, problems = find_template(SPACES[form]), edges(form)
     workload = load_workload(template.workload)
     with compilers([template], store, problems[0].signature) as pools:
         pool = pools[template.name]
-        built = {each: [(one, pool.submit(one)) for one in tried(form, each, sample, seed)] for each in problems}
+        built = {each: [(one, pool.submit(one)) for one in chosen(template, each, sample, seed)] for each in problems}
         for problem, waiting in built.items():
             bench = Bench(worker.machine, workload, problem, QUICK)
             for configuration, future in waiting:
-                kernels += 1
+                tried += 1
                 found = verified(worker, bench, template, configuration, future.result())
                 if isinstance(found, str):
                     failed.append(f"{problem}: {configuration}: {found}")
                     print(failed[-1], flush=True)
                 else:
                     errors.append(found)
-        if template.careful or unpromised:
+        if template.careful:
             for tokens in _HOSTILE:
                 problem = of_form(GroupedProblem(_EXPERTS, tokens, 528, 328), form)
-                those = tried(form, problem, sample if form == HALVED else 0, seed)
-                harm = survives(template, pool, those, problem, wrong_ends(seed))
-                hostile += len(those) * len(wrong_ends(seed))
+                harm = survives(template, pool, [template.default(problem, DEVICE)], problem, wrong_ends(seed))
+                hostile += len(wrong_ends(seed))
                 failed += [f"{problem} on wrong offsets: {harm}"] if harm else []
     return {
-        "kernels": kernels,
+        "kernels": tried,
         "launches on wrong offsets": hostile,
         "largest relative error": max(errors, default=0.0),
         "failed": failed,
@@ -159,9 +139,8 @@ def verified(
 @study("a Hopper GPU, and the extra quack for gathered rows", out_required=True)
 @click.argument("forms", nargs=-1, required=True, type=click.Choice(list(SPACES)))
 @click.option("--sample", default=4, show_default=True, help="Random configurations of each problem.")
-@click.option("--unpromised", is_flag=True, help="Give wrong offsets to kernels too that do not promise to bear them.")
 @seed_option
 @store_option
-def main(run: Run, forms: tuple[str, ...], sample: int, unpromised: bool, seed: int, store: Path) -> None:
+def main(run: Run, forms: tuple[str, ...], sample: int, seed: int, store: Path) -> None:
     """Verify the kernels of FORMS."""
-    check(forms, sample, seed, artifacts(store), run, unpromised)
+    check(forms, sample, seed, artifacts(store), run)

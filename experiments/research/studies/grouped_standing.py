@@ -18,7 +18,7 @@ from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.studies.grouped import QUACK, TRITON
 
-SPACES = ("grouped_gemm_sm90", "grouped_streamk_sm90", "grouped_halved_sm90")  # ours: a record has one or more
+SPACES = ("grouped_gemm_sm90", "grouped_streamk_sm90")  # ours: a record has one or more
 LISTED = "quack_varlen best"
 PEERS = (QUACK, TRITON, "quack_varlen default", "cuBLAS by expert")
 

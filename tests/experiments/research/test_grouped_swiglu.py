@@ -46,15 +46,6 @@ def test_the_edges_are_problems_of_the_space_and_candidates_are_legal_configurat
     assert set(found) <= set(plain)
 
 
-def test_of_halved_tiles_every_kernel_but_the_default_loads_halves() -> None:
-    template = find_template("grouped_halved_sm90")
-    for problem in grouped_forms.edges("halved")[:8]:
-        default, *others = grouped_forms.tried("halved", problem, 2, 0)
-        assert default == template.default(problem, DEVICES["h200"])
-        assert others
-        assert all(each["halves"] == 1 for each in others)
-
-
 def test_the_orders_of_the_experts_are_of_the_same_groups() -> None:
     problem = GroupedProblem.parse("7x300x64x64:bf16:zipf-1")
     found = {name: each.groups for name, each in expert_order.ordered(problem).items()}
