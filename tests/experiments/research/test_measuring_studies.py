@@ -242,13 +242,31 @@ def test_an_answer_is_judged_by_a_race_against_the_best_of_a_longer_search(
 ) -> None:
     monkeypatch.setattr(tunings_out_of_sample, "HEATS", 2)
     live = LiveOptions(CompileOptions(processes=1, standby=False), ProtocolOptions(heating_us=1000.0))
+    fast, slow = (Configuration.of({"fault": "nothing", "repeats": repeats}) for repeats in (1, 4))
+    monkeypatch.setattr(type(plain_gemm.TEMPLATE), "default", lambda template, problem, device: slow)
+    with LocalEngine(plain_gemm.TEMPLATE, tmp_path, ["cpu"], HOST, live) as engine:
+        behind = [engine.space(PROBLEM).index(fast)]  # what the tuning has no budget for
+        options = TuneOptions("random", 0, Budget(1), tmp_path, first=behind, race=RaceOptions(look=3, looks=1))
+        found = tunings_judged.judged({"plain_gemm": engine}, PROBLEM, options, 1)
+    assert [one["trials"] for one in found["tuned"]] == [1]
+    assert [one["trials"] for one in found["all"]] == [2]
+    times = {name: np.mean(logs) for name, logs in found["race"].items()}
+    assert times[found["best"]] == min(times.values())
+    assert set(found["again"]) == {"answer", found["best"]}
+    assert found["regret"][1] > 0.5
+    assert found["regret"] == tunings_judged.regret(found["again"]["answer"], found["again"][found["best"]])
+
+
+def test_an_answer_that_no_longer_search_beats_has_no_regret(
+    plain_gemm: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tunings_out_of_sample, "HEATS", 2)
+    live = LiveOptions(CompileOptions(processes=1, standby=False), ProtocolOptions(heating_us=1000.0))
     slow = Configuration.of({"fault": "nothing", "repeats": 4})
     with LocalEngine(plain_gemm.TEMPLATE, tmp_path, ["cpu"], HOST, live) as engine:
-        first = [engine.space(PROBLEM).index(slow)]
-        options = TuneOptions("random", 0, Budget(2), tmp_path, first=first, race=RaceOptions(look=3, looks=1))
-        found = tunings_judged.judged({"plain_gemm": engine}, PROBLEM, options, 2)
-    assert [one["trials"] for one in found["tuned"]] == [2]
-    assert [one["trials"] for one in found["all"]] == [4]
-    assert len(found["race"]) > 1
-    assert found["regret"][0] >= 0
-    assert found["regret"] == tunings_judged.regret(found["race"])
+        behind = [engine.space(PROBLEM).index(slow)]
+        options = TuneOptions("random", 0, Budget(1), tmp_path, first=behind, race=RaceOptions(look=3, looks=1))
+        found = tunings_judged.judged({"plain_gemm": engine}, PROBLEM, options, 1)
+    assert found["race"]["answer"] == found["race"][found["best"]]
+    assert found["again"] == {}
+    assert found["regret"] == [0.0, 0.0, 0.0]
