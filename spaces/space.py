@@ -1,6 +1,8 @@
 """The finite set of legal configurations of a kernel, enumerated once as columns."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic
 
@@ -16,6 +18,9 @@ from tilescout.spaces.knobs import Configuration, Knob, Value
 from tilescout.spaces.problems import P, P_co
 
 Indices = NDArray[np.int64]
+
+_FEW = 1 << 16
+"""Combinations that may be more than the rows that have them: a byte each."""
 
 
 class SearchSpace(Generic[P_co]):
@@ -66,27 +71,51 @@ class SearchSpace(Generic[P_co]):
 
     def _enumerate(self) -> NDArray[np.int16]:
         """The codes of all legal configurations: knob after knob, each rule applied once its knobs are there."""
-        codes = np.zeros((1, 0), dtype=np.int16)
+        grid, names = _Grid([], 1), set[str]()
         waiting = list(self.constraints)
-        for count, size in enumerate(self.shape, start=1):
-            wider = np.empty((len(codes), size, count), dtype=np.int16)
-            wider[:, :, :-1] = codes[:, None]
-            wider[:, :, -1] = np.arange(size)
-            codes = wider.reshape(-1, count)
-            names = {knob.name for knob in self.knobs[:count]}
+        for knob in self.knobs:
+            grid, names = grid.wider(len(knob.values)), names | {knob.name}
             ready = [rule for rule in waiting if names.issuperset(rule.knobs)]
-            if not ready:
-                continue
             waiting = [rule for rule in waiting if rule not in ready]
-            columns = self._columns(codes)
-            legal = np.ones(len(codes), dtype=np.bool_)
             for rule in ready:
-                legal &= self._holds(rule, columns, len(codes))
-            codes = codes[legal]
+                grid = grid.take(self._kept(rule, grid))
         if waiting:
             unknown = sorted({name for rule in waiting for name in rule.knobs} - names)
             raise SpaceError(f"{self.name}: rule {waiting[0].name} looks at knobs that there are not: {unknown}")
-        return codes
+        return grid.codes()
+
+    def _kept(self, rule: Constraint[P_co], grid: "_Grid") -> Indices:
+        """The rows of a grid of the first knobs that obey a rule.
+
+        It is asked once for each combination of its knobs that there is: other knobs only repeat these.
+        """
+        axes = [axis for axis, knob in enumerate(self.knobs[: grid.axes]) if knob.name in rule.knobs]
+        sizes = [self.shape[axis] for axis in axes]
+        if not axes or math.prod(sizes) > len(grid) + _FEW:
+            return self._kept_of_all(rule, grid)
+        place = np.zeros(len(grid), dtype=np.int32)
+        for axis, size in zip(axes, sizes, strict=True):
+            place *= size
+            place += grid.column(axis)
+        allowed = np.zeros(math.prod(sizes), dtype=np.bool_)
+        allowed[place] = True
+        there = np.flatnonzero(allowed)
+        codes = np.unravel_index(there, sizes)
+        columns = {
+            self.knobs[axis].name: np.array(self.knobs[axis].values)[of_knob]
+            for axis, of_knob in zip(axes, codes, strict=True)
+        }
+        try:
+            allowed[there] = self._holds(rule, columns, len(there))
+        except SpaceError as error:
+            if not isinstance(error.__cause__, KeyError):
+                raise
+            return self._kept_of_all(rule, grid)  # it looks at a knob that it does not name
+        return np.flatnonzero(allowed[place])
+
+    def _kept_of_all(self, rule: Constraint[P_co], grid: "_Grid") -> Indices:
+        """The same, where the rule is asked for every row, with all knobs that there are."""
+        return np.flatnonzero(self._holds(rule, self._columns(grid.codes()), len(grid)))
 
     def _holds(self, rule: Constraint[P_co], columns: Columns, count: int) -> Mask:
         """The mask of a rule, whose predicate may be code of others."""
@@ -223,3 +252,53 @@ class SearchSpace(Generic[P_co]):
         return {
             knob.name: np.array(knob.values)[codes[:, axis]] for axis, knob in enumerate(self.knobs[: codes.shape[1]])
         }
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Codes of the first knobs of a space. Those of the last one are laid out once some rows are taken.
+
+    Attributes
+    ----------
+    columns
+        Of each knob that is laid out, of shape [rows].
+    rows
+        How many they are.
+    last
+        Values of one knob more, each of which every row has; 0 where there is none more.
+    """
+
+    columns: Sequence[NDArray[np.int16]]
+    rows: int
+    last: int = 0
+
+    def __len__(self) -> int:
+        return self.rows * (self.last or 1)
+
+    @property
+    def axes(self) -> int:
+        """How many knobs there are."""
+        return len(self.columns) + bool(self.last)
+
+    def wider(self, size: int) -> "_Grid":
+        """The grid with another knob, of so many values."""
+        grid = self.take(np.arange(len(self))) if self.last else self
+        return _Grid(grid.columns, grid.rows, size)
+
+    def column(self, axis: int) -> NDArray[np.int16]:
+        """The codes of a knob, of shape [rows * values of the last]."""
+        if axis == len(self.columns):
+            return np.tile(np.arange(self.last, dtype=np.int16), self.rows)
+        return np.repeat(self.columns[axis], self.last) if self.last else self.columns[axis]
+
+    def take(self, kept: Indices) -> "_Grid":
+        """Some of its rows, laid out."""
+        if not self.last:
+            return _Grid([column[kept] for column in self.columns], len(kept))
+        row, code = np.divmod(kept, self.last)
+        return _Grid([*(column[row] for column in self.columns), code.astype(np.int16)], len(kept))
+
+    def codes(self) -> NDArray[np.int16]:
+        """All codes, of shape [rows, knobs]."""
+        columns = [self.column(axis) for axis in range(self.axes)]
+        return np.stack(columns, axis=1) if columns else np.zeros((1, 0), dtype=np.int16)

@@ -68,9 +68,14 @@ def _of_a_cluster(rule: Constraint[GemmProblem]) -> Constraint[GemmProblem]:
 
 def _work(columns: Columns, problem: GemmProblem) -> tuple[Any, Any, Any]:
     """Tiles, each of every block of a cluster, steps along k of a tile, and blocks of a cluster."""
+    tiles, blocks = _units(columns, problem)
+    return tiles, ceil_div(problem.k, columns["tile_k"]), blocks
+
+
+def _units(columns: Columns, problem: GemmProblem) -> tuple[Any, Any]:
+    """Tiles, each of every block of a cluster, and blocks of a cluster."""
     along_m, along_n = _tiles(columns, problem)
-    blocks = columns["cluster_m"] * columns["cluster_n"]
-    return problem.batch * along_m * along_n, ceil_div(problem.k, columns["tile_k"]), blocks
+    return problem.batch * along_m * along_n, columns["cluster_m"] * columns["cluster_n"]
 
 
 def _tiles(columns: Columns, problem: GemmProblem) -> tuple[Any, Any]:
@@ -145,20 +150,20 @@ def _waves_are_uneven(columns: Columns, problem: GemmProblem, device: Device) ->
 
 
 def _turns_are_taken(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    tiles, _, blocks = _work(columns, problem)
+    tiles, blocks = _units(columns, problem)
     several = tiles * columns["split"] > clusters_at_once(blocks, device)
     return np.asarray((columns["schedule"] == "cooperative") | several)
 
 
 def _order_matters(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    tiles, _, blocks = _work(columns, problem)
+    tiles, blocks = _units(columns, problem)
     along_m, along_n = _tiles(columns, problem)
     narrow = columns["swizzle"] < np.where(columns["raster"] == "m", along_n, along_m)
     return np.asarray((columns["swizzle"] == 1) | narrow | (tiles > clusters_at_once(blocks, device)))
 
 
 def _pairs_share(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
-    tiles, _, blocks = _work(columns, problem)
+    tiles, blocks = _units(columns, problem)
     _, along_n = _tiles(columns, problem)
     alone = (blocks == 1) & (columns["split"] == 1) & (columns["stream_k"] == 0)
     share = (columns["swizzle"] == 1) & (along_n > 1)

@@ -100,6 +100,23 @@ def test_each_legal_configuration_is_there_once_in_order_and_no_other(case: Case
         assert column.tolist() == [space[index][name] for index in range(len(space))]
 
 
+def test_a_rule_is_asked_once_for_each_combination_of_its_knobs_or_of_all_where_it_names_too_few() -> None:
+    knobs = tuple(Knob(name, tuple(range(10)), "") for name in "abcd")
+    asked: list[int] = []
+
+    def differ(columns: Columns, problem: GemmProblem, device: Device) -> Mask:
+        asked.append(len(columns["b"]))
+        return np.asarray(columns["b"] != columns["d"])
+
+    named, unnamed = (Constraint("differ", "they differ", looks_at, differ) for looks_at in (("b", "d"), ("d",)))
+    one = SearchSpace("invented", knobs, [named], PROBLEM, H200)
+    assert asked == [100]
+    other = SearchSpace("invented", knobs, [unnamed], PROBLEM, H200)
+    assert asked[1:] == [10_000]
+    assert np.array_equal(one.codes, other.codes)
+    assert len(one) == 9_000
+
+
 @given(cases())
 def test_an_index_and_its_configuration_find_each_other(case: Case) -> None:
     space = case.space
