@@ -5,10 +5,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from tilescout.search.build.cores import available_cores
 from tilescout.search.engines.engine import Engine
 from tilescout.spaces.closing import Closing
 from tilescout.spaces.problems import P, Problem
 from tilescout.spaces.templates import complement_on
+
+SPARE = 8
+"""Cores from which on a second space is listed and predicted beside the first one's search, in a tuning of one problem,
+before it is known to be wanted: it takes seconds, and most of so many cores have nothing to do then."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,6 +39,11 @@ class Complement(Closing):
     def is_expected(self, problem: Problem) -> bool:
         """Whether an estimate says that its kernels may be faster on a problem."""
         return self._template is not None and self._template.complements(problem, self._own.device)
+
+    @property
+    def has_spare_cores(self) -> bool:
+        """Whether so many cores may be used that it can be listed before it is known to be wanted."""
+        return available_cores() >= SPARE
 
     def get_ready(self) -> None:
         """Make the engine beside: its compilers take a second or two to start."""

@@ -169,6 +169,9 @@ class SpaceSampler(BaseSampler, ABC):
     def find_stored(self, stored: Indices) -> None:
         """Learn which configurations cost no compiling, when a search begins; most samplers make nothing of it."""
 
+    def get_ready(self) -> None:
+        """Compute what depends on no outcome, when a search begins; most samplers have nothing of it."""
+
     def first(self, given: Sequence[int], count: int) -> Iterator[int]:
         """Indices that are proposed to a new study after those that it is given, while no outcome is known.
 

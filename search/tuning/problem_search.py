@@ -31,7 +31,7 @@ from tilescout.spaces.problems import Problem
 _LOG = logging.getLogger(__name__)
 
 SOON = 12
-"""Trials of the first space after which the second is set up, which takes seconds, if the best of them loses so far."""
+"""Trials of the first space after which kernels of the second are compiled, if the best of them loses so far."""
 
 
 class _NotWantedError(Exception):
@@ -54,6 +54,8 @@ class Shared:
         Who has a GPU, and who has a result.
     known
         What each search has found, as of its last turn, by the numbers of its problem and its space.
+    ahead
+        Whether a second space is listed and predicted before it is known to be wanted.
     expecting
         Held by the one search that says what it tries first: compilers begin with the first one's.
     showing, making
@@ -70,6 +72,7 @@ class Shared:
     make_tracker: Callable[[StudyInfo, str | None], Tracker]
     on_trial: Callable[[Problem, TrialRecord], None]
     on_phase: Callable[[Problem, str], None]
+    ahead: bool = False
     known: dict[tuple[int, int], OtherTrials] = field(default_factory=dict)
     expecting: threading.Lock = field(default_factory=threading.Lock)
     showing: threading.Lock = field(default_factory=threading.Lock)
@@ -156,7 +159,7 @@ class ProblemSearch:
             engine, reason = shared.complement.beside, MAY_BE_FASTER if self._expected else HAS_LOST
             if engine is None and self._is_wanted():
                 shared.complement.tell(self._problem, reason)
-            if engine is None or not self._may_be_wanted():
+            if engine is None or (not shared.ahead and not self._may_be_wanted()):
                 return None
             with ExitStack() as stack:
                 expecting = stack.enter_context(ExitStack())
@@ -174,16 +177,24 @@ class ProblemSearch:
                     shared.complement.tell(self._problem, reason)
                     evaluator.move(self._turn.gpu)
 
-                return self._run(1, evaluator, self._join, begin)
+                return self._run(1, evaluator, self._join, begin, self._check_may_be_wanted)
         except _NotWantedError:
             return None
         except TilescoutError as error:
-            _LOG.warning("%s: the second search failed: %s", self._problem, one_line(error))
+            if self._state != "undecided" or self._is_wanted():
+                _LOG.warning("%s: the second search failed: %s", self._problem, one_line(error))
             return None
         finally:
             self._leave(1)
 
-    def _run(self, space: int, evaluator: Evaluator, search: Loop, begin: Callable[[], None]) -> StudyResult:
+    def _run(
+        self,
+        space: int,
+        evaluator: Evaluator,
+        search: Loop,
+        begin: Callable[[], None],
+        wanted: Callable[[], None] = lambda: None,
+    ) -> StudyResult:
         shared, problem = self._shared, self._problem
 
         def others() -> list[OtherTrials]:
@@ -214,6 +225,7 @@ class ProblemSearch:
             search,
             answer,
             meanwhile=begin,
+            wanted=wanted,
             on_phase=partial(shared.on_phase, problem),
         )
 
@@ -288,6 +300,10 @@ class ProblemSearch:
             self._changed.wait_for(lambda: self._losing or self._state != "undecided" or self._ended)
             return not self._ended
 
+    def _check_may_be_wanted(self) -> None:
+        if not self._may_be_wanted():
+            raise _NotWantedError
+
     def _is_wanted(self) -> bool:
         """Wait until it is known whether the second space is searched."""
         with self._changed:
@@ -295,11 +311,14 @@ class ProblemSearch:
             return self._state == "wanted" and not self._ended
 
     def _end_search(self, stopped: str | None) -> None:
-        """Let the second study go on to its race."""
+        """Let the second study go on to its race, or wait for none where it is not wanted."""
         with self._changed:
             if not self._ended:
                 self._stopped, self._ended = stopped, True
+            unwanted = self._state == "undecided" and self._shared.complement is not None
             self._changed.notify_all()
+        if unwanted:  # it may still be listing its space
+            self._shared.answers.leave((self.number, 1))
         self._set_up.set()
         self._has_gpu.set()
 

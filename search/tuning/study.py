@@ -113,6 +113,7 @@ def run_study(
     search: Loop = search_alone,
     on_result: Callable[[StudyResult], None] = lambda result: None,
     meanwhile: Callable[[], None] = lambda: None,
+    wanted: Callable[[], None] = lambda: None,
     on_phase: Callable[[str], None] = lambda phase: None,
 ) -> StudyResult:
     """Search for the fastest configuration.
@@ -138,6 +139,9 @@ def run_study(
         Called with what is done from now on, in a few words: what comes behind the trials takes seconds too.
     meanwhile
         Called once, while the GPU is set up and the first kernels are compiled: for what takes seconds to begin.
+    wanted
+        Called once before anything is compiled, with all ready that depends on no outcome: it returns once the study is
+        wanted, or raises.
 
     Returns
     -------
@@ -160,6 +164,8 @@ def run_study(
     sampler = make_sampler(options.sampler, space, options.seed, **options.settings)
     options = replace(options, seed=options.seed if sampler.seed is None else sampler.seed)
     sampler.find_stored(evaluator.stored())
+    sampler.get_ready()
+    wanted()
     _compile_first(evaluator, sampler, options)
     meanwhile()
     evaluator.library_us()  # the GPU is ready

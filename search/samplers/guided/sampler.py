@@ -186,6 +186,11 @@ class GuidedSampler(SpaceSampler):
     def find_stored(self, stored: Indices) -> None:
         self._stored = stored
 
+    def get_ready(self) -> None:
+        prior = self.about.prior
+        if prior.of_model is not None:
+            _ = prior.points
+
     def done(self, study: optuna.Study) -> str | None:
         return self._reason_to_stop(*self._if_given_up(study), given_up=True)
 

@@ -1,6 +1,7 @@
 """Where the kernels of another space may be faster, that space is searched behind the first, in the same processes."""
 
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 
 from tilescout.search import api
 from tilescout.search.build.compilers import CompileOptions
+from tilescout.search.engines import complements
 from tilescout.search.engines.engine import Engine, LiveOptions
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.local import LocalEngine
@@ -194,6 +196,60 @@ def test_a_search_that_is_set_up_early_leaves_nothing_where_the_answer_does_not_
     assert [result.info.space for result in results] == ["plain_gemm"]
     assert len(study_store(tmp_path).results()) == 1
     assert "scratch_gemm" not in caplog.text
+
+
+class Late(Brief):
+    """Is ready in the second space once the first one's answer is told."""
+
+    answered = threading.Event()
+
+    def get_ready(self) -> None:
+        if self.space.name == "scratch_gemm":
+            assert self.answered.wait(60)
+
+
+def test_an_answer_waits_for_no_second_space_that_is_listed_ahead_and_not_wanted(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(type(find_template("scratch_gemm")), "complements", lambda self, problem, device: False)
+    monkeypatch.setattr(problem_search, "_loses", lambda lane: False)
+    monkeypatch.setattr(complements, "SPARE", 1)
+    Late.answered.clear()
+    options = TuneOptions(Late, 0, Budget(40), tmp_path, race=RaceOptions(look=3, looks=1))
+    told: list[list[StudyResult]] = []
+
+    def tell(results: list[StudyResult]) -> None:
+        told.append(results)
+        Late.answered.set()
+
+    with caplog.at_level(logging.INFO, "tilescout"):
+        results = tune_suite(engine, [PROBLEM], options, on_results=tell)
+    assert [[result.info.space for result in each] for each in (results, *told)] == [["plain_gemm"]] * 2
+    assert len(study_store(tmp_path).results()) == 1
+    assert "scratch_gemm" not in caplog.text
+
+
+@pytest.mark.parametrize("spare", [1, 10_000])
+def test_nothing_of_a_second_space_is_compiled_before_the_first_one_loses(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare: int
+) -> None:
+    monkeypatch.setattr(type(find_template("scratch_gemm")), "complements", lambda self, problem, device: False)
+    monkeypatch.setattr(complements, "SPARE", spare)
+    happened: list[str] = []
+
+    def lose(lane: Lane) -> bool:
+        happened.append("lost")
+        return True
+
+    def compile_first(evaluator: Evaluator, *_: object) -> None:
+        happened.append(evaluator.template.name)
+
+    monkeypatch.setattr(problem_search, "_loses", lose)
+    monkeypatch.setattr(study, "_compile_first", compile_first)
+    options = TuneOptions(Brief, 0, Budget(40), tmp_path, race=RaceOptions(look=3, looks=1))
+    results = tune_suite(engine, [PROBLEM], options)
+    assert [result.info.space for result in results] == ["plain_gemm", "scratch_gemm"]
+    assert happened == ["plain_gemm", "lost", "scratch_gemm"]
 
 
 def refuse(*_: object) -> None:
