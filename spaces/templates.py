@@ -112,6 +112,13 @@ class KernelTemplate(ABC, Generic[P]):
         """
         return [self.default(problem, device)]
 
+    def stock(self, problem: P, device: Device) -> Sequence[Configuration]:
+        """Configurations to have compiled before problems of this one's types are tuned: the portfolio, or others.
+
+        Not each need be legal for each size.
+        """
+        return self.portfolio(problem, device)
+
     def default_in(self, space: SearchSpace[P]) -> Configuration:
         """The default of a problem, given the space of it."""
         return checked_default(self.default(space.problem, space.device), self.name)

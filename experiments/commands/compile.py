@@ -1,6 +1,7 @@
 """``tilescout compile``: build kernels with no GPU."""
 
 import time
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -27,8 +28,10 @@ from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStor
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.build.cores import available_cores
 from tilescout.search.studies.folders import artifacts
-from tilescout.spaces.devices import find_device
-from tilescout.spaces.templates import load_template
+from tilescout.spaces.devices import Device, find_device
+from tilescout.spaces.errors import SpaceError
+from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.templates import KernelTemplate, complement_on, load_template
 from tilescout.spaces.terminal import Grid
 
 
@@ -42,7 +45,12 @@ from tilescout.spaces.terminal import Grid
 )
 @space_argument
 @click.option("--sample", type=click.IntRange(min=0), default=0, help="Random configurations besides the default.")
-@click.option("--portfolio", is_flag=True, help="The kernels that serve many problems, too: searches find them there.")
+@click.option(
+    "--portfolio",
+    is_flag=True,
+    help="The kernels that serve many problems, too, and those of a second space that `tune` may search: searches find "
+    "them there.",
+)
 @seed_option
 @set_option
 @problem_option
@@ -74,44 +82,65 @@ def compile_sample(
     template, target = load_template(space), find_device(device)
     parsed = template.parse(problem)
     legal = template.space(parsed, target)
-    served = [each for each in template.portfolio(parsed, target) if each in legal] if portfolio else []
-    configurations = list(dict.fromkeys([*chosen(template, legal, settings, sample, seed), *served]))
+    listed = list(chosen(template, legal, settings, sample, seed))
+    asked = [(template, configuration) for configuration in listed]
+    if portfolio:
+        asked += [(template, each) for each in template.stock(parsed, target) if each in legal]
+        if (second := complement_on(template, target)) is not None:
+            asked += [(second, each) for each in _stock(second, problem, target)]
+    asked = list({(of.name, configuration): (of, configuration) for of, configuration in asked}.values())
     kernels = ArtifactStore(artifacts(store))
-    keys = [ArtifactKey.of(template, configuration, parsed.signature, target.arch) for configuration in configurations]
-    stored = [kernels.find(key) for key in keys]
+    stored = [kernels.find(ArtifactKey.of(of, each, parsed.signature, target.arch)) for of, each in asked]
     for artifact in stored:
         if artifact is not None and artifact.ok:
             read_shared_object(artifact.path, artifact.sha256)
 
     started = time.perf_counter()
     options = CompileOptions(processes or available_cores(), standby=standby)
-    with CompilePool(template, parsed.signature, target.arch, kernels, options) as pool:
-        futures = [pool.submit(configuration) for configuration in configurations]
+    with ExitStack() as stack:
+        pools = {
+            of.name: stack.enter_context(CompilePool(of, parsed.signature, target.arch, kernels, options))
+            for of in {of.name: of for of, _ in asked}.values()
+        }
+        for pool in pools.values():
+            pool.start()
+        futures = [pools[of.name].submit(configuration) for of, configuration in asked]
         outcomes = [future.result() for future in counted(futures, "compile", len(futures))]
     seconds = time.perf_counter() - started
 
     console = console_beside(json_path)
     built = [outcome for outcome in outcomes if isinstance(outcome, Artifact)]
-    for configuration, outcome in zip(configurations, outcomes, strict=True):
+    for (_, configuration), outcome in zip(asked, outcomes, strict=True):
         if not isinstance(outcome, Artifact):
             console.say(f"failed: {configuration}: {outcome.error}")
     reused = sum(artifact is not None and artifact.ok for artifact in stored)
     failed = len(outcomes) - len(built)
     if built:
-        console.print(_summary(built, f"{space} {parsed.signature} for {target.arch}"))
+        console.print(_summary(built, f"{' and '.join(pools)} {parsed.signature} for {target.arch}"))
     told = (f"{count} {what}" for what, count in (("in the store already", reused), ("failed", failed)) if count)
-    console.say(", ".join([f"{len(configurations) - reused - failed} compiled in {seconds:.1f} s", *told]))
+    console.say(", ".join([f"{len(asked) - reused - failed} compiled in {seconds:.1f} s", *told]))
     found = [
         {
+            "space": of.name,
             "configuration": dict(configuration),
             "error": "" if isinstance(outcome, Artifact) else outcome.error,
             "resources": asdict(outcome.resources) if isinstance(outcome, Artifact) and outcome.resources else None,
             "compile_seconds": outcome.compile_seconds,
         }
-        for configuration, outcome in zip(configurations, outcomes, strict=True)
+        for (of, configuration), outcome in zip(asked, outcomes, strict=True)
     ]
     write_result(json_path, {"space": space, "signature": parsed.signature, "arch": target.arch, "kernels": found})
     return int(not built)
+
+
+def _stock(template: KernelTemplate, problem: str, device: Device) -> list[Configuration]:
+    """The kernels of a template to have in a store that are legal for a problem."""
+    parsed = template.parse(problem)
+    try:
+        space = template.space(parsed, device)
+    except SpaceError:  # none is legal for it
+        return []
+    return [each for each in template.stock(parsed, device) if each in space]
 
 
 def _summary(built: list[Artifact], title: str) -> Grid:

@@ -1,9 +1,10 @@
 """The search space of the stream-K Hopper GEMM: its default, and what is tried first."""
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,10 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
     def portfolio(self, problem: GemmProblem, device: Device) -> Sequence[Configuration]:
         """Whole tiles of every size in small clusters: many rows are divided by what the other space lacks, too."""
         return configurations_of(KNOBS, _tiles_of_many_rows(problem, device))
+
+    def stock(self, problem: GemmProblem, device: Device) -> Sequence[Configuration]:
+        """Those that were chosen on recorded and random problems: `stock.json`, by ``stocked-kernels``."""
+        return _stock(problem.element.bytes)
 
     def complements(self, problem: GemmProblem, device: Device) -> bool:
         """Whether many 8-bit products are promoted, or sharing tiles or one of another size is estimated to gain."""
@@ -178,6 +183,14 @@ def estimated_cycles(columns: Columns, problem: GemmProblem, device: Device) -> 
     pieces = columns["tile_m"] // (MMA_ROWS * sharing_groups(columns))
     rests = resting(promotion_of(columns, problem), pieces) if problem.element.bytes == 1 else 0.0
     return cycles(TEMPLATE.tiling(columns, problem), device, rests)
+
+
+@cache
+def _stock(element_bytes: int) -> tuple[Configuration, ...]:
+    """The stocked configurations of types of so many bytes."""
+    read = json.loads(Path(__file__).with_name("stock.json").read_text())
+    lists = {GemmProblem.parse(f"1x16x16:{signature}").element.bytes: rows for signature, rows in read["of"].items()}
+    return tuple(Configuration(tuple(zip(read["knobs"], row, strict=True))) for row in lists[element_bytes])
 
 
 @lru_cache(maxsize=_REMEMBERED)

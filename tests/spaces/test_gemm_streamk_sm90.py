@@ -1,5 +1,6 @@
 """The space of the stream-K Hopper GEMM: that its parts add up to the product, its rules, and that it compiles."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -258,3 +259,19 @@ def test_each_kernel_of_the_portfolio_is_legal_for_some_rows_and_whole(signature
     legal = [np.logical_and.reduce([rule.holds(columns, each, H200) for rule in rules]) for each in problems]
     assert np.logical_or.reduce(legal).all()
     assert listed == TEMPLATE.portfolio(GemmProblem.parse(f"999x3840x1280:{signature}"), H200)
+
+
+@pytest.mark.parametrize("signature", ["bf16", "e4m3"])
+def test_each_kernel_to_have_in_a_store_is_legal_for_some_problem_and_many_are_for_a_common_one(signature: str) -> None:
+    listed = TEMPLATE.stock(GemmProblem.parse(f"9x3840x1280:{signature}"), H200)
+    assert len(set(listed)) == len(listed) == 96
+    columns = {knob.name: np.array([each[knob.name] for each in listed]) for knob in TEMPLATE.knobs}
+    rows = (3, 16, 48, 100, 200, 300, 425, 600, 900, 1300, 2500, 4000, 9000)
+    sizes = list(itertools.product(rows, (64, 320, 640, 2048, 4096, 24_000, 60_000), (512, 1024, 5120, 28_672)))
+    legal = [
+        np.logical_and.reduce([rule.holds(columns, problem, H200) for rule in TEMPLATE.constraints])
+        for problem in (GemmProblem.parse(f"{m}x{n}x{k}:{signature}") for m, n, k in sizes)
+    ]
+    assert np.logical_or.reduce(legal).all()
+    assert legal[sizes.index((425, 4096, 5120))].sum() >= 20
+    assert listed == TEMPLATE.stock(GemmProblem.parse(f"999x384x1280:{signature}"), H200)

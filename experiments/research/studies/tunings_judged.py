@@ -4,10 +4,10 @@
 
 The problems are drawn from published models by a seed, so that nobody has seen them. Each is tuned from an empty store,
 in both its spaces where the second may be faster, and ends by itself. Then the search of each of these spaces goes on
-for `--further` trials more, whatever its sampler says: what these find, an answer may miss. The answer and the fastest of all trials,
-those of each space, run in heats against each other and `torch.mm`, in sandwiches. The answer and the fastest of that
-race then run in one of their own, in the same heats where they are of one space. The regret is the answer's time over
-the other's there, less 1: what was picked in one race is judged in the other.
+for `--further` trials more, whatever its sampler says: what these find, an answer may miss. The answer and the fastest
+of all trials, those of each space, run in heats against each other and `torch.mm`, in sandwiches. The answer and the
+fastest of that race then run in one of their own, in the same heats where they are of one space. The regret is the
+answer's time over the other's there, less 1: what was picked in one race is judged in the other.
 """
 
 from collections.abc import Sequence
