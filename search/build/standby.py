@@ -52,6 +52,8 @@ _READ_ALL = (
 )
 # Read by a session when it first uses the GPU, and not by an import; and set by threadpoolctl wherever it is imported.
 _PER_SESSION = ("CUDA_VISIBLE_DEVICES", "KMP_DUPLICATE_LIB_OK")
+_INSTALLED = (".dist-info", ".egg-info", ".egg-link", ".pth")  # of what is in a folder of packages
+_IMPORTED = (".py", ".pyc", ".so")
 _PEER = struct.Struct("3i")  # of SO_PEERCRED: process, user, group
 ENDED = struct.Struct("i")
 """How a session's exit code is told."""
@@ -354,9 +356,21 @@ def _sources() -> Iterator[tuple[str, int, int]]:
                     yield os.path.join(folder, name), found.st_size, found.st_mtime_ns
 
 
-def _changed(place: str) -> int:
-    """When something was installed there, or removed; 0 if there is no such folder."""
+def _changed(place: str) -> object:
+    """When something was installed there, or removed; 0 if there is no such folder.
+
+    Where nothing is installed, it is what modules are there. Such a place is the working directory where `PYTHONPATH`
+    ends in a colon: a command that writes its results there must find again what stands by.
+    """
     try:
-        return os.stat(place).st_mtime_ns
+        with os.scandir(place) as entries:
+            found = list(entries)
+        if any(entry.name.endswith(_INSTALLED) for entry in found):
+            return os.stat(place).st_mtime_ns
+        return sorted(
+            (entry.name, 0 if entry.is_dir() else entry.stat().st_mtime_ns)
+            for entry in found
+            if (entry.name.isidentifier() if entry.is_dir() else entry.name.endswith(_IMPORTED))
+        )
     except OSError:
         return 0

@@ -171,6 +171,20 @@ def test_what_is_read_by_imports_and_what_they_import_decides_which_process_stan
     assert len({first, second, third}) == 3
 
 
+def test_what_stands_by_is_found_again_where_results_were_written_beside_modules(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    (tmp_path / "results").mkdir()
+    first = told(open_session(ENTRY, {}))["standing"]
+    (tmp_path / "results.json").write_text("{}")
+    (tmp_path / "results" / "more.json").write_text("{}")
+    assert told(open_session(ENTRY, {}))["standing"] == first
+    (tmp_path / "numbers_of_mine.py").write_text("")
+    assert told(open_session(ENTRY, {}))["standing"] != first
+
+
 def test_it_keeps_no_secret_of_the_environment_that_it_was_started_in(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
