@@ -14,11 +14,12 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 OLDEST_TORCH := torch==2.11.0
 NEWEST_TORCH := torch
 
-# Tests run in two processes, a file at a time, in their order: xdist would put the files of few tests last, which are the
-# slow ones. On a machine with a GPU they run in one process, for they measure on it.
-JOBS = $(shell nvidia-smi -L >/dev/null 2>&1 || echo --numprocesses 2 --dist loadfile --no-loadscope-reorder)
+# Tests run in three processes, a file at a time, in their order: xdist would put the files of few tests last, which are the
+# slow ones. On two cores three are faster than two, for much of the time of a test is waiting: for servers that start and
+# processes that end. On a machine with a GPU they run in one process, for they measure on it.
+JOBS = $(shell nvidia-smi -L >/dev/null 2>&1 || echo --numprocesses 3 --dist loadfile --no-loadscope-reorder)
 
-# Each of the two keeps to a core: the threads that SciPy starts in both would wait for one another.
+# Each of them keeps to a core: the threads that SciPy starts in all would wait for one another.
 ONE_CORE := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 # Older ones, as Python 3.11 brings, choose among the links of an index three times as slowly: 72 s for what takes 27.
