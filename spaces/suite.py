@@ -40,7 +40,7 @@ class Entry:
     label
         What computes it: a layer of a model, ...
     phase
-        The part of a model's work that it belongs to, as ``decode``; empty outside of a model.
+        The part of a model's work that it belongs to, as ``decode``, or the form of a product; empty without parts.
     count
         How often it is computed in one pass of the model.
     """
@@ -167,6 +167,7 @@ def write_suite(title: str, source: str, entries: Sequence[Entry]) -> str:
         parts = [
             f"problem = {_quoted(entry.problem)}",
             f"label = {_quoted(entry.label)}",
+            *([f"phase = {_quoted(entry.phase)}"] if entry.phase else []),
             f"count = {entry.count}",
         ]
         lines.append(f"    {{ {', '.join(parts)} }},")
@@ -189,11 +190,11 @@ def checked_count(value: Any) -> int:
 def _listed(record: Mapping[str, Any]) -> Iterator[Entry]:
     for given in record.get("problems", []):
         named = {"problem": given} if isinstance(given, str) else given
-        check_keys(named, {"problem", "label", "count"})
-        problem, label = named["problem"], named.get("label", "")
-        if not isinstance(problem, str) or not isinstance(label, str):
-            raise TypeError(f"a problem and its label are texts, not {named}")
-        yield Entry(problem.strip(), label, "", checked_count(named.get("count", 1)))
+        check_keys(named, {"problem", "label", "phase", "count"})
+        problem, label, phase = named["problem"], named.get("label", ""), named.get("phase", "")
+        if not all(isinstance(each, str) for each in (problem, label, phase)):
+            raise TypeError(f"a problem, its label and its phase are texts, not {named}")
+        yield Entry(problem.strip(), label, phase, checked_count(named.get("count", 1)))
 
 
 def _expanded(record: Mapping[str, Any], target: str) -> Iterator[Entry]:

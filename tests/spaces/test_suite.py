@@ -125,12 +125,16 @@ SIZE = st.integers(1, 10**6)
 @given(
     sizes=st.lists(st.tuples(SIZE, SIZE, SIZE, SIZE, st.integers(1, 99)), min_size=1, max_size=5),
     text=st.text(max_size=20),
+    phases=st.lists(st.sampled_from(["", "swiglu", "scaled"]), min_size=5, max_size=5),
 )
-def test_what_is_written_is_read(sizes: list[tuple[int, int, int, int, int]], text: str) -> None:
-    entries = [Entry(str(GemmProblem(m, n, k, batch)), text, "", count) for m, n, k, batch, count in sizes]
+def test_what_is_written_is_read(sizes: list[tuple[int, int, int, int, int]], text: str, phases: list[str]) -> None:
+    entries = [
+        Entry(str(GemmProblem(m, n, k, batch)), text, phase, count)
+        for (m, n, k, batch, count), phase in zip(sizes, phases, strict=False)
+    ]
     read = parse_suite("x", write_suite(text, text, entries))
-    assert [(entry.problem, entry.count) for entry in read.entries] == [
-        (entry.problem, entry.count) for entry in entries
+    assert [(entry.problem, entry.phase, entry.count) for entry in read.entries] == [
+        (entry.problem, entry.phase, entry.count) for entry in entries
     ]
     if text.isprintable():
         assert (read.title, read.entries[0].label) == (text, text)
@@ -142,6 +146,7 @@ def test_what_is_written_is_read(sizes: list[tuple[int, int, int, int, int]], te
         ("", "it has no problems"),
         ("problems = 3", "malformed suite"),
         ("problems = [3]", "malformed suite"),
+        ('problems = [{ problem = "8x8x8", phase = 3 }]', "malformed suite"),
         ('problems = ["8x8"]', "malformed problem '8x8'"),
         ('problem = ["8x8x8"]', "unknown key 'problem', known are batches, dtype, expert, problems"),
         ('problems = [{ problem = "8x8x8", count = 0 }]', "a count is an integer from 1 to 2147483647, not 0"),

@@ -11,12 +11,14 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from tilescout.experiments.commands.from_model import Experts, load_factory, record
+from tilescout.experiments.commands.options import suite_problems
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.routing import Routing
 from tilescout.spaces.suite import find_suite
+from tilescout.spaces.templates import find_template
 
 RunCommand = Callable[..., None]
 ZIPF = (Routing.parse("zipf-1"),)
@@ -267,3 +269,16 @@ def test_products_with_something_behind_them_are_recorded_as_such_if_asked() -> 
     assert [(entry.phase, entry.problem) for entry in both.entries] == [
         *(("swiglu", entry.problem) for entry in gated.entries), ("scaled", scaled.entries[0].problem)
     ]  # fmt: skip
+
+
+def test_forms_that_are_recorded_together_are_parts_of_a_suite_for_the_space_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: RunCommand
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = Gates(), (torch.empty(40, 64),)
+    monkeypatch.setattr("tilescout.experiments.commands.suites.load_factory", lambda *given: lambda: made)
+    asked = ("--dtype", "bf16", "--experts", "zipf-1", "--swiglu", "--scaled", "--out", "experts.toml")
+    run("suites", "from-model", "a_model_for_tests:make", *asked)
+    for form, rows in (("swiglu", (40, 32)), ("scaled", (8,))):
+        problems = suite_problems(find_template(f"grouped_{form}_sm90"), f"experts.toml:{form}", None)
+        assert [str(problem) for problem in problems] == [f"8x{each}x96x64:bf16:{form}:zipf-1" for each in rows]
