@@ -18,7 +18,7 @@ from tilescout.search.studies.folders import artifacts
 from tilescout.search.tables.card import FORMAT
 from tilescout.search.tables.kernel_tuner import cache_of
 from tilescout.search.tables.result_forms import Told, UntoldError
-from tilescout.search.tables.results import PROTOCOL, read_results
+from tilescout.search.tables.results import PROTOCOL, merged_text, read_results
 from tilescout.search.tables.rows import Row
 from tilescout.search.tables.table import Table, card_path, check_table_files, write_table
 from tilescout.spaces.devices import find_device
@@ -88,6 +88,8 @@ def import_results(file: Path, out: Path, **told: Any) -> None:
         f"{card.space} {summary.problem} on {card.product}: {summary.rows:,} configurations of "
         f"{', '.join(card.knobs)}{figure}, {summary.failed:,} failed",
     )
+    if merged := merged_text(card):
+        Console().say(merged)
 
 
 @click.command(

@@ -76,8 +76,10 @@ def check_contenders(samplers: Sequence[AnySampler], models: Path = MODELS) -> l
     Raises
     ------
     SamplerError
-        With the first that can't, or that has the name of another.
+        With the first that can't, or that has the name of another; or if none is asked for.
     """
+    if not samplers:
+        raise SamplerError("there is no strategy to compare: name one or more")
     contenders: list[Contender] = []
     for sampler in samplers:
         contender = contender_of(sampler, models)

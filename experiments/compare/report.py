@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
@@ -55,10 +56,7 @@ _FILES: Mapping[str, Callable[[Path], bool]] = {
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """The strategies by score, what each needed, and which differences are proven."""
     grid = Grid(
-        title=(
-            f"{len(comparison.cases)} problems, {comparison.trials} trials, {comparison.seeds} seeds; "
-            "pairs are the median and the 90th percentile of the searches"
-        ),
+        title=(f"{comparison.asked}; pairs are the median and the 90th percentile of the searches"),
         caption=_CAPTION,
         box=SIMPLE_HEAD,
         title_justify="left",
@@ -113,11 +111,15 @@ def _answers(standing: Standing) -> tuple[str, ...]:
 
 
 def verdict(comparison: Comparison) -> str:
-    """Which strategy is best, and of which others that is proven, in a sentence; empty of a single one."""
+    """Which strategy is best, and of which others that is proven, in a sentence; empty where there is nothing to tell.
+
+    That is of a single one, and where nothing could be gained.
+    """
     best, *others = [standing.name for standing in comparison.standings]
-    if not others:
+    if not others or not math.isfinite(comparison.standings[0].scores["score"][0]):
         return ""
-    close = [t.second for t in comparison.tests if t.first == best and t.p_corrected >= 0.05]
+    beaten = {t.second for t in comparison.tests if t.first == best and t.p_corrected < 0.05}
+    close = [name for name in others if name not in beaten]
     proven = "every other" if not close else f"all but {', '.join(close)}"
     pairs = next((t for t in comparison.tests if t.first == best), None)
     how = f" (Wilcoxon's test over {pairs.pairs} {pairs.unit}s, Holm's correction)" if pairs else ""
@@ -202,10 +204,14 @@ def describe(comparison: Comparison) -> str:
 
     head = ("strategy", "score", "95 %", "by GPU s", "to 5 %", "to 1 %", "GPU s to 1 %", "found", "ms")
     rows = [(f"`{standing.name}`", *_cells(standing)) for standing in comparison.standings]
-    budget = f"{len(comparison.cases)} problems, {comparison.trials} trials, {comparison.seeds} seeds"
     answers = [(f"`{standing.name}`", *_answers(standing)) for standing in comparison.standings if standing.runs]
     told = markdown_table(("strategy", *(name.replace("\n", " ") for name in _ANSWERS_HEAD)), answers)
-    parts = [f"**{verdict(comparison)}**" if verdict(comparison) else "", budget, markdown_table(head, rows), _CAPTION]
+    parts = [
+        f"**{verdict(comparison)}**" if verdict(comparison) else "",
+        comparison.asked,
+        markdown_table(head, rows),
+        _CAPTION,
+    ]
     parts += [told, _ANSWERS_CAPTION, comparison.peers]
     return "\n\n".join(part for part in (*parts, *comparison.warnings) if part)
 

@@ -114,6 +114,14 @@ class Comparison:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def asked(self) -> str:
+        """How many problems, trials and seeds it is of."""
+        return ", ".join(
+            number_of(count, what)
+            for count, what in ((len(self.cases), "problem"), (self.trials, "trial"), (self.seeds, "seed"))
+        )
+
+    @property
     def peers(self) -> str:
         """The speed of the tables' best over the library, and over its own best where that was recorded."""
         told = []
@@ -129,21 +137,25 @@ class Comparison:
         """The limits of the figures, a sentence each."""
         found = [*self._unscored()]
         if self.shapes < ENOUGH_PROBLEMS:
-            told = f"intervals over {self.shapes} problems of different shape"
+            told = f"intervals over {number_of(self.shapes, 'problem')} of different shape"
             found.append(f"{told} hold less than they say: take {ENOUGH_PROBLEMS} or more")
         if self.seeds < ENOUGH_SEEDS and any(not standing.deterministic for standing in self.standings):
-            found.append(f"intervals over {self.seeds} seeds hold less than they say: take {ENOUGH_SEEDS} or more")
+            found.append(
+                f"intervals over {number_of(self.seeds, 'seed')} hold less than they say: take {ENOUGH_SEEDS} or more"
+            )
         low = [standing.name for standing in self.standings if standing.scores["score"][0] < FAR_BELOW]
         if low and self.seeds < ENOUGH_SEEDS:
             found.append(
-                f"the score of {', '.join(low)} is far below that of random search: with {self.seeds} seeds one "
-                f"unlucky search can make it so; take {ENOUGH_SEEDS} or more before you believe it"
+                f"the score of {', '.join(low)} is far below that of random search: with "
+                f"{number_of(self.seeds, 'seed')} one unlucky search can make it so; "
+                f"take {ENOUGH_SEEDS} or more before you believe it"
             )
         needed = fewest_problems(len(self.standings))
         if len(self.cases) < needed and self.tests:
+            told = f"{number_of(len(self.cases), 'problem')} can prove nothing between {len(self.standings)} strategies"
             found.append(
-                f"{len(self.cases)} problems prove nothing between {len(self.standings)} strategies of problems like "
-                f"these: take {needed} or more; the paired tests speak of searches of these problems only"
+                f"{told} of problems like these: take {needed} or more; "
+                "the paired tests speak of searches of these problems only"
             )
         same = [standing.name for standing in self.standings if standing.deterministic and self.seeds > 1]
         if same:
@@ -240,6 +252,11 @@ def compare_traces(truths: Mapping[Case, Truth], traces: Sequence[Trace], trials
     tables = tuple(sorted({case.table for case in truths}))
     tests = paired_tests(ordered, fixed)
     return Comparison(trials, seeds, tables, cases, standings, tests, len(set(labels.values())))
+
+
+def number_of(count: int, what: str) -> str:
+    """So many of what is counted, in words: ``1 problem``, ``2 problems``."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def is_deterministic(traces: Sequence[Trace]) -> bool:

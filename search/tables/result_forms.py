@@ -150,6 +150,12 @@ class Form(ABC):
         self._text.finish()
 
     @property
+    def figures(self) -> list[str]:
+        """The names of the numbers in the first entry that are no parameters."""
+        known = self._record().items()
+        return [name for name, value in known if isinstance(value, (int, float)) and name not in self.parameters]
+
+    @property
     def about(self) -> Mapping[str, Any]:
         """The names in the file, once its entries were read: ``kernel``, ``device``, ``problem``, ``day``, the ``unit``
         of times, and ``figure_unit`` where the objective has its own.

@@ -44,6 +44,9 @@ OBJECTIVE_TEXT = (
     "The rows are no times but {objective}, of which {better} is better: what stands for a time is {objective} "
     "relative to the median configuration, which counts as {scale:g}, and the smaller the better. "
 )
+MERGED_TEXT = (
+    "The file has {results:,} results of {configurations:,} configurations: what stands for one is their mean."
+)
 RELATIVE = 100.0
 """Stands for the time of the median configuration, where the objective is no time."""
 
@@ -94,6 +97,12 @@ def read_results(path: Path, told: Told = _NOTHING) -> tuple[TableCard, "pa.Tabl
         raise UntoldError(f"{path}: {error.fault}", *error.fields) from error
     except TableError as error:
         raise TableError(f"{path}: {error}") from error
+
+
+def merged_text(card: TableCard) -> str:
+    """The sentence of a card that says that several results are one configuration's; empty where none are."""
+    _, begin, rest = card.protocol_text.partition(MERGED_TEXT.partition("{")[0])
+    return begin + rest
 
 
 def _load(path: Path) -> str:
@@ -212,13 +221,15 @@ def _merged(found: _Columns) -> _Columns:
 
 
 def _card_and_columns(form: Form, told: Told) -> tuple[TableCard, "pa.Table"]:
-    found = _merged(_read(form))
+    read = _read(form)
+    found = _merged(read)
     about = {name: value for name, value in form.about.items() if value}
     relative = form.objective != TIME
     figures = _relative(form.objective, told, found.figures) if relative else found.figures
     timed = np.flatnonzero(~np.isnan(figures))
     if not len(timed):
-        raise TableError(f"no configuration has a {form.objective}")
+        known = f", the first entry has {', '.join(form.figures)}" if form.figures else ""
+        raise TableError(f"no configuration has {f'the figure {form.objective}' if relative else 'a time'}{known}")
     unit = _seconds(told.unit or about.get("unit"), relative)
     per_figure = 1.0 if relative else _seconds(told.unit or about.get("figure_unit", about.get("unit")), False) * 1e6
     times = figures * per_figure
@@ -235,6 +246,8 @@ def _card_and_columns(form: Form, told: Told) -> tuple[TableCard, "pa.Table"]:
     if relative:
         better = "more" if _more_is_better(form.objective, told) else "less"
         text = OBJECTIVE_TEXT.format(objective=form.objective, better=better, scale=RELATIVE) + text
+    if len(read) > len(found):
+        text += " " + MERGED_TEXT.format(results=len(read), configurations=len(found))
     card = TableCard(
         space=str(named["kernel"]),
         source_hash="",

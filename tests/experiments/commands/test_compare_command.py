@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tilescout.experiments.compare.play import Case, FinishedRuns, Run, Trace, run_all, run_one
+from tilescout.experiments.compare.report import verdict
 from tilescout.experiments.compare.result import Comparison, Standing
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import StoreError
@@ -150,6 +151,19 @@ def test_a_score_far_below_random_search_of_few_seeds_is_warned_of(seeds: int, w
     assert any("the score of lfbo is far below" in warning for warning in comparison.warnings) == warned
 
 
+def test_no_strategy_is_called_better_where_nothing_can_be_gained_or_nothing_was_tested() -> None:
+    def compared(score: float) -> Comparison:
+        nothing = np.full((3, 2), np.nan)
+        standings = [
+            Standing(name, 6, (), False, {"score": (score, score, score)}, {}, {}, nothing, 0.0, {}, {}, {})
+            for name in ("lfbo", "tpe")
+        ]
+        return Comparison(2, 3, ("t.parquet",), {}, standings, [], 12)
+
+    assert verdict(compared(np.nan)) == ""
+    assert verdict(compared(0.5)) == "lfbo has the highest score, and is proven to be better than none at the 5 % level"
+
+
 def test_the_tables_best_is_told_over_the_library_and_over_its_best_where_that_was_recorded() -> None:
     cases = {"a": {"best_over_library": 1.0}, "b": {"best_over_library": 4.0, "best_over_library_best": 3.0}}
     told = Comparison(2, 3, ("t.parquet",), cases, [], [], 12).peers
@@ -176,6 +190,7 @@ def test_odd_tables_of_other_tuners_are_compared_and_what_they_lack_is_told(
         "--json", "c.json")  # fmt: skip
     printed = " ".join(capsys.readouterr().out.split())
     result = json.loads(Path("c.json").read_text())
+    assert "3 problems, 6 trials, 2 seeds" in printed
     assert "nothing can be gained on one-t 64" in printed
     assert "times the speed of the library" not in printed
     for figures in result["contenders"].values():

@@ -136,6 +136,11 @@ def test_what_can_not_be_run_is_refused_at_once(name: str, answer: str) -> None:
         parse_contender(name).check()
 
 
+def test_a_comparison_of_nothing_is_refused() -> None:
+    with pytest.raises(SamplerError, match="no strategy to compare"):
+        check_contenders([])
+
+
 @helion
 def test_a_search_of_helion_that_converges_ends_without_a_gpu(play: Play) -> None:
     tried = play("helion.LFBOTreeSearch", 400, 0)

@@ -11,7 +11,7 @@ import pytest
 
 from tilescout.search.measure.measurement import Status
 from tilescout.search.tables.result_forms import Told
-from tilescout.search.tables.results import read_results
+from tilescout.search.tables.results import MERGED_TEXT, merged_text, read_results
 from tilescout.search.tables.table import Table, write_table
 from tilescout.spaces.errors import TableError
 
@@ -185,6 +185,8 @@ def test_a_configuration_that_was_tried_several_times_is_one_row(tmp_path: Path)
     assert first.timing.pairs == 5
     assert first.compile_seconds == pytest.approx(1.5)
     assert table.measurement(3).status is Status.OK
+    assert merged_text(table.card) == f"The file has 7 results of 4 configurations: {MERGED_TEXT.partition(': ')[2]}"
+    assert merged_text(imported(tmp_path, LISTED).card) == ""
 
 
 @pytest.mark.parametrize(
@@ -192,6 +194,7 @@ def test_a_configuration_that_was_tried_several_times_is_one_row(tmp_path: Path)
     [
         ({"cache": {}}, "no configuration has a time"),
         ({"cache": {"32,1": CACHE["cache"]["32,1"]}}, "no configuration has a time"),
+        ({"objective": "energy"}, "no configuration has the figure energy, the first entry has time"),
         ({"objective": "power"}, "whether more power is better or worse"),
         ({"objective": ["time", "energy"]}, "several objectives"),
         ({"tune_params_keys": ["block", "warps", "unroll"]}, "entry 0 has no parameter 'warps'"),
