@@ -79,6 +79,20 @@ def test_a_lead_counts_on_a_busy_device_unless_the_kernel_is_slower_on_one_that_
     assert [raced[number].value for number in range(3)] == pytest.approx([1.02, 0.95, 1.03])
 
 
+def test_what_a_race_tells_of_some_kernels_is_true_of_those_that_were_timed_alone() -> None:
+    class Busy(Sweep):
+        """A device on which kernels lead by more once it is busy."""
+
+        def _raced(self, point: Point, numbers: Sequence[int]) -> dict[int, Ratio]:
+            return {number: point.ratios[number].times(0.9) for number in numbers}
+
+    gpu = InventedGpu(6144, 4096, 12, noise=0.0, seed=2)
+    alone, raced = (Busy(gpu, gpu.kernels).at(700, range(len(gpu.kernels)), race) for race in (False, True))
+    assert len(alone.ratios) > 4
+    for number, each in alone.ratios.items():
+        assert raced.ratios[number].value == pytest.approx(0.9 * each.value)
+
+
 @pytest.mark.parametrize("racers", [1, 2, 6])
 def test_both_states_are_watched_as_long_with_few_kernels_as_with_many(invented_gpu: InventedGpu, racers: int) -> None:
     sweep = Moody(invented_gpu, invented_gpu.kernels.take([0, 1, 2]))
