@@ -35,7 +35,7 @@ _COUNTED_US = (
     15_000.0  # of a race at the power cap, at least: a few rounds of one kernel are over before the clock moves
 )
 # So much longer than the library's a kernel's time may be on a card that waited. At the power cap kernels of 3584x3584
-# lead by 3 to 7 % beyond 8,000 rows, where in the first 7 ms after a wait the library does by 2 (H200, 2026-11-23).
+# lead by 4 % beyond 8,000 rows; where the first 7 ms after a wait counted, too, they were behind (H200, 2026-11-23).
 _RESTED = 0.01
 
 
