@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
 
 from tilescout.experiments.commands.cli import cli
 from tilescout.experiments.research.records import Record
-from tilescout.experiments.research.studies.experts_unknown import TUNED, measuring, recording
+from tilescout.experiments.research.studies.experts_unknown import TUNED, measuring, recording, tuned
+from tilescout.spaces.suite import Entry, write_suite
 
 BOTH = ("swiglu", "scaled")
 
@@ -34,6 +36,24 @@ def test_the_how_to_has_the_same_commands() -> None:
     page = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "tune-experts.md"
     stated = [line.split() for line in page.read_text().replace("\\\n", " ").splitlines()]
     assert all(["tilescout", *command] in stated for command in (recording(TUNED), *measuring(BOTH).values()))
+
+
+def test_of_experts_with_another_activation_the_down_product_alone_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = list[list[str]]()
+
+    def run(command: list[str], cwd: Path, check: bool) -> SimpleNamespace:
+        ran.append(command[3:])
+        if command[3] == "suites":
+            entry = Entry("16x64x256x128:bf16:scaled:zipf-1", "experts", "scaled")
+            (cwd / "experts.toml").write_text(write_suite("experts", "a test", [entry]))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr("subprocess.run", run)
+    assert list(tuned("hy-v4", {}, (16,), tmp_path)) == ["record", "measure down", "export"]
+    assert ran == [recording((16,)), *measuring(BOTH[1:]).values()]
+    assert "--table gate_up.parquet" not in " ".join(ran[-1])
 
 
 def test_the_seconds_of_all_commands_are_printed_again(
