@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -58,7 +59,7 @@ class GroupedTimes:
         """The numbers of tokens, in rising order."""
         return tuple(sorted({problem.tokens for problem in self.problems}))
 
-    @property
+    @cached_property
     def usual(self) -> "GroupedTimes":
         """The times with usual routings: not (nearly) all tokens to one expert, unless there is no other.
 
