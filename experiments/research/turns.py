@@ -71,8 +71,8 @@ class Turns:
     def benchmarks_alone(self) -> Iterator[None]:
         """Have each benchmark that TorchInductor runs while it compiles be a turn.
 
-        What is benchmarked is called once before: a kernel is loaded then, which takes a core some 0.2 s and needs no
-        turn. With it in the turn, five processes took 17 s for 19 candidates of a product.
+        What is benchmarked is called once before: a kernel is loaded then, which needs a core and no turn. With it in
+        the turn, each of five processes took 14 to 19 s for 19 candidates of a product.
         """
         from torch._inductor.runtime.benchmarking import benchmarker
 

@@ -3,12 +3,12 @@
     python -m tilescout.experiments.research max-autotune --client qwen3 --rows 16 --rows 64 --out max-autotune.json
 
 max-autotune keeps one core busy for most of a minute for each batch size, so one-line, which has one process, takes
-minutes for a few; max-autotune-products is the half of it that leaves all but the products as they are. Here each batch
-size has a process, which compiles the model with TorchInductor's default, then with max-autotune, then with `autotune`.
-One more process tunes the products of all batch sizes meanwhile, so that `autotune` finds them decided. What
-TorchInductor benchmarks and each contest take turns on the GPU. Once all have compiled they measure, one after the
-other, as one-line does: all contenders in turns, called and in a graph. Where max-autotune takes longer than there is
-time it is left out. one-line prints and draws the record with those of its own (`--and`).
+minutes for a few; max-autotune-products leaves all but the products as they are. Here each batch size has a process,
+which compiles the model with TorchInductor's default, then with max-autotune, then with `autotune`. One more process
+tunes the products of all batch sizes meanwhile, so that `autotune` finds them decided. What TorchInductor benchmarks
+and each contest take turns on the GPU. Once all have compiled they measure, one after the other, as one-line does: all
+contenders in turns, called and in a graph. Where max-autotune takes longer than there is time it is left out. one-line
+prints and draws the record with those of its own (`--and`).
 """
 
 from collections.abc import Callable

@@ -279,6 +279,14 @@ def show(result: Mapping[str, Any]) -> None:
         _show_room(console, result["steps"])
     for rows, summary in result["steps"].get("summaries", {}).items():
         console.print(f"{rows} rows: {summary}", markup=False)
+    for what, why in unmeasured_steps(result["steps"]).items():
+        console.print(f"not measured: {what}, {why}", markup=False)
+
+
+def unmeasured_steps(steps: Mapping[str, Any]) -> dict[str, str]:
+    """Of which steps there are no times, and why."""
+    failed = {name.removeprefix("error of "): why for name, why in steps.items() if name.startswith("error")}
+    return {**steps.get("left out", {}), **failed}
 
 
 def draw_steps(result: Mapping[str, Any], path: Path) -> None:

@@ -156,3 +156,15 @@ def test_it_is_shown_beside_the_other_contenders_of_one_line(
     assert "0.5000" in printed
     assert "0.9800" in printed
     assert "104.0" not in printed  # default's time is that of the first file
+
+
+def test_what_was_not_measured_is_printed_with_the_reason(
+    study: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = of("ours", 0.5, 100.0)
+    result["steps"] |= {"error of 64": "killed after 9 s", "left out": {"max-autotune 16": "after 7 s"}}
+    Record.of("max-autotune", "a command", result).write(tmp_path / "some.json")
+    study("max-autotune", "--again", str(tmp_path / "some.json"))
+    printed = capsys.readouterr().out
+    assert "not measured: 64, killed after 9 s" in printed
+    assert "not measured: max-autotune 16, after 7 s" in printed
