@@ -27,10 +27,14 @@ _LOG = logging.getLogger(__name__)
 ROUNDS = 6
 """Of a race at one m: a heat of the race at the end of a search."""
 
-_GLANCES = 4  # rounds of a glance
+_GLANCES, _OF_MANY = 4, 2  # rounds of a glance, and of one at many kernels, of which it tells a few to look at again
+_MANY = 12
 _CHECKED = 3  # kernels that race after a glance
 
-_SETTLING_US = 65_000.0  # a card that waited needs about that to come back to its power cap: `ProtocolOptions.steady`
+# A card that waited for a tenth of a second, while a problem is set up, is not back at its power cap after 65 ms: the
+# library's time was at 0.93 of what it came to beyond 5,000 rows of 5120x5120 (H200, 2026-11-23).
+_SETTLING_US = 150_000.0
+_WAITED_US = 30_000.0  # of a race, from its beginning, are taken to be those of a card that waited
 _COUNTED_US = (
     15_000.0  # of a race at the power cap, at least: a few rounds of one kernel are over before the clock moves
 )
@@ -146,7 +150,7 @@ class Sweep:
             found[number] = last if first.value <= 1 + _RESTED else slowest([first, last])
         return found
 
-    def glance(self, m: int, numbers: Sequence[int], rounds: int = _GLANCES) -> Point | None:
+    def glance(self, m: int, numbers: Sequence[int]) -> Point | None:
         """Look at kernels at m, roughly, and verify nothing: they were right at other m. None if none is legal there.
 
         Raises
@@ -159,6 +163,7 @@ class Sweep:
         shown = [number for number in numbers if legal[number] and isinstance(self._built(number), Artifact)]
         if not shown:
             return None
+        rounds = _GLANCES if len(shown) <= _MANY else _OF_MANY
         library_us, found = self._engine.glance(self._gpu, self._tasks(problem, shown, 1.0), rounds, m).result()
         middle = np.exp(np.median(np.log(found), axis=0)).tolist()
         ratios = {number: Ratio(each, each, each) for number, each in zip(shown, middle, strict=True)}
@@ -197,10 +202,12 @@ class Sweep:
         CannotMeasureError
             If one of the kernels took the measuring process down.
         """
-        settling = settling_rounds(point.library_us, len(numbers))
-        counted = max(ROUNDS, math.ceil(_COUNTED_US / (2 * len(numbers) * point.library_us)) if settling else 0)
+        round_us = 2 * len(numbers) * point.library_us
+        settling, waited, counted = settling_rounds(point.library_us, len(numbers)), ROUNDS, ROUNDS
+        if settling:
+            waited, counted = (max(ROUNDS, math.ceil(each / round_us)) for each in (_WAITED_US, _COUNTED_US))
         rounds = self._rounds(point, numbers, settling + counted, seed)
-        return rounds[: max(ROUNDS, settling // 2)], rounds[-counted:]
+        return rounds[:waited], rounds[-counted:]
 
     def _rounds(self, point: Point, numbers: Sequence[int], rounds: int, seed: int) -> Floats:
         """Times over the library's of shape [rounds, numbers]."""

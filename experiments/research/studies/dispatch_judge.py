@@ -62,7 +62,6 @@ _KEEP_EVERY = 20
 
 SPACE, SIGNATURE = "gemm_sm90", "bf16"
 FASTEST = 4
-GLANCES = 2  # rounds: four kernels race after it, so that it need not tell which of them is the fastest
 CLEAR = 0.01  # a first regret up to this, as a share, is no reason for a second race
 KINDS = ("dense", "deep")
 MEASURED, PREDICTED = "measured", "predicted"
@@ -127,7 +126,7 @@ class Judge:
         """
         served = {name: number_of(sweep.kernels, each, m) for name, each in dispatchers.items()}
         shown = list(dict.fromkeys(each for each in served.values() if each is not None))
-        point = sweep.glance(m, list(dict.fromkeys([*shown, *near])), GLANCES)
+        point = sweep.glance(m, list(dict.fromkeys([*shown, *near])))
         assert point is not None, "a kernel is legal for every m"
         fastest = sorted(point.ratios, key=lambda number: point.ratios[number].value)[:FASTEST]
         states = _raced(sweep, point, list(dict.fromkeys([*shown, *fastest])), seed)

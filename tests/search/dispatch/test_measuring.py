@@ -1,6 +1,7 @@
 """Sweeps over m with real compilers and a real measuring process, on the host."""
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from types import ModuleType
 
@@ -13,7 +14,7 @@ from tilescout.search.build.compilers import CompileOptions
 from tilescout.search.dispatch.kernels import Kernels
 from tilescout.search.dispatch.measuring import Sweep, settling_rounds
 from tilescout.search.dispatch.points import Point, Ratio
-from tilescout.search.engines.engine import LiveOptions
+from tilescout.search.engines.engine import LiveOptions, Task
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.measure.protocol import Objective, ProtocolOptions
 from tilescout.spaces.gemm import GemmProblem
@@ -55,8 +56,8 @@ def test_each_kernel_is_timed_at_each_size_and_failures_say_why(plain_gemm: Modu
 
 def test_only_races_of_long_launches_run_a_while_before_they_count() -> None:
     assert settling_rounds(100.0, 4) == 0
-    assert settling_rounds(500.0, 4) == 17
-    assert settling_rounds(500.0, 1) == 65
+    assert settling_rounds(500.0, 4) == 38
+    assert settling_rounds(500.0, 1) == 150
     assert settling_rounds(100_000.0, 4) == 1
 
 
@@ -114,6 +115,23 @@ def test_a_check_glances_at_all_and_races_the_three_fastest() -> None:
     assert glance.ratios.keys() == set(legal.tolist())
     assert raced.ratios.keys() == set(legal[np.argsort(gpu.logs[legal, 699])][:3].tolist())
     assert Sweep(gpu, gpu.kernels).check(700, []) is None
+
+
+def test_a_glance_at_many_kernels_has_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, asked = InventedGpu(6144, 4096, 32, noise=0.0, seed=2), list[tuple[int, int]]()
+    glance = gpu.glance
+
+    def watched(number: int, tasks: Sequence[Task], rounds: int, seed: int) -> Future[tuple[float, Floats]]:
+        asked.append((len(tasks), rounds))
+        return glance(number, tasks, rounds, seed)
+
+    monkeypatch.setattr(gpu, "glance", watched)
+    sweep = Sweep(gpu, gpu.kernels)
+    for numbers in (range(3), range(len(gpu.kernels))):
+        assert sweep.glance(2000, numbers) is not None
+    (few, more), (many, fewer) = asked
+    assert few < many
+    assert more > fewer
 
 
 def test_of_a_kernel_that_was_timed_twice_the_smaller_lead_counts() -> None:
