@@ -51,11 +51,14 @@ class Run:
     record
         The result as far as it has come. Before anything was measured: the one whose figures are to be printed again,
         None if there is no such.
+    again
+        The file of that result.
     """
 
     name: str
     out: Path | None
     record: Record | None = None
+    again: Path | None = None
 
     def keep(self, result: Any) -> None:
         """Write the result as far as it has come, so that an interruption loses no finished part."""
@@ -134,7 +137,7 @@ def study(
         def call(out: Path | None, mlflow_uri: str | None, again_path: Path | None = None, **asked: Any) -> None:
             if out is not None:
                 check_writable(out)
-            run = Run(name, out, Record.read(again_path) if again_path is not None else None)
+            run = Run(name, out, Record.read(again_path) if again_path is not None else None, again_path)
             function(run, **asked)
             if mlflow_uri is not None:
                 run.log(mlflow_uri, asked, draw)

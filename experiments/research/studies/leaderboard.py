@@ -21,7 +21,7 @@ from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import PROGRAM, TABLES, Run, study
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import StoreError, TilescoutError
-from tilescout.spaces.outputs import write_whole
+from tilescout.spaces.outputs import check_replaceable, write_whole
 from tilescout.spaces.texts import plain
 
 TRIALS, SEEDS = 200, 3
@@ -30,6 +30,13 @@ DATA = Path("experiments/results/leaderboard-2026-11-22.json")
 
 PAGE = Path(__file__).parent.parent / "leaderboard_page.txt"
 """The page, with names in braces where figures go."""
+
+ORIGIN = (
+    "The first is shipped with tilescout. The others are recordings of other people's kernels, by Kernel Tuner and "
+    "KTT, from the Autotuning\nAssociation's benchmark hub (commit 8eeb99e); they are not part of this repository. "
+    "`tilescout tables import` made tables of them."
+)
+"""Whence the spaces of `DATA` are. The page of other data says nothing of it."""
 
 
 def standing_of(standing: Standing, problems: int) -> dict[str, Any]:
@@ -107,6 +114,7 @@ def page(record: Record, data: Path) -> str:
         command=about["command"],
         again=f"{PROGRAM} leaderboard --again {data} --page {data.parent / 'leaderboard.md'}",
         data=data.name,
+        origin=ORIGIN if data == DATA else "`tilescout tables` says more of each recording.",
         trials=result["trials"],
         seeds=result["seeds"],
         spaces="\n".join(lines),
@@ -114,6 +122,11 @@ def page(record: Record, data: Path) -> str:
         answers="\n".join(answers),
         versions=", ".join(f"{name} {number}" for name, number in sorted(versions.items())),
     )
+
+
+def is_page(path: Path) -> bool:
+    """Whether a file is a leaderboard that was written before."""
+    return path.read_text().partition("\n")[0] == PAGE.read_text().partition("\n")[0]
 
 
 def _score(entry: Mapping[str, Any] | None) -> str:
@@ -146,6 +159,8 @@ def main(
     target: Path | None,
 ) -> None:
     """Play strategies on tables, and write the leaderboard."""
+    if target is not None:
+        check_replaceable(target, "a leaderboard", is_page, StoreError)
     budget = {"trials": trials, "seeds": seeds}
     earlier: dict[str, Any] = run.record.result if run.record is not None else {}
     result = {**budget, "spaces": {}, "strategies": {}, **earlier}
@@ -166,7 +181,7 @@ def main(
     elif run.record is None:
         raise click.UsageError("name --samplers and tables, or a file with --again")
     assert run.record is not None
-    text = page(run.record, DATA)
+    text = page(run.record, run.out or run.again or DATA)
     if target is not None:
         write_whole(target, text.encode())
     else:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.studies.leaderboard import DATA, main, page
 from tilescout.search.tables.table import Table
-from tilescout.spaces.errors import TilescoutError
+from tilescout.spaces.errors import StoreError, TilescoutError
 
 ROOT = Path(__file__).parents[3]
 
@@ -38,6 +38,10 @@ def test_a_strategy_is_added_and_what_is_there_is_not_played_again(
     for name, entry in after.items():
         assert f"| `{name}` | {entry['all']['score'][0]:.2f} [" in shown
         assert entry["versions"]["tilescout"] in shown
+    assert "[`b.json`](b.json): every figure below" in shown
+    assert "benchmark hub" not in shown  # which is true of the data in the repository alone
+    with pytest.raises(StoreError, match=r"b\.json is there already and is not a leaderboard"):
+        run(main, ["--again", "a.json", "--page", "b.json"], catch_exceptions=False)
     assert run(main, ["--again", "b.json", "--page", "q.md"], catch_exceptions=False).exit_code == 0
     assert Path("q.md").read_text() == shown
     with pytest.raises(TilescoutError, match="play on the very same"):
