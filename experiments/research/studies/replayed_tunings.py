@@ -5,8 +5,9 @@ r"""Replay what `tune` does: search two spaces at the same time, or with the por
 Each problem is searched by models that never saw its shape: of four parts of the shapes, drawn at random so that each
 has as many of the problems of both spaces, they have not seen the problem's. The problems that tables of both spaces
 hold are searched in both, and a regret is to the best that is recorded in either. All problems of the first tables are
-searched in that space alone, with nothing in the store and with the kernels of the template's portfolio that the table
-has for the problem; the portfolio was chosen on the same tables. A search ends by itself, as a live one does.
+searched in that space alone. Each is done with nothing in the store, and with the kernels of the templates' stock that
+the tables have for the problem, as ``tilescout compile --portfolio`` compiles it; that was chosen on the same tables.
+A search ends by itself, as a live one does.
 """
 
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ AHEAD = 14
 """Proposals in flight: a live search has up to 16, and fewer where it is about to stop."""
 
 TRIALS = 96
-TOGETHER, ALONE, PORTFOLIO = "both spaces", "first space", "first space, portfolio"
+TOGETHER, STOCKED, ALONE, PORTFOLIO = "both spaces", "both spaces, portfolio", "first space", "first space, portfolio"
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Replayed:
     Attributes
     ----------
     problem, how
-        What was searched, and in which spaces, with which store: `TOGETHER`, `ALONE` or `PORTFOLIO`.
+        What was searched, and in which spaces, with which store: `TOGETHER`, `STOCKED`, `ALONE` or `PORTFOLIO`.
     trials
         In each space.
     compiled
@@ -102,7 +103,7 @@ def replay(name: str, spaces: Sequence[tuple[Table, CostModel]], how: str) -> Re
             model=model,
             joint=partial(joints.__getitem__, at) if len(spaces) > 1 else None,
         )
-        served = template.portfolio(problem, engine.device) if how == PORTFOLIO else ()
+        served = template.stock(problem, engine.device) if how in (STOCKED, PORTFOLIO) else ()
         kept.append({recording.space.index(each) for each in served if each in recording.space})
         sampler.find_stored(np.array(sorted(kept[-1]), dtype=np.int64))
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -177,7 +178,7 @@ def main(run: Run, tables: tuple[Path, ...], beside: tuple[Path, ...], seed: int
         return held[at][name], models[at].without(unseen)
 
     found: dict[str, list[Replayed]] = {}
-    for how, places in ((TOGETHER, (0, 1)), (ALONE, (0,)), (PORTFOLIO, (0,))):
+    for how, places in ((TOGETHER, (0, 1)), (STOCKED, (0, 1)), (ALONE, (0,)), (PORTFOLIO, (0,))):
         names = [name for name in held[0] if all(name in held[at] for at in places)]
         found[how] = [replay(name, [searched(name, at) for at in places], how) for name in names]
     figures = {how: summary(searches) for how, searches in found.items()}

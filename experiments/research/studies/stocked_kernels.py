@@ -10,7 +10,7 @@ time, say what kernels are worth that were not chosen on a problem. Tables of se
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import click
 import numpy as np
 
 from tilescout.costmodel.arrays import Floats
+from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.features import space_features
 from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.costmodel.portfolio import choose_portfolio
@@ -39,6 +40,7 @@ POOL, EACH = 4096, 10
 """Configurations of a random problem that are predicted, and the candidates that come of it."""
 
 FOLDS = 5
+DEVICE = find_device("h200")
 
 
 @dataclass(frozen=True)
@@ -58,24 +60,23 @@ class Random:
     logs: Floats
 
 
-def pools(template: KernelTemplate, signature: str, count: int, seed: int, extra: Sequence[Codes]) -> list[Random]:
-    """Random problems with predictions: of a random part of each space, and of those of `extra` that are legal."""
-    device = find_device("h200")
-    path = shipped_model(template.name, device.name)
-    assert path is not None
-    model, generator = load_model(path)[0], np.random.default_rng(seed)
-    found = []
-    for problem in drawn_problems(signature, count, seed):
-        space = template.space(problem, device)
+def pools(
+    template: KernelTemplate, model: CostModel, problems: Iterable[GemmProblem], seed: int, extra: Sequence[Codes]
+) -> list[Random]:
+    """Predictions of a random part of the space of each problem, and of those of `extra` that are legal."""
+    generator, found = np.random.default_rng(seed), list[Random]()
+    for problem in problems:
+        space = template.space(problem, DEVICE)
         known = space.find(np.array(extra))
-        rows = np.union1d(space.sample(POOL, generator), known[known >= 0])
-        part = space.subset(rows)
+        part = space.subset(np.union1d(space.sample(POOL, generator), known[known >= 0]))
         found.append(Random(problem, part.codes, model.predict(space_features(part, template)).mean))
     return found
 
 
-def chosen(template: KernelTemplate, regrets: Regrets, drawn: Sequence[Random], kernels: int) -> list[Codes]:
-    """The kernels of the least mean regret."""
+def chosen(
+    template: KernelTemplate, model: CostModel, regrets: Regrets, drawn: Sequence[Random], kernels: int
+) -> list[Codes]:
+    """The kernels of the least mean regret, half of it over recorded problems and half over random ones."""
     near = {
         each for each, logs in zip(regrets.kernels, regrets.logs, strict=True) if np.nanmin(logs, initial=np.inf) < NEAR
     }
@@ -87,9 +88,8 @@ def chosen(template: KernelTemplate, regrets: Regrets, drawn: Sequence[Random], 
     for each, of_kernel in zip(regrets.kernels, regrets.logs, strict=True):
         if each in places:
             logs[places[each], : len(regrets.problems)] = of_kernel
-    device, (model, _) = find_device("h200"), load_model(shipped_model(template.name, "h200") or Path())
     for at, one in enumerate(drawn, start=len(regrets.problems)):
-        space = template.space(one.problem, device)
+        space = template.space(one.problem, DEVICE)
         indices = space.find(np.array(candidates))
         legal = np.flatnonzero(indices >= 0)
         legal = legal[np.argsort(indices[legal])]
@@ -104,7 +104,7 @@ def chosen(template: KernelTemplate, regrets: Regrets, drawn: Sequence[Random], 
 @study(TABLES)
 @click.argument("tables", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("--kernels", default=96, show_default=True, help="How many to choose, for each type.")
-@click.option("--drawn", "count", default=120, show_default=True, help="Random problems of each type.")
+@click.option("--drawn", "count", default=100, show_default=True, help="Random problems of each type.")
 @click.option("--write", "written", type=click.Path(path_type=Path), help="Write the file that is shipped there.")
 @seed_option
 def main(run: Run, tables: tuple[Path, ...], kernels: int, count: int, written: Path | None, seed: int) -> None:
@@ -113,11 +113,14 @@ def main(run: Run, tables: tuple[Path, ...], kernels: int, count: int, written: 
         check_writable(written)
     read = [Table.read(path) for path in tables]
     [name] = {table.card.space for table in read}
-    template, result = find_template(name), dict[str, Any]()
+    template, path, result = find_template(name), shipped_model(name, DEVICE.name), dict[str, Any]()
+    if path is None:
+        raise click.UsageError(f"no model of {name} is shipped, which random problems are predicted by")
+    model, _ = load_model(path)
     for signature in dict.fromkeys(problem.signature for table in read for problem in table.problems):
         regrets = recorded(template, read, signature)
-        drawn = pools(template, signature, count, seed, regrets.kernels)
-        rows = chosen(template, regrets, drawn, kernels)
+        drawn = pools(template, model, drawn_problems(signature, count, seed), seed, regrets.kernels)
+        rows = chosen(template, model, regrets, drawn, kernels)
         values = [[knob.values[code] for knob, code in zip(template.knobs, row, strict=True)] for row in rows]
         apart = left_out(regrets, kernels, FOLDS)
         result[signature] = {"kernels": values, "problems": len(regrets.problems), "left_out": apart}

@@ -41,3 +41,21 @@ def test_kernels_are_built_once_and_a_damaged_one_is_refused(run_command: Run, t
     assert third.stderr.startswith(f"tilescout: artifact {library.relative_to(tmp_path)} is damaged: its SHA-256 is")
     assert "compile it again" in third.stderr
     assert third.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_with_the_portfolio_kernels_of_the_second_space_are_built_too(run_command: Run, tmp_path: Path) -> None:
+    asked = (
+        "compile",
+        "gemm_sm90",
+        "--problem",
+        "2515x16x6144",
+        "--json",
+        "built.json",
+    )  # few are legal for 16 columns
+    done = run_command(tmp_path, *asked, "--portfolio")
+    assert done.returncode == 0
+    kernels = json.loads((tmp_path / "built.json").read_text())["kernels"]
+    assert {kernel["space"] for kernel in kernels} == {"gemm_sm90", "gemm_streamk_sm90"}
+    assert not any(kernel["error"] for kernel in kernels)
+    assert len(list((tmp_path / ".tilescout" / "artifacts").glob("??/*/kernel.so"))) == len(kernels) > 2
