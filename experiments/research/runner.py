@@ -11,10 +11,11 @@ from typing import Any
 
 import click
 
-from tilescout.experiments.commands.options import check_writable
+from tilescout.experiments.commands.options import check_output
 from tilescout.experiments.research.records import Record
 from tilescout.search.measure.protocol import VERSION
 from tilescout.search.tables.table import Table
+from tilescout.spaces.inputs import parse_toml
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.texts import without_secrets
 
@@ -82,6 +83,13 @@ class Run:
             log_experiment(uri, self.name, asked, dict(_numbers("", self.record.result)), files)
 
 
+def is_of_study(path: Path) -> bool:
+    """Whether a study wrote a file: a result, or a suite of problems that it drew."""
+    if path.suffix == ".toml":
+        return set(parse_toml(path.read_text())) == {"title", "source", "problems"}
+    return "study" in Record.read(path).about
+
+
 def _without_folders(word: str) -> str:
     """A word of a command without folders of this machine: a path from the checkout or here on, or its last part."""
     option, equals, path = word.rpartition("=") if word.startswith("--") else ("", "", word)
@@ -136,7 +144,7 @@ def study(
         @functools.wraps(function)
         def call(out: Path | None, mlflow_uri: str | None, again_path: Path | None = None, **asked: Any) -> None:
             if out is not None:
-                check_writable(out)
+                check_output(out, "what a study wrote", is_of_study)
             run = Run(name, out, Record.read(again_path) if again_path is not None else None, again_path)
             function(run, **asked)
             if mlflow_uri is not None:

@@ -17,6 +17,7 @@ from tilescout.experiments.research.__main__ import cli
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import Study
 from tilescout.search.tables.shipped import shipped_tables
+from tilescout.spaces.errors import StoreError
 
 FOLDER = Path(research.__file__ or "").parent
 RESULTS = FOLDER.parent / "results"
@@ -153,3 +154,20 @@ def test_a_result_is_logged_to_mlflow_with_its_options_its_numbers_and_its_file(
     assert run.data.params == {"table": TABLE}
     assert run.data.metrics["swizzle/loss/4096x4096x4096-bf16"] >= 0
     assert [artifact.path for artifact in client.list_artifacts(run.info.run_id)] == ["result.json"]
+
+
+@pytest.mark.parametrize("content", ['{"cache": {}}', '[{"time": 1.0}]', "block,time\n1,2\n", 'title = "mine"\n'])
+def test_what_no_study_wrote_is_not_written_over(tmp_path: Path, content: str) -> None:
+    for name in ("measured.json", "measured.toml"):
+        out = tmp_path / name
+        out.write_text(content)
+        with pytest.raises(StoreError, match="is there already and is not what a study wrote"):
+            cli.main(["draw-problems", "--out", str(out)], standalone_mode=False)
+        assert out.read_text() == content
+
+
+def test_what_a_study_wrote_is_written_anew(tmp_path: Path) -> None:
+    out = tmp_path / "drawn.toml"
+    for seed in ("0", "1"):
+        cli.main(["draw-problems", "--seed", seed, "--out", str(out)], standalone_mode=False)
+    assert "drawn with seed 1" in out.read_text()
