@@ -1,6 +1,6 @@
 """Grouped products in compiled models on a GPU: real kernels, by ranges that are made up, streams and CUDA graphs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,7 +90,8 @@ def experts(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
     return torch.nn.functional.grouped_mm(a, b.transpose(-2, -1), offs=ends)
 
 
-def test_one_graph_runs_our_kernels_for_any_number_of_tokens(bundle: Bundle) -> None:
+def compiled_for_any_number(bundle: Bundle) -> Callable[..., Tensor]:
+    """`experts` as one piece of code for any number of tokens, which a first call was checked with."""
     torch._dynamo.reset()
     with use(bundle.path) as tuned:
         compiled = torch.compile(experts)
@@ -98,6 +99,11 @@ def test_one_graph_runs_our_kernels_for_any_number_of_tokens(bundle: Bundle) -> 
     torch._dynamo.mark_dynamic(first[0], 0)
     check(compiled(*first), first)
     assert tuned.report.replaced == {"16x*x1544x776:bf16": 1}
+    return compiled
+
+
+def test_one_graph_runs_our_kernels_for_any_number_of_tokens(bundle: Bundle) -> None:
+    compiled = compiled_for_any_number(bundle)
     for tokens in (1, 17, 300, 301, 1000, MOST, MOST + 1):
         for routing in ("balanced", "zipf-1", "one"):
             given = operands(tokens, routing)
@@ -144,13 +150,7 @@ def test_the_first_call_may_be_captured_and_replays_read_new_offsets(bundle: Bun
 
 
 def test_code_for_any_number_of_tokens_may_be_captured_and_replays_read_new_offsets(bundle: Bundle) -> None:
-    torch._dynamo.reset()
-    with use(bundle.path) as tuned:
-        compiled = torch.compile(experts)
-    first = operands(64)
-    torch._dynamo.mark_dynamic(first[0], 0)
-    check(compiled(*first), first)
-    assert tuned.report.replaced == {"16x*x1544x776:bf16": 1}
+    compiled = compiled_for_any_number(bundle)
     for tokens in (7, 1000, 4000, MOST + 1):  # either kernel, the pair, and torch's
         held = operands(tokens)
         graph = torch.cuda.CUDAGraph()
