@@ -22,6 +22,7 @@ from tilescout.search.measure.library_best import BESIDE, CANDIDATES, LibraryBes
 from tilescout.search.measure.measurement import Measurement
 from tilescout.search.measure.provenance import Provenance
 from tilescout.spaces.closing import Closing
+from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.problems import Problem
 from tilescout.spaces.space import Indices
 
@@ -118,8 +119,14 @@ class Evaluator(Closing):
 
     def stored(self) -> Indices:
         """Indices of the configurations whose kernels need not be compiled, in order."""
-        stored = self.engine.stored(self.problem.signature)
-        return np.array(sorted(self.space.index(each) for each in stored if each in self.space), dtype=np.int64)
+        return self._indices(self.engine.stored(self.problem.signature))
+
+    def stock(self) -> Indices:
+        """Indices of the template's stock, compiled or not, in order."""
+        return self._indices(self.template.stock(self.problem, self.space.device))
+
+    def _indices(self, configurations: Iterable[Configuration]) -> Indices:
+        return np.array(sorted(self.space.index(each) for each in configurations if each in self.space), dtype=np.int64)
 
     def expect(self, index: int) -> None:
         """Start compiling a configuration that is likely to be submitted; if it never is, nothing hears of it."""

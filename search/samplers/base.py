@@ -166,8 +166,16 @@ class SpaceSampler(BaseSampler, ABC):
             Indices to choose from, in order; never empty.
         """
 
-    def find_stored(self, stored: Indices) -> None:
-        """Learn which configurations cost no compiling, when a search begins; most samplers make nothing of it."""
+    def find_stored(self, stored: Indices, stock: Indices) -> None:
+        """Learn what costs no compiling, when a search begins; most samplers make nothing of it.
+
+        Parameters
+        ----------
+        stored
+            Indices of the configurations whose kernels are there, whoever compiled them.
+        stock
+            Those of the template's stock, there or not: they were chosen to serve all problems.
+        """
 
     def get_ready(self) -> None:
         """Compute what depends on no outcome, when a search begins; most samplers have nothing of it."""

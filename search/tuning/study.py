@@ -163,7 +163,7 @@ def run_study(
     template, space = evaluator.template, evaluator.space
     sampler = make_sampler(options.sampler, space, options.seed, **options.settings)
     options = replace(options, seed=options.seed if sampler.seed is None else sampler.seed)
-    sampler.find_stored(evaluator.stored())
+    sampler.find_stored(evaluator.stored(), evaluator.stock())
     sampler.get_ready()
     wanted()
     _compile_first(evaluator, sampler, options)

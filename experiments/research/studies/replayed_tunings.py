@@ -105,7 +105,7 @@ def replay(name: str, spaces: Sequence[tuple[Table, CostModel]], how: str) -> Re
         )
         served = template.stock(problem, engine.device) if how in (STOCKED, PORTFOLIO) else ()
         kept.append({recording.space.index(each) for each in served if each in recording.space})
-        sampler.find_stored(np.array(sorted(kept[-1]), dtype=np.int64))
+        sampler.find_stored(np.array(sorted(kept[-1]), dtype=np.int64), evaluator.stock())
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         search = optuna.create_study(sampler=sampler, direction="minimize")
         tuner = SoleTuner(search, recording.space)

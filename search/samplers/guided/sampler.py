@@ -46,6 +46,7 @@ from tilescout.search.studies.structure import EARLY, doubt
 from tilescout.spaces.space import Indices, SearchSpace
 
 _REMEMBERED = 32  # what is foreseen before any outcome is known, twice: while a GPU is set up, and when it is ready
+_MOST = 0.9  # of the stock near the best is there where it was compiled, though some kernels of it may have failed
 
 _LOG = logging.getLogger("tilescout")
 
@@ -112,6 +113,7 @@ class GuidedSampler(SpaceSampler):
         self._about: _About | None = None
         self._kernels: dict[tuple[float, ...], Kernel] = {}  # the last that was fitted
         self._stored: Indices = np.empty(0, dtype=np.int64)  # what costs no compiling
+        self._stock: Indices = self._stored  # what was chosen to serve all problems
         self._seen: dict[tuple[bytes, bytes], tuple[Indices, Floats, Floats]] = {}  # what was last foreseen
         self._seen_beside: Sequence[OtherTrials] = ()  # what was known of other problems then
 
@@ -183,8 +185,8 @@ class GuidedSampler(SpaceSampler):
             running = np.union1d(known.history.running, [index])
             known, free = replace(known, history=replace(known.history, running=running)), free[free != index]
 
-    def find_stored(self, stored: Indices) -> None:
-        self._stored = stored
+    def find_stored(self, stored: Indices, stock: Indices) -> None:
+        self._stored, self._stock = stored, stock
 
     def get_ready(self) -> None:
         prior = self.about.prior
@@ -258,12 +260,13 @@ class GuidedSampler(SpaceSampler):
         return int(candidates[most_promising(mean, std, best, self._price(candidates))])
 
     def _capital(self, known: "_Known") -> Indices:
-        """The stored configurations that are expected to be near the best; none if they are few."""
-        if known.prior is None or not len(self._stored):
-            return self._stored[:0]
+        """The stock that is expected to be near the best; none if that is little, or much of it is not stored."""
+        if known.prior is None or not len(self._stock):
+            return self._stock[:0]
         mean = known.prior.mean
-        near: Indices = self._stored[mean[self._stored] <= mean.min() + self.tuning.capital]
-        return near if len(near) >= self.tuning.least else near[:0]
+        near: Indices = self._stock[mean[self._stock] <= mean.min() + self.tuning.capital]
+        there: Indices = np.intersect1d(near, self._stored)
+        return there if len(there) >= max(self.tuning.least, _MOST * len(near)) else there[:0]
 
     def _more(self, known: "_Known", trials: Indices) -> float:
         """The patience that trials take beyond 1 each: those that had to be compiled, where many others were not."""

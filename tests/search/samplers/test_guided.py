@@ -144,7 +144,7 @@ def test_of_kernels_that_are_expected_to_gain_as_much_those_that_are_compiled_go
     stored = np.array([5, 99, 700], dtype=np.int64)
     for price, order in ((0.25, True), (1.0, False)):
         study = study_of(SPACE, expected, stored=price)
-        sampler_of(study).find_stored(stored)
+        sampler_of(study).find_stored(stored, stored)
         trial, first = ask(study, SPACE)
         study.tell(trial, 1.0)
         proposed = {ask(study, SPACE)[1] for _ in range(4)} | {first}
@@ -155,7 +155,7 @@ def test_where_hopeful_kernels_are_stored_nothing_else_is_tried_before_an_outcom
     expected = np.linspace(0.0, 1.0, len(SPACE))
     stored = np.arange(20, 32)
     study = study_of(SPACE, Expectation(expected, 0.2), patience=8, least=4, compiled=3, ventured=0)
-    sampler_of(study).find_stored(np.append(stored, len(SPACE) - 1))  # and one that is expected to be slow
+    sampler_of(study).find_stored(np.append(stored, len(SPACE) - 1), stored)  # and one that is expected to be slow
     assert set(sampler_of(study).first([], 8)) <= set(stored.tolist())
     asked = [ask(study, SPACE) for _ in range(12)]
     assert {index for _, index in asked} == set(stored.tolist())
@@ -169,10 +169,25 @@ def test_where_hopeful_kernels_are_stored_nothing_else_is_tried_before_an_outcom
     assert sampler_of(study).done(study) is not None  # three that were compiled count as nine
 
 
+def test_where_little_of_the_stock_is_stored_what_is_compiled_counts_as_the_rest() -> None:
+    stored = np.arange(20, 32)
+    for stock, ends in ((stored, True), (np.arange(20, 33), True), (np.arange(20, 40), False), (stored[:0], False)):
+        expected = Expectation(np.linspace(0.0, 1.0, len(SPACE)), 0.2)
+        study = study_of(SPACE, expected, patience=8, least=4, compiled=3, ventured=0)
+        sampler_of(study).find_stored(stored, stock)
+        asked = [ask(study, SPACE) for _ in range(12)]
+        for trial, _ in asked[:11]:
+            study.tell(trial, 1.0)
+        study.tell(asked[11][0], 0.9)
+        for _ in range(3):
+            study.tell(ask(study, SPACE)[0], 1.1)
+        assert (sampler_of(study).done(study) is not None) == ends
+
+
 def test_of_the_first_proposals_some_are_compiled_though_stored_kernels_are_expected_to_do_as_well() -> None:
     stored = np.arange(20, 40)
     study = study_of(SPACE, Expectation(np.linspace(0.0, 1.0, len(SPACE)), 0.2), ventured=4)
-    sampler_of(study).find_stored(stored)
+    sampler_of(study).find_stored(stored, stored)
     proposed = list(sampler_of(study).first([], 12))
     assert [at for at, index in enumerate(proposed) if index not in stored] == [3, 7, 11]
     assert [ask(study, SPACE)[1] for _ in range(12)] == proposed
