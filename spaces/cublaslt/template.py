@@ -61,6 +61,10 @@ class CublasLtTemplate(KernelTemplate[GemmProblem]):
     def default(self, problem: GemmProblem, device: Device) -> Configuration:
         raise _unknown(self.name, "default")
 
+    def stock(self, problem: GemmProblem, device: Device) -> Sequence[Configuration]:
+        """Nothing: none of its kernels is compiled."""
+        return ()
+
     def default_in(self, space: SearchSpace[GemmProblem]) -> Configuration:
         """The first guess of the library's heuristic, which it runs unless it is told.
 
