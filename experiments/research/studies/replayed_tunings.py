@@ -103,9 +103,10 @@ def replay(name: str, spaces: Sequence[tuple[Table, CostModel]], how: str) -> Re
             model=model,
             joint=partial(joints.__getitem__, at) if len(spaces) > 1 else None,
         )
-        served = template.stock(problem, engine.device) if how in (STOCKED, PORTFOLIO) else ()
-        kept.append({recording.space.index(each) for each in served if each in recording.space})
-        sampler.find_stored(np.array(sorted(kept[-1]), dtype=np.int64), evaluator.stock())
+        stock = evaluator.stock()
+        stored = stock if how in (STOCKED, PORTFOLIO) else stock[:0]
+        kept.append(set(stored.tolist()))
+        sampler.find_stored(stored, stock)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         search = optuna.create_study(sampler=sampler, direction="minimize")
         tuner = SoleTuner(search, recording.space)
