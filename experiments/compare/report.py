@@ -56,7 +56,7 @@ _FILES: Mapping[str, Callable[[Path], bool]] = {
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """The strategies by score, what each needed, and which differences are proven."""
     grid = Grid(
-        title=(f"{comparison.asked}; pairs are the median and the 90th percentile of the searches"),
+        title=f"{comparison.asked}; pairs are the median and the 90th percentile of the searches",
         caption=_CAPTION,
         box=SIMPLE_HEAD,
         title_justify="left",

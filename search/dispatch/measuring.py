@@ -35,9 +35,7 @@ _CHECKED = 3  # kernels that race after a glance
 # library's time was at 0.93 of what it came to beyond 5,000 rows of 5120x5120 (H200, 2026-11-23).
 _SETTLING_US = 150_000.0
 _WAITED_US = 30_000.0  # of a race, from its beginning, are taken to be those of a card that waited
-_COUNTED_US = (
-    15_000.0  # of a race at the power cap, at least: a few rounds of one kernel are over before the clock moves
-)
+_COUNTED_US = 15_000.0  # at the power cap, at least: a few rounds of one kernel are over before the clock moves
 # So much longer than the library's a kernel's time may be on a card that waited. At the power cap kernels of 3584x3584
 # lead by 4 % beyond 8,000 rows; where the first 7 ms after a wait counted, too, they were behind (H200, 2026-11-23).
 _RESTED = 0.01
