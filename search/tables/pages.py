@@ -1,4 +1,4 @@
-"""The sizes that the pages of a Parquet file have once they are unpacked, read without unpacking one.
+"""What a Parquet file says of itself, read before Arrow reads it: its form, and the sizes of its unpacked pages.
 
 The footer of a file says what its columns have in all, and the header of each page what that page has: a reader makes
 room for the second. The format is documented at https://parquet.apache.org/docs/file-format/; headers are structures of
@@ -15,7 +15,36 @@ _BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _MAP, _STRUCT = (1, 2), 3
 """The types of Thrift's fields, by number."""
 
 _UNPACKED, _PACKED = 2, 3  # the fields of a page's header with its sizes
+_DAMAGED = "the header of a page, or the footer, is damaged"
 _DEEPEST = 8  # structures in one another; a page's header has 3
+
+_MARK = b"PAR1"  # begins and ends a file; before the last one stand the footer and, in 4 bytes, its length
+_LONGEST = 1 << 22  # bytes of a footer; the shipped tables' have 5 to 12 kB
+_SCHEMA, _CHILDREN = 2, 5  # the field of a footer with its columns, and of a column with the number of those in it
+
+
+def check_flat(content: bytes) -> None:
+    """Refuse a file with columns in one another: Arrow follows them down, and 20,000 of them end the process.
+
+    Raises
+    ------
+    ValueError
+        If it has such columns, its footer is longer than 4 MiB, or it has none.
+    """
+    end = len(content) - 8
+    size = int.from_bytes(content[end : end + 4], "little")
+    if end < size or content[-4:] != _MARK:
+        raise ValueError("it has no footer")
+    if size > _LONGEST:
+        raise ValueError(f"its footer has {size} bytes, and at most {_LONGEST} are read")
+    reader = _Header(content, end - size, end)
+    for number, kind in reader.fields():
+        if number != _SCHEMA:
+            reader.skip(kind)
+            continue
+        for at in range(reader.length(kind)):
+            if reader.integers().get(_CHILDREN, 0) and at:  # all are in the first one
+                raise ValueError("it has columns within columns")
 
 
 def unpacked_size(content: bytes, metadata: "pq.FileMetaData") -> int:
@@ -62,7 +91,7 @@ def _pages(content: bytes, at: int, end: int) -> Iterator[int]:
 
 
 class _Header:
-    """A structure of Thrift's compact protocol, read from a place in a file.
+    """A structure of Thrift's compact protocol, as headers and footers are, read from a place in a file.
 
     Attributes
     ----------
@@ -74,20 +103,38 @@ class _Header:
         self._content, self.at, self._end = content, at, end
 
     def integers(self, depth: int = 0) -> dict[int, int]:
-        """The integers of a structure, by their fields' numbers; all else in it is passed over."""
+        """The integers of a structure, by their fields' numbers; all else in it is passed over.
+
+        Of a field that is there twice, with two types, Arrow takes the one of its type.
+        """
         if depth > _DEEPEST:
-            raise ValueError("a page's header is damaged")
+            raise ValueError(_DAMAGED)
         found: dict[int, int] = {}
+        for number, kind in self.fields():
+            if kind in _INTEGERS and number not in found:
+                found[number] = self._signed()
+            elif kind in _INTEGERS:
+                raise ValueError(_DAMAGED)
+            else:
+                self.skip(kind, depth)
+        return found
+
+    def fields(self) -> Iterator[tuple[int, int]]:
+        """The number and type of each field of a structure; whoever asks reads its value before the next one."""
         number = 0
         while head := self._byte():
             number = number + (head >> 4) if head >> 4 else self._signed()
-            if head & 15 in _INTEGERS:
-                found[number] = self._signed()
-            else:
-                self._skip(head & 15, depth)
-        return found
+            yield number, head & 15
 
-    def _skip(self, kind: int, depth: int) -> None:
+    def length(self, kind: int) -> int:
+        """Of a list of structures that begins here: how many."""
+        head = self._byte()
+        if kind not in _LISTS or head & 15 != _STRUCT:
+            raise ValueError(_DAMAGED)
+        return self._unsigned() if head >> 4 == 15 else head >> 4
+
+    def skip(self, kind: int, depth: int = 0) -> None:
+        """Pass over a value."""
         if kind in _BOOLEANS:  # the type says which
             return
         if kind in _INTEGERS:
@@ -106,14 +153,14 @@ class _Header:
         elif kind == _STRUCT:
             self.integers(depth + 1)
         else:
-            raise ValueError("a page's header is damaged")
+            raise ValueError(_DAMAGED)
 
     def _skip_all(self, count: int, kinds: tuple[int, ...], depth: int) -> None:
         if count > self._end - self.at or depth > _DEEPEST:
-            raise ValueError("a page's header is damaged")
+            raise ValueError(_DAMAGED)
         for _ in range(count):
             for kind in kinds:
-                self._pass(1) if kind in _BOOLEANS else self._skip(kind, depth + 1)
+                self._pass(1) if kind in _BOOLEANS else self.skip(kind, depth + 1)
 
     def _signed(self) -> int:
         value = self._unsigned()
@@ -128,7 +175,7 @@ class _Header:
                 return value
             shift += 7
             if shift > 63:
-                raise ValueError("a page's header is damaged")
+                raise ValueError(_DAMAGED)
 
     def _byte(self) -> int:
         self._pass(1)
@@ -137,4 +184,4 @@ class _Header:
     def _pass(self, count: int) -> None:
         self.at += count
         if self.at > self._end:
-            raise ValueError("a page's header is damaged")
+            raise ValueError(_DAMAGED)

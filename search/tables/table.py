@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tilescout.search.measure.measurement import Measurement, Status, Timing
 from tilescout.search.measure.provenance import Dataset
 from tilescout.search.tables.card import TableCard
-from tilescout.search.tables.pages import unpacked_size
+from tilescout.search.tables.pages import check_flat, unpacked_size
 from tilescout.search.tables.rows import (
     Row,
     check_columns,
@@ -142,6 +142,7 @@ class Table:
             card = _read_card(path, named)
             _check_content(card, content)
             try:
+                check_flat(content)
                 file = pq.ParquetFile(pa.BufferReader(content))
                 check_columns(card, file.schema_arrow, file.metadata.num_rows)
                 _check_declared(content, file.metadata)
@@ -408,8 +409,10 @@ def _has_columns(path: Path) -> bool:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    content = read_regular(path, _LARGEST)
+    check_flat(content)
     try:
-        return set(_COLUMNS) <= set(pq.read_schema(path).names)
+        return set(_COLUMNS) <= set(pq.read_schema(pa.BufferReader(content)).names)
     except pa.ArrowException:
         return False
 

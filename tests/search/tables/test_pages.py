@@ -1,12 +1,14 @@
 """Pages of Parquet files: what they say they have is known before one is unpacked."""
 
+import struct
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilescout.search.tables.pages import unpacked_size
+from tilescout.search.tables.pages import check_flat, unpacked_size
 from tilescout.search.tables.shipped import shipped_tables
 
 
@@ -66,3 +68,56 @@ def test_a_damaged_header_is_a_value_error_or_harmless(content: bytes, data: st.
     except ValueError as error:
         refusal = str(error)
     assert "column" in refusal or "page" in refusal
+
+
+def parquet(schema: bytes, length: int, *more: bytes) -> bytes:
+    """A file of no rows whose footer has these columns, and then other fields."""
+    count = b"\x19\xfc" + length.to_bytes(1) if length < 128 else b"\x19\xfc" + bytes([length & 127 | 128, length >> 7])
+    footer = b"\x15\x02" + count + schema + b"\x16\x00\x19\x0c" + b"".join(more) + b"\x00"
+    return b"PAR1" + footer + struct.pack("<I", len(footer)) + b"PAR1"
+
+
+WITHIN = b"\x35\x02\x18\x01a\x15\x02\x00"  # an optional column with one more in it
+LEAF = b"\x15\x02\x25\x02\x18\x01a\x00"  # an optional column of integers
+
+
+def test_columns_beside_one_another_are_flat(content: bytes) -> None:
+    check_flat(content)
+    check_flat(parquet(WITHIN + LEAF, 2))
+    for path in shipped_tables():
+        check_flat(path.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [
+        (parquet(WITHIN * 9_999 + LEAF, 10_000), "within"),
+        (parquet(WITHIN + LEAF, 2, b"\x09\x04\xfc\x90\x4e", WITHIN * 9_999 + LEAF), "within"),  # a second schema
+        # The number of columns is there twice, as an integer of 32 bits and of 64, of which Arrow takes the first.
+        (parquet(WITHIN + WITHIN[:-1] + b"\x06\x0a\x00\x00" + LEAF, 3), "damaged"),
+        (b"PAR1" + bytes(1 << 23) + struct.pack("<I", 1 << 23) + b"PAR1", "at most"),
+        (b"PAR1" + struct.pack("<I", 1 << 23) + b"PAR1", "no footer"),
+        (b"PAR1", "no footer"),
+        (b"", "no footer"),
+    ],
+    ids=["deep", "second", "twice", "long", "beyond", "short", "empty"],
+)
+def test_columns_within_one_another_are_refused_before_arrow_follows_them(file: bytes, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        check_flat(file)
+
+
+@given(data=st.data())
+def test_a_damaged_footer_is_a_value_error_or_harmless(content: bytes, data: st.DataObject) -> None:
+    size = int.from_bytes(content[-8:-4], "little")
+    at = data.draw(st.integers(len(content) - 8 - size, len(content) - 1))
+    damaged = bytearray(content)
+    junk = data.draw(st.binary(min_size=1, max_size=20))
+    damaged[at : at + len(junk)] = junk
+
+    refusal = "footer"
+    try:
+        check_flat(bytes(damaged))
+    except ValueError as error:
+        refusal = str(error)
+    assert "footer" in refusal or "columns within" in refusal
