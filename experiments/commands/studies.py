@@ -124,8 +124,10 @@ def delete_studies(names: tuple[str, ...], yes: bool, store: Path, storage: str 
     Compiled kernels stay. MLflow keeps deleted runs, unseen, until `mlflow gc`.
     """
     from tilescout.search.tracking import delete_study
+    from tilescout.search.tracking.standing.unlogged import clear
 
-    place = study_store(place_of(store, storage))
+    folder = place_of(store, storage)
+    place = study_store(folder)
     known = place.names()
     for name in names:
         if name not in known:
@@ -137,6 +139,8 @@ def delete_studies(names: tuple[str, ...], yes: bool, store: Path, storage: str 
     database = store / "mlflow.db"
     for name in names:
         place.delete(name)
+        if storage is None:
+            clear(folder, name)
         runs = delete_study(f"sqlite:///{database.absolute()}", name) if database.is_file() else 0
         click.echo(f"deleted {name}, and {runs} of its runs in MLflow", err=True)
 

@@ -3,7 +3,12 @@
 import time
 from pathlib import Path
 
+from tilescout.spaces.errors import StoreError, cut
+from tilescout.spaces.inputs import SMALL, read_regular
+from tilescout.spaces.texts import plain
+
 _SUFFIX = ".unlogged"
+_LONGEST = 500  # characters of a reason
 _UNDER_WAY = 120.0  # seconds in which whoever was left alone has all delivered, or says why not
 
 
@@ -12,7 +17,7 @@ def _mark(place: Path, study: str) -> Path:
 
 
 def mark(place: Path | str, study: str, why: str = "") -> None:
-    """Note that a study is still to be delivered, or why that failed.
+    """Note that a study is still to be delivered, or why that failed. A link that is there is replaced, not followed.
 
     Parameters
     ----------
@@ -22,13 +27,34 @@ def mark(place: Path | str, study: str, why: str = "") -> None:
         Its name.
     why
         The reason; empty while it is under way.
+
+    Raises
+    ------
+    StoreError
+        If that can't be written.
     """
-    _mark(Path(place), study).write_text(why)
+    clear(place, study)
+    path = _mark(Path(place), study)
+    try:
+        with path.open("x") as file:
+            file.write(why)
+    except OSError as error:
+        raise _unwritable(path, error) from error
 
 
 def clear(place: Path | str, study: str) -> None:
-    """Note that a study has been delivered."""
-    _mark(Path(place), study).unlink(missing_ok=True)
+    """Note that a study has been delivered.
+
+    Raises
+    ------
+    StoreError
+        If the note that it is not can't be removed.
+    """
+    path = _mark(Path(place), study)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from error
 
 
 def unlogged(place: Path | str) -> dict[str, str]:
@@ -36,9 +62,16 @@ def unlogged(place: Path | str) -> dict[str, str]:
     found = {}
     for path in sorted(Path(place).glob(f"*{_SUFFIX}")):
         try:
-            why, age = path.read_text(errors="replace"), time.time() - path.stat().st_mtime
-        except OSError:  # it has just arrived
+            why = cut(plain(read_regular(path, SMALL, follow=False).decode(errors="replace")), _LONGEST)
+            age = time.time() - path.lstat().st_mtime
+        except FileNotFoundError:  # it has just arrived
             continue
+        except OSError as error:
+            why, age = f"can't read {path}: {error.strerror}", 0.0
         if why or age > _UNDER_WAY:
             found[path.name.removesuffix(_SUFFIX)] = why or "the process that logs ended before it had all"
     return found
+
+
+def _unwritable(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"can't write {path}: {error.strerror}; move away what is there")

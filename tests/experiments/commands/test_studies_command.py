@@ -16,7 +16,9 @@ from tilescout.experiments.commands.studies import list_studies
 from tilescout.experiments.commands.studies_diff import incomparable
 from tilescout.search import load_study, tune
 from tilescout.search.studies.database import Database
+from tilescout.search.studies.folders import studies
 from tilescout.search.studies.journal_folder import JournalFolder, make_journal, open_study
+from tilescout.search.tracking.standing.unlogged import mark
 from tilescout.spaces.errors import StoreError
 
 Run = Callable[..., None]
@@ -121,6 +123,7 @@ def test_a_study_is_deleted_with_its_runs_and_no_other(
     name = NAME.format("random")
     run("studies", "delete", name, "--store", str(tmp_path), code=2)
     assert "--yes deletes without asking" in capsys.readouterr().err
+    mark(studies(tmp_path), name, "the server was lost")
     run("studies", "delete", name, "--yes", "--store", str(tmp_path))
     assert f"deleted {name}, and 3 of its runs in MLflow" in capsys.readouterr().err
     assert [path.stem for path in (tmp_path / "studies").iterdir()] == [NAME.format("exhaustive")]

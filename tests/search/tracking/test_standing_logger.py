@@ -28,7 +28,8 @@ from tilescout.search.tracking import PARENT_TAG, TRIAL_TAG
 from tilescout.search.tracking.result import TuneResult
 from tilescout.search.tracking.standing import logger
 from tilescout.search.tracking.standing.desk import with_indices
-from tilescout.search.tracking.standing.unlogged import unlogged
+from tilescout.search.tracking.standing.unlogged import clear, mark, unlogged
+from tilescout.spaces.errors import StoreError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 
@@ -167,6 +168,32 @@ def test_what_a_process_that_goes_on_alone_could_not_log_is_told_by_the_next_sea
         tune("gemm_sm90", PROBLEM, sampler="random", budget=3, store=tmp_path, resume=True, live=ALONE)
     assert f"study {left.info.name} is not in MLflow" in caplog.text
     assert unlogged(studies(tmp_path)) == {}  # delivered to another store
+
+
+def test_what_is_in_the_place_of_a_mark_is_told_and_never_written(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("mine")
+    for name, plant in {
+        "pipe": os.mkfifo,
+        "folder": os.mkdir,
+        "link": lambda path: path.symlink_to(other),
+        "large": lambda path: path.write_bytes(b"x" * (2 << 20)),
+        "text": lambda path: path.write_text("\x1b[2Ja\nb"),
+    }.items():
+        plant(tmp_path / f"{name}.unlogged")
+
+    told = unlogged(tmp_path)
+
+    assert sorted(told) == ["folder", "large", "link", "pipe", "text"]
+    assert told["text"] == r"\x1b[2Ja b"
+    assert all(text.isprintable() for text in told.values())
+    mark(tmp_path, "link", "why")
+    assert other.read_text() == "mine"
+    assert (tmp_path / "link.unlogged").read_text() == "why"
+    clear(tmp_path, "pipe")
+    for change in (mark, clear):
+        with pytest.raises(StoreError, match="move away"):
+            change(tmp_path, "folder")
 
 
 def _marks(store: Path) -> list[Path]:
