@@ -104,7 +104,7 @@ def parse_json(content: bytes | str, items: int = _ITEMS) -> Any:
         If it is no JSON, or has more values, or they are deep in one another, or a text in it can't be encoded.
     """
     text = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
-    if text.count(b",") + text.count(b"[") + text.count(b"{") > items:
+    if values_in(text) > items:
         raise ValueError(f"it has more than {items} values")
     try:
         value = json.loads(content)
@@ -114,6 +114,11 @@ def parse_json(content: bytes | str, items: int = _ITEMS) -> Any:
     if _SURROGATE.search(text):
         json.dumps(value, ensure_ascii=False).encode()  # raises a ValueError where a half of a pair is alone
     return value
+
+
+def values_in(text: bytes) -> int:
+    """At least as many as the values in a JSON text of one value or more; no value is made."""
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 def parse_toml(text: str) -> dict[str, Any]:

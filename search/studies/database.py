@@ -20,6 +20,7 @@ from tilescout.search.studies.sharing import SharingOptions, SharingTuner, Tuner
 from tilescout.search.studies.study_store import StudyStore, resumed, unused
 from tilescout.spaces.errors import MALFORMED, ResumableError, StoreError, one_line
 from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.sqlite_files import StoredOnly
 from tilescout.spaces.templates import NONE_NAMED, Named
 from tilescout.spaces.texts import without_secrets
 
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
 _LOCKS = "tilescout_locks"  # our table beside optuna's: a row for each study, which its tuners lock in turn
 _LOCK_SECONDS = 60  # the longest wait for the lock, and the longest that its holder may leave the connection idle
-_SQLITE_SECONDS = 60.0  # the longest wait for SQLite while another process writes
+_SQLITE = {"timeout": 60.0, "factory": StoredOnly}
+"""How SQLite's files are opened; the time is the longest wait while another process writes, in s."""
+
 _UNANSWERED = {
     "connect_timeout": 4,  # of each address that the host's name has: a dead server is told within 10 s
     "keepalives_idle": 5,
@@ -170,7 +173,8 @@ class Database(StudyStore):
             yield
         except (SQLAlchemyError, StorageInternalError) as error:
             cause = error.__cause__ if isinstance(error, StorageInternalError) and error.__cause__ else error
-            message = f"the database {self.name} failed ({one_line(str(cause), 200)})"
+            told = getattr(cause, "orig", None) or cause  # by the driver, without SQLAlchemy's query and its address
+            message = f"the database {self.name} failed ({one_line(str(told), 200)})"
             if searching:
                 raise ResumableError(f"{message}; what is finished is kept there, go on") from error
             raise StoreError(message) from error
@@ -201,7 +205,7 @@ class Database(StudyStore):
     def _writing(self) -> RDBStorage:
         options: dict[str, Any] = {"pool_pre_ping": True, **self._connecting()}
         if self._file is not None:
-            options = {"connect_args": {"timeout": _SQLITE_SECONDS}}
+            options = {"connect_args": _SQLITE}
         with self._usable():
             return _made(self.url, options)
 
@@ -213,7 +217,7 @@ class Database(StudyStore):
                 raise StoreError(f"there is no database {self.name}")
             file = f"file:{quote(str(self._file.absolute()))}"
             address = address.set(database=file).update_query_dict({"mode": "ro", "uri": "true"})
-            options = {"connect_args": {"timeout": _SQLITE_SECONDS}}
+            options = {"connect_args": _SQLITE}
         elif address.get_backend_name() == "postgresql":
             options = {"execution_options": {"postgresql_readonly": True}, **self._connecting()}
         with self._usable():

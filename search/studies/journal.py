@@ -19,6 +19,7 @@ from typing import IO, Any
 from tilescout.spaces.checksums import SUM, Chain
 from tilescout.spaces.closing import Closing
 from tilescout.spaces.errors import StoreError, one_line
+from tilescout.spaces.inputs import parse_json, values_in
 
 _LOG = logging.getLogger(__name__)
 
@@ -27,6 +28,11 @@ LARGEST = 1 << 30
 
 LONGEST = 1 << 24
 """Most bytes of a record: one trial's takes some 2 kB, and a list of a million indices 8 MB."""
+
+_VALUES, _VALUE_BYTES = 1 << 20, 8
+"""Values of a whole journal at most, and how many bytes each further one takes at least: a study's take 22 in the mean.
+
+An empty list takes 3 bytes there and 64 in memory, and Optuna copies what it hands out."""
 
 Sync = Callable[[Sequence[Mapping[str, Any]]], bool]
 """Whether to wait for the disk, given the records that were just written."""
@@ -64,8 +70,8 @@ class JournalForm:
             start = f'{{"{self.key}":'.encode()
             return start.startswith(first) or first.startswith(start)
         try:
-            record = json.loads(first)
-        except (ValueError, RecursionError):
+            record = parse_json(first, _values(len(first)))
+        except ValueError:
             return False
         return isinstance(record, dict) and self.key in record
 
@@ -307,9 +313,12 @@ def _check_form(file: IO[bytes], path: Path, form: JournalForm) -> None:
 
 def _lines(file: IO[bytes], path: Path, form: JournalForm, chain: Chain) -> Iterator[tuple[int, bytes]]:
     """Where each whole line ends, and the line without its checksum, as far as the file reaches now."""
-    size, end = os.fstat(file.fileno()).st_size, 0
+    size, end, values = os.fstat(file.fileno()).st_size, 0, 0
     while end < size and (line := file.readline(LONGEST)).endswith(b"\n"):
         end += len(line)
+        values += values_in(line)
+        if values > _values(end):
+            raise StoreError(f"{form.noun} {path} is damaged: {values} values in {end} bytes are too many")
         try:
             record = chain.check(line) if form.sums else line
         except ValueError as error:
@@ -319,10 +328,15 @@ def _lines(file: IO[bytes], path: Path, form: JournalForm, chain: Chain) -> Iter
         raise StoreError(f"{form.noun} {path} is damaged: a record is longer than {LONGEST >> 20} MiB")
 
 
+def _values(size: int) -> int:
+    """The values that so many bytes may hold."""
+    return _VALUES + size // _VALUE_BYTES
+
+
 def _parsed(line: bytes, path: Path, form: JournalForm) -> dict[str, Any]:
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        record = parse_json(line, _values(len(line)))
+    except ValueError as error:
         raise StoreError(f"{form.noun} {path} is damaged ({one_line(error, 200)})") from error
     if not isinstance(record, dict):
         raise StoreError(f"{form.noun} {path} is damaged: a record is no object")

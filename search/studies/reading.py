@@ -30,7 +30,8 @@ def study_result(study: optuna.Study, named: Named = NONE_NAMED) -> StudyResult:
     StoreError
         If the study is damaged or of a tilescout that did not say what a study is about.
     """
-    described = study.user_attrs.get(INFO)
+    attributes = study.user_attrs  # copied at each look
+    described = attributes.get(INFO)
     if described is None:
         raise StoreError(
             f"study {study.study_name} does not say what it is about: an older tilescout made it; resume its search to "
@@ -39,7 +40,7 @@ def study_result(study: optuna.Study, named: Named = NONE_NAMED) -> StudyResult:
     try:
         info = StudyInfo.from_dict(described, _problem(described["space"], described["problem"], named))
         trials = _trials(study, info)
-        found: Mapping[str, Any] = study.user_attrs.get(RESULT) or {}
+        found: Mapping[str, Any] = attributes.get(RESULT) or {}
         check_sealed(found)
         took = trials[-1].finished - trials[0].started if trials else 0.0
         result = StudyResult(

@@ -25,6 +25,7 @@ from tilescout.search.tracking.mlflow_hooks import VIEW_TAG
 from tilescout.search.tracking.store import artifact_folder, sqlite_file
 from tilescout.spaces.errors import StoreError
 from tilescout.spaces.processes import module_command, safe_environment
+from tilescout.spaces.sqlite_files import check_stored
 
 _MOMENT = 0.1  # seconds between two looks whether the server listens
 _APP = "tilescout"  # among MLflow's plugins, which pyproject.toml registers
@@ -157,6 +158,7 @@ def _check_is_mlflow(path: Path) -> None:
     """Refuse a database that is not MLflow's: the server would make its tables in it."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            check_stored(connection)
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except sqlite3.Error as error:
         raise StoreError(f"can't read the MLflow store {path}: {error}") from error

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 from tilescout.search.tracking.mlflow_hooks import VIEW_TAG, View, make_sqlite_store
 from tilescout.spaces.errors import StoreError, one_line
 from tilescout.spaces.outputs import DIGITS, sweep
+from tilescout.spaces.sqlite_files import check_stored
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -322,6 +323,7 @@ def _check_sqlite(path: Path) -> None:
         with closing(sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")  # takes the lock for writing
             connection.execute("ROLLBACK")
+            check_stored(connection)
     except (OSError, sqlite3.Error) as error:
         raise StoreError(
             f"can't write the MLflow store {path}: {one_line(error, ERROR_LENGTH)}; "

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -120,6 +121,46 @@ def test_a_damaged_row_of_a_database_is_refused_in_one_line(url: str, value: str
     for read in (lambda: study_store(url).names(), lambda: study_store(url).read(NAME)):
         with pytest.raises(StoreError, match=r"damaged|what it is about"):
             read()
+
+
+ENDLESS = "WITH RECURSIVE n(study_id, study_name) AS (SELECT 1, 's' UNION ALL SELECT study_id + 1, 's' FROM n)"
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (f"ALTER TABLE studies RENAME TO other; CREATE VIEW studies AS {ENDLESS} SELECT * FROM n", "a view"),
+        (
+            f"CREATE TRIGGER t AFTER INSERT ON studies BEGIN INSERT INTO studies {ENDLESS} SELECT * FROM n; END",
+            "trigger",
+        ),
+        ("ALTER TABLE studies ADD COLUMN x AS (hex(zeroblob(study_id * 100000000)))", "computed"),
+        ("CREATE VIRTUAL TABLE words USING fts5(text)", "a view"),
+        ("UPDATE study_user_attributes SET value_json = hex(zeroblob(10000000))", "too big"),
+        (f"UPDATE study_user_attributes SET value_json = '[{'[],' * 100_000}1]'", "200001 values"),
+    ],
+    ids=["view", "trigger", "computed column", "virtual table", "large value", "many values"],
+)
+def test_what_is_computed_and_what_fills_the_memory_is_refused_in_a_database(url: str, script: str, why: str) -> None:
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+        connection.executescript(script)
+    for use in (lambda: study_store(url).read(NAME), lambda: study_store(url).delete(NAME)):
+        with pytest.raises(StoreError, match=why):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("value", "why"), [("[" + "[]," * 1_000_000 + "1]", "too many"), ("[" * 65 + "]" * 65, "deep")]
+)
+def test_a_journal_with_more_values_than_it_has_room_for_is_refused(studies: Path, value: str, why: str) -> None:
+    record = f'{{"op_code":2,"worker_id":"w","study_id":0,"user_attr":{{"a":{value}}}}}\n'
+    first, *_ = (RECORDED / f"{NAME}.journal").read_text().splitlines(keepends=True)
+    (studies / f"{NAME}.journal").write_text(re.sub(',"sum":"[0-9a-f]*"', "", first) + record)
+
+    with pytest.raises(StoreError, match=why):
+        read_study(NAME, studies)
+    with pytest.raises(StoreError, match=why), open_study(studies / f"{NAME}.journal", RandomSampler()):
+        pass
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

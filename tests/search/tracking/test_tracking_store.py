@@ -4,11 +4,13 @@ import asyncio
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import closing
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -110,6 +112,19 @@ def test_a_store_that_can_not_be_written_is_one_clear_line(uri: str, tmp_path: P
         MlflowTracker(uri.format(tmp_path), None, INFO)
     assert str(tmp_path) in str(failure.value)
     assert "\n" not in str(failure.value)
+
+
+def test_a_store_with_a_view_of_somebody_else_is_refused_before_it_is_asked(tmp_path: Path) -> None:
+    path = tmp_path / "mlflow.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            "CREATE TABLE runs (a); CREATE VIEW experiments AS "
+            "WITH RECURSIVE n(a) AS (SELECT 1 UNION ALL SELECT a + 1 FROM n) SELECT * FROM n"
+        )
+    with pytest.raises(StoreError, match="experiments has or is a view"):
+        open_client(f"sqlite:///{path}")
+    with pytest.raises(StoreError, match="experiments has or is a view"):
+        serve(f"sqlite:///{path}", None, "127.0.0.1", free_port())
 
 
 def test_the_default_store_needs_a_folder_that_can_be_made(tmp_path: Path) -> None:
