@@ -8,7 +8,9 @@ import resource
 import select
 import signal
 import socket
+import struct
 import sys
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -25,6 +27,7 @@ Do = Callable[[Connection, Mapping[str, Any]], None]
 
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 _ASKED_SECONDS = 10.0  # a session that is asked for nothing in this time ends
+_PID = struct.Struct("i")
 
 
 def die_with(parent: int) -> None:
@@ -35,7 +38,10 @@ def die_with(parent: int) -> None:
 
 
 def stand_by(listener: socket.socket, place: Path, do: Do, idle: float = IDLE_SECONDS) -> None:
-    """Fork a session for every connection, and tell how it ended; return once there was none for `idle` seconds.
+    """Fork a session for every connection, and tell how it ended; return once none was asked for in `idle` seconds.
+
+    Who connects and asks for nothing looks whether anybody answers, which does not count: each that starts to stand by
+    looks at all others, so that they would keep one another from ending.
 
     A session takes two file descriptors here. There are at most so many that half of all stay free, and whoever
     connects then waits: where none is free, no connection can be taken, and `poll` tells of it without end.
@@ -54,24 +60,32 @@ def stand_by(listener: socket.socket, place: Path, do: Do, idle: float = IDLE_SE
     sessions: dict[int, tuple[int, socket.socket]] = {}  # by their process's file descriptor
     polled = select.poll()
     polled.register(listener, select.POLLIN)
+    asked_for, telling = os.pipe()  # the numbers of sessions that were asked for something
+    os.set_blocking(asked_for, False)
+    asked: set[int] = set()
+    last, left = time.monotonic(), False
     most = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
     while True:
         polled.modify(listener, select.POLLIN if len(sessions) < most else 0)
-        ready = dict(polled.poll(None if sessions else idle * 1000))
-        if not ready and not sessions:
-            with alone(place.parent):
-                leave(place)
-            listener.setblocking(False)
-            idle = 0.0
+        ready = dict(polled.poll(None if sessions else max(0.0, last + idle - time.monotonic()) * 1000))
+        if not sessions and time.monotonic() >= last + idle:
+            if not left:  # another may stand by there afterwards
+                with alone(place.parent):
+                    leave(place)
+                listener.setblocking(False)
+                left = True
             if not select.select([listener], [], [], 0)[0]:  # one may have connected just before
                 return
-            continue
+        asked.update(_told(asked_for))
         for process in [each for each in sessions if each in ready]:
             pid, control = sessions.pop(process)
             polled.unregister(process)
             with suppress(KeyError):  # it was killed
                 polled.unregister(control)
             _, status = os.waitpid(pid, 0)
+            if pid in asked:
+                asked.remove(pid)
+                last = time.monotonic()
             with suppress(OSError):
                 control.send(ENDED.pack(os.waitstatus_to_exitcode(status)))
             control.close()
@@ -88,11 +102,19 @@ def stand_by(listener: socket.socket, place: Path, do: Do, idle: float = IDLE_SE
         if listener.fileno() in ready:
             with suppress(OSError):
                 control, _ = listener.accept()
-                pid = _fork(control, listener, [each for _, each in sessions.values()], do)
+                pid = _fork(control, listener, [each for _, each in sessions.values()], telling, do)
                 process = os.pidfd_open(pid)
                 sessions[process] = pid, control
                 polled.register(process, select.POLLIN)
                 polled.register(control, select.POLLRDHUP)
+
+
+def _told(reading: int) -> list[int]:
+    """The numbers that were written to a pipe since it was read last."""
+    try:
+        return [number for (number,) in _PID.iter_unpack(os.read(reading, _PID.size << 10))]
+    except BlockingIOError:
+        return []
 
 
 def _unread(control: socket.socket) -> bytes:
@@ -117,7 +139,7 @@ def fork_group() -> int:
     return pid
 
 
-def _fork(control: socket.socket, listener: socket.socket, others: list[socket.socket], do: Do) -> int:
+def _fork(control: socket.socket, listener: socket.socket, others: list[socket.socket], telling: int, do: Do) -> int:
     if pid := fork_group():
         return pid
     code = 1
@@ -125,7 +147,7 @@ def _fork(control: socket.socket, listener: socket.socket, others: list[socket.s
         for inherited in (listener, *others):
             inherited.close()
         if peer_of(control)[1] == os.geteuid():
-            _begin(control, do)
+            _begin(control, telling, do)
             code = 0
     finally:
         sys.stdout.flush()
@@ -133,12 +155,14 @@ def _fork(control: socket.socket, listener: socket.socket, others: list[socket.s
         os._exit(code)
 
 
-def _begin(control: socket.socket, do: Do) -> None:
+def _begin(control: socket.socket, telling: int, do: Do) -> None:
     """Be in the place of the one who asks, and do what was requested."""
     control.settimeout(_ASKED_SECONDS)
     asked, given, _, _ = socket.recv_fds(control, 1, 2)
     if not asked:
         return  # it was only looked at
+    os.write(telling, _PID.pack(os.getpid()))
+    os.close(telling)
     connection = Connection(given[0])
     for number in (1, 2):
         os.dup2(given[1], number)

@@ -239,6 +239,33 @@ stand_by(listener, Path({str(tmp_path / "a.socket")!r}), lambda *_: None, idle=0
     assert not list(tmp_path.iterdir())
 
 
+def test_a_process_that_others_look_at_ends_when_it_is_not_asked_for(place: Path, tmp_path: Path) -> None:
+    address = tmp_path / "a.socket"
+    code = f"""
+import socket
+from pathlib import Path
+from tilescout.search.build.standing import stand_by
+listener = socket.socket(socket.AF_UNIX)
+listener.bind({str(address)!r})
+listener.listen()
+stand_by(listener, Path({str(address)!r}), lambda *_: None, idle=0.5)
+"""
+    looks = 0
+    with subprocess.Popen([*module_command("x")[:2], "-c", code], env=dict(safe_environment())) as standing:
+        try:
+            deadline = time.monotonic() + 20
+            while standing.poll() is None and time.monotonic() < deadline:
+                looks += address.exists() and standby._answers(address)
+                time.sleep(0.02)
+            ended = standing.poll()
+        finally:
+            standing.kill()
+
+    assert ended == 0
+    assert looks > 3
+    assert not address.exists()
+
+
 def test_a_folder_that_others_could_open_is_refused(place: Path) -> None:
     place.mkdir(mode=0o755)
 
