@@ -1,4 +1,4 @@
-"""What a Parquet file says of itself, read before Arrow reads it: its form, and the sizes of its unpacked pages.
+"""The form of a Parquet file and the sizes of its unpacked pages, by what it says of itself, before Arrow reads it.
 
 The footer of a file says what its columns have in all, and the header of each page what that page has: a reader makes
 room for the second. The format is documented at https://parquet.apache.org/docs/file-format/; headers are structures of
