@@ -9,7 +9,8 @@
   ``--triton N`` for N of the problems the kernel that TorchInductor's autotuning chooses among its Triton kernels, and
   ``torch._grouped_mm`` in interleaved rounds. Of each space it takes the default and, of some configurations, the
   fastest by a first measurement; the race is on draws of the routing that this one did not see. All times are over
-  that of ``torch._grouped_mm`` beside them.
+  that of ``torch._grouped_mm`` beside them. One measurement is not to be trusted where the card is at its power cap:
+  ``--finalists N`` has the N fastest by it race on the same draws, and takes the winner.
 """
 
 import json
@@ -289,6 +290,7 @@ def peers(
     options: ProtocolOptions,
     run: Run,
     tuners: Mapping[str, int],
+    finalists: int = 1,
 ) -> None:
     """Race, on every problem, the default and the fastest of each space, and the peers; keep the result after each."""
     built = {
@@ -313,9 +315,7 @@ def peers(
                 best = min(best or math.inf, rows[-1][0].get("ratio", math.inf))
             record["spaces"][template.name] = [row for row, _ in rows]
             launches |= {f"{template.name} default": launch for _, launch in rows[:1] if launch is not None}
-            right = [(row["ratio"], at, launch) for at, (row, launch) in enumerate(rows) if launch is not None]
-            if right:
-                launches[f"{template.name} best"] = min(right, key=lambda one: one[:2])[2]
+            launches |= {f"{template.name} best": best for best in fastest_of(rows, bench, finalists)}
         del bench
         worker.machine.release()  # there may be no room for the operands of two
         asked = [name for name, most in tuners.items() if number < most]
@@ -330,6 +330,30 @@ def peers(
         )
         print(f"{text:<40} {record['judged_us']:8.1f} us ({1 / floor:.2f})  {shown}", flush=True)
     print("speeds over torch._grouped_mm, on draws that nothing was chosen on; in brackets the time over the floor")
+
+
+def fastest_of(rows: Sequence[tuple[dict[str, Any], Launch | None]], bench: Bench, finalists: int) -> list[Launch]:
+    """The launch of the fastest row, none if no row was timed; of several finalists the winner of a race.
+
+    The ratios of a race are written into its rows.
+    """
+    timed = sorted(
+        ((row["ratio"], at, launch) for at, (row, launch) in enumerate(rows) if launch is not None),
+        key=lambda one: one[:2],
+    )
+    racing = [(at, launch) for _, at, launch in timed[:finalists]]
+    if len(racing) > 1:
+        ratios = bench.race([launch for _, launch in racing], ROUNDS, PAIRS, seed=1)
+        for (at, _), column in zip(racing, ratios.T, strict=True):
+            rows[at][0]["raced"] = math.exp(float(np.log(column).mean()))
+    return [launch for _, launch in sorted(racing, key=lambda one: rows[one[0]][0].get("raced", 0.0))[:1]]
+
+
+def chosen_row(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Of the rows of a space, that of the kernel which was taken as the fastest."""
+    raced = [row for row in rows if "raced" in row]
+    timed = [row for row in rows if "ratio" in row]
+    return min(raced, key=lambda row: row["raced"]) if raced else min(timed, key=lambda row: row["ratio"])
 
 
 def by_inductor(inputs: Tensors) -> tuple[Launch, Launch]:
@@ -441,6 +465,13 @@ def speed(ratios: Sequence[float]) -> dict[str, float]:
     show_default=True,
     help="Have Quack's own autotuner tune for so many of the problems too.",
 )
+@click.option(
+    "--finalists",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Of each space, race so many that were the fastest by one measurement, and take the winner.",
+)
 @seed_option
 @store_option
 def main(
@@ -452,6 +483,7 @@ def main(
     configurations: Path | None,
     triton: int,
     quack: int,
+    finalists: int,
     seed: int,
     store: Path,
 ) -> None:
@@ -469,7 +501,7 @@ def main(
     )
     wanted = {text: {each.name: of_space(each, text, given, sample, seed) for each in templates} for text in texts}
     with compilers(templates, artifacts(store)) as pools:
-        peers(templates, texts, wanted, pools, ProtocolOptions(), run, {QUACK: quack, TRITON: triton})
+        peers(templates, texts, wanted, pools, ProtocolOptions(), run, {QUACK: quack, TRITON: triton}, finalists)
     print(json.dumps(asdict(ProtocolOptions()), default=str))
 
 

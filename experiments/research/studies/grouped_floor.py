@@ -30,6 +30,7 @@ import numpy as np
 from tilescout.experiments.commands.grouped_tables import grouped_times, joined
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import TABLES, Run, study
+from tilescout.experiments.research.studies.grouped import chosen_row
 from tilescout.experiments.research.studies.grouped_standing import SPACES
 from tilescout.search.dispatch.grouped import GroupedTimes
 from tilescout.search.tables.table import SUFFIX, Table
@@ -126,8 +127,7 @@ def judged(record: Mapping[str, Any]) -> dict[str, Any]:
         space: record["speedup_over_library"][f"{space} best"]["value"] for space in SPACES if space in record["spaces"]
     }
     best = max(speeds, key=lambda space: speeds[space])
-    timed = [row for row in record["spaces"][best] if "ratio" in row]
-    configuration = Configuration.of(min(timed, key=lambda row: row["ratio"])["configuration"])
+    configuration = Configuration.of(chosen_row(record["spaces"][best])["configuration"])
     return described(GroupedProblem.parse(record["judged_on"]), record["judged_us"] / speeds[best], configuration)
 
 

@@ -3,8 +3,11 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tilescout.experiments.research.runner import Run
@@ -49,6 +52,28 @@ def test_peers_are_verified_and_judged_on_draws_that_nothing_was_chosen_on(
     printed = capsys.readouterr().out
     assert PROBLEM in printed
     assert "another: has no kernel" in printed
+
+
+def test_of_finalists_the_winner_of_a_race_is_taken() -> None:
+    def launch(inputs: Tensors, output: Tensor) -> None: ...
+
+    def other(inputs: Tensors, output: Tensor) -> None: ...
+
+    ratios: dict[Launch, list[float]] = {launch: [0.9, 0.8], other: [0.8, 0.7]}
+
+    class Bench:
+        def race(self, launches: list[Launch], rounds: int, pairs: int, seed: int) -> NDArray[np.float64]:
+            return np.array([ratios[each] for each in launches]).T
+
+    rows: list[tuple[dict[str, Any], Launch | None]]
+    rows = [({"ratio": 0.9}, launch), ({"pilot": 2.0}, None), ({"ratio": 0.7}, launch), ({"ratio": 0.8}, other)]
+    bench = cast(Any, Bench())
+    assert grouped.fastest_of(rows, bench, 1) == [launch]
+    assert grouped.chosen_row([row for row, _ in rows]) == {"ratio": 0.7}
+    assert grouped.fastest_of(rows, bench, 2) == [other]
+    assert [row.get("raced") for row, _ in rows] == [None, None, pytest.approx(0.72**0.5), pytest.approx(0.56**0.5)]
+    assert grouped.chosen_row([row for row, _ in rows])["ratio"] == 0.8
+    assert grouped.fastest_of(rows[1:2], bench, 2) == []
 
 
 def test_a_problem_of_few_draws_is_judged_on_as_few() -> None:
