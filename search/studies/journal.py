@@ -114,10 +114,10 @@ def read_records(path: Path, form: JournalForm) -> Iterator[dict[str, Any]]:
     try:
         with _opened(path, form, os.O_RDONLY) as file:
             _check_form(file, path, form)
-            chain = Chain()
-            for _, line in _lines(file, path, form, chain):
+            chain, end = Chain(), 0
+            for end, line in _lines(file, path, form, chain):  # noqa: B007 - where the last one ends is read below
                 yield _parsed(line, path, form)
-            if form.sums and not chain.begun:
+            if form.sums and end and not chain.begun:
                 _LOG.info("%s %s has no checksums, as an older tilescout wrote it: it is unchecked", form.noun, path)
     except OSError as error:
         raise StoreError(f"can't read {form.noun} {path}: {error.strerror}") from error

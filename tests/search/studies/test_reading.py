@@ -1,6 +1,7 @@
 """Reading a study changes nothing about its store, and refuses what is no study in one line."""
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -161,6 +162,21 @@ def test_a_journal_with_more_values_than_it_has_room_for_is_refused(studies: Pat
         read_study(NAME, studies)
     with pytest.raises(StoreError, match=why), open_study(studies / f"{NAME}.journal", RandomSampler()):
         pass
+
+
+def test_an_old_journal_is_said_to_be_unchecked_and_an_empty_one_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = (RECORDED / f"{NAME}.journal").read_text()
+    (tmp_path / f"{NAME}.journal").write_text(re.sub(',"sum":"[0-9a-f]*"', "", content))
+    (tmp_path / "empty.journal").touch()
+
+    with caplog.at_level(logging.INFO, "tilescout"):
+        read_study(NAME, tmp_path)
+        assert caplog.text.count("has no checksums") == 1
+        with pytest.raises(StoreError, match="is empty"):
+            read_study("empty", tmp_path)
+    assert caplog.text.count("has no checksums") == 1
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
