@@ -17,6 +17,8 @@ from tilescout.experiments.commands.cli import cli
 from tilescout.experiments.commands.listing import LIST
 from tilescout.experiments.research.__main__ import cli as research
 from tilescout.search.engines.gpus import visible_gpus
+from tilescout.search.tables.shipped import shipped_tables
+from tilescout.search.tables.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -177,6 +179,13 @@ def imported_rooms(room: Path) -> set[str]:
     """The other rooms of search/ that the modules of one import."""
     source = "\n".join(path.read_text(encoding="utf-8") for path in room.rglob("*.py"))
     return set(re.findall(r"(?:from|import) tilescout\.search\.(\w+)", source)) - {room.name}
+
+
+def test_the_protocol_that_the_shipped_tables_are_said_to_be_of_is_theirs() -> None:
+    said = re.findall(
+        r"shipped tables were measured by `([\w-]+)`", (DOCS / "explanation" / "measuring-protocol.md").read_text()
+    )
+    assert said == list({Table.read_card(path).protocol for path in shipped_tables()})
 
 
 def test_the_architecture_says_which_room_of_search_imports_which() -> None:
