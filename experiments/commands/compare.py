@@ -84,7 +84,11 @@ class CompareRequest:
     show_default=True,
     help="Seconds of a search at most.",
 )
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="[default: compare in the store]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder to write to. [default: compare in the store]",
+)
 @click.option("--resume", is_flag=True, help="Keep the searches that the folder has.")
 @click.option("--anew", is_flag=True, help="Drop the searches that the folder has.")
 @store_option

@@ -129,9 +129,11 @@ class DispatcherRequest:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Replay times that were recorded, up to the largest m of them.",
 )
-@click.option("--model", type=click.Path(path_type=Path), help="Learned model. [default: the shipped one]")
+@click.option("--model", type=click.Path(path_type=Path), help="Cost model. [default: the shipped one]")
 @store_option
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File. [default: one in the store]")
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="The dispatcher's file. [default: one in the store]"
+)
 @click.option("--python", type=click.Path(path_type=Path, dir_okay=False), help="Write it as a Python file too.")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw the regret over m here.")
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="MLflow server. [default: a SQLite file in the store]")

@@ -140,7 +140,7 @@ objective_option = click.option(
     type=click.Choice([str(each) for each in Objective]),  # of members, click would take the names
     callback=lambda context, parameter, name: Objective(name) if name is not None else None,
     help="What runs around a kernel while it is timed: the same kernel, or ones that write its input and read its "
-    f"output. [default: {DEFAULT_OBJECTIVE}; of a table, its own]",
+    f"output. [default: {DEFAULT_OBJECTIVE}; of a table that is replayed, its own]",
 )
 signature_option = click.option(
     "--signature", help="Types, layout and epilogue in place of the suite's: its sizes alone count."

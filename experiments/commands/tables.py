@@ -47,11 +47,11 @@ def tables() -> None:
 @json_option
 def list_tables(paths: tuple[Path, ...], own_spaces: tuple[str, ...], json_path: Path | None) -> None:
     """List recorded tables: those that come with tilescout, or the files and folders in PATHS."""
-    found = [file for path in paths for file in (find_tables([path]) if path.is_dir() else [path])]
+    among = {path: find_tables([path]) if path.is_dir() else [path] for path in paths}
     check_result(json_path)
     console, named = console_beside(json_path), load_templates(own_spaces)
-    damaged, records = [], []
-    for path in found if paths else shipped_tables():
+    damaged, records = [f"no table lies in {path}" for path, held in among.items() if not held], []
+    for path in [file for held in among.values() for file in held] if paths else shipped_tables():
         try:
             table = Table.read(path, named)
             _show(table, console, named)

@@ -51,8 +51,8 @@ def default_table(template: KernelTemplate, problem: Problem) -> Table:
         instead = f"; what can be replayed without one is {', '.join(sorted(others))}" if others else ""
         raise TableError(f"no table of {template.name} is shipped; name one with `table`, or measure on a GPU{instead}")
     raise TableError(
-        f"no shipped table of {template.name} holds {problem}; the nearest that can be replayed is "
-        f"{nearest(problem, held)}, of {len(set(held))} that `tilescout tables` lists"
+        f"no shipped table of {template.name} holds {problem}: measure it on a GPU, or replay one that is held; the "
+        f"nearest is {nearest(problem, held)}, of {len(set(held))} that `tilescout tables` lists"
     )
 
 

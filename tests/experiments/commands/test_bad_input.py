@@ -112,11 +112,16 @@ def test_a_store_without_mlflow_has_no_ui_and_no_address(refusal: Refusal) -> No
     assert "no MLflow store in nowhere: `tilescout tune` makes one" in refusal("ui", "--store", "nowhere")
 
 
+def test_a_folder_without_tables_is_said_to_hold_none(refusal: Refusal, tmp_path: Path) -> None:
+    assert f"no table lies in {tmp_path}" in refusal("tables", str(tmp_path))
+
+
 def test_a_problem_that_was_not_recorded_is_told_those_that_were(refusal: Refusal) -> None:
     line = refusal(*TUNE, "--problem", "4096x4096x4104:bf16")
-    assert "holds 4096x4096x4104:bf16; the nearest that can be replayed is 4096x4096x4096:bf16, of " in line
+    assert "holds 4096x4096x4104:bf16: measure it on a GPU, or replay one that is held" in line
+    assert "; the nearest is 4096x4096x4096:bf16, of " in line
     assert line.endswith(" that `tilescout tables` lists")
-    assert "nearest that can be replayed is 16x4096x4096:e4m3" in refusal(*TUNE, "--problem", "20x4096x4000:e4m3")
+    assert "the nearest is 16x4096x4096:e4m3" in refusal(*TUNE, "--problem", "20x4096x4000:e4m3")
     softmax = refusal("tune", "softmax_sm90", "--device", "replay", "--problem", "8192x4096:bf16")
     assert softmax.endswith("what can be replayed without one is gemm_sm90")
 
