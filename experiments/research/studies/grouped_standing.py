@@ -14,9 +14,9 @@ from typing import Any
 
 import click
 
+from tilescout.experiments.research.grouped_tuners import QUACK, TRITON
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import Run, study
-from tilescout.experiments.research.studies.grouped import QUACK, TRITON
 
 SPACES = ("grouped_gemm_sm90", "grouped_streamk_sm90")  # ours: a record has one or more
 LISTED = "quack_varlen best"

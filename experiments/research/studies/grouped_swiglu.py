@@ -23,13 +23,13 @@ import numpy as np
 
 from tilescout.costmodel.roofline import Roofline
 from tilescout.experiments.commands.options import Finite, seed_option, store_option
+from tilescout.experiments.research.grouped_tuners import by_torch
 from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.studies.grouped import (
     DEVICE,
     PAIRS,
     ROUNDS,
     UNSEEN,
-    by_torch,
     compilers,
     measured,
     speed,

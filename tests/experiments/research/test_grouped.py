@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tilescout.experiments.research.grouped_tuners import by_torch
 from tilescout.experiments.research.runner import Run
 from tilescout.experiments.research.studies import grouped
 from tilescout.search.build.loading import Launch
@@ -31,7 +32,7 @@ def test_peers_are_verified_and_judged_on_draws_that_nothing_was_chosen_on(
 
     def by_library(inputs: Tensors) -> tuple[Launch, Launch]:
         def run(given: Tensors, output: Tensor) -> None:
-            output.copy_(grouped.by_torch(given))
+            output.copy_(by_torch(given))
 
         return run, run
 

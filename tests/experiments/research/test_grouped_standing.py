@@ -2,7 +2,7 @@
 
 import pytest
 
-from tilescout.experiments.research.studies.grouped import QUACK, TRITON
+from tilescout.experiments.research.grouped_tuners import QUACK, TRITON
 from tilescout.experiments.research.studies.grouped_standing import standing
 
 
