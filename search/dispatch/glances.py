@@ -6,12 +6,14 @@ tells.
 """
 
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from tilescout.search.dispatch.plan import BY_LOG
 from tilescout.search.dispatch.points import Point, Source
 from tilescout.search.dispatch.steps import Grid
 from tilescout.search.dispatch.times import Times, steady_times
@@ -30,22 +32,35 @@ _MOST_OFF = 0.25  # log: a glance is not further off
 
 
 def glanced_sizes(most_rows: int) -> list[int]:
-    """The m to glance at, one in each cell; any first part of them is spread over all sizes.
+    """The m to glance at, one in each cell; any first part of them is spread as the sizes are that count.
 
     A tile begins where a cell does, and m that divide by 8 may have other kernels of the library than their neighbours:
-    it is the m behind the middle of the cell.
+    it is the m behind the middle of the cell. Three of five cells are up to 2,048 rows: of a product so large that the
+    time is over before all are glanced at, as few glances as those sizes count fall there.
     """
-    found, start = [], 0
+    found, start = list[int](), 0
     while start < most_rows:
         cell = next((rows for end, rows in _CELLS if start < end), _WIDEST)
         found.append(min(start + cell // 2 + 1, most_rows))
         start += cell
-    return spread(found)
+    sizes = np.array(found)
+    places = BY_LOG * np.log(sizes) / math.log(most_rows) + (1 - BY_LOG) * sizes / most_rows
+    left, ordered = np.ones(len(found), dtype=np.bool_), list[int]()
+    for at in range(len(found)):
+        nearest = int(np.where(left, np.abs(places - _van_der_corput(at)), np.inf).argmin())
+        left[nearest] = False
+        ordered.append(found[nearest])
+    return ordered
 
 
 def spread(ordered: list[int]) -> list[int]:
     """The same in the order of the van der Corput sequence, so that any first part is spread over all."""
-    return [ordered[place] for place in sorted(range(len(ordered)), key=lambda place: int(f"{place:016b}"[::-1], 2))]
+    return [ordered[place] for place in sorted(range(len(ordered)), key=_van_der_corput)]
+
+
+def _van_der_corput(at: int) -> float:
+    """A number of the sequence, from 0 to 1: any first part of them is spread evenly."""
+    return int(f"{at:016b}"[::-1], 2) / 2**16
 
 
 def corrected(glances: Mapping[int, Point], points: Mapping[int, Point]) -> dict[int, Point]:

@@ -12,13 +12,15 @@ from tilescout.search.dispatch.times import Times
 from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.tiling import Integers
 
+BY_LOG = 0.25
+"""The share of the sizes that count that is even in the logarithm of m; the others are even in m."""
+
 _EXCHANGES = 20
 # The power of the regret whose mean is least: the worst sizes are to count, and single glances are not to decide. Of
 # two products whose glances were left out by turns, 1.9 % of m were behind by more than 5 % of one at 3 and 4, 3.0 % at
 # 2 and 4.1 % at 1, and 0.1 % of the other at any (3840x1280 and 5120x4096, 178 kernels, H200, 2026-11-23).
 _POWER = 3
 _THINNED = 1200  # sizes at which kernels are compared: a cliff of the library's may be some ten rows wide
-_BY_LOG = 0.25  # of them are even in the logarithm of m
 _DOUBT = 0.25
 _NEAR = 0.03  # a kernel that may come so close to the best is timed too, and one that did is raced
 _RACERS = 4
@@ -101,7 +103,7 @@ def _even(beside: Floats) -> Floats:
 
 def thinned(sizes: Integers) -> Integers:
     """Places of some sizes, a few of them even in the logarithm and the others even, in rising order."""
-    by_log = round(_BY_LOG * _THINNED)
+    by_log = round(BY_LOG * _THINNED)
     shares, even = ((np.arange(count) + 0.5) / count for count in (by_log, _THINNED - by_log))
     wanted = np.concatenate([np.exp(shares * np.log(sizes[-1])), even * sizes[-1]])
     return np.asarray(np.unique(np.minimum(np.searchsorted(sizes, wanted), len(sizes) - 1)))
