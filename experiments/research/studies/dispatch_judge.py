@@ -14,7 +14,8 @@ Rivals are not verified. With --predicted, a dispatcher that the cost models alo
 A device that waited runs large products at other clocks than one at its power cap, and ratios differ. So each race has
 rounds of both: `settled` is what counts, as a model keeps the device busy, and `rested` is printed beside it.
 
-First, at some measured m that a kernel serves, that kernel races `torch.mm` again.
+First, at some measured m that a kernel serves, that kernel races `torch.mm` again. Last, what is served and the winner
+race some more times at the m with the largest regrets: the largest of many is partly luck, too.
 """
 
 import logging
@@ -36,6 +37,7 @@ from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import CostModel
 from tilescout.costmodel.persistence import load_model, shipped_model
 from tilescout.experiments.commands.options import Finite, collected, seed_option, store_option
+from tilescout.experiments.research.dispatch_figures import MEASURED, again_slowest, figures, largest
 from tilescout.experiments.research.dispatch_rivals import PROCESSES, looks, numbers_of_candidates
 from tilescout.experiments.research.runner import GPU_OR_RECORD, Run, device_option, study
 from tilescout.experiments.research.studies.draw_problems import known_products, products
@@ -48,10 +50,12 @@ from tilescout.search.dispatch.measuring import SWEEPING, Sweep
 from tilescout.search.dispatch.points import Point
 from tilescout.search.engines.engine import CannotMeasureError, Engine
 from tilescout.search.engines.local import LocalEngine
+from tilescout.search.measure.interval import mean_interval
 from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.devices import Device
 from tilescout.spaces.errors import ModelError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.processes import spawn_context
 from tilescout.spaces.suite import find_suite
 from tilescout.spaces.templates import KernelTemplate, find_template
@@ -62,9 +66,10 @@ _KEEP_EVERY = 20
 
 SPACE, SIGNATURE = "gemm_sm90", "bf16"
 FASTEST = 4
+HEATS = 4  # races more at an m with one of the largest regrets
 CLEAR = 0.01  # a first regret up to this, as a share, is no reason for a second race
 KINDS = ("dense", "deep")
-MEASURED, PREDICTED = "measured", "predicted"
+PREDICTED = "predicted"
 SETTLED, RESTED = "settled", "rested"
 FEW_ROWS = 2048  # of 200 m that are drawn from all, few are below it, and tiles and the library's choices change fast
 
@@ -157,6 +162,23 @@ class Judge:
         told = {"library": False, "ratio": ratio, f"{RESTED}_ratio": rested}
         return {"m": m, "library_us": point.library_us, MEASURED: told}
 
+    def confirmed(self, sweep: Sweep, found: Mapping[str, Any], dispatcher: Dispatcher, seed: int) -> dict[str, Any]:
+        """The regret at an m that was judged, by some more races of what is served and what won alone."""
+        m, winner = found["m"], found["winner"]
+        served = number_of(sweep.kernels, dispatcher, m)
+        best = None if winner is None else _number(sweep.kernels, Configuration.of(winner["configuration"]))
+        runners = [each for each in dict.fromkeys([served, best]) if each is not None]
+        point, logs = Point(m, found["library_us"]), list[float]()
+        for heat in range(HEATS if served != best else 0):
+            _, settled = sweep.race(point, runners, seed + heat)
+            rounds: dict[int | None, Floats] = {
+                None: np.zeros(len(settled)),
+                **dict(zip(runners, np.log(settled).T, strict=True)),
+            }
+            logs.extend((rounds[served] - rounds[best]).tolist())
+        value, low, high = mean_interval(np.exp(logs).tolist()) if logs else (1.0, 1.0, 1.0)
+        return {"m": m, "judged": found[MEASURED]["regret"], "regret": value - 1, "low": low - 1, "high": high - 1}
+
 
 def _named(kernels: Kernels, number: int | None) -> dict[str, Any] | None:
     """A kernel's space and knobs; None for the library."""
@@ -207,6 +229,7 @@ def judged(
         "again": [],
         "few": [],
         "judged": [],
+        "confirmed": [],
     }
     keep(found)
     sweep = judge.sweep(made[MEASURED].problem, made.values(), rivals.result())
@@ -231,36 +254,22 @@ def judged(
         if len(found["judged"]) % _KEEP_EVERY == 0:
             keep(found)
     keep(found)
+    for point in largest(found["judged"], asked.confirmed):
+        try:
+            found["confirmed"].append(judge.confirmed(sweep, point, made[MEASURED], seed + 2))
+        except CannotMeasureError as error:
+            _LOG.warning("%d rows: %s", point["m"], error)
+    keep(found)
 
 
 def number_of(kernels: Kernels, dispatcher: Dispatcher, m: int) -> int | None:
     """The number among some kernels of the one that a dispatcher serves m rows with; None for the library."""
     kernel = dispatcher.find(m)
-    return None if kernel is None else list(kernels.configurations).index(dispatcher.kernels[kernel])
+    return None if kernel is None else _number(kernels, dispatcher.kernels[kernel])
 
 
-def figures(points: Sequence[Mapping[str, Any]], name: str, start: str = "") -> dict[str, float]:
-    """The figures of one dispatcher over all m that were judged; `start` is that of the keys of a state."""
-    regret = np.array([point[name][f"{start}regret"] for point in points], dtype=np.float64)
-    ratio = np.array([point[name][f"{start}ratio"] for point in points], dtype=np.float64)
-    known = np.isfinite(regret)
-    regret, ratio = regret[known], ratio[known]
-    return {
-        "sizes": int(known.sum()),
-        "unknown": int((~known).sum()),
-        "mean": float(regret.mean()),
-        "worst": float(regret.max()),
-        "worst_at": int([point["m"] for point, good in zip(points, known, strict=True) if good][int(regret.argmax())]),
-        "over_2": float((regret > 0.02).mean()),
-        "over_5": float((regret > 0.05).mean()),
-        "speed": float(np.exp(-np.log(ratio).mean())),
-        "slowest": float(ratio.max()),
-    }
-
-
-def again_slowest(points: Sequence[Mapping[str, Any]], start: str = "") -> float:
-    """The longest time over the library's at a measured m that was raced again; NaN without one."""
-    return max((point[MEASURED].get(f"{start}ratio", math.nan) for point in points), default=math.nan)
+def _number(kernels: Kernels, configuration: Configuration) -> int:
+    return list(kernels.configurations).index(configuration)
 
 
 def print_figures(console: Console, found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -302,6 +311,15 @@ def print_figures(console: Console, found: Mapping[str, Mapping[str, Any]]) -> d
             f"{len(one['again'])} of them again; judged {len(one['judged'])} m in {one['judge_seconds']:.0f} s",
             highlight=False,
         )
+        if one.get("confirmed"):
+            told = max(one["confirmed"], key=lambda each: float(each["regret"]))
+            over = sum(each["regret"] > 0.05 for each in one["confirmed"])
+            result[text]["confirmed"] = {**told, "sizes": len(one["confirmed"]), "over_5": over}
+            console.print(
+                f"{text}, {len(one['confirmed'])} m with the largest regrets again, {HEATS} races each: worst "
+                f"{told['regret']:.2%} [{told['low']:.2%}, {told['high']:.2%}] at {told['m']:,}, {over} over 5 %",
+                highlight=False,
+            )
         if "few" in result[text]:
             told = result[text]["few"]
             console.print(
@@ -374,6 +392,7 @@ class Asked:
     few: int
     predicted: bool
     again: int
+    confirmed: int
     candidates: int
     device: str
     seed: int
@@ -413,6 +432,7 @@ class Asked:
 @click.option(
     "--repeats", "again", default=20, show_default=True, help="Measured m that a kernel serves, to race at again."
 )
+@click.option("--confirmed", default=10, show_default=True, help="Of the m with the largest regrets, to race at again.")
 @click.option("--candidates", type=click.IntRange(1, 200), default=64, show_default=True, help="Kernels to judge by.")
 @device_option
 @seed_option

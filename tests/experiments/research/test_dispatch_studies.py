@@ -11,14 +11,14 @@ import pytest
 import tilescout.experiments.research as research
 from tests.search.dispatch.invented_gpu import InventedGpu
 from tilescout.costmodel.analytic import AnalyticModel, shipped_calibration
+from tilescout.experiments.research.dispatch_figures import MEASURED, figures, largest
 from tilescout.experiments.research.dispatch_rivals import looks, worth_looking_at
 from tilescout.experiments.research.studies.dispatch_halves import all_halves
 from tilescout.experiments.research.studies.dispatch_judge import (
     CLEAR,
-    MEASURED,
     Judge,
     drawn,
-    figures,
+    number_of,
 )
 from tilescout.experiments.research.studies.dispatch_sweep import product_of, sizes
 from tilescout.experiments.research.studies.draw_spread import MOST_BYTES
@@ -27,6 +27,7 @@ from tilescout.search.dispatch.kernels import MOST_ROWS
 from tilescout.search.dispatch.measuring import Sweep
 from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.suite import find_suite, suite_names
 
 RESULTS = Path(research.__file__ or "").parents[1] / "results"
@@ -94,6 +95,33 @@ def test_a_winner_by_luck_alone_costs_little_regret_for_it_races_again() -> None
     for each in told:  # a regret that is small enough at first is not looked at twice
         assert (each["races"] == 2) == (each[MEASURED]["first_regret"] > CLEAR)
         assert each["races"] == 2 or each[MEASURED]["regret"] == pytest.approx(each[MEASURED]["first_regret"])
+
+
+def test_the_largest_regrets_are_confirmed_by_more_races_with_what_won() -> None:
+    calibration = shipped_calibration("h200")
+    assert calibration is not None
+    gpu = InventedGpu(6144, 4096, 8, noise=0.05, seed=3)
+    models = {gpu.template.name: AnalyticModel(calibration)}
+    made = predict_dispatcher(gpu.kernels, models, DispatchOptions(most_rows=256), "a model")
+    judge, sweep = Judge(gpu, [], models, DispatchOptions()), Sweep(gpu, gpu.kernels)
+    near = worth_looking_at(sweep.kernels, models, list(range(66, 256, 5)))
+    told = [
+        judge.at(sweep, m, {MEASURED: made}, looks, seed=0) for m, looks in zip(range(66, 256, 5), near, strict=True)
+    ]
+    first = largest(told, 4)
+    regrets = [each[MEASURED]["regret"] for each in told]
+    assert [each[MEASURED]["regret"] for each in first] == sorted(regrets, reverse=True)[:4]
+    for each in first:
+        again = judge.confirmed(sweep, each, made, seed=1)
+        served, best = number_of(sweep.kernels, made, each["m"]), each["winner"]
+        logs = gpu.logs[:, each["m"] - 1]
+        fastest = (
+            -1 if best is None else list(gpu.kernels.configurations).index(Configuration.of(best["configuration"]))
+        )
+        true = np.expm1(logs[-1 if served is None else served] - logs[fastest])
+        assert again["low"] <= again["regret"] <= again["high"]
+        assert math.log1p(again["regret"]) == pytest.approx(math.log1p(true), abs=0.02)
+        assert again["judged"] == each[MEASURED]["regret"]
 
 
 def test_what_is_worth_looking_at_is_found_in_parts_as_at_once_and_none_that_is_not_legal() -> None:
