@@ -1,4 +1,4 @@
-"""What is made of the m at which dispatchers were judged."""
+"""Figures of the m at which dispatchers were judged: the mean and the worst regret, and where regrets are largest."""
 
 import math
 from collections.abc import Mapping, Sequence
