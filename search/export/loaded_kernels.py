@@ -134,15 +134,7 @@ class Family:
         try:
             return self._lookups[device.index]
         except KeyError:
-            ours = device.type == device_type(self._bundle.arch)
-            loaded = {
-                each.kernel: load_kernel(self._bundle.digest, each.kernel, device)
-                for each in self._ranges
-                if each.kernel and ours
-            }
-            made: Lookup[Loaded] = Lookup([(each.low, each.high, loaded.get(each.kernel)) for each in self._ranges])
-            self._lookups[device.index] = made
-            return made
+            return self._lookups.setdefault(device.index, load_ranges(self._bundle, self._ranges, device))
 
     def _asked(self, alpha: "torch.Tensor | None", bias: "torch.Tensor | None") -> GemmProblem:
         """The problem, as far as torch must know it, with the epilogue that the call has."""
@@ -324,6 +316,13 @@ def load_kernel(digest: str, kernel: str, device: "torch.device") -> Loaded | No
         )
     except (OSError, AttributeError, RuntimeError) as error:
         raise BundleError(f"kernel {held.file} of bundle {bundle.path} does not load: {error}") from error
+
+
+def load_ranges(bundle: Bundle, ranges: Sequence[Range], device: "torch.device") -> Lookup[Loaded]:
+    """The kernels of ranges by rows, loaded on a device; those for another type of device are the library's."""
+    ours = device.type == device_type(bundle.arch)
+    loaded = {each.kernel: load_kernel(bundle.digest, each.kernel, device) for each in ranges if each.kernel and ours}
+    return Lookup([(each.low, each.high, loaded.get(each.kernel)) for each in ranges])
 
 
 def _load_algorithm(bundle: Bundle, held: Kernel, device: "torch.device") -> LoadedAlgorithm | None:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.grouped.dispatch import GroupedDispatch, grouped_family
-from tilescout.search.export.loaded_kernels import ALIGNMENT, Loaded, bundle_of, device_type, load_kernel
+from tilescout.search.export.loaded_kernels import ALIGNMENT, Loaded, bundle_of, device_type, load_ranges
 from tilescout.search.export.ranges import Lookup
 from tilescout.spaces.errors import BundleError
 from tilescout.spaces.gated import GatedProblem, swiglu
@@ -64,15 +64,7 @@ class GroupedFamily:
         try:
             return self._lookups[device.index]
         except KeyError:
-            ours = device.type == device_type(self._bundle.arch)
-            loaded = {
-                each.kernel: load_kernel(self._bundle.digest, each.kernel, device)
-                for each in self._ranges
-                if each.kernel and ours
-            }
-            ranges = [(each.low, each.high, loaded.get(each.kernel)) for each in self._ranges]
-            self._lookups[device.index] = Lookup(ranges)
-            return self._lookups[device.index]
+            return self._lookups.setdefault(device.index, load_ranges(self._bundle, self._ranges, device))
 
     def _takes(self, a: "torch.Tensor", b: "torch.Tensor", ends: "torch.Tensor") -> bool:
         # A kernel reads what it was promised, whatever it is given: a wrong shape would be read out of bounds.
