@@ -123,6 +123,10 @@ class KernelTemplate(ABC, Generic[P]):
         """The default of a problem, given the space of it."""
         return checked_default(self.default(space.problem, space.device), self.name)
 
+    def stock_in(self, space: SearchSpace[P]) -> list[Configuration]:
+        """Those of the `stock` that are legal for a problem, given the space of it."""
+        return [each for each in self.stock(space.problem, space.device) if each in space]
+
     def first_in(self, space: SearchSpace[P]) -> Sequence[int]:
         """Indices of configurations to try right after the default; none, unless a subclass knows of some."""
         return ()

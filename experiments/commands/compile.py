@@ -1,6 +1,7 @@
 """``tilescout compile``: build kernels with no GPU."""
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +25,13 @@ from tilescout.experiments.commands.options import (
     write_result,
 )
 from tilescout.experiments.progress import counted
-from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore, read_shared_object
+from tilescout.search.build.artifacts import (
+    Artifact,
+    ArtifactKey,
+    ArtifactStore,
+    CompileFailure,
+    read_shared_object,
+)
 from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.build.cores import available_cores
 from tilescout.search.studies.folders import artifacts
@@ -33,6 +40,8 @@ from tilescout.spaces.errors import SpaceError
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import KernelTemplate, complement_on, load_template
 from tilescout.spaces.terminal import Grid
+
+Kernel = tuple[KernelTemplate, Configuration]
 
 
 @click.command(
@@ -82,30 +91,16 @@ def compile_sample(
     template, target = load_template(space), find_device(device)
     parsed = template.parse(problem)
     legal = template.space(parsed, target)
-    listed = list(chosen(template, legal, settings, sample, seed))
-    asked = [(template, configuration) for configuration in listed]
+    wanted = [(template, each) for each in chosen(template, legal, settings, sample, seed)]
     if portfolio:
-        asked += [(template, each) for each in template.stock(parsed, target) if each in legal]
-        if (second := complement_on(template, target)) is not None:
-            asked += [(second, each) for each in _stock(second, problem, target)]
-    asked = list({(of.name, configuration): (of, configuration) for of, configuration in asked}.values())
+        wanted += [(template, each) for each in template.stock_in(legal)] + _second_stock(template, problem, target)
+    asked = list({(of.name, each): (of, each) for of, each in wanted}.values())
     kernels = ArtifactStore(artifacts(store))
-    stored = [kernels.find(ArtifactKey.of(of, each, parsed.signature, target.arch)) for of, each in asked]
-    for artifact in stored:
-        if artifact is not None and artifact.ok:
-            read_shared_object(artifact.path, artifact.sha256)
+    reused = _stored(kernels, asked, parsed.signature, target.arch)
 
     started = time.perf_counter()
     options = CompileOptions(processes or available_cores(), standby=standby)
-    with ExitStack() as stack:
-        pools = {
-            of.name: stack.enter_context(CompilePool(of, parsed.signature, target.arch, kernels, options))
-            for of in {of.name: of for of, _ in asked}.values()
-        }
-        for pool in pools.values():
-            pool.start()
-        futures = [pools[of.name].submit(configuration) for of, configuration in asked]
-        outcomes = [future.result() for future in counted(futures, "compile", len(futures))]
+    outcomes = _compiled(kernels, asked, parsed.signature, target.arch, options)
     seconds = time.perf_counter() - started
 
     console = console_beside(json_path)
@@ -113,10 +108,10 @@ def compile_sample(
     for (_, configuration), outcome in zip(asked, outcomes, strict=True):
         if not isinstance(outcome, Artifact):
             console.say(f"failed: {configuration}: {outcome.error}")
-    reused = sum(artifact is not None and artifact.ok for artifact in stored)
     failed = len(outcomes) - len(built)
     if built:
-        console.print(_summary(built, f"{' and '.join(pools)} {parsed.signature} for {target.arch}"))
+        names = dict.fromkeys(of.name for of, _ in asked)
+        console.print(_summary(built, f"{' and '.join(names)} {parsed.signature} for {target.arch}"))
     told = (f"{count} {what}" for what, count in (("in the store already", reused), ("failed", failed)) if count)
     console.say(", ".join([f"{len(asked) - reused - failed} compiled in {seconds:.1f} s", *told]))
     found = [
@@ -133,14 +128,40 @@ def compile_sample(
     return int(not built)
 
 
-def _stock(template: KernelTemplate, problem: str, device: Device) -> list[Configuration]:
-    """The kernels of a template to have in a store that are legal for a problem."""
-    parsed = template.parse(problem)
+def _second_stock(template: KernelTemplate, problem: str, device: Device) -> list[Kernel]:
+    """The kernels of the space that `tune` may search beside a template's that are worth having in a store."""
+    second = complement_on(template, device)
+    if second is None:
+        return []
     try:
-        space = template.space(parsed, device)
+        space = second.space(second.parse(problem), device)
     except SpaceError:  # none is legal for it
         return []
-    return [each for each in template.stock(parsed, device) if each in space]
+    return [(second, each) for each in second.stock_in(space)]
+
+
+def _stored(kernels: ArtifactStore, asked: Sequence[Kernel], signature: str, arch: str) -> int:
+    """How many kernels are in a store; that their files are whole is checked."""
+    found = [kernels.find(ArtifactKey.of(of, each, signature, arch)) for of, each in asked]
+    whole = [artifact for artifact in found if artifact is not None and artifact.ok]
+    for artifact in whole:
+        read_shared_object(artifact.path, artifact.sha256)
+    return len(whole)
+
+
+def _compiled(
+    kernels: ArtifactStore, asked: Sequence[Kernel], signature: str, arch: str, options: CompileOptions
+) -> list[Artifact | CompileFailure]:
+    """The outcome of each kernel, by a pool of compilers for each template."""
+    with ExitStack() as stack:
+        pools = {
+            of.name: stack.enter_context(CompilePool(of, signature, arch, kernels, options))
+            for of in {of.name: of for of, _ in asked}.values()
+        }
+        for pool in pools.values():
+            pool.start()
+        futures = [pools[of.name].submit(each) for of, each in asked]
+        return [future.result() for future in counted(futures, "compile", len(futures))]
 
 
 def _summary(built: list[Artifact], title: str) -> Grid:

@@ -123,7 +123,7 @@ class Evaluator(Closing):
 
     def stock(self) -> Indices:
         """Indices of the template's stock, compiled or not, in order."""
-        return self._indices(self.template.stock(self.problem, self.space.device))
+        return self._indices(self.template.stock_in(self.space))
 
     def _indices(self, configurations: Iterable[Configuration]) -> Indices:
         return np.array(sorted(self.space.index(each) for each in configurations if each in self.space), dtype=np.int64)
