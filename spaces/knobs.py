@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from tilescout.spaces.errors import SpaceError
 
 Value = int | str
+_FEW = 16  # consecutive numbers that are named one by one
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,14 @@ class Knob:
     name: str
     values: tuple[Value, ...]
     doc: str
+
+    @property
+    def allowed(self) -> str:
+        """The legal values for people: each, or ``0 to 63`` where they are many consecutive numbers."""
+        numbers = [value for value in self.values if isinstance(value, int)]
+        if len(numbers) > _FEW and self.values == tuple(range(numbers[0], numbers[0] + len(self.values))):
+            return f"{numbers[0]} to {numbers[-1]}"
+        return ", ".join(map(str, self.values))
 
     def code(self, value: Value) -> int:
         """The position of a value in `values`.
@@ -55,9 +64,8 @@ class Knob:
         raise self._refusal(text)
 
     def _refusal(self, value: object) -> SpaceError:
-        allowed = ", ".join(map(str, self.values))
         given = str(value) if str(value).isprintable() else repr(value)
-        return SpaceError(f"knob {self.name} can't be {given}, allowed are {allowed}")
+        return SpaceError(f"knob {self.name} can't be {given}, allowed are {self.allowed}")
 
 
 @dataclass(frozen=True, eq=False)  # mappings are equal whatever their order

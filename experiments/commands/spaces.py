@@ -94,8 +94,10 @@ def _show(template: KernelTemplate, console: Console) -> None:
     for heading in ("knob", "values", "what it is"):
         knobs.add_column(heading, no_wrap=heading == "knob")
     for knob in template.knobs:
-        knobs.add_row(knob.name, ", ".join(map(str, knob.values)), knob.doc)
+        knobs.add_row(knob.name, knob.allowed, knob.doc)
     console.print(knobs)
+    if not template.constraints:
+        return
     rules = Grid(show_edge=False, pad_edge=False)
     for heading in ("constraint", "reason"):
         rules.add_column(heading, no_wrap=heading == "constraint")

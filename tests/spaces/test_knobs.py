@@ -32,6 +32,14 @@ def test_any_other_value_is_refused_with_those_allowed(allowed: list[Value], val
             knob.parse(str(value))
 
 
+def test_many_consecutive_numbers_are_told_by_their_ends() -> None:
+    assert Knob("knob", tuple(range(1, 65)), "").allowed == "1 to 64"
+    assert Knob("knob", tuple(range(4)), "").allowed == "0, 1, 2, 3"
+    gap = (*range(20), 64)
+    assert Knob("knob", gap, "").allowed == ", ".join(map(str, gap))
+    assert Knob("knob", (*range(20), "n"), "").allowed.endswith("19, n")
+
+
 @given(mappings)
 def test_a_configuration_is_the_mapping_it_was_made_of(mapping: dict[str, Value]) -> None:
     configuration = Configuration.of(mapping)
