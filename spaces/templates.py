@@ -83,6 +83,7 @@ class KernelTemplate(ABC, Generic[P]):
     constraints: tuple[Constraint[P], ...] = ()
     complement: str = ""  #: the name of a space whose kernels compute the same, and are faster on some problems
     pairs: str = ""  #: the template that builds two of its kernels as one, as module:attribute, if there is one
+    fast_sums: bool = False  #: whether sums of 8-bit products have fewer bits than torch._scaled_mm gives them
     careful: bool = False  #: whether inputs of any values do no harm, where values say which memory is read or written
 
     def check(self, problem: P) -> None:

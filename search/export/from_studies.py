@@ -162,6 +162,11 @@ def why_not(outcome: Outcome, template: KernelTemplate) -> str:
     """Why no bundle can hold the kernel of an outcome; empty if one can, or the library's was chosen."""
     if outcome.configuration is None:
         return ""
+    if template.fast_sums and outcome.problem.element.bytes == 1:
+        return (
+            f"{template.name} keeps sums of 8-bit products in fewer bits than torch._scaled_mm does by default, and a "
+            "bundle's kernels take the place of that one"
+        )
     return obstacle(template, outcome.space_hash, outcome.configuration)
 
 

@@ -143,6 +143,7 @@ class FastCublasLtTemplate(CublasLtTemplate):
     name = "cublaslt_fast"
     summary = "the same for e4m3, with fast accumulation"
     loader = "tilescout.spaces.cublaslt.loader:FastCublasLt"
+    fast_sums = True
 
     def check(self, problem: GemmProblem) -> None:
         if problem.element.bytes != 1:

@@ -33,6 +33,7 @@ class OperatorsTemplate(LibraryGemmTemplate):
 
     library = OPERATORS
     sources = ("build.py", "cutlass_operators_build.py")
+    fast_sums = True
     first: Mapping[str, Value]  #: the first operator
 
     def default(self, problem: GemmProblem, device: Device) -> Configuration:

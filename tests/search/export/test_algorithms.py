@@ -18,9 +18,21 @@ from tilescout.spaces.cublaslt.algorithms import KNOBS
 from tilescout.spaces.errors import BundleError
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
+from tilescout.spaces.templates import find_template
 
 PROBLEM = GemmProblem(16, 64, 40)
 PROVEN = Evidence("a-study", "proven", 0.97, 0.96, 0.98, 12, of=Choice.ALGORITHM)
+
+
+@pytest.mark.parametrize("space", ["cublaslt_fast", "cutlass_operators"])
+def test_kernels_that_keep_fewer_bits_of_sums_take_no_place_of_the_librarys(space: str) -> None:
+    template, made = find_template(space), Configuration.of({"tile_m": 64})
+    outcome = Outcome(GemmProblem.parse("16x64x40:e4m3-bf16"), space, "", "h200", Choice.OURS, PROVEN, made)
+
+    assert "fewer bits than torch._scaled_mm" in from_studies.why_not(outcome, template)
+    assert from_studies.why_not(replace(outcome, configuration=None, choice=Choice.LIBRARY), template) == ""
+    for other, problem in ((template, PROBLEM), (find_template("cublaslt"), outcome.problem)):
+        assert "fewer bits" not in from_studies.why_not(replace(outcome, problem=problem), other)
 
 
 @pytest.fixture(autouse=True)

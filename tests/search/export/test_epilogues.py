@@ -186,6 +186,25 @@ def test_an_fp8_product_with_a_scale_for_each_operand_is_replaced(
     assert tuned.report.replaced == {problem: 1}
 
 
+def test_an_fp8_product_with_fast_accumulation_is_left_to_the_library(
+    make_strided: Callable[..., Bundle], calls: Calls
+) -> None:
+    bundle = make_strided([f"{M}x{N}x{K}:e4m3-bf16:alpha"])
+    a, b, _ = operands("kk")
+    inputs = a.to(torch.float8_e4m3fn), b.t().to(torch.float8_e4m3fn).t(), torch.tensor(0.5)
+
+    def scaled(fast: bool, a: torch.Tensor, b: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return torch._scaled_mm(a, b, scale, scale, out_dtype=torch.bfloat16, use_fast_accum=fast)
+
+    for fast in (True, False):
+        torch._dynamo.reset()
+        before = calls(bundle)
+        with use(bundle.path) as tuned:
+            torch.compile(scaled, dynamic=False)(fast, *inputs)
+        assert calls(bundle) - before == (not fast)
+        assert tuned.report.unknown == ({"_scaled_mm": 1} if fast else {})
+
+
 def test_without_a_decision_for_the_fused_form_the_product_alone_is_replaced(
     make_strided: Callable[..., Bundle], calls: Calls
 ) -> None:
