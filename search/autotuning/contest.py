@@ -15,7 +15,7 @@ from tilescout.search.engines.races import Racetrack
 from tilescout.search.export.decisions import Choice, Evidence, Outcome
 from tilescout.search.measure.measurement import Timing
 from tilescout.search.measure.race import Estimate, RaceOptions, race_fastest
-from tilescout.spaces.errors import SpaceError, one_line
+from tilescout.spaces.errors import ExportError, SpaceError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import KernelTemplate
@@ -33,9 +33,10 @@ class ContestOptions:
     Attributes
     ----------
     candidates
-        Configurations that are compiled, the default among them.
+        Configurations that are compiled, the default among them; at least 1.
     others
-        Of these, those of the complement of the space, where it has one that may be faster on the product.
+        Of these, at most so many are of the complement of the space, where it has one that may be faster on the
+        product.
     guesses
         Of those algorithms among which the library would choose; 0 leaves the library's own out.
     margin
@@ -54,6 +55,10 @@ class ContestOptions:
     margin: float = 0.01
     race: RaceOptions = field(default_factory=lambda: RaceOptions(candidates=4))
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.candidates < 1:
+            raise ExportError(f"a contest can't have {self.candidates} candidates: the default is always one")
 
 
 @dataclass(frozen=True)
@@ -171,11 +176,16 @@ def _compiled(entry: Entry, deadline: float) -> dict[int, Artifact | CompileFail
     found = {}
     try:
         for at, each in enumerate(entry.candidates):
-            found[at] = each.compiled.result(max(0.0, deadline - time.monotonic()))
+            found[at] = each.compiled.result(_until(deadline))
     except LateError:
         entry.drop()
         return None
     return found
+
+
+def _until(deadline: float) -> float | None:
+    """Seconds that are left; None where there is no end to them."""
+    return None if math.isinf(deadline) else max(0.0, deadline - time.monotonic())
 
 
 def _listed(engine: Engine, problem: GemmProblem, library_us: float, count: int) -> Listed | None:

@@ -114,7 +114,8 @@ def autotune(
     Parameters
     ----------
     seconds
-        For all graphs together, by the clock on the wall; about. 0 tunes nothing, and uses what the store knows.
+        For all graphs together, by the clock on the wall; about. 0 tunes nothing, and uses what the store knows;
+        ``math.inf`` has all decided.
     store
         Folder of the evidence store; made where it is missing. It is refused if others could have filled it.
     options
@@ -128,7 +129,7 @@ def autotune(
     Raises
     ------
     ExportError
-        If this torch was not tested, or lacks something that is needed.
+        If this torch was not tested, or lacks something that is needed, or the budget is none.
     StoreError
         If the store can't be made, or others could have filled it.
     """

@@ -24,7 +24,7 @@ from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Choice, Outcome
 from tilescout.search.export.graph_rewrite import Sighting
 from tilescout.spaces.devices import Device
-from tilescout.spaces.errors import ProblemError, SpaceError, StoreError, TilescoutError, one_line
+from tilescout.spaces.errors import ExportError, ProblemError, SpaceError, StoreError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import KernelTemplate
@@ -48,7 +48,8 @@ class TunerOptions:
     Attributes
     ----------
     seconds
-        For all graphs of this process together, by the clock on the wall. A contest that has begun is ended.
+        For all graphs of this process together, by the clock on the wall; infinite if all is to be decided. A contest
+        that has begun is ended.
     contest
         How a product is decided.
     patience
@@ -70,6 +71,10 @@ class TunerOptions:
     idle: float = 30.0
     side_by_side: bool = True
     keys_in_place: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.seconds >= 0:
+            raise ExportError(f"the budget of autotune can't be {self.seconds} s: allowed are numbers from 0 on")
 
 
 class Tuner:
@@ -230,7 +235,7 @@ class Tuner:
         if beside is None:
             return enter(engine, problem, own)
         options = self.options.contest
-        others = shortlist(beside.template, problem, self.device, options.others)
+        others = shortlist(beside.template, problem, self.device, min(options.others, options.candidates - 1))
         return enter(engine, problem, own[: options.candidates - len(others)], beside, others)
 
     def _contest(self, engine: Engine, entry: Entry, deadline: float) -> Outcome | None:

@@ -1,5 +1,6 @@
 """Contests of real kernels, ours and a library's, whose race has the ratios that a test says."""
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -20,6 +21,7 @@ from tilescout.search.engines.local import LocalEngine
 from tilescout.search.export.decisions import Choice, Outcome
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import RaceOptions
+from tilescout.spaces.errors import ExportError
 from tilescout.spaces.gemm import GemmProblem
 
 PROBLEM = GemmProblem(48, 64, 40)
@@ -34,7 +36,9 @@ def engine(host_library: ModuleType, tmp_path_factory: pytest.TempPathFactory) -
         yield engine
 
 
-def outcome_of(engine: Engine, ours: float, algorithms: float, options: ContestOptions = ALL_RACE) -> Outcome:
+def outcome_of(
+    engine: Engine, ours: float, algorithms: float, options: ContestOptions = ALL_RACE, seconds: float = 60.0
+) -> Outcome:
     """The outcome of a contest whose race says these times over the library's."""
 
     def race(gpu: int, tasks: Sequence[Task], rounds: int, pairs: int, seed: int) -> Future[Any]:
@@ -51,7 +55,7 @@ def outcome_of(engine: Engine, ours: float, algorithms: float, options: ContestO
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "race", race)
         patch.setattr(engine, "measure", measure)
-        found = decide(engine, enter(engine, PROBLEM, [default]), options, time.monotonic() + 60)
+        found = decide(engine, enter(engine, PROBLEM, [default]), options, time.monotonic() + seconds)
     assert found is not None
     return found
 
@@ -84,3 +88,13 @@ def test_what_gains_too_little_to_be_told_in_a_model_stays_the_librarys(engine: 
 @pytest.mark.slow
 def test_the_librarys_own_take_no_part_where_none_are_asked_for(engine: LocalEngine) -> None:
     assert outcome_of(engine, 0.95, 0.9, replace(ALL_RACE, guesses=0)).choice is Choice.OURS
+
+
+@pytest.mark.slow
+def test_a_budget_may_be_without_end(engine: LocalEngine) -> None:
+    assert outcome_of(engine, 0.9, 0.95, seconds=math.inf).choice is Choice.OURS
+
+
+def test_a_contest_without_candidates_is_refused() -> None:
+    with pytest.raises(ExportError, match="0 candidates: the default is always one"):
+        ContestOptions(candidates=0)

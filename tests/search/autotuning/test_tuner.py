@@ -1,9 +1,10 @@
 """Products are decided by contests, once; later processes read the same answer."""
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from tilescout.search.autotuning.contest import ContestOptions
 from tilescout.search.autotuning.store import EvidenceStore
-from tilescout.search.autotuning.tuner import Tuner
+from tilescout.search.autotuning.tuner import Tuner, TunerOptions
 from tilescout.search.engines.engine import Engine, Task, settled_future
 from tilescout.search.engines.local import LocalEngine
 from tilescout.search.export.bundle import Bundle
@@ -19,6 +20,7 @@ from tilescout.search.export.decisions import Choice
 from tilescout.search.export.graph_rewrite import Sighting
 from tilescout.search.measure.race import RaceOptions
 from tilescout.spaces import templates
+from tilescout.spaces.errors import ExportError
 from tilescout.spaces.gemm import GemmProblem
 
 MakeTuner = Callable[..., Tuner]
@@ -116,6 +118,28 @@ def test_an_unknown_size_is_tuned_at_powers_of_two_besides_the_nearest_first(
     assert {problem.n for problem in around} == {64}
     assert not tuner._around([Sighting((product,), dynamic=False)], bundle, tuned)
     assert not tuner._around([Sighting((product,), dynamic=True)], bundle, set()), "it was known before"
+
+
+@pytest.mark.parametrize("seconds", [-1.0, math.nan])
+def test_a_budget_that_is_none_is_refused(seconds: float) -> None:
+    with pytest.raises(ExportError, match="allowed are numbers from 0 on"):
+        TunerOptions(seconds)
+
+
+def test_of_few_candidates_the_default_is_one_though_others_are_of_the_complement(
+    make_tuner: MakeTuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shortlist(template: str, problem: GemmProblem, device: object, count: int) -> list[str]:
+        return [f"{template}'s {at}" for at in range(count)]
+
+    monkeypatch.setattr("tilescout.search.autotuning.tuner.shortlist", shortlist)
+    tuner, problem = make_tuner(), GemmProblem(64, 64, 64)
+    tuner.options = replace(tuner.options, contest=ContestOptions(candidates=2, others=4))
+    engine: Any = SimpleNamespace(template="one", compile=lambda configuration, signature: Future())
+    beside: Any = SimpleNamespace(template="another", compile=engine.compile)
+    tuner.template = engine.template
+    entry = tuner._enter(engine, problem, tuner._chosen(problem), beside)
+    assert [str(each.configuration) for each in entry.candidates] == ["one's 0", "another's 0"]
 
 
 @pytest.mark.slow
