@@ -11,7 +11,7 @@ import numpy as np
 
 from tilescout.costmodel.arrays import Floats
 from tilescout.search.dispatch.dispatcher import Count, Dispatcher, used
-from tilescout.search.dispatch.glances import Looked, beside, corrected, glanced_sizes, spread
+from tilescout.search.dispatch.glances import Looked, beside, corrected, glanced_sizes, short_first, spread
 from tilescout.search.dispatch.kernels import MOST_ROWS, Kernels, Models, probes, promising
 from tilescout.search.dispatch.plan import (
     Kept,
@@ -306,9 +306,13 @@ def _chosen(
 
 
 def _choices(looked: Looked, points: Mapping[int, Point], options: DispatchOptions, end: float) -> list[Kept]:
-    """The kernels to keep, by glances at all candidates as races have corrected them; those are glanced at, too."""
-    choices = choose_kernels(_without(looked.times(), _failed(points)), options.kernels, options.enough)
-    looked.glance(choices[-1].kernels, glanced_sizes(options.most_rows), end)
+    """The kernels to keep, by glances at all candidates as races have corrected them; those are glanced at, too.
+
+    Glances at short launches come first: few rows have the largest cliffs of the library's, and they cost little.
+    """
+    times = looked.times()
+    choices = choose_kernels(_without(times, _failed(points)), options.kernels, options.enough)
+    looked.glance(choices[-1].kernels, short_first(glanced_sizes(options.most_rows), times), end)
     return choices
 
 

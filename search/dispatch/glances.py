@@ -18,6 +18,7 @@ from tilescout.search.dispatch.points import Point, Source
 from tilescout.search.dispatch.steps import Grid
 from tilescout.search.dispatch.times import Times, steady_times
 from tilescout.search.engines.engine import CannotMeasureError
+from tilescout.search.measure.glance import SETTLED_FROM_US
 from tilescout.spaces.constraints import Mask
 from tilescout.spaces.errors import one_line
 
@@ -51,6 +52,12 @@ def glanced_sizes(most_rows: int) -> list[int]:
         left[nearest] = False
         ordered.append(found[nearest])
     return ordered
+
+
+def short_first(sizes: Sequence[int], times: Times) -> list[int]:
+    """The same, those first at which the library takes too short to be settled before: a glance there costs little."""
+    short = times.mean[-1, np.searchsorted(times.sizes, sizes)] < math.log(SETTLED_FROM_US)
+    return [sizes[at] for at in np.argsort(~short, kind="stable")]
 
 
 def spread(ordered: list[int]) -> list[int]:

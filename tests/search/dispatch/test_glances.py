@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilescout.search.dispatch.glances import glanced_sizes, merged
+from tilescout.search.dispatch.glances import glanced_sizes, merged, short_first
 from tilescout.search.dispatch.points import Point, Ratio
+from tilescout.search.dispatch.times import Times
 
 
 def ratio(value: float) -> Ratio:
@@ -33,6 +34,14 @@ def test_any_first_part_of_them_is_spread_over_all() -> None:
     assert np.diff(np.log(first[first > 64])).max() < 0.9
     assert np.diff(first).max() < 800
     assert 0.2 < (first <= 2048).mean() < 0.4  # a quarter, and an eighth of the rest, counts up to there
+
+
+def test_sizes_whose_launches_are_short_come_first_and_else_keep_their_order() -> None:
+    sizes = np.arange(1, 101)
+    library = np.log(np.where(sizes <= 50, 30.0, 60.0))
+    nothing = np.full(100, np.inf)
+    times = Times(sizes, np.stack([nothing, library]), np.stack([nothing, library]), np.stack([nothing, library]))
+    assert short_first([70, 9, 60, 50, 99, 51, 3], times) == [9, 50, 3, 70, 60, 99, 51]
 
 
 def test_a_glance_is_corrected_by_what_was_measured_there_and_between_such_sizes() -> None:
