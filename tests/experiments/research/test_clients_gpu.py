@@ -62,7 +62,7 @@ def test_a_model_of_transformers_says_the_same_with_tuned_products(
             expected = last(made.call(made.module, count))
             assert difference(last(made.call(compiled, count)), expected) < 2**-5, count
     assert tuned.tuned
-    assert bool(tuned.in_place) is (phase == "decode"), "decoding reads shared keys over a mask, a prompt has none"
+    assert tuned.in_place, "heads that share keys read them in place, over a cache and in a prompt"
 
 
 def test_a_model_of_transformers_learns_the_same_with_tuned_products(store: Path) -> None:
