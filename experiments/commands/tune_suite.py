@@ -1,9 +1,10 @@
 """``tilescout tune --suite``: all problems of a suite together."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import cache
+from functools import cache, cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -22,11 +23,12 @@ from tilescout.search.tuning.study import TuneOptions
 from tilescout.search.tuning.suite import SuiteInterrupted, tune_suite
 from tilescout.search.tuning.trackers import Tracker
 from tilescout.spaces.problems import Problem
+from tilescout.spaces.templates import KernelTemplate
 from tilescout.spaces.terminal import Console, Grid
 
 if TYPE_CHECKING:
     from tilescout.search.tracking.standing.logger import StandingSuite
-    from tilescout.search.tracking.suite import SuiteRun
+    from tilescout.search.tracking.suite import SuiteInfo, SuiteRun
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,14 +50,7 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
     """
     suite = asked.suite
     assert suite is not None
-    from tilescout.search.tracking import (
-        MlflowTracker,
-        Opening,
-        SuiteInfo,
-        SuiteRun,
-        default_store,
-        standing_logger,
-    )
+    from tilescout.search.tracking import SuiteInfo, default_store
 
     check_device(asked.device)
     if asked.sampler is not None:
@@ -86,6 +81,13 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
             )
         )
         sampler = asked.sampler or chosen_sampler(template, engine.device, asked.settings)
+
+        def about() -> SuiteInfo:
+            return SuiteInfo(
+                suite, template.name, engine.device.name, make_sampler(sampler).label, asked.seed,
+                len(problems), engine.provenance.description, engine.objective,
+            )  # fmt: skip
+
         options = TuneOptions(
             sampler,
             asked.seed,
@@ -96,31 +98,12 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
             library_kernels=asked.library_kernels,
             peers=asked.peers,
         )
-        opening = stack.enter_context(Opening(uri))
-        logger = standing_logger(uri, root, options.studies, template) if asked.standby else None
-        if logger is not None:
-            stack.enter_context(logger)
+        tracking = _Tracking(stack, uri, root, asked, template, about)
         bars.update(task, total=options.budget.trials)
 
         @cache  # what measures takes a second to be ready, in which the searches begin
         def say_source() -> None:
             _LOG.info("%s", engine.provenance.description)
-
-        @cache  # `tune_suite` makes one tracker at a time
-        def run() -> "SuiteRun | StandingSuite":
-            about = SuiteInfo(
-                suite, template.name, engine.device.name, make_sampler(sampler).label, options.seed,
-                len(problems), engine.provenance.description, engine.objective,
-            )  # fmt: skip
-            if logger is not None:
-                return stack.enter_context(logger.suite(about, asked.resume))
-            return stack.enter_context(SuiteRun(uri, root, about, asked.resume, opening))
-
-        def make_tracker(info: StudyInfo, run_id: str | None) -> Tracker:
-            if logger is not None:
-                run()
-                return logger.study(info.name, run_id)
-            return MlflowTracker(uri, root, info, run_id, suite=run().run_id, opening=opening)
 
         def show(problem: Problem, trial: TrialRecord) -> None:
             say_source()
@@ -137,22 +120,72 @@ def tune_together(asked: TuneRequest) -> Sequence[StudyResult]:
             _print(results, len(problems), title, asked.console)
 
         try:
-            results = tune_suite(
-                engine, problems, options, make_tracker, show, say, answer, complement=asked.complement
-            )
+            results = tune_suite(engine, problems, options, tracking.of, show, say, answer, complement=asked.complement)
         except SuiteInterrupted as interrupted:
             bars.stop()
             if interrupted.results:
                 _print(interrupted.results, len(problems), title, asked.console)
             write_result(asked.json_path, [result.to_dict() for result in interrupted.results])
-            run().log(interrupted.results)
+            tracking.run.log(interrupted.results)
             raise
         with waiting("log the figures of all to MLflow"):
-            run().finish(results)
+            tracking.run.finish(results)
     missing = [result.not_tracked for result in results if result.not_tracked]
     asked.deliver([result.to_dict() for result in results], missing[0] if missing else "")
-    _LOG.info("%s", asked.shown_at(run().page))
+    _LOG.info("%s", asked.shown_at(tracking.run.page))
     return results
+
+
+class _Tracking:
+    """The run of a suite in MLflow, begun when it is first needed, and trackers of the suite's studies.
+
+    Parameters
+    ----------
+    stack
+        What is opened is closed with it.
+    uri, root
+        MLflow's store, and where files go; see `MlflowTracker`.
+    asked, template
+        What is searched, and whether processes may stand by for it.
+    about
+        Describes the suite, once what measures is ready.
+    """
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        uri: str,
+        root: Path | None,
+        asked: TuneRequest,
+        template: KernelTemplate,
+        about: "Callable[[], SuiteInfo]",
+    ) -> None:
+        from tilescout.search.tracking import Opening, standing_logger
+
+        self._stack, self._uri, self._root, self._resume, self._about = stack, uri, root, asked.resume, about
+        self._opening = stack.enter_context(Opening(uri))
+        self._logger = standing_logger(uri, root, studies(asked.store), template) if asked.standby else None
+        if self._logger is not None:
+            stack.enter_context(self._logger)
+
+    @cached_property  # `tune_suite` makes one tracker at a time
+    def run(self) -> "SuiteRun | StandingSuite":
+        """The run."""
+        from tilescout.search.tracking import SuiteRun
+
+        if self._logger is not None:
+            return self._stack.enter_context(self._logger.suite(self._about(), self._resume))
+        made = SuiteRun(self._uri, self._root, self._about(), self._resume, self._opening)
+        return self._stack.enter_context(made)
+
+    def of(self, info: StudyInfo, run_id: str | None) -> Tracker:
+        """The tracker of one of its studies, which `run_id` continues."""
+        from tilescout.search.tracking import MlflowTracker
+
+        run = self.run
+        if self._logger is not None:
+            return self._logger.study(info.name, run_id)
+        return MlflowTracker(self._uri, self._root, info, run_id, suite=run.run_id, opening=self._opening)
 
 
 def _print(results: Sequence[StudyResult], problems: int, title: str, console: Console) -> None:
