@@ -10,9 +10,11 @@ import os
 import re
 import stat
 import tomllib
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from gzip import GzipFile
+from gzip import BadGzipFile, GzipFile
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -72,6 +74,31 @@ def read_regular(path: Path, limit: int, *, follow: bool = True) -> bytes:
     """
     with open_regular(path, limit, follow=follow) as file:
         return read_at_most(file, limit, path)
+
+
+def read_unpacked(path: Path, largest: int, unpacked: int) -> bytes:
+    """The bytes of a regular file, or those that are packed in it by gzip.
+
+    Parameters
+    ----------
+    path
+        The file.
+    largest, unpacked
+        Most bytes of the file, and of what is packed in it.
+
+    Raises
+    ------
+    OSError
+        If it can't be read, is no regular file, is larger, or is damaged; `strerror` says so in words.
+    """
+    content = read_regular(path, largest)
+    if not content.startswith(b"\x1f\x8b"):
+        return content
+    try:
+        with GzipFile(fileobj=BytesIO(content)) as file:
+            return read_at_most(file, unpacked, path)
+    except (BadGzipFile, EOFError, zlib.error) as error:
+        raise OSError(errno.EINVAL, f"what is packed in it is damaged ({error})", str(path)) from error
 
 
 def read_at_most(file: BinaryIO | GzipFile, limit: int, path: Path) -> bytes:

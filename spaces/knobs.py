@@ -98,6 +98,20 @@ class Configuration(Mapping[str, Value]):
         return " ".join(f"{name}={value}" for name, value in self.pairs)
 
 
+def listed_configurations(found: Any) -> list[Configuration]:
+    """Configurations, or parts of such, of a JSON text.
+
+    Raises
+    ------
+    ValueError
+        If it is not a list of objects of integers and strings.
+    """
+    shaped = isinstance(found, list) and all(isinstance(each, dict) for each in found)
+    if not shaped or not all(type(value) in (int, str) for each in found for value in each.values()):
+        raise ValueError("it is not a list of configurations, objects of integers and strings")
+    return [Configuration.of(each) for each in found]
+
+
 def configurations_of(knobs: Sequence[Knob], columns: Mapping[str, NDArray[Any]]) -> list[Configuration]:
     """Return the configurations whose values stand in columns, an array for each knob."""
     names = [knob.name for knob in knobs]

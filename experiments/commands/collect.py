@@ -53,7 +53,7 @@ from tilescout.search.tables.shipped import named_template
 from tilescout.search.tables.table import SUFFIX, Table, card_path
 from tilescout.spaces.errors import StoreError, TableError, one_line
 from tilescout.spaces.inputs import SMALL, parse_json, read_regular
-from tilescout.spaces.knobs import Configuration, Knob
+from tilescout.spaces.knobs import Configuration, Knob, listed_configurations
 from tilescout.spaces.subspace import SubSpace, parse_restrictions, read_subspace
 from tilescout.spaces.terminal import Console, Grid
 
@@ -249,9 +249,11 @@ def _given(also: Path | None) -> list[Configuration]:
         table = Table.read(also)
         return list(dict.fromkeys(table.configuration(row) for row in range(len(table))))
     try:
-        return [Configuration.of(values) for values in parse_json(read_regular(also, 16 * SMALL))]
-    except (OSError, ValueError, TypeError) as error:
-        raise StoreError(f"can't read {also} as a JSON list of configurations: {one_line(error)}") from error
+        return listed_configurations(parse_json(read_regular(also, 16 * SMALL)))
+    except OSError as error:
+        raise StoreError(f"can't read {also}: {error.strerror}") from error
+    except ValueError as error:
+        raise StoreError(f"can't read {also} as configurations: {one_line(error)}") from error
 
 
 class _Rate(ProgressColumn):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tilescout.spaces.errors import SamplerError
+from tilescout.spaces.errors import SamplerError, one_line
 from tilescout.spaces.inputs import parse_json, read_regular
-from tilescout.spaces.knobs import Configuration, Knob, Value
+from tilescout.spaces.knobs import Configuration, Knob, Value, listed_configurations
 from tilescout.spaces.plugins import find
 from tilescout.spaces.space import Indices, SearchSpace
 from tilescout.spaces.templates import KernelTemplate
@@ -98,14 +98,13 @@ _MOST_FAR = 2**31  # of a number
 
 def _read(path: Path) -> Sequence[Wish]:
     try:
-        wishes = parse_json(read_regular(path, _LARGEST))
-    except (OSError, ValueError) as error:
-        raise SamplerError(f"can't read the ranking {path}: {error}") from error
-    shaped = isinstance(wishes, list) and all(isinstance(wish, dict) for wish in wishes)
-    if not shaped or not all(type(value) in (int, str) for wish in wishes for value in wish.values()):
-        raise SamplerError(f"the ranking {path} is not a list of configurations, objects of integers and strings")
+        wishes = listed_configurations(parse_json(read_regular(path, _LARGEST)))
+    except OSError as error:
+        raise SamplerError(f"can't read the ranking {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise SamplerError(f"can't read the ranking {path}: {one_line(error)}") from error
     if len(wishes) > _MOST or any(
         isinstance(value, int) and abs(value) > _MOST_FAR for w in wishes for value in w.values()
     ):
         raise SamplerError(f"the ranking {path} has more than {_MOST} configurations, or a number beyond {_MOST_FAR}")
-    return list(wishes)
+    return wishes

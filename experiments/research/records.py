@@ -4,22 +4,19 @@ import gzip
 import json
 import os
 import platform
-import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Self
 
 from tilescout.search.engines.gpus import driver_version, visible_gpus
 from tilescout.spaces.errors import StoreError, one_line
-from tilescout.spaces.inputs import parse_json, read_at_most, read_regular
+from tilescout.spaces.inputs import parse_json, read_unpacked
 from tilescout.spaces.outputs import write_whole
 
 _PACKAGES = ("tilescout", "torch", "nvidia-cutlass-dsl", "numpy", "scikit-learn", "optuna", "mlflow", "ray")
-_GZIP = b"\x1f\x8b"
 _LARGEST, _UNPACKED = 1 << 26, 1 << 28  # bytes of a file, and of what is packed in it; the largest has 460 kB
 _VALUES = 1 << 24
 
@@ -66,11 +63,8 @@ class Record:
             If it can't be read as JSON.
         """
         try:
-            content = read_regular(path, _LARGEST)
-            if content.startswith(_GZIP):
-                content = read_at_most(gzip.GzipFile(fileobj=BytesIO(content)), _UNPACKED, path)
-            found = parse_json(content, _VALUES)
-        except (OSError, EOFError, ValueError, zlib.error) as error:
+            found = parse_json(read_unpacked(path, _LARGEST, _UNPACKED), _VALUES)
+        except (OSError, ValueError) as error:
             raise StoreError(f"can't read {path} as the record of a study: {one_line(error)}") from error
         whole = isinstance(found, dict) and found.keys() == {"about", "result"}
         return cls(found["about"], found["result"]) if whole else cls({}, found)

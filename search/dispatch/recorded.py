@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from gzip import GzipFile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from tilescout.spaces.checking import check_types
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import MALFORMED, StoreError, TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.inputs import open_regular, parse_json, read_at_most
+from tilescout.spaces.inputs import parse_json, read_unpacked
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.templates import KernelTemplate
 
@@ -95,16 +94,12 @@ def read_sweep(path: Path, problem: GemmProblem, template: KernelTemplate) -> tu
         raise StoreError(f"can't read {path}: {error.strerror}") from error
     except StoreError:
         raise
-    except (*MALFORMED, TilescoutError, EOFError) as error:
+    except (*MALFORMED, TilescoutError) as error:
         raise StoreError(f"{path} is no record of a sweep: {one_line(error, 100)}") from error
     return Recorded(kernels, {point.m: point for point in points}), device
 
 
 def _parsed(path: Path) -> tuple[dict[str, Mapping[str, Any]], str]:
     """The products by their problems, and the name of the device."""
-    with open_regular(path, _LARGEST) as file:
-        packed = file.read(2) == b"\x1f\x8b"
-        file.seek(0)
-        content = read_at_most(GzipFile(fileobj=file) if packed else file, _LARGEST, path)
-    result = parse_json(content)["result"]
+    result = parse_json(read_unpacked(path, _LARGEST, _LARGEST))["result"]
     return {each["problem"]: each for each in result["products"].values()}, str(result["device"])

@@ -1,14 +1,11 @@
 """Results of other tuners, of any form in `tilescout.search.tables.result_forms`, read into a table."""
 
-import gzip
 import math
 import re
-import zlib
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +19,7 @@ from tilescout.search.tables.result_forms import SECONDS, TIME, Form, Told, Unto
 from tilescout.search.tables.rows import encode_columns
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import MALFORMED, DeviceError, TableError, one_line
-from tilescout.spaces.inputs import read_at_most, read_regular
+from tilescout.spaces.inputs import read_unpacked, values_in
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.named import NamedProblem
 
@@ -107,16 +104,13 @@ def merged_text(card: TableCard) -> str:
 
 def _load(path: Path) -> str:
     try:
-        content = read_regular(path, _LARGEST)
-        if content[:2] == b"\x1f\x8b":
-            with gzip.GzipFile(fileobj=BytesIO(content)) as file:
-                content = read_at_most(file, _LARGEST, path)
-        if content.count(b",") + content.count(b"[") + content.count(b"{") > _VALUES:
+        content = read_unpacked(path, _LARGEST, _LARGEST)
+        if values_in(content) > _VALUES:
             raise TableError(f"can't read {path}: it has more than {_VALUES} values")
         return content.decode()
     except OSError as error:
-        raise TableError(f"can't read {path}: {error.strerror or one_line(error)}") from error
-    except (EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise TableError(f"can't read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise TableError(f"can't read {path}: {one_line(error)}") from error
 
 

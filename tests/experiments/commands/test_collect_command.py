@@ -73,6 +73,17 @@ def test_what_can_not_be_is_refused_in_a_line(
     assert not list(tmp_path.glob("t.*"))
 
 
+@pytest.mark.parametrize("text", ["[1]", '{"a": 1}', '[{"tile_m": [1]}]', '[{"tile_m": true}]', "[[]]", "["])
+def test_given_configurations_that_are_none_are_refused_in_a_line(
+    run: Run, suite: str, tmp_path: Path, capsys, text: str
+) -> None:
+    given = tmp_path / "given.json"
+    given.write_text(text)
+    table = ("--sample", "9", "--device", "replay", "--also", str(given), "--out", str(tmp_path / "t.parquet"))
+    run("collect", "gemm_sm90", "--suite", suite, *table, code=2)
+    assert f"can't read {given} as configurations" in capsys.readouterr().err.strip().splitlines()[-1]
+
+
 def test_a_suite_is_tuned_together(run: Run, suite: str, tmp_path: Path, capsys) -> None:
     result = tmp_path / "result.json"
     given = ("tune", "gemm_sm90", "--suite", suite, "--device", "replay", "--sampler", "random", "--trials", "20")
