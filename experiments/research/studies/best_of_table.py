@@ -5,6 +5,9 @@
 Speeds are over the library's, by the race, in which the default and the fastest rows of a problem were measured
 together. The interval of a speed is the race's. That of a geometric mean is of other such problems: a bootstrap over
 the problems. The figures are in-sample: the best of a problem was chosen among the rows of that very problem.
+
+Where the table's card has the library's best of a problem, its speed and that of the best row over it are told too.
+Each of these two is known by a race of its own with the library's function.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +24,9 @@ from tilescout.experiments.research.runner import Run, study
 from tilescout.search.tables.table import Table
 from tilescout.spaces.errors import TableError
 from tilescout.spaces.knobs import Configuration
+
+MEANS = ("speed", "default", "library_best", "over_library_best")
+"""The fields of `Best` whose geometric mean over problems is told."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,10 @@ class Best:
         Of the default that was recorded, over the library, by the same race.
     configuration
         The fastest row's.
+    library_best
+        Speed of the library's best candidate over the library's function; None if the card has none.
+    over_library_best
+        Speed of the fastest row over that candidate; None likewise.
     """
 
     problem: str
@@ -49,6 +59,8 @@ class Best:
     high: float
     default: float
     configuration: Configuration
+    library_best: float | None
+    over_library_best: float | None
 
 
 def best_rows(table: Table) -> list[Best]:
@@ -72,6 +84,7 @@ def best_rows(table: Table) -> list[Best]:
         if default is None or not np.isfinite(ratio[default]):
             raise TableError(f"the default of {problem} did not race in this table")
         best = int(rows[np.argmin(ratio[rows])])
+        theirs = None if baseline.library_best is None else baseline.library_best.ratio.value
         found.append(
             Best(
                 problem=str(problem),
@@ -82,6 +95,8 @@ def best_rows(table: Table) -> list[Best]:
                 high=float(1 / low[best]),
                 default=float(1 / ratio[default]),
                 configuration=table.configuration(best),
+                library_best=None if theirs is None else 1 / theirs,
+                over_library_best=None if theirs is None else float(theirs / ratio[best]),
             )
         )
     return found
@@ -99,8 +114,8 @@ def _short(configuration: Configuration) -> str:
 def markdown(found: Sequence[Best], library: str, means: Mapping[str, Sequence[float]]) -> str:
     """The rows as a table in Markdown, the geometric means last."""
     types = found[0].problem.partition(":")[2]
-    lines = [f"| {types} (m×n×k) | {library}, µs | best | default | rows | the best configuration |"]
-    lines += ["| --- | ---: | --- | ---: | ---: | --- |"]
+    headings = (f"{types} (m×n×k)", f"{library}, µs", "best", "default", "the library's best", "rows")
+    lines = [f"| {' | '.join(headings)} | the best configuration |", "| --- | ---: | --- | ---: | ---: | ---: | --- |"]
     for one in found:
         size = one.problem.partition(":")[0].replace("x", "×")
         interval = f"**{one.speed:.3f}** [{one.low:.3f}, {one.high:.3f}]"
@@ -109,25 +124,31 @@ def markdown(found: Sequence[Best], library: str, means: Mapping[str, Sequence[f
             f"{one.library_us:.2f}",
             interval,
             f"{one.default:.3f}",
+            "–" if one.library_best is None else f"{one.library_best:.3f}",
             f"{one.rows:,}",
             _short(one.configuration),
         )
         lines.append(f"| {' | '.join(cells)} |")
-    (best, low, high), (default, below, above) = means["speed"], means["default"]
+    told = {name: f"{mean:.3f} [{low:.3f}, {high:.3f}]" for name, (mean, low, high) in means.items()}
+    value, _, interval = told["speed"].partition(" ")
     lines.append(
-        f"| geometric mean of {len(found)} [95 % over such problems] | | **{best:.3f}** [{low:.3f}, {high:.3f}] | "
-        f"{default:.3f} [{below:.3f}, {above:.3f}] | | smallest {min(one.speed for one in found):.3f} |"
+        f"| geometric mean of {len(found)} [95 % over such problems] | | **{value}** {interval} | {told['default']} | "
+        f"{told.get('library_best', '–')} | | smallest {min(one.speed for one in found):.3f} |"
     )
+    over = [one.over_library_best for one in found if one.over_library_best is not None]
+    if over:
+        name = f"the best over the library's best, of {len(over)}"
+        lines.append(f"| {name} | | {told['over_library_best']} | | | | smallest {min(over):.3f} |")
     return "\n".join(lines)
 
 
 def summary(found: Sequence[Best], seed: int) -> dict[str, Any]:
     """The figures of the problems, and the geometric means with their 95 % intervals over such problems."""
+    columns = {name: [getattr(one, name) for one in found] for name in MEANS}
+    known = {name: [each for each in column if each is not None] for name, column in columns.items()}
     return {
         "problems": {one.problem: {**asdict(one), "configuration": dict(one.configuration)} for one in found},
-        "means": {
-            name: list(geometric_mean([getattr(one, name) for one in found], seed)) for name in ("speed", "default")
-        },
+        "means": {name: list(geometric_mean(column, seed)) for name, column in known.items() if column},
     }
 
 
