@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import CostModel, Prediction, Sample
 from tilescout.costmodel.features import Features
 from tilescout.costmodel.uncertainty import Ensemble, Errors, estimate_errors
@@ -44,7 +45,10 @@ class Judged:
 
     def predict(self, features: Features) -> Prediction:
         """The mean of the members, with the spread that their disagreement has on new problems."""
-        mean, between = self.ensemble.predict(features)
+        return self.expected(*self.ensemble.predict(features))
+
+    def expected(self, mean: Floats, between: Floats) -> Prediction:
+        """Log times of a new problem, by what an ensemble says; `between` is the variance between its members."""
         return Prediction(mean, self.errors.spread(between), self.errors.shift)
 
 

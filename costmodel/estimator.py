@@ -166,6 +166,16 @@ class CostModel(ABC):
         with one_thread():
             return self.fitted.predict(features)
 
+    def foresee(self, features: Features) -> Prediction:
+        """Log times for a search: as `predict` has them, but of what is clearly slow they may be rougher, to save time.
+
+        Raises
+        ------
+        ModelError
+            As of `predict`.
+        """
+        return self.predict(features)
+
     def check(self, features: Features) -> None:
         """Refuse features that a fitted model can't take.
 

@@ -29,9 +29,10 @@ class Likeness:
     @classmethod
     def of(cls, features: Features) -> Self:
         """The likeness of the configurations of a space: a feature's whole range in it is 1."""
-        span = np.ptp(features.values, axis=0)
+        least = features.values.min(axis=0)
+        span = features.values.max(axis=0) - least
         kept = np.flatnonzero(span > 0)
-        return cls(kept, features.values[:, kept].min(axis=0), span[kept])
+        return cls(kept, least[kept], span[kept])
 
     def points(self, features: Features) -> Floats:
         """Points of shape [configurations, coordinates], also of another problem's configurations."""

@@ -193,6 +193,26 @@ def test_the_blend_is_the_mean_of_its_members_and_unsure_where_they_disagree(
     assert blend.score([samples[-1]]) > 0.97
 
 
+def test_a_search_is_told_roughly_of_what_the_networks_say_is_slow(
+    samples: list[Sample], blend: BlendModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = samples[-1].features
+    whole, same = blend.predict(features), blend.foresee(features)
+    monkeypatch.setattr("tilescout.costmodel.blend.HOPEFUL", 50)
+    rough = blend.foresee(features)
+    assert blend.fitted is not None
+    assert isinstance(blend.fitted.ensemble, Blended)
+    hopeful = np.argsort(blend.fitted.ensemble.networks.predict(features)[0])[:50]
+    rest = np.setdiff1d(np.arange(len(features)), hopeful)
+
+    assert same.mean.tolist() == whole.mean.tolist()
+    assert np.allclose(rough.mean[hopeful], whole.mean[hopeful], rtol=0, atol=1e-9)
+    assert np.allclose(rough.spread[hopeful], whole.spread[hopeful], rtol=0, atol=1e-9)
+    assert not np.allclose(rough.mean[rest], whole.mean[rest], rtol=0, atol=1e-9)
+    assert np.abs(rough.mean[rest] - whole.mean[rest]).mean() < 0.3
+    assert rough.mean[rest].min() > rough.mean[hopeful].min()
+
+
 @pytest.mark.parametrize("kind", ["forest", "ranking", "blend"])
 def test_a_saved_model_predicts_the_same(
     kind: str, samples: list[Sample], model: ForestModel, ranking: RankingModel, blend: BlendModel, tmp_path: Path

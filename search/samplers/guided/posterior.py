@@ -14,6 +14,7 @@ from tilescout.costmodel.estimator import Prediction
 from tilescout.costmodel.posterior import Covariance, Kernel, Observed, condition, fit_kernel
 from tilescout.search.samplers.guided.history import History
 from tilescout.search.samplers.guided.options import GuidedOptions
+from tilescout.search.samplers.guided.prior import Places
 from tilescout.spaces.space import Indices
 
 SLOW = 0.9
@@ -35,7 +36,7 @@ class Corrected:
     Attributes
     ----------
     points
-        Where the configurations lie among those of all problems, of shape [configurations, coordinates]; see
+        Where the configurations lie among those of all problems; see
         `tilescout.search.samplers.guided.prior.Prior.points`.
     history
         The trials of this problem; their values are log times.
@@ -49,7 +50,7 @@ class Corrected:
         The options of the search.
     """
 
-    points: Floats
+    points: Places
     history: History
     prior: Prediction
     elsewhere: Observed | None

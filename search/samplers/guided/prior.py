@@ -1,12 +1,14 @@
 """The prior: log times that are expected of the configurations of a space before any of them is measured."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
 
 import numpy as np
 
 from tilescout.costmodel.arrays import Floats
+from tilescout.costmodel.coordinates import coordinates_of
 from tilescout.costmodel.estimator import CostModel, Prediction
 from tilescout.costmodel.features import Features
 from tilescout.costmodel.forest import ForestModel, ForestOptions
@@ -17,7 +19,7 @@ from tilescout.costmodel.relatives import doubted, relative_model
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.search.samplers.others import OtherTrials, features_of, nearest, place_of, points_of
 from tilescout.spaces.errors import SpaceError
-from tilescout.spaces.space import SearchSpace
+from tilescout.spaces.space import Indices, SearchSpace
 from tilescout.spaces.templates import find_template
 
 SHIPPED = "shipped"
@@ -114,18 +116,18 @@ class Prior:
         return None if self.model is None else self._predict(self.model, self.features)
 
     @cached_property
-    def points(self) -> Floats:
-        """Where the configurations lie among those of all problems, of shape [configurations, coordinates].
+    def points(self) -> "Places":
+        """Where the configurations lie among those of all problems.
 
         The prior errs alike on those that lie near one another; `covariance` says how much. First come their knobs,
         then their features, each with the sizes of the problem. Of a relative's model there are the features alone.
         """
-        return self._located(points_of(self.space), self.features, place_of(self.space.problem))
+        return Places(self.space, self.features, self._located)
 
     @cached_property
     def covariance(self) -> Covariance:
         """How the errors of the prior on the configurations vary together, by `points`."""
-        options, coordinates = self._options, self.points.shape[1]
+        options, coordinates = self._options, self.points[np.array([0])].shape[1]
         if self.of_relative:
             return Kernel.even(coordinates, options.length, options.noise)
         knobs = points_of(self.space.subset([0])).shape[1]
@@ -181,9 +183,33 @@ class Prior:
         return np.concatenate([by_knobs, by_work, np.tile(place, (len(by_work), 1))], axis=1)
 
     def _predict(self, model: CostModel, features: Features) -> Prediction:
-        predicted = model.predict(features)
+        predicted = model.foresee(features)
         return doubted(predicted) if self.of_relative else predicted
 
     @cached_property
     def _loaded(self) -> tuple[CostModel, ModelCard] | None:
         return load_model(self.file) if self.file is not None else None
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where configurations of a space lie: located as they are asked for, since few of them ever are.
+
+    Attributes
+    ----------
+    space, features
+        The configurations, and the features of all of them.
+    located
+        The points of some, by where they lie by their knobs, their features, and the place of the problem.
+    """
+
+    space: SearchSpace
+    features: Features
+    located: Callable[[Floats, Features, Floats], Floats]
+
+    def __getitem__(self, indices: Indices) -> Floats:
+        """The points of configurations, of shape [indices, coordinates]."""
+        place = place_of(self.space.problem)
+        knobs = coordinates_of(self.space.knobs, self.space.codes[indices])
+        by_knobs = np.concatenate([knobs, np.tile(place, (len(indices), 1))], axis=1)
+        return self.located(by_knobs, self.features.take(indices), place)

@@ -166,7 +166,7 @@ class GuidedSampler(SpaceSampler):
         running = np.unique(np.asarray(given, dtype=np.int64))
         if self._joint is not None:  # the searches take turns before an outcome is known
             count = min(count, (self.lookahead or count) // 2 - len(running))
-        free = np.setdiff1d(np.arange(len(self.space)), running)
+        free = np.setdiff1d(np.arange(len(self.space)), running, assume_unique=True)
         yield from self._proposals(_Known(History.of_running(running), prior), free, count)
 
     def ahead(self, study: optuna.Study, count: int) -> Iterator[int]:
