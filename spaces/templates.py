@@ -163,6 +163,14 @@ class KernelTemplate(ABC, Generic[P]):
         """
         import_compiler()
 
+    @property
+    def warmed_like(self) -> str:
+        """The name of the template that `warm_up` gets ready for as well; its own, unless a subclass says another.
+
+        Compilers of both are forked from the same process.
+        """
+        return self.name
+
     @abstractmethod
     def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
         """Compile to an object file at `path`.

@@ -307,8 +307,8 @@ class CompilePool(Closing):
         standby = standby_of(self.template, self.arch)
         if not self.options.standby or standby is None:
             return None
-        request: dict[str, str | int] = {"store": str(self.store.root.absolute()), "processes": self.options.processes}
-        return standby, request
+        root, processes = str(self.store.root.absolute()), self.options.processes
+        return standby, {"template": self.template.name, "store": root, "processes": processes}
 
     def _outcome(self, key: ArtifactKey, task: "Future[None]") -> Artifact | CompileFailure:
         try:
@@ -339,7 +339,7 @@ def standby_of(template: KernelTemplate, arch: str) -> Standby | None:
     """Return the process that compilers of a template are forked from; None where none can stand by for it."""
     if template.loader or not (can_stand_by() and comes_with_package(template)):
         return None
-    return Standby(f"{__name__}:{ready_to_compile.__name__}", (template.name, arch))
+    return Standby(f"{__name__}:{ready_to_compile.__name__}", (template.warmed_like, arch))
 
 
 _NICENESS = 10  # the measuring process must not wait for a core: times while the GPU waits for the host don't count
@@ -352,11 +352,14 @@ def _warm_up(template: KernelTemplate, arch: str) -> None:
 
 
 def ready_to_compile(name: str, arch: str) -> Do:
-    """Get ready to stand by as the compiler of a template that comes with the package, for a target."""
-    template = find_template(name)
-    _warm_up(template, arch)
+    """Get ready to stand by as the compiler of templates that come with the package, for a target.
+
+    They are those that are `KernelTemplate.warmed_like` the one that is named.
+    """
+    _warm_up(find_template(name), arch)
 
     def compile_what_is_asked(asked: Connection, request: Mapping[str, Any]) -> None:
+        template = find_template(request["template"])
         os.environ["CUTE_DSL_ARCH"] = arch
         os.nice(_NICENESS)
         serve(asked, partial(_build_task, template, arch, Path(request["store"])), request["processes"])

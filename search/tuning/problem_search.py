@@ -24,7 +24,7 @@ from tilescout.search.tuning.budget import Budget
 from tilescout.search.tuning.loop import Lane, Loop, run_together
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.search.tuning.trackers import Tracker
-from tilescout.search.tuning.turns import Claim, Turn, Turns
+from tilescout.search.tuning.turns import Claim, Line, Turn, Turns
 from tilescout.spaces.errors import SamplerError, TilescoutError, one_line
 from tilescout.spaces.problems import Problem
 
@@ -57,7 +57,8 @@ class Shared:
     ahead
         Whether a second space is listed and predicted before it is known to be wanted.
     expecting
-        Held by the one search that says what it tries first: compilers begin with the first one's.
+        Held by the one search that says what it tries first: compilers begin with the first one's. Both spaces of a
+        problem go before the next problem: it is searched in neither before both are ready.
     showing, making
         Held by who shows a trial, and by who makes a tracker: two that log the same dataset at the same time would be
         refused by MLflow.
@@ -74,7 +75,7 @@ class Shared:
     on_phase: Callable[[Problem, str], None]
     ahead: bool = False
     known: dict[tuple[int, int], OtherTrials] = field(default_factory=dict)
-    expecting: threading.Lock = field(default_factory=threading.Lock)
+    expecting: Line = field(default_factory=Line)
     showing: threading.Lock = field(default_factory=threading.Lock)
     making: threading.Lock = field(default_factory=threading.Lock)
 
@@ -130,7 +131,7 @@ class ProblemSearch:
         try:
             with ExitStack() as stack:
                 expecting = stack.enter_context(ExitStack())
-                expecting.enter_context(shared.expecting)
+                expecting.enter_context(shared.expecting.held(self.number, 0))
                 shared.turns.go_on()
                 gpu = shared.turns.ask(self.number, self._claim)  # setting the problem up takes longer than the model
                 evaluator = Evaluator(shared.engine, self._problem, [] if gpu is None else [gpu])
@@ -153,8 +154,10 @@ class ProblemSearch:
         """Search the second space, once it is wanted; in a thread of its own. None if it is not, or failed."""
         shared = self._shared
         try:
-            self._set_up.wait()  # of the first
             assert shared.complement is not None
+            if self._expected:
+                shared.complement.get_ready()  # its compilers start with the first one's
+            self._set_up.wait()  # of the first
             shared.complement.get_ready()  # for the case that the answer loses
             engine, reason = shared.complement.beside, MAY_BE_FASTER if self._expected else HAS_LOST
             if engine is None and self._is_wanted():
@@ -163,7 +166,7 @@ class ProblemSearch:
                 return None
             with ExitStack() as stack:
                 expecting = stack.enter_context(ExitStack())
-                expecting.enter_context(shared.expecting)
+                expecting.enter_context(shared.expecting.held(self.number, 1))
                 evaluator = stack.enter_context(Evaluator(engine, self._problem, [], like=self._evaluator))
 
                 def begin() -> None:

@@ -2,7 +2,9 @@
 
 import threading
 import time
-from collections.abc import Collection
+from bisect import insort
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tilescout.search.tuning.budget import Budget
@@ -63,6 +65,30 @@ class Turn:
 
 class StoppedError(KeyboardInterrupt):
     """The searches were told to end: to one in a thread of its own, this is Ctrl-C."""
+
+
+class Line:
+    """A lock: of those that wait for it, the one of the least rank is next."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, ...]] = []
+        self._held = False
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def held(self, *rank: int) -> Iterator[None]:
+        """Wait for the lock, and hold it; nobody else may have the same rank at the same time."""
+        with self._changed:
+            insort(self._waiting, rank)
+            self._changed.wait_for(lambda: not self._held and self._waiting[0] == rank)
+            del self._waiting[0]
+            self._held = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held = False
+                self._changed.notify_all()
 
 
 class Turns:

@@ -144,6 +144,10 @@ class GemmStreamKSm90Template(KernelTemplate[GemmProblem]):
     def warm_up(self) -> None:
         gemm_sm90.TEMPLATE.warm_up()
 
+    @property
+    def warmed_like(self) -> str:
+        return gemm_sm90.TEMPLATE.name
+
     def build(self, configuration: Mapping[str, Value], signature: str, arch: str, path: Path) -> Built:
         from tilescout.spaces.gemm_streamk_sm90.build import build_object
 

@@ -17,8 +17,12 @@ from typing import Any
 import pytest
 
 from tilescout.search.build import standby
+from tilescout.search.build.artifacts import Artifact, ArtifactStore
+from tilescout.search.build.compilers import CompileOptions, CompilePool
 from tilescout.search.build.standby import Session, Standby, StandbyError, open_session, running, wake
+from tilescout.spaces.devices import find_device
 from tilescout.spaces.processes import module_command, safe_environment
+from tilescout.spaces.templates import find_template
 
 pytestmark = pytest.mark.skipif(not standby.can_stand_by(), reason="needs Linux")
 
@@ -264,6 +268,22 @@ stand_by(listener, Path({str(address)!r}), lambda *_: None, idle=0.5)
     assert ended == 0
     assert looks > 3
     assert not address.exists()
+
+
+def test_kernels_of_both_spaces_of_a_product_are_compiled_by_forks_of_one_process(place: Path, tmp_path: Path) -> None:
+    options, store = CompileOptions(processes=1), ArtifactStore(tmp_path)
+    problem, pools = "256x4096x4096:bf16", list[CompilePool]()
+    try:
+        for name in ("gemm_sm90", "gemm_streamk_sm90"):
+            template = find_template(name)
+            parsed = template.parse(problem)
+            pools.append(CompilePool(template, parsed.signature, "sm_90a", store, options))
+            built = pools[-1].submit(template.default(parsed, find_device("h200"))).result()
+            assert isinstance(built, Artifact)
+        assert [each.what for each in running()] == ["compile gemm_sm90 sm_90a"]
+    finally:
+        for pool in pools:
+            pool.close()
 
 
 def test_a_folder_that_others_could_open_is_refused(place: Path) -> None:

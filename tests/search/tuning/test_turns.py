@@ -1,12 +1,13 @@
 """Who of several searches has a GPU next."""
 
 import threading
+import time
 from contextlib import suppress
 
 import pytest
 
 from tilescout.search.tuning.budget import Budget
-from tilescout.search.tuning.turns import Claim, StoppedError, Turns
+from tilescout.search.tuning.turns import Claim, Line, StoppedError, Turns
 
 
 def test_what_was_never_tried_comes_first_then_what_can_not_say_then_the_largest_gain_a_second() -> None:
@@ -105,3 +106,33 @@ def test_a_turn_has_what_is_left_of_the_seconds() -> None:
     assert (left.trials, left.gpu_seconds) == (16, 5.0)
     assert left.seconds is not None
     assert 50 < left.seconds <= 60
+
+
+def test_whoever_has_the_least_rank_of_those_that_wait_is_next_in_line() -> None:
+    line, begun = Line(), list[tuple[int, int]]()
+
+    def hold(*rank: int) -> None:
+        with line.held(*rank):
+            begun.append((rank[0], rank[1]))
+
+    ranks = [(2, 0), (0, 1), (1, 0), (1, 1)]
+    threads = [threading.Thread(target=hold, args=rank) for rank in ranks]
+    with line.held(3, 0):
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + 10
+        while len(line._waiting) < len(ranks) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert not begun
+    for thread in threads:
+        thread.join(timeout=10)
+
+    assert begun == sorted(ranks)
+
+
+def test_a_line_goes_on_behind_one_that_failed() -> None:
+    line = Line()
+    with suppress(ValueError), line.held(0, 0):
+        raise ValueError
+    with line.held(0, 0):
+        pass
