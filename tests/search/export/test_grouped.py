@@ -377,11 +377,37 @@ def test_swiglu_stays_torchs_where_a_range_of_unknown_tokens_has_no_kernel(make:
     assert tuned.report.replaced == {"4x*x48x16:bf16": 1}
 
 
-def test_offsets_that_are_none_do_no_harm(tuned: GraphPass) -> None:
-    a, b, _ = operands(20)
-    for ends in ([9, 3, 500, 20], [-5, 40, 41, -1]):
-        torch.compile(experts, dynamic=False)(a, b, torch.tensor(ends, dtype=torch.int32))
-    assert tuned.report.replaced
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_offsets_that_are_none_do_no_harm(tuned: GraphPass, dynamic: bool) -> None:
+    given = operands(20)
+    compiled, expected = torch.compile(experts, dynamic=None if dynamic else False), experts(*given)
+    if dynamic:
+        torch._dynamo.mark_dynamic(given[0], 0)
+    for ends in ([9, 3, 500, 20], [-5, 40, 41, -1], [2**31 - 1, -(2**31), 7, 7]):
+        compiled(*given[:2], torch.tensor(ends, dtype=torch.int32))
+    torch.testing.assert_close(compiled(*given), expected)
+    assert tuned.report.replaced == {f"4x{'*' if dynamic else 20}x48x16:bf16": 1}
+
+
+@pytest.mark.parametrize("dynamic", [False, None])
+def test_operands_that_lie_otherwise_are_torchs_where_code_is_compiled_for_them(
+    tuned: GraphPass, dynamic: bool | None
+) -> None:
+    a, b, ends = operands(20)
+    apart = torch.empty(20, 2 * K, dtype=a.dtype)[:, :K].copy_(a)
+    every_second = torch.stack([ends, ends], dim=1)[:, 0]
+    expected = experts(a, b, ends)
+    for given in ((apart, b, ends), (a, b, every_second)):
+        torch._dynamo.reset()
+        if dynamic is None:
+            torch._dynamo.mark_dynamic(given[0], 0)
+        torch.testing.assert_close(torch.compile(experts, dynamic=dynamic)(*given), expected)
+    assert not tuned.report.replaced
+    for wrong in ((a.float(), b, ends), (a, b, ends.long()), (a, b, ends[:2]), (a[:, :8], b, ends)):
+        torch._dynamo.reset()
+        with pytest.raises(RuntimeError):  # torch's, when it is traced
+            torch.compile(experts, dynamic=dynamic)(*wrong)
+    assert not tuned.report.replaced
 
 
 @pytest.mark.parametrize(

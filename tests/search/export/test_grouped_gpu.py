@@ -185,6 +185,24 @@ def test_offsets_that_are_none_do_no_harm(bundle: Bundle, tokens: int) -> None:
     check(run(*given), given)
 
 
+@pytest.mark.parametrize("tokens", [200, 1000, 4000])  # either kernel, and the pair
+def test_offsets_that_are_none_do_no_harm_in_replays_and_direct_calls(bundle: Bundle, tokens: int) -> None:
+    compiled, held = compiled_for_any_number(bundle), operands(tokens)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = compiled(*held)
+    for wrong in ((900, 3, 2**31 - 1, -7, 500, 500), (-(2**31), 5000, 10), (7,)):
+        held[2].copy_(torch.tensor((wrong * 16)[:16], dtype=torch.int32))
+        graph.replay()
+        compiled(*held)
+        torch.cuda.synchronize()  # a fault would show here, and in all that follows
+    for old, fresh in zip(held, operands(tokens, "one", tokens), strict=True):
+        old.copy_(fresh)
+    graph.replay()
+    check(result, held)
+    check(compiled(*held), held)
+
+
 def test_gradients_are_right(bundle: Bundle) -> None:
     torch._dynamo.reset()
     a, b, ends = operands(256)
