@@ -25,7 +25,7 @@ from tilescout.experiments.commands.options import (
     suite_problems,
     write_result,
 )
-from tilescout.experiments.commands.predict import find_model, model_option
+from tilescout.experiments.commands.predict import LEARNED, find_model, model_option
 from tilescout.search.tables.shipped import shipped_tables
 from tilescout.search.tables.table import Table
 from tilescout.spaces.devices import find_device
@@ -134,6 +134,8 @@ def portfolio(asked: PortfolioRequest) -> None:
     check_result(asked.json_path)
     if asked.plot is not None:
         check_output(asked.plot, "a plot", is_matplotlib)
+    if asked.suite is None and asked.model != LEARNED:
+        raise click.UsageError("--model predicts the problems of a suite: give --suite, or leave --model out")
     template = load_template(asked.space)
     tables = _tables(template, asked)
     signature = asked.signature or _common([problem.signature for table in tables for problem in table.problems])

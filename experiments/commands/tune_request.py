@@ -60,6 +60,8 @@ class TuneRequest:
         if (self.problem is None) == (self.suite is None):
             raise click.UsageError("give one of --problem and --suite")
         check_result(self.json_path)
+        if self.problem is not None and self.signature is not None:
+            raise click.UsageError("--signature is for a suite: write types, layout and epilogue behind the problem")
         if self.suite is not None and self.first is not None:
             raise click.UsageError("--first is for one problem: a list is of one space, and a suite has many")
         if self.suite is not None and self.storage is not None:

@@ -77,7 +77,7 @@ def read_sweep(path: Path, problem: GemmProblem, template: KernelTemplate) -> tu
     try:
         products, device = _parsed(path)
         if str(problem) not in products:
-            held = ", ".join(name.removeprefix("1x") for name in products)
+            held = ", ".join(name.removeprefix("1x") for name in products) or "none"
             raise StoreError(f"{path} has no times of {str(problem).removeprefix('1x')}: it has {held}")
         found = products[str(problem)]
         points = [Point.from_dict(each) for each in found["points"]]

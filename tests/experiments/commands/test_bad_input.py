@@ -46,6 +46,24 @@ def test_a_malformed_problem_is_told_the_form(refusal: Refusal, problem: str) ->
     assert "expected MxNxK" in refusal(*TUNE, "--problem", problem)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        ((*TUNE, *PROBLEM, "--signature", "e4m3"), "--signature is for a suite: write types"),
+        ((*TUNE, "--suite", "squares", "--first", "quack"), "--first is for one problem"),
+        ((*TUNE, "--suite", "squares", "--storage", "studies"), "--storage is for one problem"),
+        (
+            ("portfolio", "gemm_sm90", "--model", "missing.npz"),
+            "--model predicts the problems of a suite: give --suite",
+        ),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(
+    refusal: Refusal, arguments: tuple[str, ...], advice: str
+) -> None:
+    assert advice in refusal(*arguments)
+
+
 @pytest.mark.parametrize("option", ["--seconds", "--gpu-seconds"])
 @pytest.mark.parametrize("number", ["nan", "inf", "-1", "0"])
 def test_a_limit_is_a_positive_number(refusal: Refusal, option: str, number: str) -> None:
