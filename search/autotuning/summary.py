@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from tilescout.search.autotuning.cached import CachedCode
 from tilescout.search.export.bundle import Bundle
 from tilescout.search.export.decisions import Choice, Decision
 from tilescout.spaces.gemm import GemmProblem
@@ -30,6 +31,8 @@ class Summary:
         Spent on deciding, in this process, by the clock on the wall.
     inactive
         Why nothing is tuned here at all; empty where it is.
+    cached
+        The calls of code that was loaded, be it from TorchInductor's cache, where they can be told.
     """
 
     met: Counter[GemmProblem] = field(default_factory=Counter)
@@ -39,6 +42,7 @@ class Summary:
     in_place: list[int] = field(default_factory=list)
     seconds: float = 0.0
     inactive: str = ""
+    cached: CachedCode | None = None
 
     def meet(self, problems: Mapping[GemmProblem, int], bundle: Bundle | None) -> None:
         """Count the products of a graph, with what a bundle decides about them."""
@@ -67,7 +71,7 @@ class Summary:
         if self.inactive:
             return f"tilescout: nothing is tuned: {self.inactive}"
         if not self.met:
-            return "tilescout: no matrix product was compiled (graphs of TorchInductor's cache are not looked at)"
+            return self._of_cache()
         tuned = [problem for problem in self.met if self._choice(problem) not in (None, Choice.LIBRARY)]
         count = f"{sum(self.met[problem] for problem in tuned)} of {self.met.total()} matrix products"
         spent = f"{len(self.tuned)} sizes tuned in {self.seconds:.1f} s"
@@ -78,6 +82,22 @@ class Summary:
             self.in_place
         )
         return "\n".join([head, *(f"  {line}" for line in (*heads, *self._lines(rows)))])
+
+    def _of_cache(self) -> str:
+        """The account of a process that compiled nothing."""
+        head = "tilescout: no matrix product was compiled"
+        if self.cached is None:
+            return head
+        met, decisions = self.cached.products()
+        rest = self.cached.of_any_rows()
+        if not met and not rest:
+            return f"{head}, and no code of TorchInductor's cache runs tuned kernels"
+        known = Summary(met, decisions)
+        lines = known._lines(sorted(met, key=lambda problem: (-known._gain_us(problem), problem)))
+        any_rows = (f"{count} × {family}: by the rows of each call" for family, count in rest.items())
+        count = f"{met.total() + rest.total()} of TorchInductor's cached code run tuned kernels"
+        head = f"{head}: {count}; expected gain {known.gain_us:.1f} µs a call"
+        return "\n".join([head, *(f"  {line}" for line in (*lines, *any_rows))])
 
     def _choice(self, problem: GemmProblem) -> Choice | None:
         return self.decisions[problem].choice if problem in self.decisions else None

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import RLock, Timer
 
 from tilescout.costmodel.roofline import Roofline
+from tilescout.search.autotuning.cached import CachedCode
 from tilescout.search.autotuning.contest import ContestOptions, Entry, decide, enter
 from tilescout.search.autotuning.ranks import agree
 from tilescout.search.autotuning.shortlist import shortlist
@@ -108,7 +109,7 @@ class Tuner:
         options: TunerOptions,
     ) -> None:
         self.template, self.device, self.store, self.options = template, device, store, options
-        self.summary = Summary()
+        self.summary = Summary(cached=CachedCode(store.bundles))
         self._artifacts, self._open = artifacts, open_engine
         self._engine: Engine | None = None
         self._left = options.seconds

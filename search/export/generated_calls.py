@@ -7,6 +7,7 @@ generated code is given the same memory again and again.
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,13 @@ _LISTED = 1 << 16  # rows: of more, m is found by bisection
 _Start = tuple[Callable[..., None] | None, int, Callable[..., tuple[Any, ...]] | None]
 """The entry point of a kernel, how many of its clusters run at once, and what makes its scratch memory, if any."""
 _NOT_OURS: _Start = (None, 0, None)
+
+_bound: Counter[tuple[str, int | None]] = Counter()
+
+
+def bound_calls() -> Counter[tuple[str, int | None]]:
+    """How many calls generated code has bound in this process, by the decisions' name and m; None if m is unknown."""
+    return Counter(_bound)
 
 
 def bind(name: str, rows: int | None, index: int | None, flat: bool = False) -> Callable[..., None]:
@@ -74,6 +82,7 @@ def bind(name: str, rows: int | None, index: int | None, flat: bool = False) -> 
     started, starts = None if rows is None else _start(always), _starts(lookup, step) if rows is None else []
     along, row = 0 if flat else 1, family.problem.batch * family.problem.k
     kept: tuple[int, Any] = 0, None  # the address of B, and B
+    _bound[name, rows] += 1
 
     def run(a: "torch.Tensor", b: "torch.Tensor", *epilogue: "torch.Tensor", out: "torch.Tensor") -> None:
         nonlocal kept

@@ -18,8 +18,10 @@ from tilescout.search.autotuning.inductor import TuningPass, backend
 from tilescout.search.autotuning.tuner import Tuner
 from tilescout.search.export import loaded_kernels
 from tilescout.search.export.bundle import Bundle
+from tilescout.search.export.generated_calls import bind
 from tilescout.search.export.inductor import in_force, pass_in_force, use
 from tilescout.search.export.torch_hooks import OPTION
+from tilescout.spaces.gemm import GemmProblem
 
 Calls = Callable[[Bundle], int]
 MakeTuner = Callable[..., Tuner]
@@ -113,10 +115,27 @@ def test_code_of_inductors_cache_finds_its_kernels_until_a_graph_was_left_unfini
     assert cached
     assert calls(bundle) == before + 4
     assert not tuner.summary.met
+    head, line = str(tuner.summary).splitlines()
+    assert head.startswith(
+        "tilescout: no matrix product was compiled: 2 of TorchInductor's cached code run tuned kernels"
+    )
+    assert line.startswith("  2 × 64x64x64:bf16: ours, proven as fast as torch.mm (10.00 µs); known")
     decide_for((), ("32x64x64",))  # what is decided later changes nothing for code that was complete
     assert compiled_anew()[1]
     compiled_anew(m=16)  # is left with products that are not decided
     assert not compiled_anew()[1]
+
+
+def test_calls_that_look_their_rows_up_are_told_and_those_bound_before_are_not(
+    make_tuner: MakeTuner, decide_for: Callable[..., Bundle]
+) -> None:
+    bundle, tuners = decide_for(("64x64x64",)), [make_tuner()]
+    loaded_kernels.register(bundle)
+    bind(loaded_kernels.name_of(bundle, GemmProblem(64, 64, 64)), None, None)
+    tuners.append(make_tuner())
+    told, empty = (str(tuner.summary) for tuner in tuners)
+    assert told.splitlines()[1:] == ["  1 × *x64x64:bf16: by the rows of each call"]
+    assert empty.endswith("no code of TorchInductor's cache runs tuned kernels")
 
 
 def test_a_bundle_comes_first_and_the_rest_is_looked_up(
