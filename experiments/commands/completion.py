@@ -36,7 +36,8 @@ def complete_studies(context: click.Context, parameter: click.Parameter, typed: 
     from tilescout.search.studies.journal_folder import SUFFIX
 
     folder = studies(Path(context.params.get("store") or STORE))
-    return [path.stem for path in sorted(Path(folder).glob(f"*{SUFFIX}")) if path.stem.startswith(typed)]
+    names = (path.stem for path in sorted(Path(folder).glob(f"*{SUFFIX}")))
+    return [name for name in names if name.startswith(typed) and name.isprintable()]  # the shell acts on the rest
 
 
 class ShippedPath(click.Path):

@@ -89,12 +89,16 @@ def test_a_command_that_is_misspelt_is_told_the_nearest(
     assert f"no such command '{typed}', did you mean '{meant}'?" in capsys.readouterr().err
 
 
-def test_the_names_of_studies_are_completed(store: Path) -> None:
+def test_the_names_of_studies_are_completed_but_those_on_which_a_shell_acts(store: Path) -> None:
+    for name in ("gemm\x1b]0;title\x07", "gemm\nfile"):
+        (store / "studies" / f"{name}.journal").touch()
     context = click.Context(list_studies)
     context.params["store"] = store
     assert complete_studies(context, list_studies.params[0], "gemm") == [
         NAME.format(each) for each in ("random", "tpe")
     ]
+    for path in (store / "studies").glob("gemm[\x1b\n]*"):
+        path.unlink()
 
 
 def test_two_studies_stand_side_by_side(run: Run, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
