@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import product as grid
+from typing import NamedTuple
 
 from tilescout.spaces.cublaslt.abi import SETTABLE, Algorithm, Cap, Config, Found, LibraryError
 from tilescout.spaces.cublaslt.operation import CONFIGURED, WORKSPACE, Operation
@@ -45,7 +46,19 @@ VALUES: dict[str, tuple[int, ...]] = {
 KNOBS = tuple(VALUES)
 
 Row = tuple[int, ...]  # the values of `KNOBS`
-_Setting = tuple[int, ...]  # the values of `CONFIGURED`
+
+
+class Setting(NamedTuple):
+    """The configuration of an algorithm, by the names of `CONFIGURED`, in their order; by default k is whole."""
+
+    tile: int
+    stages: int
+    split_k: int = 1
+    reduction: int = 0
+    swizzle: int = 0
+    inner_shape: int = 0
+    cluster: int = 0
+    custom_option: int = 0
 
 
 def guessed(operation: Operation, most: int) -> list[Row]:
@@ -66,12 +79,8 @@ def guessed(operation: Operation, most: int) -> list[Row]:
     return [(guess, *row) for row, guess in rows.items()]
 
 
-def _setting_of(operation: Operation, algorithm: Algorithm) -> _Setting:
-    return tuple(operation.library.configured(algorithm, attribute) for attribute in CONFIGURED.values())
-
-
-def _inner(setting: _Setting, shape: int) -> _Setting:
-    return (*setting[:5], shape, *setting[6:])
+def _setting_of(operation: Operation, algorithm: Algorithm) -> Setting:
+    return Setting(*(operation.library.configured(algorithm, attribute) for attribute in CONFIGURED.values()))
 
 
 class _EnoughError(Exception):
@@ -109,7 +118,7 @@ class Census:
         except _EnoughError:
             return
 
-    def _settings(self, algorithm: Algorithm, seeds: Sequence[_Setting]) -> Iterator[_Setting]:
+    def _settings(self, algorithm: Algorithm, seeds: Sequence[Setting]) -> Iterator[Setting]:
         """The legal configurations of one algorithm, some of which are known.
 
         A cluster is tried if one of these may have it. All combinations of tile, stages, cluster and custom option are
@@ -118,31 +127,31 @@ class Census:
         """
         library, legal = self.operation.library, self._judge(algorithm)
         tiles = library.capabilities(algorithm, Cap.TILES)
-        stages = sorted({*library.capabilities(algorithm, Cap.STAGES), *(seed[1] for seed in seeds)})
+        stages = sorted({*library.capabilities(algorithm, Cap.STAGES), *(seed.stages for seed in seeds)})
         options = range(min(library.capability(algorithm, Cap.CUSTOM_OPTION), VALUES["custom_option"][-1]) + 1)
         swizzles = range(library.capability(algorithm, Cap.SWIZZLE) + 1)
         mask = library.capability(algorithm, Cap.REDUCTIONS)
         can_split = library.capability(algorithm, Cap.SPLIT_K) != 0
         splits = [(parts, scheme) for parts in SPLITS for scheme in REDUCTIONS if can_split and mask & scheme]
 
-        clusters = [each for each in CLUSTERS if any(legal((*seed[:6], each, seed[7])) for seed in seeds)]
+        clusters = [each for each in CLUSTERS if any(legal(seed._replace(cluster=each)) for seed in seeds)]
         if len(clusters) == len(CLUSTERS):
             clusters = [0]  # it has none, and does not look at what it is told
         asked = grid(tiles, stages, clusters, options)
-        settings = ((tile, stage, 1, 0, 0, 0, cluster, option) for tile, stage, cluster, option in asked)
-        found = [setting for setting in settings if legal(setting)]
+        plain = (Setting(tile, stage, cluster=each, custom_option=option) for tile, stage, each, option in asked)
+        found = [setting for setting in plain if legal(setting)]
         yield from found
         for tile, stage, *_, cluster, option in found:
             for swizzle, (parts, scheme) in grid(swizzles, [(1, 0), *splits]):
-                changed = (tile, stage, parts, scheme, swizzle, 0, cluster, option)
+                changed = Setting(tile, stage, parts, scheme, swizzle, 0, cluster, option)
                 if (swizzle or parts > 1) and legal(changed):
                     yield changed
-        shapes = [shape for shape in INNER_SHAPES if found and legal(_inner(found[0], shape))]
+        shapes = [shape for shape in INNER_SHAPES if found and legal(found[0]._replace(inner_shape=shape))]
         for each, shape in grid(found, shapes):
-            if legal(_inner(each, shape)):
-                yield _inner(each, shape)
+            if legal(changed := each._replace(inner_shape=shape)):
+                yield changed
 
-    def _judge(self, algorithm: Algorithm) -> Callable[[_Setting], bool]:
+    def _judge(self, algorithm: Algorithm) -> Callable[[Setting], bool]:
         """Whether an algorithm is legal with a setting; only what differs from the last one is set anew."""
         operation, library = self.operation, self.operation.library
         tell = library.function(SETTABLE[Config])
@@ -155,7 +164,7 @@ class Census:
         check, arguments = operation.question(algorithm, found)
         current: list[int | None] = [None] * len(held)
 
-        def legal(setting: _Setting) -> bool:
+        def legal(setting: Setting) -> bool:
             if self.asked == self.most:
                 raise _EnoughError
             self.asked += 1

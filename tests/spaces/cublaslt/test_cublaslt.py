@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tilescout.spaces.cublaslt.abi import Algorithm, Desc, Epilogue, Found, Library, LibraryError, loaded_library
-from tilescout.spaces.cublaslt.algorithms import KNOBS, VALUES, listing
+from tilescout.spaces.cublaslt.algorithms import KNOBS, VALUES, Setting, listing
 from tilescout.spaces.cublaslt.loader import CublasLt, describe
-from tilescout.spaces.cublaslt.operation import WORKSPACE, Operation
+from tilescout.spaces.cublaslt.operation import CONFIGURED, WORKSPACE, Operation
 from tilescout.spaces.cublaslt.product import Product
 from tilescout.spaces.cublaslt.shapes import cluster_shapes, tile_shapes
 from tilescout.spaces.cublaslt.template import FAST, TEMPLATE
@@ -196,6 +196,7 @@ def test_knobs_are_named_and_in_order():
     for knob in TEMPLATE.knobs:
         assert all(first < second for first, second in pairwise(VALUES[knob.name]))
         assert knob.values == VALUES[knob.name]
+    assert list(CONFIGURED) == list(Setting._fields) == list(KNOBS)[2:]
 
 
 def test_numbers_of_tiles_and_clusters_have_the_sizes_of_the_header():
