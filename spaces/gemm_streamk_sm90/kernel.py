@@ -9,7 +9,7 @@ launch. No flag is kept in memory: the workspace may hold anything before and af
 Importing this module imports cutlass; nothing but the compile workers does.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cutlass
@@ -35,6 +35,9 @@ EVICT_NORMAL, EVICT_FIRST = 0x1000000000000000, 0x12F0000000000000
 # that followed one another took 1.02 times as long, and where one of 35 MB to 132 MB was, 0.95 to 1.01 times (H200,
 # 2026-11-23; `experiments/results/promotion.md`).
 KEPT_IN_L2 = 30 << 20
+# Waves of tiles in which blocks stay together. Where kernels of up to 2 waves let a large operand go, they took 0.95 to
+# 1.00 times as long, and those of 9 and of 60 waves 1.005 times (H200, 2026-11-23; `experiments/results/promotion.md`).
+FEW_WAVES = 4
 
 
 @dataclass(frozen=True)
@@ -127,8 +130,7 @@ class GemmStreamKSm90(GemmSm90):
 
     def mma(self, warp_groups: int) -> cute.TiledMma:
         """WGMMA by warp groups stacked along the rows."""
-        whole = replace(self.shape, tile_n=self.columns, promotion="ahead")
-        return GemmSm90(whole, self.problem).mma(warp_groups)
+        return GemmSm90(replace(self.shape, tile_n=self.columns), self.problem).mma(warp_groups)
 
     def named(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """All that an entry point may be passed, in order; None for what this one is not."""
@@ -222,18 +224,20 @@ class GemmStreamKSm90(GemmSm90):
         """How the L2 keeps the left and the right operand: a large one that is read once makes way first.
 
         The tiles of a band share one of them. Where so many clusters run at once that all tiles of a band do, no other
-        tile reads it again; the other operand, which every band reads, then stays.
+        tile reads it again; the other operand, which every band reads, then stays. After some waves the blocks are no
+        longer at the same step, and read it from memory again.
         """
         shape, order = self.shape, place.order
         a_policy, b_policy = Int64(EVICT_NORMAL), Int64(EVICT_NORMAL)
+        together = order.count() <= FEW_WAVES * clusters
         kept = KEPT_IN_L2 * 8 // (shape.tile_k * self.element.width)  # rows of one step along k
         if cutlass.const_expr(shape.raster_along_m):
             columns = order.count_n * (shape.cluster_n * shape.tile_n)
-            if order.count_m * shape.swizzle <= clusters and columns > kept // place.k_tiles:
+            if together and order.count_m * shape.swizzle <= clusters and columns > kept // place.k_tiles:
                 b_policy = Int64(EVICT_FIRST)
         else:
             rows = order.count_m * (shape.cluster_m * shape.tile_m)
-            if order.count_n * shape.swizzle <= clusters and rows > kept // place.k_tiles:
+            if together and order.count_n * shape.swizzle <= clusters and rows > kept // place.k_tiles:
                 a_policy = Int64(EVICT_FIRST)
         return a_policy, b_policy
 
@@ -265,7 +269,7 @@ class GemmStreamKSm90(GemmSm90):
         job, stride = self.first_work()
         partition = self.partition(place.order.count(), place.k_tiles, stride)
         alpha, workspace = epilogue.alpha  # both come this way through the kernel that is inherited
-        epilogue = replace(Stepped(*(getattr(epilogue, field.name) for field in fields(epilogue))), alpha=alpha)
+        epilogue = Stepped(**{**vars(epilogue), "alpha": alpha})
         ending = Ending(accumulators, in_tile, epilogue, Sums(workspace, shape), place, partition)
 
         read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, shape.stages)

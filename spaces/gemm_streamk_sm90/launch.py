@@ -1,8 +1,10 @@
-"""How the blocks of a kernel are launched: apart from `layout`, whose text other kernels' recorded tables rest on."""
+"""How blocks are launched and results are stored: apart from `layout`, whose text other kernels' tables rest on."""
 
 from dataclasses import dataclass
 
-from tilescout.spaces.gemm_streamk_sm90.layout import SharingShape
+from tilescout.spaces.gemm_sm90.layout import EPILOGUE_STAGES, MMA_ROWS
+from tilescout.spaces.gemm_streamk_sm90.layout import STRIP, SharingShape, unit_columns
+from tilescout.spaces.tiling import ceil_div
 
 
 @dataclass(frozen=True)
@@ -22,3 +24,19 @@ class LaunchedShape(SharingShape):
     def together(self) -> int:
         """Blocks that are launched together, beside those of a cluster that shares loads."""
         return 2 if self.pairs else 1
+
+    @property
+    def unit_n(self) -> int:
+        """Columns of a unit: of swapped operands as few as cover a tile by as many units, so that few overlap.
+
+        There a unit is contiguous along its 64 rows. Else it is along its columns, which then fill a swizzle.
+        """
+        most = unit_columns(self.tile_n)
+        even = ceil_div(self.tile_n, STRIP * ceil_div(self.tile_n, most)) * STRIP
+        return int(even if self.swap_ab else most)
+
+    def shared_memory(self, element_bytes: int, result_bytes: int) -> int:
+        """Bytes of shared memory that a block needs; `layout` knows the widest units only."""
+        columns = int(unit_columns(self.tile_n)) - self.unit_n
+        saved = EPILOGUE_STAGES * self.warp_groups * MMA_ROWS * columns * result_bytes
+        return super().shared_memory(element_bytes, result_bytes) - saved

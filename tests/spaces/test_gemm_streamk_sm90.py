@@ -16,6 +16,7 @@ from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.gemm_streamk_sm90.layout import most_clusters, slots, starts, unit_columns
 from tilescout.spaces.gemm_streamk_sm90.partition import Partition, divide, slot
 from tilescout.spaces.gemm_streamk_sm90.rules import promotion_of
+from tilescout.spaces.gemm_streamk_sm90.template import shape_of
 from tilescout.spaces.knobs import Configuration, Value
 from tilescout.spaces.templates import find_template
 
@@ -100,7 +101,8 @@ def test_where_sharing_is_not_estimated_to_gain_the_default_is_that_of_the_kerne
     ("problem", "tile", "cluster", "split", "sizes", "groups"),
     [
         ("433x3328x9600", 401, 3, 0, [(1, 128, 88, 1, 1), (1, 128, 88, 2, 1)], {1, 2}),  # its rows are along n
-        ("294x2840x11112", 456, 8, 2, [(1, 192, 80, 1, 4)], {1, 3}),
+        ("294x2840x11112", 456, 8, 2, [(1, 192, 80, 1, 4), (1, 192, 80, 4, 1)], {1, 3}),
+        ("2263x256x12288", 402, 5, 3, [(1, 128, 104, 1, 2), (1, 128, 104, 2, 1)], {1, 2}),
         ("257x21504x3072", 494, 3, 0, [(1, 256, 88, 1, 1), (1, 256, 88, 2, 1)], {2}),  # two tiles each, by turns
         ("768x3072x12288:e4m3-bf16", 184, 5, 0, [(0, 128, 144, 1, 1), (0, 128, 144, 2, 1)], {2}),
         ("768x3072x12288:e4m3-bf16", 1, 2, 0, [], set()),  # 8x8
@@ -211,6 +213,19 @@ def test_the_units_of_a_tile_cover_its_columns(tile_n: int) -> None:
     assert columns % 16 == 0
     covered = {first + at for first in starts(tile_n, columns) for at in range(columns)}
     assert covered == set(range(tile_n))
+
+
+@pytest.mark.parametrize(
+    ("tile_n", "columns"), [(24, 16), (56, 32), (64, 64), (88, 48), (96, 48), (136, 48), (176, 64)]
+)
+def test_the_units_of_a_swapped_tile_hardly_overlap(tile_n: int, columns: int) -> None:
+    problem = GemmProblem.parse("257x21504x3072")
+    plain, swapped = (shape_of(configuration(tile_n=tile_n, swap_ab=swap), problem) for swap in (0, 1))
+    assert swapped.unit_n == columns <= plain.unit_n
+    assert len(swapped.starts) == len(plain.starts)
+    assert {first + at for first in swapped.starts for at in range(columns)} == set(range(tile_n))
+    saved = 2 * 2 * 64 * (plain.unit_n - columns) * 2
+    assert plain.shared_memory(2, 2) - swapped.shared_memory(2, 2) == saved
 
 
 @pytest.mark.parametrize(
