@@ -125,7 +125,7 @@ def _with_bias(node: "Node") -> Product | None:
 def _with_scales(node: "Node") -> Product | None:
     names = torch_hooks.argument_names(node.target)
     given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    if given.get("use_fast_accum"):  # the library is faster then: no race was against that
+    if given.get("use_fast_accum"):  # no race was against that computation
         return None
     bias, scales = given.get("bias"), (given["scale_a"], given["scale_b"])
     product = Product((node,), given["self"], given["mat2"], scales, bias)
