@@ -119,6 +119,11 @@ class TestTheKernelOfAnotherProject(TestTheDocumentedExample):
     problems = ("8192x4096:bf16", "100x264:fp32", "7x18432:fp16")
 
 
+class TestAnotherKernelOfAnotherProject(TestTheDocumentedExample):
+    template = "quack_rms_norm_backward:QuackRmsNormBackward"
+    problems = ("8192x4096:bf16", "100x256:fp32", "7x16384:fp16")
+
+
 TEMPLATE = """
 import os
 from tilescout.spaces import Built, Configuration, Constraint, Knob, KernelTemplate, RowwiseProblem, Softmax

@@ -28,9 +28,10 @@ def template() -> Iterator[KernelTemplate]:
         yield load_template("quack_rms_norm:QuackRmsNorm")
 
 
-def test_kernels_ask_for_the_shared_memory_that_is_stated_and_do_not_spill(
-    template: KernelTemplate, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("example", ["quack_rms_norm:QuackRmsNorm", "quack_rms_norm_backward:QuackRmsNormBackward"])
+@pytest.mark.usefixtures("template")  # which has the examples on the path
+def test_kernels_ask_for_the_shared_memory_that_is_stated_and_do_not_spill(example: str, tmp_path: Path) -> None:
+    template = load_template(example)
     problem = load_workload(template.workload).problem.parse("8x4096:bf16")
     space = template.space(problem, H200)
     drawn = [space[int(index)] for index in np.random.default_rng(0).choice(len(space), 3, replace=False)]
@@ -59,6 +60,18 @@ def test_the_reference_is_the_norm_of_torch(template: KernelTemplate) -> None:
 
     expected = torch.nn.functional.rms_norm(x, (64,), weights, eps=1e-6)
     torch.testing.assert_close(workload.reference(problem, inputs), expected)
+
+
+@pytest.mark.usefixtures("template")
+def test_the_reference_of_the_gradient_is_that_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    workload = load_workload(load_template("quack_rms_norm_backward:QuackRmsNormBackward").workload)
+    problem = workload.problem.parse("5x64:fp32")
+    x, weights, gradient, _ = inputs = workload.inputs(problem, torch.Generator().manual_seed(0))
+
+    followed = x.clone().requires_grad_()
+    torch.nn.functional.rms_norm(followed, (64,), weights, eps=1e-6).backward(gradient)
+    torch.testing.assert_close(workload.reference(problem, inputs), followed.grad)
 
 
 def test_blocks_never_share_rows_of_which_a_warp_has_several(template: KernelTemplate) -> None:
