@@ -68,6 +68,9 @@ from tilescout.spaces.tiling import Tiling, ceil_div
 BINARY_PREFIX = "binary:"
 """The beginning of the names of features of a compiled kernel."""
 
+KNOB = "knob:"
+"""The beginning of the names of features that are a knob's values, and say nothing of what they do."""
+
 
 @dataclass(frozen=True)
 class Features:
@@ -119,11 +122,11 @@ def knob_features(knobs: tuple[Knob, ...], columns: Columns) -> dict[str, Floats
     for knob in knobs:
         column = columns[knob.name]
         if all(isinstance(value, int) and value > 0 for value in knob.values):
-            found[f"knob:{knob.name}"] = np.log2(column.astype(np.float64))
+            found[KNOB + knob.name] = np.log2(column.astype(np.float64))
         else:
             order = np.argsort([str(value) for value in knob.values])
             ranked = np.array([str(value) for value in knob.values])[order]
-            found[f"knob:{knob.name}"] = order[np.searchsorted(ranked, column.astype(str))].astype(np.float64)
+            found[KNOB + knob.name] = order[np.searchsorted(ranked, column.astype(str))].astype(np.float64)
     return found
 
 

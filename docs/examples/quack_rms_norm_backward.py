@@ -1,4 +1,4 @@
-"""What a gradient becomes behind an RMS normalisation with fixed weights, by Quack: several inputs, a grid that stays.
+"""The gradient of an RMS normalisation with fixed weights, by Quack: several inputs, and a grid that stays.
 
 tilescout tune quack_rms_norm_backward:QuackRmsNormBackward --problem 8192x4096:bf16
 """

@@ -1,5 +1,6 @@
 """Trials of other problems: a search of one problem of a suite learns from them."""
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ Floats = NDArray[np.float64]
 
 OCTAVES = 4.0
 """Logarithm to base 2 of the ratio of two sizes of a problem that counts as much as a knob's whole range."""
+
+_NUMBERS = re.compile(r"\d+(x\d+)*(?![\w.])")
 
 MOST = 256
 """Most trials of other problems that correct a prior, those of the most similar problems first. The time of a proposal
@@ -132,13 +135,25 @@ def points_of(space: SearchSpace) -> Floats:
 
 
 def place_of(problem: Problem) -> Floats:
-    """Where a problem lies among others, of shape [sizes]; problems of unknown sizes all lie in one place."""
-    return np.log2(np.array(list(problem.sizes.values()), dtype=np.float64)) / OCTAVES
+    """Where a problem lies among others, of shape [sizes].
+
+    Where its name begins with more numbers than it has sizes, as ``600x4096:bf16`` does if the length of a row is
+    compiled in, or if nothing but the name is known, it is these. Without either all problems lie in one place.
+    """
+    named = _NUMBERS.match(str(problem))
+    numbers = [int(number) for number in named[0].split("x")] if named else []
+    sizes = list(problem.sizes.values())
+    return np.log2(np.maximum(max(sizes, numbers, key=len), 1.0)) / OCTAVES
 
 
 def nearest(others: Sequence[OtherTrials], problem: Problem) -> list[OtherTrials]:
-    """Those of the most similar problems, as many as have `MOST` trials together; at least one."""
-    away = [float(np.abs(place_of(other.space.problem) - place_of(problem)).sum()) for other in others]
-    ordered = [others[at] for at in np.argsort(away, kind="stable")]
+    """Those of the most similar problems, as many as have `MOST` trials together; at least one of those alike in form.
+
+    Problems that only their names tell of may have more sizes or fewer: nothing is learned from these.
+    """
+    place = place_of(problem)
+    alike = [other for other in others if len(place_of(other.space.problem)) == len(place)]
+    away = [float(np.abs(place_of(other.space.problem) - place).sum()) for other in alike]
+    ordered = [alike[at] for at in np.argsort(away, kind="stable")]
     total = np.cumsum([len(other) for other in ordered])
     return [other for other, count in zip(ordered, total, strict=True) if count <= MOST] or ordered[:1]

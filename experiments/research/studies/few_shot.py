@@ -16,6 +16,9 @@ it was chosen on the table. One that is no longer legal is left out too. Sampler
 of other projects are played as they are, behind it. The option ``whole`` is on: no search stops by itself, but for each
 it is noted where it would have.
 
+With --together the problems of a table are searched one after the other, in a random order for each seed, and each
+search knows the trials of those before it, as in a suite; such strategies are named ``NAME together``.
+
 With --again the searches of a file are printed; with tables as well, what was asked for is played and joins them, in
 the place of equal searches.
 
@@ -29,7 +32,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Self
+from typing import Any, Self
 from zlib import crc32
 
 import click
@@ -53,17 +56,21 @@ from tilescout.search.build.cores import available_cores
 from tilescout.search.engines.evaluator import Evaluator
 from tilescout.search.engines.replay import ReplayEngine
 from tilescout.search.samplers import find_sampler, make_sampler, parse_sampler
+from tilescout.search.samplers.others import OtherTrials
 from tilescout.search.studies.ledger import distributions
 from tilescout.search.tables.shipped import template_of
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import problem_sample
 from tilescout.search.tuning import loop
 from tilescout.search.tuning.budget import Budget
-from tilescout.spaces.errors import ModelError
+from tilescout.spaces.errors import ModelError, SamplerError
 
 SAMPLERS = ("guided", "guided-cold", "guided-cold:startup=10:drawn=1", "lfbo", "lfbo:initial=10", "tpe", "random")
 AFTER = (1, 5, 10, 20, 50)
 TOLERANCE = 0.02
+TOGETHER = " together"
+"""What the name of a strategy ends with whose searches know the trials of the problems before."""
+
 RESAMPLES = 10_000
 
 
@@ -107,22 +114,68 @@ def search(
     """One search of the problem of this name on a table, the default first if asked for; `guided` may have a model."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     table = _read(path)
-    problem = table.problem(name)
     engine = ReplayEngine(table, template_of(table))
-    recording = engine.recording(problem)
-    entropy = int(np.random.SeedSequence([seed, crc32(f"{table.card.sha256} {name}".encode())]).generate_state(1)[0])
-    first = [recording.space.index(recording.default)] if default and recording.default in recording.space else []
+    entropy, first = _entropy(table, name, seed), _first(engine, name, default)
     stopped = None
     if isinstance(parse_contender(strategy), SamplerContender):
-        tried, stopped = _sampled(engine, name, strategy, entropy, trials, first, model)
+        tried, stopped, _ = _sampled(engine, name, strategy, entropy, trials, first, model)
     else:
-        played = parse_contender(strategy).play(engine, problem, trials, entropy)
+        played = parse_contender(strategy).play(engine, table.problem(name), trials, entropy)
         tried = [*first, *(int(index) for index in played if index not in first)][:trials]
-    truth = Truth.of(recording)
+    return _outcome(engine, path, name, strategy, seed, trials, tried, stopped)
+
+
+def search_together(path: Path, strategy: str, seed: int, trials: int, default: bool = True) -> list[Search]:
+    """A search of every problem of a table, in a random order, by a sampler that knows the trials of those before it.
+
+    Raises
+    ------
+    SamplerError
+        If the strategy does not learn from the trials of other problems.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    if not find_sampler(parse_sampler(strategy)[0]).learns_from_others:
+        raise SamplerError(f"{strategy} learns nothing from other problems: name one that does, such as guided-cold")
+    table = _read(path)
+    engine = ReplayEngine(table, template_of(table))
+    names = [str(problem) for problem in table.problems]
+    found, known = [], list[OtherTrials]()
+    for at in np.random.default_rng(seed).permutation(len(names)):
+        name = names[at]
+        entropy, first = _entropy(table, name, seed), _first(engine, name, default)
+        tried, stopped, told = _sampled(engine, name, strategy, entropy, trials, first, None, tuple(known))
+        found.append(_outcome(engine, path, name, strategy + TOGETHER, seed, trials, tried, stopped))
+        known += [told] if told is not None else []
+    return found
+
+
+def _entropy(table: Table, name: str, seed: int) -> int:
+    """The seed of a search, another one for each problem of each table."""
+    return int(np.random.SeedSequence([seed, crc32(f"{table.card.sha256} {name}".encode())]).generate_state(1)[0])
+
+
+def _first(engine: ReplayEngine, name: str, default: bool) -> list[int]:
+    """The configuration to try first: the table's default, if it is asked for and legal."""
+    recording = engine.recording(engine.table.problem(name))
+    return [recording.space.index(recording.default)] if default and recording.default in recording.space else []
+
+
+def _outcome(
+    engine: ReplayEngine,
+    path: Path,
+    name: str,
+    strategy: str,
+    seed: int,
+    trials: int,
+    tried: Sequence[int],
+    stopped: int | None,
+) -> Search:
+    """How good a search was that tried these configurations."""
+    truth = Truth.of(engine.recording(engine.table.problem(name)))
     regret = np.minimum.accumulate(truth.times_us[tried]) / truth.best_us - 1
     within = np.flatnonzero(regret <= TOLERANCE)
     return Search(
-        family=table.card.space,
+        family=engine.table.card.space,
         table=path.stem,
         problem=name,
         strategy=strategy,
@@ -135,13 +188,22 @@ def search(
 
 
 def _sampled(
-    engine: ReplayEngine, name: str, strategy: str, seed: int, trials: int, first: Sequence[int], model: Path | None
-) -> tuple[list[int], int | None]:
-    """The configurations that a sampler tries, and after how many it would have stopped."""
+    engine: ReplayEngine,
+    name: str,
+    strategy: str,
+    seed: int,
+    trials: int,
+    first: Sequence[int],
+    model: Path | None,
+    others: Sequence[OtherTrials] = (),
+) -> tuple[list[int], int | None, OtherTrials | None]:
+    """The configurations that a sampler tries, when it would have stopped, and what other searches learn from it."""
     problem = engine.table.problem(name)
     space = engine.recording(problem).space
-    uses_model = model is not None and find_sampler(parse_sampler(strategy)[0]).uses_model
-    sampler = make_sampler(strategy, space, seed, model=model) if uses_model else make_sampler(strategy, space, seed)
+    settings: dict[str, Any] = {"others": lambda: others} if others else {}
+    if model is not None and find_sampler(parse_sampler(strategy)[0]).uses_model:
+        settings["model"] = model
+    sampler = make_sampler(strategy, space, seed, **settings)
     about = optuna.create_study(sampler=sampler, direction="minimize")
     for index in first:
         about.enqueue_trial(dict(zip(distributions(space), map(int, space.codes[index]), strict=True)))
@@ -156,7 +218,7 @@ def _sampled(
 
         budget = Budget(trials, whole=True)
         loop.run(about, evaluator, budget, evaluator.library_us(), lambda trial: note(trial.index))
-    return tried, stops[0] if stops else None
+    return tried, stops[0] if stops else None, OtherTrials.of_study(about, space)
 
 
 @lru_cache(maxsize=4)
@@ -330,6 +392,7 @@ class Asked:
     model: Path | None
     learn: tuple[Path, ...]
     default: bool
+    together: bool
 
     def model_for(self, table: Table, folder: Path) -> Path | None:
         """The model that is named, or one that learns from the tables that are; None if neither is."""
@@ -356,6 +419,7 @@ class Asked:
     help="A table of another kernel to learn from; repeatable.",
 )
 @click.option("--default/--no-default", default=True, show_default=True, help="Whether the first trial is the default.")
+@click.option("--together", is_flag=True, help="Each search knows the trials of the problems before it.")
 @collected(Asked)
 def main(run: Run, asked: Asked) -> None:
     """Search the tables by each strategy, and print how soon each was good."""
@@ -371,17 +435,27 @@ def main(run: Run, asked: Asked) -> None:
     with TemporaryDirectory(prefix="tilescout-") as folder:
         given = {path: asked.model_for(table, Path(folder)) for path, table in read.items()}
         models = held["models"] | {table.card.space: check_left_out(table, given[path]) for path, table in read.items()}
-        jobs = [
-            (path, str(problem), strategy, seed, asked.trials, given[path], asked.default)
-            for path, table in read.items()
-            for problem in table.problems
-            for strategy in asked.strategies
-            for seed in range(asked.seeds)
-        ]
-        found = list(each(search, jobs, asked.processes or available_cores(), "search"))
+        processes = asked.processes or available_cores()
+        if asked.together:
+            suites = [
+                (path, strategy, seed, asked.trials, asked.default)
+                for path in read
+                for strategy in asked.strategies
+                for seed in range(asked.seeds)
+            ]
+            found = [one for searches in each(search_together, suites, processes, "search") for one in searches]
+        else:
+            jobs = [
+                (path, str(problem), strategy, seed, asked.trials, given[path], asked.default)
+                for path, table in read.items()
+                for problem in table.problems
+                for strategy in asked.strategies
+                for seed in range(asked.seeds)
+            ]
+            found = list(each(search, jobs, processes, "search"))
     played = {(one.table, one.strategy) for one in found}
     found += [one for one in earlier if (one.table, one.strategy) not in played]
-    order = list(dict.fromkeys([*(one.strategy for one in earlier), *asked.strategies]))
+    order = list(dict.fromkeys(one.strategy for one in [*earlier, *found]))
     found.sort(key=lambda one: (one.family, one.table, one.problem, order.index(one.strategy), one.seed))
     figures = {
         family: {strategy: one.plain() for strategy, one in held.items()} for family, held in figures_of(found).items()

@@ -4,7 +4,7 @@
 values themselves.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -12,14 +12,10 @@ import numpy as np
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.estimator import Prediction
 from tilescout.costmodel.posterior import Covariance, Kernel, Observed, condition, fit_kernel
-from tilescout.search.samplers.guided.history import History
+from tilescout.search.samplers.guided.history import History, limited
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.search.samplers.guided.prior import Places
 from tilescout.spaces.space import Indices
-
-SLOW = 0.9
-"""Without a prior, values above this quantile count as that quantile: on recorded spaces of other kernels 0.5 scored
-0.58, 0.75 and 0.9 scored 0.73 and no limit 0.71 (means of 8 seeds of 200 trials on 6 spaces)."""
 
 
 class Posterior(Protocol):
@@ -94,42 +90,48 @@ class Uninformed:
     ----------
     points
         Where the configurations lie, of shape [configurations, coordinates]; see
-        `tilescout.costmodel.coordinates`.
+        `tilescout.costmodel.coordinates`. With `beside` also where their problem lies, see
+        `tilescout.search.samplers.others.points_of`.
     history
-        The trials, at least one of them settled.
+        The trials; without `beside` at least one of them is settled.
     kernel
         How alike configurations are; see `kernel_of`.
     options
         The options of the search.
+    beside
+        What was measured of other problems; see `tilescout.search.samplers.guided.prior.Prior.beside`.
     """
 
     points: Floats
     history: History
     kernel: Kernel
     options: GuidedOptions
+    beside: Observed | None = None
 
     def at(self, candidates: Indices) -> tuple[Floats, Floats]:
         """Mean and standard deviation of the values of candidates."""
         history, kernel, options = self.history, self.kernel, self.options
-        worst = history.values.max()
-        values = np.concatenate([history.values, np.full(len(history.failed), worst)])
-        # How slow the slow half is says little of the fast one, and stretches the scale.
-        values = np.minimum(values, np.quantile(values, SLOW))
-        centre, scale = float(values.mean()), float(values.std()) or 1.0
+        worst = history.values.max(initial=-np.inf)
+        values = limited(np.concatenate([history.values, np.full(len(history.failed), worst)]))
+        centre = float(values.mean()) if len(values) else 0.0
         indices = np.concatenate([history.settled, history.failed])
-        ones = np.ones(len(indices))
-        noise = np.full(len(indices), max(kernel.noise, options.noise / scale))
-        uncertain = np.flatnonzero(history.pruned)
-        noise[uncertain] = np.maximum(noise[uncertain], options.pilot_noise / scale)
-        observed = Observed.here(self.points[indices], (values - centre) / scale, ones, noise)
+        noise = np.full(len(indices), options.noise)
+        noise[np.flatnonzero(history.pruned)] = options.pilot_noise
+        observed = Observed.here(self.points[indices], values - centre, np.ones(len(indices)), noise)
+        if self.beside is not None:
+            observed = observed.and_(self.beside)
+        scale = float(observed.errors.std()) or 1.0
+        observed = replace(
+            observed, errors=observed.errors / scale, noise=np.maximum(observed.noise / scale, kernel.noise)
+        )
         running = history.running
         observed = _believed(observed, kernel, 1.0, self.points[running], np.ones(len(running)), options.noise)
         mean, std = condition(kernel, 1.0, observed, self.points[candidates], np.ones(len(candidates)))
         return centre + scale * mean, scale * std
 
 
-def kernel_of(points: Floats, values: Floats) -> Kernel:
-    """The kernel that is fitted to the values of settled trials.
+def kernel_of(points: Floats, values: Floats, beside: Observed | None = None) -> Kernel:
+    """The kernel that is fitted to the values of settled trials, and to those of other problems.
 
     Parameters
     ----------
@@ -137,10 +139,14 @@ def kernel_of(points: Floats, values: Floats) -> Kernel:
         Of the trials, of shape [trials, coordinates].
     values
         Of shape [trials].
+    beside
+        What was measured of other problems, if anything.
     """
-    limited = np.minimum(values, np.quantile(values, SLOW))
-    spread = float(limited.std()) or 1.0
-    return fit_kernel(points, (limited - limited.mean()) / spread, np.random.default_rng(len(values)))
+    kept = limited(values)
+    kept = kept - kept.mean() if len(kept) else kept
+    if beside is not None:
+        points, kept = np.concatenate([points, beside.points]), np.concatenate([kept, beside.errors])
+    return fit_kernel(points, kept / (float(kept.std()) or 1.0), np.random.default_rng(len(kept)))
 
 
 def fitted_to(count: int, options: GuidedOptions) -> int:

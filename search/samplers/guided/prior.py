@@ -10,12 +10,13 @@ import numpy as np
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.coordinates import coordinates_of
 from tilescout.costmodel.estimator import CostModel, Prediction
-from tilescout.costmodel.features import Features
+from tilescout.costmodel.features import KNOB, Features
 from tilescout.costmodel.forest import ForestModel, ForestOptions
 from tilescout.costmodel.likeness import Likeness
 from tilescout.costmodel.persistence import ModelCard, load_model, shipped_model
 from tilescout.costmodel.posterior import Covariance, Kernel, KernelSum, Observed
 from tilescout.costmodel.relatives import doubted, relative_model
+from tilescout.search.samplers.guided.history import limited
 from tilescout.search.samplers.guided.options import GuidedOptions
 from tilescout.search.samplers.others import OtherTrials, features_of, nearest, place_of, points_of
 from tilescout.spaces.errors import SpaceError
@@ -138,8 +139,11 @@ class Prior:
         return KernelSum(parts, (options.alone_apart if self.of_library else options.alone) ** 2)
 
     def now(self) -> Prediction | None:
-        """The expectation of the model or of one that is learned from other problems; None if there is neither."""
-        if self.of_model is not None or self.others is None:
+        """The expectation of the model or of one that is learned from other problems; None if there is neither.
+
+        One is learned where the template says how configurations divide the work. See `beside` for other kernels.
+        """
+        if self.of_model is not None or self.others is None or not self._is_described:
             return self.of_model
         others = self.others()
         known = sum(int((~other.pruned).sum()) for other in others)
@@ -153,10 +157,10 @@ class Prior:
 
     def elsewhere(self) -> Observed | None:
         """How wrong the model was on other problems; None if nothing is known of that."""
-        if self.model is None or self.others is None or not (others := self.others()):
+        if self.model is None or self.others is None:
             return None
         parts = []
-        for number, other in enumerate(nearest(others, self.space.problem), start=1):
+        for number, other in enumerate(nearest(self.others(), self.space.problem), start=1):
             if id(other) not in self._predicted:
                 self._predicted[id(other)] = other, self._predict(self.model, other.features)
             expected = self._predicted[id(other)][1]
@@ -164,12 +168,34 @@ class Prior:
             problem = np.full(len(other), number)
             points = self._located(other.points, other.features, place_of(other.space.problem))
             parts.append(Observed(points, other.log_time - expected.mean, expected.spread, noise, problem))
+        return reduce(Observed.and_, parts) if parts else None
+
+    def beside(self) -> Observed | None:
+        """Measurements of other problems, where there is neither a model nor one to be learned; None of too few.
+
+        Each problem's log times are about their mean, for problems differ by more than configurations do.
+        """
+        if self.others is None or self.model is not None or self._is_described:
+            return None
+        others = nearest(self.others(), self.space.problem)
+        if sum(map(len, others)) < self._options.startup:
+            return None
+        parts = []
+        for number, other in enumerate(others, start=1):
+            values, ones = limited(other.log_time), np.ones(len(other))
+            noise = np.where(other.pruned, self._options.pilot_noise, self._options.noise)
+            parts.append(Observed(other.points, values - values.mean(), ones, noise, np.full(len(other), number)))
         return reduce(Observed.and_, parts)
 
     @cached_property
     def features(self) -> Features:
         """The features of the space, as a cost model sees them."""
         return features_of(self.space)
+
+    @cached_property
+    def _is_described(self) -> bool:
+        """Whether features say how configurations divide the work, not only what their knobs are."""
+        return any(not name.startswith(KNOB) for name in self.features.names)
 
     @cached_property
     def _likeness(self) -> Likeness:

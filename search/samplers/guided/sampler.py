@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.coordinates import coordinates
 from tilescout.costmodel.estimator import CostModel, Expected, Prediction
-from tilescout.costmodel.posterior import Kernel, expected_improvement
+from tilescout.costmodel.posterior import Kernel, Observed, expected_improvement
 from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.samplers.guided.acquisition import (
     Neighbours,
@@ -41,11 +41,12 @@ from tilescout.search.samplers.guided.stopping import (
 )
 from tilescout.search.samplers.joint import Joint
 from tilescout.search.samplers.options import OptionValue, options_of
-from tilescout.search.samplers.others import OtherTrials
+from tilescout.search.samplers.others import OtherTrials, points_of
 from tilescout.search.studies.structure import EARLY, doubt
 from tilescout.spaces.space import Indices, SearchSpace
 
 _REMEMBERED = 32  # what is foreseen before any outcome is known, twice: while a GPU is set up, and when it is ready
+_MORE = 1.5  # times as many trials of other problems as a kernel was fitted to, before it is fitted anew
 _MOST = 0.9  # of the stock near the best is there where it was compiled, though some kernels of it may have failed
 
 _LOG = logging.getLogger("tilescout")
@@ -60,7 +61,8 @@ class GuidedSampler(SpaceSampler):
     expected of it, so that proposals made at the same time differ.
 
     Trials of other problems, as of a suite that is tuned together, correct the cost model too, more so the more similar
-    the problem is. Without a cost model, one is learned from them.
+    the problem is. Without a cost model, one is learned from them, if the template says how configurations divide the
+    work; else one Gaussian process models the log times of all these problems.
 
     Values that are no times (not all positive, maximised, or of several objectives) are standardised, as they are or as
     ranks, and no prior is used.
@@ -154,7 +156,7 @@ class GuidedSampler(SpaceSampler):
         rng = np.random.default_rng(self.seed_of(trial))
         known = self._known(study, but=trial.number)
         history = known.history
-        if known.prior is None and len(history.settled) < self.tuning.startup:
+        if known.is_blind and len(history.settled) < self.tuning.startup:
             tried = np.concatenate([history.settled, history.failed, history.running])
             return furthest(self.about.points, tried, free, self.tuning.drawn, rng)
         return self._proposal(known, free, rng)
@@ -171,7 +173,7 @@ class GuidedSampler(SpaceSampler):
 
     def ahead(self, study: optuna.Study, count: int) -> Iterator[int]:
         known = self._known(study)
-        if known.prior is not None and known.history.are_times:
+        if not known.is_blind and known.history.are_times:
             yield from self._proposals(known, self.free(study), count)
 
     def _proposals(self, known: "_Known", free: Indices, count: int) -> Iterator[int]:
@@ -233,7 +235,7 @@ class GuidedSampler(SpaceSampler):
             return None
         if not len(free):
             return 0.0
-        if known.prior is None and len(history.settled) < 2 * self.tuning.startup:
+        if known.is_blind and len(history.settled) < 2 * self.tuning.startup:
             return None
         candidates, mean, std = self._foreseen(known, free, np.random.default_rng(len(history.settled)))
         return float((expected_improvement(mean, std, best) / self._price(candidates)).max())
@@ -243,8 +245,8 @@ class GuidedSampler(SpaceSampler):
         return self._posterior(self._known(study))
 
     def _known(self, study: optuna.Study, but: int | None = None) -> "_Known":
-        history = history_of(study, self.space, but)
-        return _Known(history, self.about.prior.now() if history.are_times else None)
+        history, prior = history_of(study, self.space, but), self.about.prior
+        return _Known(history, prior.now(), prior.beside()) if history.are_times else _Known(history, None)
 
     def _proposal(self, known: "_Known", free: Indices, rng: np.random.Generator) -> int:
         """The candidate of the largest expected improvement for its price; of a new tile, where it is time for one."""
@@ -311,17 +313,23 @@ class GuidedSampler(SpaceSampler):
         if known.prior is not None:
             prior = about.prior
             return Corrected(prior.points, history, known.prior, prior.elsewhere(), prior.covariance, self.tuning)
-        return Uninformed(about.points, history, self._kernel(history), self.tuning)
+        points = about.points if known.beside is None else about.placed
+        return Uninformed(points, history, self._kernel(known, points), self.tuning, known.beside)
 
-    def _kernel(self, history: History) -> Kernel:
-        """The kernel of the first trials, as many as there were when it was due: the same after a resumption."""
+    def _kernel(self, known: "_Known", points: Floats) -> Kernel:
+        """The kernel of the first trials, as many as there were when it was due: the same after a resumption.
+
+        Trials of other problems come all the time: it is fitted anew when there are half as many again.
+        """
+        history, beside = known.history, known.beside
         due = fitted_to(len(history.values), self.tuning)
         settled, values = history.settled[:due], history.values[:due]
-        key = (*values.tolist(), *map(float, settled))
+        others = 0.0 if beside is None else float(np.log(len(beside.errors)) // np.log(_MORE))
+        key = (others, *values.tolist(), *map(float, settled))
         if key not in self._kernels:
-            points = self.about.points[settled]
-            self._kernels = {key: kernel_of(points, values)}
-            if due == EARLY and history.are_times and (doubted := doubt(points, values)) is not None:
+            points = points[settled]
+            self._kernels = {key: kernel_of(points, values, beside)}
+            if beside is None and due == EARLY and history.are_times and (doubted := doubt(points, values)) is not None:
                 _LOG.warning(doubted)
         return self._kernels[key]
 
@@ -347,10 +355,16 @@ class ColdSampler(GuidedSampler):
 
 @dataclass(frozen=True, eq=False)
 class _Known:
-    """The history that a proposal follows from, and the prior where its values are times."""
+    """The history that a proposal follows from and, where its values are times, a prior or other problems' trials."""
 
     history: History
     prior: Prediction | None
+    beside: Observed | None = None
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether its own trials are all that it follows from."""
+        return self.prior is None and self.beside is None
 
 
 @dataclass(eq=False)
@@ -374,3 +388,8 @@ class _About:
     def points(self) -> Floats:
         """Where the configurations lie, of shape [configurations, coordinates]."""
         return coordinates(self.space)
+
+    @cached_property
+    def placed(self) -> Floats:
+        """Where they lie among those of all problems."""
+        return points_of(self.space)

@@ -16,11 +16,12 @@ from tilescout.experiments.research.studies.few_shot import (
     learned,
     median_over_problems,
     search,
+    search_together,
 )
 from tilescout.search.tables.results import read_results
 from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table, write_table
-from tilescout.spaces.errors import ModelError
+from tilescout.spaces.errors import ModelError, SamplerError
 from tilescout.spaces.templates import find_template
 
 RESULTS = Path(__file__).resolve().parents[3] / "experiments" / "results" / "few-shot-2026-11-22"
@@ -88,6 +89,19 @@ def test_a_named_model_guides_and_the_default_may_be_left_out(table: Table) -> N
     usual = search(path, name, "guided", 0, 5)
     assert asked.regret[-1] <= 0.05
     assert asked.regret[0] < usual.regret[0]  # what the model expects to be fastest, not the default
+
+
+def test_problems_that_are_searched_together_learn_from_those_before(tmp_path: Path) -> None:
+    whole = Table.read(RESULTS / "softmax_sm90-h200.parquet")
+    together = search_together(whole.path, "guided-cold", 0, 5)
+    assert sorted(one.problem for one in together) == sorted(map(str, whole.problems))
+    assert {one.strategy for one in together} == {"guided-cold together"}
+    alone = [search(whole.path, one.problem, "guided-cold", 0, 5) for one in together]
+    assert alone[0].regret == together[0].regret  # nothing is known before the first
+    after = [np.mean([one.regret[1] for one in found]) for found in (alone, together)]
+    assert after[1] < 0.7 * after[0]  # after five trials
+    with pytest.raises(SamplerError, match="random learns nothing from other problems"):
+        search_together(whole.path, "random", 0, 5)
 
 
 def test_half_of_the_searches_that_find_nothing_make_an_infinite_median() -> None:

@@ -1,5 +1,6 @@
 """A search learns from the trials of other problems."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,17 @@ import pytest
 from tilescout.search.samplers import make_sampler
 from tilescout.search.samplers.base import distributions
 from tilescout.search.samplers.guided import GuidedSampler
-from tilescout.search.samplers.others import MOST, OtherTrials, nearest, points_of
+from tilescout.search.samplers.others import MOST, OCTAVES, OtherTrials, nearest, place_of, points_of
 from tilescout.search.tables.recorded_space import RecordedSpace
 from tilescout.search.tables.shipped import largest_table
 from tilescout.search.tables.table import Table
 from tilescout.search.tables.training import problem_sample, problem_space
 from tilescout.spaces.devices import DEVICES
 from tilescout.spaces.gemm import GemmProblem
+from tilescout.spaces.knobs import Knob
+from tilescout.spaces.named import NamedProblem
+from tilescout.spaces.problems import Problem
+from tilescout.spaces.space import SearchSpace
 from tilescout.spaces.templates import find_template
 
 TEMPLATE, H200 = find_template("gemm_sm90"), DEVICES["h200"]
@@ -110,6 +115,79 @@ def test_without_a_model_the_trials_of_others_make_one(table: Table, known: list
     assert together[0] < cold.min()
     few = [OtherTrials(known[0].space.subset(range(9)), known[0].log_time[:9], known[0].pruned[:9])]
     assert (proposals(table, 5, model=None, others=lambda: few) == cold).all()  # too few to learn from
+
+
+KNOBS = [Knob(name, tuple(2**step for step in range(6)), "for tests") for name in ("a", "b", "c")]
+
+
+def plain_space(rows: int) -> SearchSpace:
+    """The space of a kernel of which nothing is described but its knobs."""
+    return SearchSpace("unknown", KNOBS, [], NamedProblem(f"{rows}x4096:bf16"), H200)
+
+
+def plain_times(space: SearchSpace) -> np.ndarray:
+    """Times in µs that have one valley; its place depends on the number of rows, and so does their scale."""
+    rows = int(str(space.problem).split("x")[0])
+    valley = np.array([1.0, 4.0, np.log2(rows) - 8.0])
+    return np.asarray(rows * (1 + 0.1 * np.square(space.codes - valley).sum(axis=1)))
+
+
+def plain_others(*rows: int) -> list[OtherTrials]:
+    """Twenty random trials of each of these problems."""
+    found = []
+    for seed, space in enumerate(map(plain_space, rows)):
+        indices = np.random.default_rng(seed).choice(len(space), 20, replace=False)
+        found.append(OtherTrials.of(space, indices, plain_times(space)[indices], np.zeros(20, dtype=np.bool_)))
+    return [other for other in found if other is not None]
+
+
+def plain_proposals(space: SearchSpace, count: int, **settings: Any) -> np.ndarray:
+    """Times of the first configurations that a search without a model tries, over the best."""
+    times = plain_times(space)
+    study = optuna.create_study(sampler=make_sampler("guided-cold", space, 0, **settings))
+    tried = []
+    for _ in range(count):
+        trial = study.ask({**distributions(space)})
+        tried.append(int(space.find([trial.params[knob.name] for knob in KNOBS])))
+        study.tell(trial, times[tried[-1]])
+    return times[tried] / times.min()
+
+
+def test_a_kernel_of_which_only_the_knobs_are_known_learns_from_its_other_problems() -> None:
+    space, known = plain_space(2048), plain_others(512, 1024, 4096)
+    cold = plain_proposals(space, 5)
+    together = plain_proposals(space, 5, others=lambda: known)
+    assert together.min() < 1.1 < cold.min()
+    assert together[0] < cold.min()  # also where nothing of its own is known
+    few = [OtherTrials(known[0].space.subset(range(4)), known[0].log_time[:4], known[0].pruned[:4])]
+    assert (plain_proposals(space, 5, others=lambda: few) == cold).all()  # too few to learn from
+
+
+def test_nothing_is_learned_from_problems_of_another_form() -> None:
+    space, known = plain_space(2048), plain_others(512, 1024)
+    other = NamedProblem("5")
+    strange = [
+        replace(one, space=SearchSpace.of_codes("unknown", KNOBS, one.space.codes, other, H200)) for one in known
+    ]
+    assert not nearest(strange, space.problem)
+    assert (plain_proposals(space, 4, others=lambda: strange) == plain_proposals(space, 4)).all()
+
+
+@pytest.mark.parametrize(
+    ("problem", "place"),
+    [
+        (NamedProblem("512x4096:bf16"), (512, 4096)),
+        (NamedProblem("20000000"), (20_000_000,)),
+        (NamedProblem("0x64"), (1, 64)),
+        (NamedProblem("a100-4096"), ()),
+        (NamedProblem("2e7"), ()),
+        (GemmProblem(64, 128, 256), (64, 128, 256, 1)),
+    ],
+)
+def test_a_problem_lies_where_its_sizes_are_or_the_numbers_of_its_name(
+    problem: Problem, place: tuple[int, ...]
+) -> None:
+    assert place_of(problem) * OCTAVES == pytest.approx(np.log2(np.array(place, dtype=np.float64)))
 
 
 def test_what_a_model_got_wrong_on_others_corrects_it(known: list[OtherTrials]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from tilescout.search import tune
 from tilescout.search.samplers.guided import ColdSampler
 from tilescout.search.samplers.guided.history import History
+from tilescout.search.samplers.guided.sampler import _Known
 from tilescout.search.studies.records import StudyResult
 from tilescout.search.studies.structure import EARLY, LEAST, unexplained
 from tilescout.spaces.devices import DEVICES
@@ -58,6 +59,7 @@ def test_a_search_without_a_model_says_it_as_soon_as_it_can_be_told(caplog: pyte
         caplog.clear()
         pruned = np.zeros(EARLY, dtype=np.bool_)
         history = History(settled, values, pruned, none, none, float(values.min()), None, 0, 0, True)
+        sampler = ColdSampler(space, 0)
         with caplog.at_level(logging.WARNING, logger="tilescout"):
-            ColdSampler(space, 0)._kernel(history)
+            sampler._kernel(_Known(history, None), sampler.about.points)
         assert ("noise alone" in caplog.text) == told
