@@ -60,7 +60,8 @@ def stand_by(listener: socket.socket, place: Path, do: Do, idle: float = IDLE_SE
     sessions: dict[int, tuple[int, socket.socket]] = {}  # by their process's file descriptor
     polled = select.poll()
     polled.register(listener, select.POLLIN)
-    asked_for, telling = os.pipe()  # the numbers of sessions that were asked for something
+    # The numbers of sessions that were asked for something. No exit code can tell: who leaves has the session killed.
+    asked_for, telling = os.pipe()
     os.set_blocking(asked_for, False)
     asked: set[int] = set()
     last, left = time.monotonic(), False
