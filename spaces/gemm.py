@@ -26,16 +26,18 @@ SMALL_FLOPS = 2 * 1024**3  # at most a 1024-cube: limited by latencies
 SKINNY = 8  # times longer than wide, and so few rows or columns that device memory limits it:
 SKINNY_SIZE = 256
 
+_FAST = "fast"
 _PART = rf"(alpha|bias|{'|'.join(ACTIVATIONS)})"
 _TEXT = re.compile(
     r"(?P<m>\d{1,10})x(?P<n>\d{1,10})x(?P<k>\d{1,10})(x(?P<batch>\d{1,10}))?"
-    rf"(:(?!({'|'.join(LAYOUTS)}|{_PART})\b)(?P<dtype>\w+)(-(?P<out>\w+))?)?"
+    rf"(:(?!({'|'.join(LAYOUTS)}|{_PART}|{_FAST})\b)(?P<dtype>\w+)(-(?P<out>\w+))?)?"
+    rf"(:(?P<fast>{_FAST}))?"
     rf"(:(?P<layout>{'|'.join(LAYOUTS)}))?"
     rf"(:(?P<epilogue>{_PART}(\+{_PART})*))?"
 )
 _FORM = (
-    "MxNxK[xBATCH][:DTYPE[-OUT]][:LAYOUT][:EPILOGUE], for example 4096x4096x4096:bf16, 64x8192x8192:e4m3-bf16 or "
-    "2048x4096x4096:bf16:kn:bias+gelu"
+    "MxNxK[xBATCH][:DTYPE[-OUT]][:fast][:LAYOUT][:EPILOGUE], for example 4096x4096x4096:bf16, "
+    "64x8192x8192:e4m3-bf16 or 2048x4096x4096:bf16:kn:bias+gelu"
 )
 _LARGEST = 2**31 - 1  # kernels index with 32-bit integers
 
@@ -49,7 +51,7 @@ _ACCUMULATION = {1: 2.0**-10, 2: 2.0**-12}
 class GemmProblem(Problem):
     """The product D[batch, m, n] = activation(alpha * A[batch, m, k] @ B[batch, n, k].T + bias[n]).
 
-    D is row-major. Sums are in fp32.
+    D is row-major. Sums are in fp32, but where `fast` lets them have fewer bits.
 
     Parameters
     ----------
@@ -70,11 +72,14 @@ class GemmProblem(Problem):
         Whether a vector along n is added; its type is that of D.
     activation
         ``relu``, ``gelu`` (exact), ``silu``, or empty.
+    fast
+        Whether sums of e4m3 products may have the fewer bits that the tensor cores keep of them: `use_fast_accum` of
+        `torch._scaled_mm`. A kernel may still promote them to fp32.
 
     Raises
     ------
     ProblemError
-        If a size is out of range, or a type, layout or epilogue is unknown.
+        If a size is out of range, a type, layout or epilogue is unknown, or sums of another type are to be fast.
     """
 
     m: int
@@ -87,6 +92,7 @@ class GemmProblem(Problem):
     alpha: bool = False
     bias: bool = False
     activation: str = ""
+    fast: bool = False
 
     def __post_init__(self) -> None:
         if not self.out:
@@ -103,6 +109,8 @@ class GemmProblem(Problem):
                 raise ProblemError(f"problem {self}: unknown {kind} {getattr(self, name)!r}, allowed are {known}")
         if self.element.bytes == 1 and self.layout != "kk":
             raise ProblemError(f"problem {self}: {self.dtype} operands have layout kk, not {self.layout}")
+        if self.fast and self.element.bytes != 1:
+            raise ProblemError(f"problem {self}: only sums of e4m3 are fast, not those of {self.dtype}: leave it out")
 
     def __str__(self) -> str:
         batch = f"x{self.batch}" if self.batch != 1 else ""
@@ -113,7 +121,7 @@ class GemmProblem(Problem):
         out = f"-{self.out}" if self.out != _default_out(self.dtype) or self.dtype == "e4m3" else ""
         layout = f":{self.layout}" if self.layout != "kk" else ""
         epilogue = f":{self.epilogue}" if self.epilogue else ""
-        return f"{self.dtype}{out}{layout}{epilogue}"
+        return f"{self.dtype}{out}{f':{_FAST}' * self.fast}{layout}{epilogue}"
 
     @property
     def epilogue(self) -> str:
@@ -130,7 +138,8 @@ class GemmProblem(Problem):
         activation = parts[-1] if parts[-1] in ACTIVATIONS else ""
         m, n, k, batch = (int(match[name] or cls.batch) for name in ("m", "n", "k", "batch"))
         dtype, out, layout = (match[name] or getattr(cls, name) for name in ("dtype", "out", "layout"))
-        problem = cls(m, n, k, batch, dtype, out, layout, "alpha" in parts, "bias" in parts, activation)
+        fast = match["fast"] is not None
+        problem = cls(m, n, k, batch, dtype, out, layout, "alpha" in parts, "bias" in parts, activation, fast)
         if problem.epilogue != (match["epilogue"] or ""):
             raise ProblemError(f"malformed problem {short(text)}: write its epilogue as {problem.epilogue}")
         return problem
@@ -191,8 +200,8 @@ class Gemm(Workload[GemmProblem]):
     """D = activation(alpha * A @ B.T + bias); inputs are A, B, then alpha and bias if the problem has them.
 
     The library is cuBLAS on a GPU and oneDNN or MKL on a CPU. It is called through ``torch.mm``, or for e4m3 through
-    ``torch._scaled_mm`` with its default, accurate accumulation. Further operations on the output do those parts of the
-    epilogue that these do not fuse.
+    ``torch._scaled_mm``, whose accumulation is accurate unless the problem says fast. Further operations on the output
+    do those parts of the epilogue that these do not fuse.
     """
 
     problem = GemmProblem
@@ -200,7 +209,7 @@ class Gemm(Workload[GemmProblem]):
     inductor = True
 
     def library(self, problem: GemmProblem) -> str:
-        return "torch._scaled_mm(use_fast_accum=False)" if problem.element.bytes == 1 else "torch.mm"
+        return f"torch._scaled_mm(use_fast_accum={problem.fast})" if problem.element.bytes == 1 else "torch.mm"
 
     def inputs(self, problem: GemmProblem, generator: "torch.Generator") -> Tensors:
         import torch
@@ -253,7 +262,7 @@ class Gemm(Workload[GemmProblem]):
         a, b = inputs[:2]
         alpha, bias = epilogue_inputs(problem, inputs)
         if problem.element.bytes == 1:
-            _scaled_mm(a, b, alpha, bias, output)
+            _scaled_mm(a, b, alpha, bias, output, problem.fast)
         else:
             _mm(a, b, bias if alpha is None else None, output)
             if alpha is not None:
@@ -303,6 +312,7 @@ def _scaled_mm(
     alpha: "torch.Tensor | None",
     bias: "torch.Tensor | None",
     output: "torch.Tensor",
+    fast: bool,
 ) -> None:
     import torch
 
@@ -316,7 +326,7 @@ def _scaled_mm(
             bias=bias,
             out_dtype=output.dtype,
             out=output[at],
-            use_fast_accum=False,
+            use_fast_accum=fast,
         )
 
 

@@ -15,6 +15,7 @@ from tilescout.spaces.errors import StoreError, one_line
 
 OURS, DEFAULT, OF_LIST, CUBLASLT = "ours", "ours, default", "cuBLASLt, best of its list", "cuBLASLt, tuned"
 EXPORTED, LIBRARY, OF_ALL = "exported", "torch.mm", "cuBLASLt, best of all"
+FAST = "torch.mm, fast sums"
 LIBRARIES = (LIBRARY, OF_LIST, CUBLASLT, OF_ALL)
 LEFT = "what the search of cuBLASLt left"
 """The key of how much faster the fastest of cuBLASLt's kernels is than the answer of its search, by their own race."""

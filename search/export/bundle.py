@@ -30,11 +30,11 @@ from tilescout.spaces.trust import check_folder, read_record
 from tilescout.spaces.workloads import BUILT_IN
 
 KIND = "tilescout bundle"
-FORMAT = 8
+FORMAT = 9
 # Those of format 1 don't have the library's time, those of 1 and 2 no ranges of m, those of 1 to 3 no algorithms, those
 # of 1 to 4 no grouped products, those of 1 to 5 no kernels that need memory of their own, those of 1 to 6 no grouped
-# products with SwiGLU, and only those of 8 some with scaled rows.
-_READ = (1, 2, 3, 4, 5, 6, 7, FORMAT)
+# products with SwiGLU, those of 1 to 7 none with scaled rows, and only those of 9 some whose sums are fast.
+_READ = (1, 2, 3, 4, 5, 6, 7, 8, FORMAT)
 INDEX = "bundle.json"
 KERNELS = "kernels"
 _LARGEST_INDEX = 1 << 26  # bytes; a decision and its kernel have 2 kB

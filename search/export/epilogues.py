@@ -45,6 +45,8 @@ class Product:
         Its name, as in problems; empty if there is none.
     view
         Where the result is given another shape on the way, the node that does; only rows are split.
+    fast
+        Whether sums of 8-bit products may have fewer bits than fp32.
     """
 
     nodes: "tuple[Node, ...]"
@@ -54,6 +56,7 @@ class Product:
     bias: "Node | None" = None
     activation: str = ""
     view: "Node | None" = None
+    fast: bool = False
 
     @property
     def result(self) -> "torch.Tensor":

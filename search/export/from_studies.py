@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from tilescout.search.studies.places import result_of, study_store
 from tilescout.spaces.checksums import check_sealed
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import MALFORMED, ExportError, ProblemError, SpaceError, StoreError, one_line
+from tilescout.spaces.gemm import GemmProblem
 from tilescout.spaces.grouped import GroupedProblem
 from tilescout.spaces.inputs import parse_json, read_regular
 from tilescout.spaces.knobs import Configuration
@@ -162,12 +163,17 @@ def why_not(outcome: Outcome, template: KernelTemplate) -> str:
     """Why no bundle can hold the kernel of an outcome; empty if one can, or the library's was chosen."""
     if outcome.configuration is None:
         return ""
-    if template.fast_sums and outcome.problem.element.bytes == 1:
-        return (
-            f"{template.name} keeps sums of 8-bit products in fewer bits than torch._scaled_mm does by default, and a "
-            "bundle's kernels take the place of that one"
-        )
-    return obstacle(template, outcome.space_hash, outcome.configuration)
+    return _too_few_bits(template, outcome.problem) or obstacle(template, outcome.space_hash, outcome.configuration)
+
+
+def _too_few_bits(template: KernelTemplate, problem: GemmProblem) -> str:
+    """Why kernels of a template may not take the place of an accurate product; empty if they may."""
+    if not template.fast_sums or problem.element.bytes != 1 or problem.fast:
+        return ""
+    return (
+        f"{template.name} keeps sums of 8-bit products in fewer bits than torch._scaled_mm does by default, whose "
+        f"place a bundle's kernels take: search {replace(problem, fast=True)}, which is use_fast_accum=True"
+    )
 
 
 def obstacle(template: KernelTemplate, space_hash: str, configuration: Configuration) -> str:
@@ -277,9 +283,11 @@ def kernel_of(outcome: Outcome, arch: str, store: ArtifactStore, named: Named = 
     Raises
     ------
     ExportError
-        If it can't be had as it was measured.
+        If it can't be had as it was measured, or keeps fewer bits of sums than the problem asks for.
     """
     assert outcome.configuration is not None
+    if reason := _too_few_bits(find_template(outcome.space, named), outcome.problem):
+        raise ExportError(f"{outcome.evidence.study}: {reason}")
     wanted = Wanted(
         outcome.space,
         outcome.space_hash,

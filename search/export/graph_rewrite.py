@@ -125,10 +125,8 @@ def _with_bias(node: "Node") -> Product | None:
 def _with_scales(node: "Node") -> Product | None:
     names = torch_hooks.argument_names(node.target)
     given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    if given.get("use_fast_accum"):  # no race was against that computation
-        return None
     bias, scales = given.get("bias"), (given["scale_a"], given["scale_b"])
-    product = Product((node,), given["self"], given["mat2"], scales, bias)
+    product = Product((node,), given["self"], given["mat2"], scales, bias, fast=bool(given.get("use_fast_accum")))
     one = all(is_factor(scale, product) for scale in scales) and given.get("scale_result") is None
     return product if one and (bias is None or is_row(bias, product.result)) else None
 
@@ -160,9 +158,8 @@ def _problems(product: Product, arch: str, activations: Sequence[str]) -> Sequen
     for form in forms(product, activations):
         for layout in layouts:
             try:
-                problem = GemmProblem(
-                    *sizes, dtype, out, layout, bool(form.factors), form.bias is not None, form.activation
-                )
+                epilogue = bool(form.factors), form.bias is not None, form.activation
+                problem = GemmProblem(*sizes, dtype, out, layout, *epilogue, fast=form.fast)
             except ProblemError:  # an empty product, or a type or layout that kernels can't have
                 continue
             found.append((problem, form))

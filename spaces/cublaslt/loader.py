@@ -31,7 +31,7 @@ class CublasLt(Loader):
     Attributes
     ----------
     fast
-        Whether sums of 8-bit products may be kept in fewer bits.
+        Whether sums of 8-bit products may be kept in fewer bits although the problem does not say so.
     """
 
     fast = False
@@ -51,7 +51,7 @@ class CublasLt(Loader):
 
     def operation(self, problem: GemmProblem) -> Operation:
         """The library's descriptions of a problem; those of the last few are kept."""
-        return _operation(self.library, Product.of(problem, self.fast))
+        return _operation(self.library, Product.of(problem, self.fast or problem.fast))
 
     def listing(self, problem: str, guesses: int | None) -> Listing:
         return listing(self.operation(GemmProblem.parse(problem)), guesses)

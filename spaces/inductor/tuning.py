@@ -87,7 +87,10 @@ def form_of(problem: GemmProblem, device: "torch.device") -> Callable[..., "torc
         alpha, bias = epilogue_inputs(problem, inputs)
         if problem.element.bytes == 1:
             first = one if alpha is None else alpha.reshape(())
-            return activation(torch._scaled_mm(a[0], b[0].t(), first, other, bias=bias, out_dtype=out))[None]
+            product = torch._scaled_mm(
+                a[0], b[0].t(), first, other, bias=bias, out_dtype=out, use_fast_accum=problem.fast
+            )
+            return activation(product)[None]
         result = (a[0] @ b[0].t())[None] if problem.batch == 1 else torch.bmm(a, b.transpose(1, 2))
         result = result if alpha is None else result * alpha
         return activation(result if bias is None else result + bias)

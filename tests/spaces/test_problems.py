@@ -27,7 +27,9 @@ problems = st.builds(
     alpha=st.booleans(),
     bias=st.booleans(),
     activation=st.sampled_from(["", *ACTIVATIONS]),
-) | st.builds(GemmProblem, m=sizes, n=sizes, k=sizes, dtype=st.just("e4m3"), out=st.sampled_from(OUTPUTS))
+) | st.builds(
+    GemmProblem, m=sizes, n=sizes, k=sizes, dtype=st.just("e4m3"), out=st.sampled_from(OUTPUTS), fast=st.booleans()
+)
 
 
 @given(problems)
@@ -46,6 +48,7 @@ def test_a_problem_is_read_back_from_its_print(problem: GemmProblem) -> None:
         ("8x8x8:kn", GemmProblem(8, 8, 8, layout="kn")),
         ("8x8x8:bias", GemmProblem(8, 8, 8, bias=True)),
         ("8x8x8:e4m3", GemmProblem(8, 8, 8, dtype="e4m3", out="bf16")),
+        ("8x8x8:e4m3:fast:bias", GemmProblem(8, 8, 8, dtype="e4m3", bias=True, fast=True)),
         ("8x8x8:bf16-fp32:mn:alpha+bias+silu", GemmProblem(8, 8, 8, 1, "bf16", "fp32", "mn", True, True, "silu")),
         ("8x8x8:bf16-bf16:kk", GemmProblem(8, 8, 8)),
     ],
@@ -61,6 +64,7 @@ def test_what_is_left_out_has_its_default(text: str, problem: GemmProblem) -> No
         "4096x4096x-8", "4096x4096x4096.0", "1e3x8x8", "4096x4096x4096:", "4096x4096x4096:bf16:fp16",
         "8x8x8:bf16-", "8x8x8:bias:bf16", "8x8x8:bf16:bias+alpha", "8x8x8:bf16:relu+gelu", "8x8x8:bf16:kn:kn",
         "8x8x8:bf16:bias:relu", "8x8x8:bf16:+bias", "8x8x8:bf16:bias+",
+        "8x8x8:e4m3:bias:fast", "8x8x8:e4m3:fast:fast", "8x8x8:fast:e4m3",
         "4096X4096X4096", "4096 x 4096 x 4096", "9" * 5000 + "x8x8", "0x10x8x8",
     ],
 )  # fmt: skip
@@ -70,7 +74,7 @@ def test_a_malformed_problem_is_refused_with_the_form(text: str) -> None:
     elif text.endswith(("bias+alpha", "relu+gelu")):
         expected = "malformed problem .*: write its epilogue as (alpha[+]bias|gelu)"
     else:
-        expected = r"malformed problem .*: expected MxNxK\[xBATCH\]\[:DTYPE\[-OUT\]\]\[:LAYOUT\]\[:EPILOGUE\], for"
+        expected = r"malformed problem .*: expected MxNxK\[xBATCH\]\[:DTYPE\[-OUT\]\]\[:fast\]\[:LAYOUT\]"
     with pytest.raises(ProblemError, match=expected):
         GemmProblem.parse(text)
 
@@ -101,6 +105,12 @@ def test_an_unknown_type_is_refused_with_those_known() -> None:
 def test_fp8_operands_have_one_layout() -> None:
     with pytest.raises(ProblemError, match="e4m3 operands have layout kk, not kn"):
         GemmProblem.parse("16x16x16:e4m3:kn")
+
+
+@pytest.mark.parametrize("text", ["16x16x16:fast", "16x16x16:fp16:fast:kn"])
+def test_sums_of_8_bit_products_alone_are_fast(text: str) -> None:
+    with pytest.raises(ProblemError, match=r"only sums of e4m3 are fast, not those of (bf16|fp16): leave"):
+        GemmProblem.parse(text)
 
 
 @given(problems)

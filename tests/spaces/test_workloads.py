@@ -17,7 +17,11 @@ SIGNATURES = [
 ]  # fmt: skip
 PROBLEMS = [
     GemmProblem.parse(f"{sizes}:{signature}") for sizes in ("5x8x24", "33x16x40x3") for signature in SIGNATURES
-] + [GemmProblem.parse("16x32x48:e4m3"), GemmProblem.parse("16x32x48x2:e4m3-fp32:alpha")]
+] + [
+    GemmProblem.parse("16x32x48:e4m3"),
+    GemmProblem.parse("16x32x48x2:e4m3-fp32:alpha"),
+    GemmProblem.parse("16x32x48:e4m3:fast"),
+]
 ACTIVATIONS: dict[str, "Callable[[torch.Tensor], torch.Tensor]"] = {
     "": lambda x: x,
     "relu": lambda x: x.clamp(min=0),

@@ -113,7 +113,8 @@ def form_of() -> Callable[[GemmProblem], Callable[..., "torch.Tensor"]]:
                 out = getattr(torch, problem.result.torch_name)
                 assert alpha is not None
                 one = torch.ones_like(alpha)
-                result = torch._scaled_mm(a.squeeze(0), b.squeeze(0).t(), alpha, one, bias=bias, out_dtype=out)
+                settings = {"bias": bias, "out_dtype": out, "use_fast_accum": problem.fast}
+                result = torch._scaled_mm(a.squeeze(0), b.squeeze(0).t(), alpha, one, **settings)
             else:
                 result = a.squeeze(0) @ b.squeeze(0).t() if problem.batch == 1 else torch.bmm(a, b.transpose(1, 2))
                 result = result if alpha is None else result * alpha.squeeze()

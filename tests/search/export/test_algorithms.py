@@ -31,7 +31,9 @@ def test_kernels_that_keep_fewer_bits_of_sums_take_no_place_of_the_librarys(spac
 
     assert "fewer bits than torch._scaled_mm" in from_studies.why_not(outcome, template)
     assert from_studies.why_not(replace(outcome, configuration=None, choice=Choice.LIBRARY), template) == ""
-    for other, problem in ((template, PROBLEM), (find_template("cublaslt"), outcome.problem)):
+    fast = replace(outcome.problem, fast=True)
+    assert str(fast) in from_studies.why_not(outcome, template)
+    for other, problem in ((template, PROBLEM), (template, fast), (find_template("cublaslt"), outcome.problem)):
         assert "fewer bits" not in from_studies.why_not(replace(outcome, problem=problem), other)
 
 

@@ -22,7 +22,10 @@ from tilescout.spaces.loaders import load_loader
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("fresh_inductor")]
 
 PROVEN = Evidence("a-study", "proven", 0.97, 0.96, 0.98, 12, of=Choice.ALGORITHM)
-PROBLEMS = ("1024x1024x512:bf16", "1024x1024x512:bf16:bias+relu", "1024x1024x512:e4m3-bf16:alpha")
+PROBLEMS = (
+    *("1024x1024x512:bf16", "1024x1024x512:bf16:bias+relu"),
+    *("1024x1024x512:e4m3-bf16:alpha", "1024x1024x512:e4m3-bf16:fast:alpha"),
+)
 
 
 @pytest.fixture(scope="module", params=PROBLEMS)

@@ -102,7 +102,7 @@ def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
     assert "no JSON" in refusal(tmp_path)
 
 
-@pytest.mark.parametrize("version", [9, 0, "1", None])
+@pytest.mark.parametrize("version", [10, 0, "1", None])
 def test_another_format_is_refused_with_what_to_do(bundle: Bundle, version: object) -> None:
     rewrite(bundle, lambda record: record.update(format=version))
     assert "this tilescout reads 1, 2, 3, 4" in refusal(bundle.path)

@@ -1,6 +1,7 @@
 """Layouts, factors, biases, activations and fp8: a kernel that takes them, on the host, in compiled models."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -186,10 +187,12 @@ def test_an_fp8_product_with_a_scale_for_each_operand_is_replaced(
     assert tuned.report.replaced == {problem: 1}
 
 
-def test_an_fp8_product_with_fast_accumulation_is_left_to_the_library(
-    make_strided: Callable[..., Bundle], calls: Calls
+@pytest.mark.parametrize("decided", [False, True])
+def test_an_fp8_product_is_replaced_by_what_was_raced_against_its_accumulation_alone(
+    make_strided: Callable[..., Bundle], calls: Calls, decided: bool
 ) -> None:
-    bundle = make_strided([f"{M}x{N}x{K}:e4m3-bf16:alpha"])
+    problem = GemmProblem(M, N, K, dtype="e4m3", alpha=True, fast=decided)
+    bundle = make_strided([str(problem)])
     a, b, _ = operands("kk")
     inputs = a.to(torch.float8_e4m3fn), b.t().to(torch.float8_e4m3fn).t(), torch.tensor(0.5)
 
@@ -201,8 +204,9 @@ def test_an_fp8_product_with_fast_accumulation_is_left_to_the_library(
         before = calls(bundle)
         with use(bundle.path) as tuned:
             torch.compile(scaled, dynamic=False)(fast, *inputs)
-        assert calls(bundle) - before == (not fast)
-        assert tuned.report.unknown == ({"_scaled_mm": 1} if fast else {})
+        assert calls(bundle) - before == (fast is decided)
+        assert tuned.report.replaced == ({str(problem): 1} if fast is decided else {})
+        assert tuned.report.unknown == ({} if fast is decided else {str(replace(problem, fast=fast)): 1})
 
 
 def test_without_a_decision_for_the_fused_form_the_product_alone_is_replaced(

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize(
     "text",
     ["2048x2048x2048:bf16", "512x512x512:fp16:mn", "257x2056x1024x2:bf16", "1024x1024x1024:bf16:bias+gelu",
-     "1024x1024x1024:bf16:alpha+bias+relu", "1024x1024x1024:e4m3-bf16:bias"],
+     "1024x1024x1024:bf16:alpha+bias+relu", "1024x1024x1024:e4m3-bf16:bias",
+     "1024x1024x1024:e4m3-bf16:fast"],
 )  # fmt: skip
 def test_the_librarys_guesses_are_right_and_the_first_takes_the_time_of_torch(text: str, tmp_path: Path) -> None:
     problem = GemmProblem.parse(text)

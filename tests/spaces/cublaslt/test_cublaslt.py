@@ -10,7 +10,7 @@ import pytest
 
 from tilescout.spaces.cublaslt.abi import Algorithm, Desc, Epilogue, Found, Library, LibraryError, loaded_library
 from tilescout.spaces.cublaslt.algorithms import KNOBS, VALUES, Setting, listing
-from tilescout.spaces.cublaslt.loader import CublasLt, describe
+from tilescout.spaces.cublaslt.loader import CublasLt, FastCublasLt, describe
 from tilescout.spaces.cublaslt.operation import CONFIGURED, WORKSPACE, Operation
 from tilescout.spaces.cublaslt.product import Product
 from tilescout.spaces.cublaslt.shapes import cluster_shapes, tile_shapes
@@ -146,6 +146,14 @@ def test_attributes_are_set_by_their_size(fake_cublaslt: ModuleType):
     assert listing(asked, 1).rows
     with pytest.raises(LibraryError, match="invalid value"):
         asked.library.call("cublasLtMatmulDescSetAttribute", None, Desc.BIAS.number, ctypes.byref(ctypes.c_int8()), 1)
+
+
+def test_the_problem_says_whether_sums_are_fast_or_the_space_does(fake_cublaslt: ModuleType):
+    of_host = {"library": Library(fake_cublaslt.build_library())}
+    accurate, fast = (GemmProblem.parse(f"16x16x32:e4m3{part}") for part in ("", ":fast"))
+    for loader, expected in ((CublasLt, [False, True]), (FastCublasLt, [True, True])):
+        asked = type("OfHost", (loader,), of_host)()
+        assert [asked.operation(problem).product.fast for problem in (accurate, fast)] == expected
 
 
 @pytest.mark.parametrize(
