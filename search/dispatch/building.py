@@ -11,7 +11,7 @@ import numpy as np
 
 from tilescout.costmodel.arrays import Floats
 from tilescout.search.dispatch.dispatcher import Count, Dispatcher, used
-from tilescout.search.dispatch.glances import Looked, beside, corrected, glanced_sizes, short_first, spread
+from tilescout.search.dispatch.glances import Looked, beside, corrected, fine_sizes, glanced_sizes, short_first, spread
 from tilescout.search.dispatch.kernels import MOST_ROWS, Kernels, Models, probes, promising
 from tilescout.search.dispatch.plan import (
     Kept,
@@ -37,6 +37,7 @@ from tilescout.spaces.tiling import Integers
 _LOG = logging.getLogger(__name__)
 
 _FAR = 0.25  # a kernel that is expected to be so much behind the best at an m is not looked at there
+_CLOSE = 0.06  # the same of those that are kept, at many m
 _LISTED = 2  # kernels to glance at again, for each that may be kept
 _MOST = 10.0  # log of a regret at most: where a kernel was measured at no larger m, nothing bounds its time
 
@@ -62,8 +63,9 @@ class DispatchOptions:
         Time to measure for; at most `exploring` of it goes to timing all candidates, `glancing` to glances at all of
         them, and `again` to glances at those that may be kept and those that are. Then the kernels that are kept race
         in range after range, the widest first. After `racing` of the time they are chosen once more, by what races
-        tell of glances, and race until `proving` is left. None takes what it needs.
-    exploring, glancing, again, racing
+        tell of glances, are glanced at as closely as `fine_sizes` until `looking` of the time is over, and race until
+        `proving` is left. None takes what it needs.
+    exploring, glancing, again, racing, looking
         See `seconds`.
     tolerance
         A range goes on as long as its kernel is within this of the best, as a share.
@@ -85,10 +87,11 @@ class DispatchOptions:
     others: int = 32
     explored: int = 32
     seconds: float | None = None
-    exploring: float = 0.12
-    glancing: float = 0.28
-    again: float = 0.12
-    racing: float = 0.7
+    exploring: float = 0.1
+    glancing: float = 0.22
+    again: float = 0.08
+    racing: float = 0.5
+    looking: float = 0.82
     proving: float = 0.1
     tolerance: float = 0.005
     caution: float = 0.01
@@ -194,6 +197,7 @@ def measure_dispatcher(
         race_until(options.racing)
         choices = _choices(looked, points, options, until(options.racing + options.again / 2))
         kept = choices[-1].kernels
+        looked.glance(kept, fine_sizes(options.most_rows), until(options.looking), _CLOSE)
     race_until(1 - options.proving)
     proven: set[tuple[int, int]] = set()
     while not over(1.0):
@@ -291,7 +295,8 @@ def _candidates(
 def _glanced(source: Source, grid: Grid, points: Mapping[int, Point], options: DispatchOptions) -> Looked:
     """Glances to be, and what they will tell of the m that they are at and of those by which kernels are chosen."""
     counted = grid.sizes[thinned(grid.sizes)]  # all m would take a hundred times as long
-    return Looked(source, grid.at(np.unique([*glanced_sizes(options.most_rows), *points, *counted.tolist()])), points)
+    sizes = {*glanced_sizes(options.most_rows), *fine_sizes(options.most_rows), *points, *counted.tolist()}
+    return Looked(source, grid.at(np.array(sorted(sizes))), points)
 
 
 def _chosen(

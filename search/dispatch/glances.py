@@ -29,6 +29,8 @@ _WIDEST = 128
 _NEAR = 0.12  # a kernel that is expected to be so much behind the best at an m is not glanced at there
 _GROWTH = 1.25  # what is expected is told anew once so much more is known
 _FAILURES = 5  # of glances, after which there are no more
+_TOGETHER = 240  # kernels that are glanced at, at one m after the other, without a pause: that takes up to a second
+_FINE, _EIGHTH = 32, 8  # rows of a cell for the kernels that are kept; the library is another where 8 divides m
 _MOST_OFF = 0.25  # log: a glance is not further off
 
 
@@ -44,8 +46,29 @@ def glanced_sizes(most_rows: int) -> list[int]:
         cell = next((rows for end, rows in _CELLS if start < end), _WIDEST)
         found.append(min(start + cell // 2 + 1, most_rows))
         start += cell
-    sizes = np.array(found)
-    places = BY_LOG * np.log(sizes) / math.log(most_rows) + (1 - BY_LOG) * sizes / most_rows
+    return _as_they_count(found, most_rows)
+
+
+def fine_sizes(most_rows: int) -> list[int]:
+    """The m to glance at with the kernels that are kept alone, in the order in which they are.
+
+    First come the m behind the middle of each cell of 32 rows, then all that divide by 8 up to 2,048, where the library
+    takes more than 5 % longer or less than at both neighbours at a tenth of them, then those beyond, where it does so
+    at one of forty, by turns with the middles of cells of 16 rows.
+    """
+    few = min(_CELLS[0][0], most_rows)
+    middles, halves = (
+        [min(start + cell // 2 + 1, most_rows) for start in range(0, most_rows, cell)] for cell in (_FINE, _FINE // 2)
+    )
+    eighths = [m for m in range(_EIGHTH, most_rows + 1, _EIGHTH) if m > few]
+    parts = [middles, list(range(_EIGHTH, few + 1, _EIGHTH)), sorted({*halves, *eighths} - {*middles})]
+    return list(dict.fromkeys(m for part in parts for m in _as_they_count(part, most_rows)))
+
+
+def _as_they_count(found: Sequence[int], most_rows: int) -> list[int]:
+    """Some m, ordered so that any first part of them is spread as the sizes are that count."""
+    sizes = np.array(found, dtype=np.int64)
+    places = BY_LOG * np.log(sizes) / math.log(max(most_rows, 2)) + (1 - BY_LOG) * sizes / most_rows
     left, ordered = np.ones(len(found), dtype=np.bool_), list[int]()
     for at in range(len(found)):
         nearest = int(np.where(left, np.abs(places - _van_der_corput(at)), np.inf).argmin())
@@ -133,36 +156,45 @@ class Looked:
         """The times of all candidates at the m of the grid."""
         return steady_times(self._grid, merged(self.found, self._points))
 
-    def glance(self, numbers: Sequence[int], sizes: Sequence[int], until: float) -> None:
+    def glance(self, numbers: Sequence[int], sizes: Sequence[int], until: float, near_by: float = _NEAR) -> None:
         """Glance at those of some kernels that may be near the best and are not known yet, at some m, until some time.
 
-        They may be near if nothing is known of them at any m.
+        They may be near if they are expected to be behind by a share of `near_by` at most, or if nothing is known of
+        them at any m.
         """
         told = 0
         near: Mask = np.empty((0, 0), dtype=np.bool_)
+        waiting: dict[int, list[int]] = {}
         for m in dict.fromkeys([*spread(sorted(self._points)), *sizes]):
             if time.monotonic() > until or self._failures == _FAILURES:
-                break
-            if len(self.found) >= told * _GROWTH or not told:
-                expected = self.times().mean[:-1]
-                unknown = np.asarray(~np.isfinite(expected).any(axis=1))
-                near = np.asarray((expected <= expected.min(axis=0) + np.log1p(_NEAR)) | unknown[:, None])
-                told = len(self.found) + 1
-            here, known = (
-                near[:, np.searchsorted(self._grid.sizes, m)],
-                self.found[m].ratios.keys() if m in self.found else set(),
-            )
-            shown = [number for number in numbers if here[number] and number not in known]
-            if not shown and m in self.found:
-                continue
-            try:
-                glance = self._source.glance(m, shown)
-            except CannotMeasureError as error:
-                _LOG.warning("no glance at %d rows: %s", m, one_line(error))
-                self._failures += 1
-                continue
-            if glance is not None:
+                return
+            if len(self.found) + len(waiting) >= told * _GROWTH or not told:
+                self._see(waiting)
+                near, waiting, told = self._near(near_by), {}, len(self.found) + 1
+            here, known = near[:, np.searchsorted(self._grid.sizes, m)], self.found.get(m, Point(m, 1.0)).ratios
+            if shown := [number for number in numbers if here[number] and number not in known]:
+                waiting[m] = shown
+            if sum(map(len, waiting.values())) >= _TOGETHER:
+                self._see(waiting)
+                waiting = {}
+        self._see(waiting)
+
+    def _near(self, near_by: float) -> Mask:
+        """Which candidates may be near the best at each m of the grid, as far as is known."""
+        expected = self.times().mean[:-1]
+        unknown = np.asarray(~np.isfinite(expected).any(axis=1))
+        return np.asarray((expected <= expected.min(axis=0) + np.log1p(near_by)) | unknown[:, None])
+
+    def _see(self, asked: Mapping[int, Sequence[int]]) -> None:
+        """Glance at some kernels at some m."""
+        if not asked:
+            return
+        try:
+            for glance in self._source.glances(asked):
                 self.add(glance)
+        except CannotMeasureError as error:
+            _LOG.warning("no glances at %d sizes: %s", len(asked), one_line(error))
+            self._failures += 1
 
     def add(self, glance: Point) -> None:
         """Know of a glance, besides what is known of its m."""

@@ -156,16 +156,43 @@ class Sweep:
         CannotMeasureError
             If the engine has no such, or one of the kernels took the measuring process down.
         """
+        return next(iter(self.glances({m: numbers}, _GLANCES if len(numbers) <= _MANY else _OF_MANY)), None)
+
+    def glances(self, asked: Mapping[int, Sequence[int]], rounds: int = _OF_MANY) -> list[Point]:
+        """Look at kernels at some m, as `glance` does, without a pause: a device that rested takes long to settle.
+
+        Parameters
+        ----------
+        asked
+            The kernels to look at by their m.
+        rounds
+            Of each.
+
+        Raises
+        ------
+        CannotMeasureError
+            If the engine has no such, or one of the kernels took the measuring process down.
+        """
         started = time.monotonic()
-        problem, legal = self.kernels.at(m), self.kernels.legal(m)
-        shown = [number for number in numbers if legal[number] and isinstance(self._built(number), Artifact)]
-        if not shown:
-            return None
-        rounds = _GLANCES if len(shown) <= _MANY else _OF_MANY
-        library_us, found = self._engine.glance(self._gpu, self._tasks(problem, shown, 1.0), rounds, m).result()
-        middle = np.exp(np.median(np.log(found), axis=0)).tolist()
-        ratios = {number: Ratio(each, each, each) for number, each in zip(shown, middle, strict=True)}
-        return Point(m, library_us, ratios, seconds=time.monotonic() - started)
+        shown = {m: self._runnable(m, numbers) for m, numbers in asked.items()}
+        # The largest comes first: its memory serves all others.
+        sizes = sorted((m for m, numbers in shown.items() if numbers), reverse=True)
+        if not sizes:
+            return []
+        groups = [self._tasks(self.kernels.at(m), shown[m], 1.0) for m in sizes]
+        found = self._engine.glances(self._gpu, groups, rounds, sizes[0]).result()
+        seconds = (time.monotonic() - started) / len(sizes)
+        points = []
+        for m, (library_us, ratios) in zip(sizes, found, strict=True):
+            middle = np.exp(np.median(np.log(ratios), axis=0)).tolist()
+            told = {number: Ratio(each, each, each) for number, each in zip(shown[m], middle, strict=True)}
+            points.append(Point(m, library_us, told, seconds=seconds))
+        return points
+
+    def _runnable(self, m: int, numbers: Sequence[int]) -> list[int]:
+        """Those of some kernels that are legal at m, and compiled."""
+        legal = self.kernels.legal(m)
+        return [number for number in numbers if legal[number] and isinstance(self._built(number), Artifact)]
 
     def check(self, m: int, numbers: Sequence[int]) -> tuple[Point, Point] | None:
         """A glance at kernels that were right at other m, and a race of the fastest of them; None if none is legal.

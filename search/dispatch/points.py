@@ -142,8 +142,8 @@ class Source(Protocol):
         Those near the best are told apart by a race, if that is asked for.
         """
 
-    def glance(self, m: int, numbers: Sequence[int]) -> Point | None:
-        """Rough times of the library and of some kernels at m, which verify nothing; None if there are none.
+    def glances(self, asked: Mapping[int, Sequence[int]]) -> list[Point]:
+        """Rough times of the library and of some kernels at some m, which verify nothing; none where none is legal.
 
         Raises
         ------

@@ -38,12 +38,12 @@ class Recorded:
         """The m that were recorded."""
         return self.points.keys()
 
-    def glance(self, m: int, numbers: Sequence[int]) -> Point | None:
+    def glances(self, asked: Mapping[int, Sequence[int]]) -> list[Point]:
         """Nothing: what is recorded was measured."""
-        return None
+        return []
 
     def check(self, m: int, numbers: Sequence[int]) -> tuple[Point, Point] | None:
-        """Nothing, as `glance`."""
+        """Nothing, as `glances`."""
         return None
 
     def at(self, m: int, numbers: Sequence[int], race: bool = False) -> Point:
@@ -101,5 +101,5 @@ def read_sweep(path: Path, problem: GemmProblem, template: KernelTemplate) -> tu
 
 def _parsed(path: Path) -> tuple[dict[str, Mapping[str, Any]], str]:
     """The products by their problems, and the name of the device."""
-    result = parse_json(read_unpacked(path, _LARGEST, _LARGEST))["result"]
+    result = parse_json(read_unpacked(path, _LARGEST))["result"]
     return {each["problem"]: each for each in result["products"].values()}, str(result["device"])

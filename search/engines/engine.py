@@ -270,15 +270,24 @@ class Engine(Closing):
         A fast configuration lowers the incumbent of those that come after it in the batch.
         """
 
-    def glance(
-        self, gpu: int, tasks: Sequence[Task], rounds: int, seed: int
-    ) -> "Future[tuple[float, NDArray[np.float64]]]":
+    def glances(
+        self, gpu: int, groups: Sequence[Sequence[Task]], rounds: int, seed: int
+    ) -> "Future[list[tuple[float, NDArray[np.float64]]]]":
         """Time kernels roughly that were right on problems of other sizes; nothing is verified, and nothing is set up.
+
+        Parameters
+        ----------
+        gpu
+            The number of the GPU.
+        groups
+            The kernels of one problem after the other, without a pause between them, in which the device would rest.
+        rounds, seed
+            Blocks of launches of each, and the seed of their order.
 
         Returns
         -------
         future
-            Of the library's time in µs, and of ratios to it of shape [rounds, tasks].
+            For each problem the library's time in µs, and ratios to it of shape [rounds, tasks].
 
         Raises
         ------

@@ -179,13 +179,13 @@ class LocalEngine(Engine):
 
         return self._on(gpu, race)
 
-    def glance(
-        self, gpu: int, tasks: Sequence[Task], rounds: int, seed: int
-    ) -> "Future[tuple[float, NDArray[np.float64]]]":
-        def glance(process: MeasuringProcess) -> tuple[float, NDArray[np.float64]]:
-            jobs = [job_of(self.template, task, self.options.protocol) for task in tasks]
+    def glances(
+        self, gpu: int, groups: Sequence[Sequence[Task]], rounds: int, seed: int
+    ) -> "Future[list[tuple[float, NDArray[np.float64]]]]":
+        def glance(process: MeasuringProcess) -> list[tuple[float, NDArray[np.float64]]]:
+            jobs = [[job_of(self.template, task, self.options.protocol) for task in tasks] for tasks in groups]
             try:
-                return process.glance(jobs, rounds, seed)
+                return process.glances(jobs, rounds, seed)
             except WorkerLostError as lost:
                 raise CannotMeasureError(f"the glance ended early: {lost}") from lost
 

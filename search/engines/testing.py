@@ -184,15 +184,17 @@ class EngineConformance:
         """A glance has the library's time, and a ratio a round and task; an engine that has none says so."""
         with self.engine() as engine:
             tasks = self._tasks(engine, self.right)
-            glance = engine.glance(0, tasks, rounds=2, seed=0)
+            glance = engine.glances(0, [tasks, tasks[:1]], rounds=2, seed=0)
             wait([glance], self.patience)
             if (refused := glance.exception(0)) is not None:
                 assert isinstance(refused, CannotMeasureError), "a glance of what can't be glanced at is not refused"
                 return
-            library_us, ratios = self._settled(glance)
-            assert library_us > 0, "the library takes no time"
-            assert ratios.shape == (2, len(tasks)), f"ratios of shape {ratios.shape}"
-            assert (ratios > 0).all(), "a ratio is not positive"
+            found = self._settled(glance)
+            assert len(found) == 2, "two problems were asked about"
+            for (library_us, ratios), asked in zip(found, (len(tasks), 1), strict=True):
+                assert library_us > 0, "the library takes no time"
+                assert ratios.shape == (2, asked), f"ratios of shape {ratios.shape}"
+                assert (ratios > 0).all(), "a ratio is not positive"
 
     def test_an_evaluator_gets_every_outcome_once(self) -> None:
         """As many as the capacity are in flight, and each configuration comes back once with what became of it."""

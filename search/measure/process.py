@@ -154,26 +154,37 @@ class MeasuringProcess(Closing):
         }
         return np.array(self._ask(request)["ratios"])
 
-    def glance(self, jobs: Sequence[Job], rounds: int, seed: int) -> tuple[float, NDArray[np.float64]]:
-        """Time kernels of one problem roughly, that were verified on others; see `tilescout.search.measure.glance`.
+    def glances(
+        self, groups: Sequence[Sequence[Job]], rounds: int, seed: int
+    ) -> list[tuple[float, NDArray[np.float64]]]:
+        """Time kernels roughly, that were verified on other problems; see `tilescout.search.measure.glance`.
+
+        Parameters
+        ----------
+        groups
+            The kernels of one problem after the other, all of one workload.
+        rounds, seed
+            Blocks of each, and the seed of their order.
 
         Returns
         -------
-        library_us, ratios
-            The library's time in µs, and ratios to it, of shape [rounds, jobs].
+        list
+            For each problem the library's time in µs, and ratios to it, of shape [rounds, jobs].
 
         Raises
         ------
         WorkerLostError
             If the process died or hung, or a launch failed.
         """
-        request = {"kind": "glance", "jobs": [asdict(job) for job in jobs], "rounds": rounds, "seed": seed}
+        jobs = [[asdict(job) for job in group] for group in groups]
+        request = {"kind": "glance", "groups": jobs, "rounds": rounds, "seed": seed}
         answer = self._ask(request)
         if answer["leaving"]:
             self._reap()
         if "error" in answer:
             raise WorkerLostError(Measurement(Status.LAUNCH_ERROR, answer["error"]))
-        return float(answer["library_us"]), np.array(answer["ratios"])
+        found = zip(answer["library_us"], answer["ratios"], strict=True)
+        return [(float(library_us), np.array(ratios)) for library_us, ratios in found]
 
     def listing(self, loader: str, problem: str, guesses: int | None) -> Listing:
         """The kernels that a library has for a problem; see `tilescout.spaces.loaders.Loader.listing`.

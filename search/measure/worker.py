@@ -22,7 +22,7 @@ from typing import Any
 from tilescout.search.build.loading import Launch, load_described, load_launch, load_runtime_libraries
 from tilescout.search.build.standing import Do
 from tilescout.search.measure.bench import Bench
-from tilescout.search.measure.glance import glance
+from tilescout.search.measure.glance import Glancer
 from tilescout.search.measure.machine import Machine, make_machine
 from tilescout.search.measure.measurement import Measurement, Status
 from tilescout.search.measure.protocol import ProtocolOptions, is_doubtful, is_pruned
@@ -88,6 +88,7 @@ class Worker:
         load_runtime_libraries()
         self._benches: dict[tuple[str, str, ProtocolOptions], Bench] = {}  # the one that was used last comes last
         self._edge_errors: dict[str, float] = {}  # of the libraries (by checksum) that passed on the edge problem
+        self._glancers: dict[tuple[str, ProtocolOptions], Glancer] = {}
 
     def bench(self, workload: str, problem: str, options: ProtocolOptions, library_us: float | None) -> Bench:
         """The problem set up; kept until `_KEPT` others were asked for, or half of the device's memory is in use."""
@@ -158,17 +159,23 @@ class Worker:
         ratios: list[list[float]] = bench.race([self.load(job) for job in jobs], rounds, pairs, seed).tolist()
         return ratios
 
-    def glance(self, jobs: Sequence[Job], rounds: int, seed: int) -> dict[str, Any]:
-        """The library's time and the ratios of kernels, [rounds][jobs], or why there are none, ready for JSON."""
-        first = jobs[0]
+    def glances(self, groups: Sequence[Sequence[Job]], rounds: int, seed: int) -> dict[str, Any]:
+        """The library's times, [groups], and the ratios of kernels, [groups][rounds][jobs], or why there are none.
+
+        It is ready for JSON. The jobs of a group are of one problem, those of all of one workload.
+        """
+        first = groups[0][0]
         workload = load_workload(first.workload)
-        problem = workload.problem.parse(first.problem)
+        glancer = self._glancers.get((first.workload, first.options))
+        if glancer is None:
+            glancer = self._glancers[first.workload, first.options] = Glancer(self.machine, workload, first.options)
         try:
-            launches = [self.load(job) for job in jobs]
-            library_us, ratios = glance(self.machine, workload, problem, launches, rounds, seed, first.options)
+            # All are loaded before the first is timed, so that the device does not wait in between.
+            asked = [(workload.problem.parse(jobs[0].problem), [self.load(job) for job in jobs]) for jobs in groups]
+            found = glancer.glances(asked, rounds, seed)
         except Exception as error:  # whatever TVM FFI and torch make of a failed launch
             return {"error": one_line(error)}
-        return {"library_us": library_us, "ratios": ratios.tolist()}
+        return {"library_us": [each for each, _ in found], "ratios": [ratios.tolist() for _, ratios in found]}
 
     def load(self, job: Job) -> Launch:
         """Load an artifact, once its checksum is right.
@@ -266,8 +273,8 @@ def serve(connection: Connection, device: str, host: int) -> None:
             send({"kind": "raced", "ratios": worker.race(jobs, request["rounds"], request["pairs"], request["seed"])})
             continue
         if request["kind"] == "glance":
-            jobs = [Job.from_dict(job) for job in request["jobs"]]
-            glanced = worker.glance(jobs, request["rounds"], request["seed"])
+            groups = [[Job.from_dict(job) for job in jobs] for jobs in request["groups"]]
+            glanced = worker.glances(groups, request["rounds"], request["seed"])
             usable = "error" not in glanced or worker.usable()
             send({"kind": "glanced", **glanced, "leaving": not usable})
             if not usable:

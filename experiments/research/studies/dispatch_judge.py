@@ -131,7 +131,8 @@ class Judge:
         """
         served = {name: number_of(sweep.kernels, each, m) for name, each in dispatchers.items()}
         shown = list(dict.fromkeys(each for each in served.values() if each is not None))
-        point = sweep.glance(m, list(dict.fromkeys([*shown, *near])))
+        kept = [_number(sweep.kernels, kernel) for each in dispatchers.values() for kernel in each.kernels]
+        point = sweep.glance(m, list(dict.fromkeys([*shown, *kept, *near])))
         assert point is not None, "a kernel is legal for every m"
         fastest = sorted(point.ratios, key=lambda number: point.ratios[number].value)[:FASTEST]
         states = _raced(sweep, point, list(dict.fromkeys([*shown, *fastest])), seed)
@@ -142,6 +143,8 @@ class Judge:
         clear = any(settled.get(number, math.inf) / min(settled.values()) > 1 + CLEAR for number in served.values())
         again = _raced(sweep, point, list(dict.fromkeys([*shown, *beaten])), seed + 1) if clear else states
         found["races"] = 2 if clear else 1
+        found["kept_glance"] = min((point.ratios[each].value for each in kept if each in point.ratios), default=1.0)
+        found["best_glance"] = min(each.value for each in point.ratios.values())
         for state, start in ((SETTLED, ""), (RESTED, f"{RESTED}_")):
             winner, ratios = winners[state], again[state]
             found |= {f"{start}best": ratios[winner], f"{start}winner": _named(sweep.kernels, winner)}

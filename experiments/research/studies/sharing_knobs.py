@@ -142,7 +142,7 @@ class Glances:
         self, problem: GemmProblem, those: Sequence[tuple[str, Configuration, Artifact]], rounds: int
     ) -> tuple[float, NDArray[np.float64]]:
         tasks = [Task(each, built, problem, 1.0) for _, each, built in those]
-        return self._engine.glance(0, tasks, rounds, 0).result()
+        return self._engine.glances(0, [tasks], rounds, 0).result()[0]
 
 
 def worth(kinds: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[float, float]]:

@@ -202,7 +202,7 @@ def test_threads_compile_tritons_candidates_unless_a_setting_says_otherwise(
 def test_what_backends_found_races_and_what_is_absent_is_said(
     host_library: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inductor: dict[str, backends.Inductor] = {"ATen": ("ATEN", {"no such setting": 1}), "Other": ("OTHER", {})}
+    inductor = {"ATen": backends.Inductor("ATEN", {"no such setting": 1}), "Other": backends.Inductor("OTHER")}
     monkeypatch.setitem(templates._BUILT_IN, "compared_gemm", "fake_cublaslt:COMPARED")
     with LocalEngine(host_library.COMPARED, artifacts(tmp_path), ["cpu"], options=LIVE_CHAINS) as engine:
         engines: dict[str, Engine | str] = {"gemm_sm90": engine, "cublaslt": "not in this test"}
@@ -239,13 +239,31 @@ def test_what_backends_found_races_and_what_is_absent_is_said(
     assert means[OURS]["median benchmarking"] == rows[OURS]["benchmarking"]
 
 
+def test_accurate_8_bit_products_race_the_library_with_fast_sums_too() -> None:
+    problem = GemmProblem(16, 32, 64, dtype="e4m3")
+    inputs = Gemm().inputs(problem, torch.Generator().manual_seed(0))
+    output = Gemm().output(problem, torch.device("cpu"))
+
+    (launch,) = backends.other_sums(problem, "tilescout.spaces.gemm:Gemm").values()
+    launch(inputs, output)
+
+    assert torch.allclose(output.float(), inputs[0].float() @ inputs[1].float().transpose(1, 2), rtol=0.02, atol=0.2)
+    assert isinstance(launch, partial)
+    assert launch.args[0].fast
+    for other in (PROBLEM, replace(problem, fast=True)):
+        assert backends.other_sums(other, "tilescout.spaces.gemm:Gemm") == {}
+
+
 def test_backends_are_left_out_by_name_and_the_others_keep_their_settings(tmp_path: Path) -> None:
-    asked = backends.Asked((), (), (), 1, 0.0, 1.0, True, ("Triton", "Quack"), tmp_path, False, "cpu", 0, tmp_path)
+    asked = backends.Asked(
+        (), (), (), 1, 0.0, 1.0, True, ("Triton", "Quack"), tmp_path, None, False, "cpu", 0, tmp_path
+    )
 
     assert asked.spaces == ("gemm_sm90", "cublaslt", "cutlass_operators")
     assert replace(asked, without=("cuBLASLt",), others=False).spaces == ("gemm_sm90",)
     assert set(asked.inductor) == {"CUTLASS", "CuteDSL", "NVGEMM"}
-    assert asked.inductor["CUTLASS"][1]["cutlass.cutlass_dir"] == str(tmp_path.resolve())
+    assert asked.inductor["CUTLASS"].settings["cutlass.cutlass_dir"] == str(tmp_path.resolve())
+    assert "cuda.cuda_cxx" not in asked.inductor["CUTLASS"].settings
     assert replace(asked, others=False).inductor == {}
 
 

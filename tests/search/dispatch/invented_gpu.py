@@ -102,14 +102,16 @@ class InventedGpu(Engine):
     ) -> "Future[NDArray[np.float64]]":
         return settled(np.array([[self._ratio(task, self.noise / 5) for task in tasks] for _ in range(rounds)]))
 
-    def glance(
-        self, gpu: int, tasks: Sequence[Task], rounds: int, seed: int
-    ) -> "Future[tuple[float, NDArray[np.float64]]]":
-        self.glanced += 1
-        library_us = self.prepare(gpu, tasks[0].problem).result()
-        return settled(
-            (library_us, np.array([[self._ratio(task, self.noise / 2) for task in tasks] for _ in range(rounds)]))
-        )
+    def glances(
+        self, gpu: int, groups: Sequence[Sequence[Task]], rounds: int, seed: int
+    ) -> "Future[list[tuple[float, NDArray[np.float64]]]]":
+        self.glanced += len(groups)
+
+        def found(tasks: Sequence[Task]) -> tuple[float, NDArray[np.float64]]:
+            library_us = self.prepare(gpu, tasks[0].problem).result()
+            return library_us, np.array([[self._ratio(task, self.noise / 2) for task in tasks] for _ in range(rounds)])
+
+        return settled([found(tasks) for tasks in groups])
 
     def close(self) -> None:
         """Nothing runs."""

@@ -178,6 +178,22 @@ def test_a_kernel_serves_no_m_for_which_it_is_not_legal(built: Dispatcher, tmp_p
         dispatched([changed], ArtifactStore(tmp_path / "artifacts"))
 
 
+@pytest.mark.parametrize(("fast", "refusal"), [(False, "fewer bits than torch._scaled_mm"), (True, "not in the store")])
+def test_kernels_that_keep_fewer_bits_of_sums_serve_products_with_fast_sums_alone(
+    fast: bool, refusal: str, tmp_path: Path
+) -> None:
+    problem, template = GemmProblem(1, 1280, 1280, dtype="e4m3", fast=fast), find_template("cutlass_operators")
+    kernel, spaces = template.default(problem, InventedGpu.device), (template.name,)
+    made = Dispatcher(
+        *(problem, 64, template.name, {template.name: template.source_hash}, "h200", (kernel,), spaces),
+        *((Stretch(1, 64, 0),), "a test"),
+        versions={"nvidia-cutlass-dsl": "of another day"},
+        points=(Point(1, 9.0),),
+    )
+    with pytest.raises(ExportError, match=refusal):
+        dispatched([made], ArtifactStore(tmp_path / "artifacts"))
+
+
 def test_recorded_times_are_replayed_at_their_m_alone(invented_gpu: InventedGpu) -> None:
     sweep = Sweep(invented_gpu, invented_gpu.kernels)
     sizes = [1, 9, 40, 64, 65, 150, 300, 500, 700, 1000, 1500, MOST]

@@ -1,15 +1,20 @@
 """Where glances are cast, and how they are put together with what was measured."""
 
 import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilescout.search.dispatch.glances import glanced_sizes, merged, short_first
+from tests.search.dispatch.invented_gpu import MOST, InventedGpu
+from tilescout.search.dispatch.glances import Looked, fine_sizes, glanced_sizes, merged, short_first
+from tilescout.search.dispatch.measuring import Sweep
 from tilescout.search.dispatch.points import Point, Ratio
+from tilescout.search.dispatch.steps import Grid
 from tilescout.search.dispatch.times import Times
+from tilescout.search.engines.engine import CannotMeasureError
 
 
 def ratio(value: float) -> Ratio:
@@ -68,3 +73,39 @@ def test_a_kernel_is_not_taken_to_be_further_off_than_a_quarter() -> None:
         {9: Point(9, 1.0, {0: ratio(1.0)}), 10: Point(10, 1.0, {0: ratio(1.0)})}, {9: Point(9, 1.0, {0: ratio(3.0)})}
     )
     assert found[10].ratios[0].value == pytest.approx(np.exp(0.25))
+
+
+@given(st.integers(16, 20_000))
+def test_kept_kernels_are_looked_at_in_every_cell_of_16_rows_and_wherever_8_divides_m(most: int) -> None:
+    sizes = fine_sizes(most)
+    assert len(set(sizes)) == len(sizes)
+    assert min(sizes) >= 1
+    assert max(sizes) <= most
+    assert {(m - 1) // 16 for m in sizes if m % 8} >= set(range(most // 16))
+    assert {m for m in sizes if m % 8 == 0} >= set(range(8, most + 1, 8))
+
+
+def test_kernels_are_glanced_at_together_until_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = [0.0], list[dict[int, list[int]]]()
+
+    class Watched(Sweep):
+        def glances(self, sizes: Mapping[int, Sequence[int]], rounds: int = 2) -> list[Point]:
+            asked.append({m: list(numbers) for m, numbers in sizes.items()})
+            now[0] += 1
+            if len(asked) == 2:
+                raise CannotMeasureError("it crashed")
+            return super().glances(sizes, rounds)
+
+    monkeypatch.setattr("tilescout.search.dispatch.glances.time.monotonic", lambda: now[0])
+    gpu = InventedGpu(6144, 4096, 12, noise=0.0, seed=3)
+    looked = Looked(Watched(gpu, gpu.kernels), Grid.of(gpu.kernels, MOST), {})
+    looked.add(Point(1, 10.0))  # something has to be known
+    wanted = glanced_sizes(MOST)
+    looked.glance(range(12), wanted, until=5.5)
+    assert len(asked) == 6
+    sizes = [m for each in asked for m in each]
+    assert sizes == wanted[: len(sizes)]
+    assert looked.found.keys() == {1, *sizes} - asked[1].keys()  # the others were not lost
+    looked.glance(range(12), wanted, math.inf)
+    assert {1, *wanted} == looked.found.keys()
+    assert max(map(len, asked)) > 20

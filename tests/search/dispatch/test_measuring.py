@@ -119,13 +119,15 @@ def test_a_check_glances_at_all_and_races_the_three_fastest() -> None:
 
 def test_a_glance_at_many_kernels_has_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, asked = InventedGpu(6144, 4096, 32, noise=0.0, seed=2), list[tuple[int, int]]()
-    glance = gpu.glance
+    glance = gpu.glances
 
-    def watched(number: int, tasks: Sequence[Task], rounds: int, seed: int) -> Future[tuple[float, Floats]]:
-        asked.append((len(tasks), rounds))
-        return glance(number, tasks, rounds, seed)
+    def watched(
+        number: int, groups: Sequence[Sequence[Task]], rounds: int, seed: int
+    ) -> Future[list[tuple[float, Floats]]]:
+        asked.extend((len(tasks), rounds) for tasks in groups)
+        return glance(number, groups, rounds, seed)
 
-    monkeypatch.setattr(gpu, "glance", watched)
+    monkeypatch.setattr(gpu, "glances", watched)
     sweep = Sweep(gpu, gpu.kernels)
     for numbers in (range(3), range(len(gpu.kernels))):
         assert sweep.glance(2000, numbers) is not None

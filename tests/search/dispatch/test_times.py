@@ -90,3 +90,17 @@ def test_what_the_clock_was_off_is_found(invented_gpu: InventedGpu, grid: Grid) 
     assert found[1700] - clear[sizes.index(1700)] == pytest.approx(-0.05, abs=0.02)
     others = [found[m] - clear[at] for at, m in enumerate(sizes) if m not in off]
     assert np.abs(others).max() < 0.02
+
+
+def test_a_library_that_is_another_where_8_divides_m_tells_nothing_of_its_neighbours(
+    invented_gpu: InventedGpu, grid: Grid
+) -> None:
+    held = measured(invented_gpu, [1, 101, 160, 169, 181, 800, 1301, MOST])
+    plain = times_of(grid, held)
+    odd = {m: replace(point, library_us=1.1 * point.library_us) if m == 160 else point for m, point in held.items()}
+    times = times_of(grid, odd)
+    at = np.arange(MOST) == 159
+    assert times.mean[-1, at] == plain.mean[-1, at] + np.log(1.1)
+    assert (times.mean[-1, ~at] == plain.mean[-1, ~at]).all()
+    far = {m: replace(point, library_us=1.1 * point.library_us) if m == 800 else point for m, point in held.items()}
+    assert times_of(grid, far).mean[-1, 700] > plain.mean[-1, 700]  # nothing else is known nearby

@@ -122,11 +122,11 @@ class Racing(ReplayEngine):
 
 
 class Glancing(ReplayEngine):
-    def glance(
-        self, gpu: int, tasks: Sequence[Task], rounds: int, seed: int
-    ) -> "Future[tuple[float, NDArray[np.float64]]]":
-        answer: Future[tuple[float, NDArray[np.float64]]] = Future()
-        answer.set_result((1.0, np.ones(rounds)))
+    def glances(
+        self, gpu: int, groups: Sequence[Sequence[Task]], rounds: int, seed: int
+    ) -> "Future[list[tuple[float, NDArray[np.float64]]]]":
+        answer: Future[list[tuple[float, NDArray[np.float64]]]] = Future()
+        answer.set_result([(1.0, np.ones(rounds)) for _ in groups])
         return answer
 
 

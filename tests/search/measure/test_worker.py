@@ -284,9 +284,10 @@ def test_a_glance_sees_the_slower_kernel_and_verifies_nothing(
 ) -> None:
     jobs = [job_of(build_plain(*fault, repeats=repeats), "64x64x256") for fault, repeats in (((), 1), (("corner",), 4))]
 
-    library_us, ratios = process.glance(jobs, rounds=5, seed=0)
+    (library_us, ratios), (_, alone) = process.glances([jobs, jobs[:1]], rounds=5, seed=0)
 
     assert ratios.shape == (5, 2)
+    assert alone.shape == (5, 1)
     right, wrong_and_slower = np.median(ratios, axis=0)  # others use this machine too
     assert wrong_and_slower > 2 * right
     assert library_us > 0
@@ -296,7 +297,7 @@ def test_a_kernel_that_kills_the_process_in_a_glance_is_reported_and_the_process
     process: MeasuringProcess, build_plain: BuildPlain, job_of: JobOf
 ) -> None:
     with pytest.raises(WorkerLostError, match="exit code 3"):
-        process.glance([job_of(build_plain("exit"))], rounds=2, seed=0)
+        process.glances([[job_of(build_plain("exit"))]], rounds=2, seed=0)
     check_ok(process.measure(job_of(build_plain())))
 
 
