@@ -16,9 +16,13 @@ class LaunchedShape(SharingShape):
     pairs
         Whether blocks are launched two by two, as clusters that share nothing. Each pair is on two multiprocessors next
         to one another, which ask the L2 for the same rows at the same time.
+    narrow
+        Whether units of swapped operands are as narrow as covers a tile; else they are as wide as those of others.
+        Results of 16 bits alone have such: CuteDSL 4.8 aborts when a unit of 48 columns of fp32 is taken.
     """
 
     pairs: bool
+    narrow: bool
 
     @property
     def together(self) -> int:
@@ -33,7 +37,7 @@ class LaunchedShape(SharingShape):
         """
         most = unit_columns(self.tile_n)
         even = ceil_div(self.tile_n, STRIP * ceil_div(self.tile_n, most)) * STRIP
-        return int(even if self.swap_ab else most)
+        return int(even if self.swap_ab and self.narrow else most)
 
     def shared_memory(self, element_bytes: int, result_bytes: int) -> int:
         """Bytes of shared memory that a block needs; `layout` knows the widest units only."""

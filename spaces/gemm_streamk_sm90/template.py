@@ -311,7 +311,8 @@ def shape_of(configuration: Mapping[str, Value], problem: GemmProblem) -> Launch
     own = ("split", "stream_k")
     whole = whole_shape_of({"split_k": 1, **{name: configuration[name] for name in configuration if name not in own}})
     promoted = str(promotion_of(_columns(configuration), problem)[0])
-    return LaunchedShape(**asdict(whole), promotion=promoted, pairs=configuration["raster"] == TWO_BY_TWO)
+    pairs, narrow = configuration["raster"] == TWO_BY_TWO, problem.result.bytes == 2
+    return LaunchedShape(**asdict(whole), promotion=promoted, pairs=pairs, narrow=narrow)
 
 
 TEMPLATE = GemmStreamKSm90Template()

@@ -226,6 +226,8 @@ def test_the_units_of_a_swapped_tile_hardly_overlap(tile_n: int, columns: int) -
     assert {first + at for first in swapped.starts for at in range(columns)} == set(range(tile_n))
     saved = 2 * 2 * 64 * (plain.unit_n - columns) * 2
     assert plain.shared_memory(2, 2) - swapped.shared_memory(2, 2) == saved
+    wide = shape_of(configuration(tile_n=tile_n, swap_ab=1), GemmProblem.parse("257x21504x3072:bf16-fp32"))
+    assert wide.unit_n == plain.unit_n
 
 
 @pytest.mark.parametrize(
@@ -252,6 +254,7 @@ def test_every_way_to_share_compiles_without_spills(tmp_path: Path) -> None:
         ("bf16-fp32:kn:alpha+bias+gelu", {"tile_m": 256, "tile_n": 176, "stages": 2, "split": 4, "swap_ab": 1}),
         ("e4m3-bf16", {"tile_n": 144, "tile_k": 128, "stages": 5, "stream_k": 1, "swap_ab": 1}),
         ("bf16", {"tile_n": 88, "swap_ab": 1, "raster": "pairs"}),
+        ("bf16-fp32", {"tile_n": 136, "swap_ab": 1}),
     ]  # fmt: skip
     store, options = ArtifactStore(tmp_path), CompileOptions(processes=1, timeout=120)
     with CompilePool(TEMPLATE, "bf16", H200.arch, store, options) as pool:
@@ -279,10 +282,11 @@ def test_each_kernel_of_the_portfolio_is_legal_for_some_rows_and_whole(signature
 @pytest.mark.parametrize("signature", ["bf16", "e4m3"])
 def test_each_kernel_to_have_in_a_store_is_legal_for_some_problem_and_many_are_for_a_common_one(signature: str) -> None:
     listed = TEMPLATE.stock(GemmProblem.parse(f"9x3840x1280:{signature}"), H200)
-    assert len(set(listed)) == len(listed) == 96
+    assert len(set(listed)) == len(listed) == 256
     columns = {knob.name: np.array([each[knob.name] for each in listed]) for knob in TEMPLATE.knobs}
     rows = (3, 16, 48, 100, 200, 300, 425, 600, 900, 1300, 2500, 4000, 9000)
-    sizes = list(itertools.product(rows, (64, 320, 640, 2048, 4096, 24_000, 60_000), (512, 1024, 5120, 28_672)))
+    widths = (32, 64, 128, 160, 320, 640, 2048, 4096, 24_000, 60_000)
+    sizes = list(itertools.product(rows, widths, (512, 1024, 5120, 28_672)))
     legal = [
         np.logical_and.reduce([rule.holds(columns, problem, H200) for rule in TEMPLATE.constraints])
         for problem in (GemmProblem.parse(f"{m}x{n}x{k}:{signature}") for m, n, k in sizes)

@@ -5,8 +5,9 @@ r"""Choose the kernels of a space that are worth having in a store before proble
 Kernels are chosen one after the other, each the one that lowers the mean regret the most: half of it is over the
 problems of the tables, by the times that were recorded, and half over random problems, by the shipped model. Candidates
 are the kernels of the tables that are near the best of a problem, and on each random problem those that the model
-expects to be the fastest of a part of the space. Those of the tables that are left out, a fifth of the products at a
-time, say what kernels are worth that were not chosen on a problem. Tables of several types give a list each.
+expects to be the fastest of a part of the space. Of a space that is searched beside another, the random problems are
+those on which it is. Those of the tables that are left out, a fifth of the products at a time, say what kernels are
+worth that were not chosen on a problem. Tables of several types give a list each.
 """
 
 import json
@@ -39,6 +40,9 @@ NEAR = 0.1
 POOL, EACH = 4096, 10
 """Configurations of a random problem that are predicted, and the candidates that come of it."""
 
+MANY = 16
+"""As many problems are drawn for each random one that is wanted: a second space is searched on a third or fewer."""
+
 FOLDS = 5
 DEVICE = find_device("h200")
 
@@ -58,6 +62,13 @@ class Random:
     problem: GemmProblem
     codes: Any
     logs: Floats
+
+
+def searched_problems(template: KernelTemplate, signature: str, count: int, seed: int) -> list[GemmProblem]:
+    """Random problems on which a template is searched: a second space is where it complements the first."""
+    problems = list(drawn_problems(signature, count * MANY, seed))
+    complemented = [problem for problem in problems if template.complements(problem, DEVICE)]
+    return (complemented or problems)[:count]
 
 
 def pools(
@@ -119,7 +130,8 @@ def main(run: Run, tables: tuple[Path, ...], kernels: int, count: int, written: 
     model, _ = load_model(path)
     for signature in dict.fromkeys(problem.signature for table in read for problem in table.problems):
         regrets = recorded(template, read, signature)
-        drawn = pools(template, model, drawn_problems(signature, count, seed), seed, regrets.kernels)
+        problems = searched_problems(template, signature, count, seed)
+        drawn = pools(template, model, problems, seed, regrets.kernels)
         rows = chosen(template, model, regrets, drawn, kernels)
         values = [[knob.values[code] for knob, code in zip(template.knobs, row, strict=True)] for row in rows]
         apart = left_out(regrets, kernels, FOLDS)
