@@ -10,13 +10,15 @@ from tilescout.spaces.errors import ProblemError
 from tilescout.spaces.problems import DType, Problem
 
 _TEXT = re.compile(r"[\w.+:-]{1,200}")
+_DIMENSIONS = re.compile(r"\d{1,15}(x\d{1,15})*(?![\w.])")
 
 
 @dataclass(frozen=True, order=True)
 class NamedProblem(Problem):
     """A problem that a recording names.
 
-    It is not known here what it computes. It has no sizes, and its operations and bytes are 0, so that no rate and no
+    It is not known here what it computes. Its only `dimensions` are the numbers that its name begins with, as
+    ``4096x4096`` does. It has no sizes that a kernel takes, and its operations and bytes are 0, so that no rate and no
     bound on the time follow from them.
 
     Parameters
@@ -50,6 +52,11 @@ class NamedProblem(Problem):
     @property
     def sizes(self) -> Mapping[str, int]:
         return {}
+
+    @property
+    def dimensions(self) -> tuple[int, ...]:
+        found = _DIMENSIONS.match(self.name)
+        return tuple(int(number) for number in found[0].split("x")) if found else ()
 
     @property
     def signature(self) -> str:

@@ -171,6 +171,14 @@ class Problem(ABC):
         return tuple(self.sizes.values())
 
     @property
+    def dimensions(self) -> tuple[int, ...]:
+        """How large it is: its sizes, and the lengths that are compiled into its kernels, if a subclass has such.
+
+        Problems of one kernel that have as many lie the nearer to one another the more alike these are.
+        """
+        return tuple(self.sizes.values())
+
+    @property
     def unseen(self) -> Self:
         """The problem with other inputs than its own, on which a race judges what a search chose.
 

@@ -77,6 +77,11 @@ class RowwiseProblem(UniformProblem):
         return {"rows": self.rows, "columns": self.columns}
 
     @property
+    def dimensions(self) -> tuple[int, int]:
+        """Rows and columns, also where a subclass compiles the length of a row into its kernels."""
+        return self.rows, self.columns
+
+    @property
     def flops(self) -> int:
         """0, as they do not count: such kernels wait for device memory, not for arithmetic."""
         return 0

@@ -50,8 +50,8 @@ def elements(columns, problem):
     return -(-problem.columns // (columns["row_threads"] * columns["cluster"] * access)) * access
 
 
-def import_quack():
-    """Quack's module of the kernel, for a process that compiles: without a GPU, and without Quack's own tuner.
+def import_quack(module="rmsnorm"):
+    """A module of Quack's with a kernel, for a process that compiles: without a GPU, and without Quack's own tuner.
 
     The tuner imports Triton and torch's compiler, which take longer to import than a kernel to compile.
     """
@@ -59,7 +59,7 @@ def import_quack():
     tuner = ModuleType("quack.autotuner")
     tuner.__dict__.update(AutotuneConfig=dict, autotune=lambda **options: lambda function: function)
     sys.modules.setdefault(tuner.__name__, tuner)
-    return importlib.import_module("quack.rmsnorm")
+    return importlib.import_module(f"quack.{module}")
 
 
 class QuackRmsNorm(spaces.KernelTemplate):

@@ -68,6 +68,8 @@ class SpaceSampler(BaseSampler, ABC):
         Whether it takes a cost model as the setting ``model``.
     learns_from_others
         Whether it takes trials of other problems as the setting ``others``; see `tilescout.search.samplers.others`.
+    recalls
+        Whether it takes trials of earlier studies of the kernel, of other problems, as the setting ``earlier``.
     searches_jointly
         Whether it takes what tells how far the searches of several spaces are together as the setting ``joint``; see
         `tilescout.search.samplers.joint`.
@@ -98,6 +100,7 @@ class SpaceSampler(BaseSampler, ABC):
     deterministic: ClassVar[bool] = False
     uses_model: ClassVar[bool] = False
     learns_from_others: ClassVar[bool] = False
+    recalls: ClassVar[bool] = False
     searches_jointly: ClassVar[bool] = False
     several_objectives: ClassVar[bool] = False
     # Replayed on nine recorded problems, each with a model that was trained without it, searches by `guided` took 46.3,
@@ -176,6 +179,10 @@ class SpaceSampler(BaseSampler, ABC):
         stock
             Those of the template's stock, there or not: they were chosen to serve all problems.
         """
+
+    def is_dear(self, index: int) -> bool:
+        """Whether a configuration's kernel is to be compiled, though those that may be the best are stored."""
+        return False
 
     def get_ready(self) -> None:
         """Compute what depends on no outcome, when a search begins; most samplers have nothing of it."""

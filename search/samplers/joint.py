@@ -34,6 +34,8 @@ class Joint:
         Trials of all that finished after the first that is as fast, but for `ALIKE`, failed ones too; 0 without one.
     trials, running
         Finished trials of all, and those in flight.
+    dear, dear_running
+        Of `since` and of `running`, those that had to be compiled though much was not; see `SpaceSampler.is_dear`.
     """
 
     best_us: float | None = None
@@ -41,3 +43,5 @@ class Joint:
     since: int = 0
     trials: int = 0
     running: int = 0
+    dear: int = 0
+    dear_running: int = 0

@@ -1,6 +1,5 @@
 """Trials of other problems: a search of one problem of a suite learns from them."""
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,8 +25,6 @@ Floats = NDArray[np.float64]
 
 OCTAVES = 4.0
 """Logarithm to base 2 of the ratio of two sizes of a problem that counts as much as a knob's whole range."""
-
-_NUMBERS = re.compile(r"\d+(x\d+)*(?![\w.])")
 
 MOST = 256
 """Most trials of other problems that correct a prior, those of the most similar problems first. The time of a proposal
@@ -135,15 +132,8 @@ def points_of(space: SearchSpace) -> Floats:
 
 
 def place_of(problem: Problem) -> Floats:
-    """Where a problem lies among others, of shape [sizes].
-
-    Where its name begins with more numbers than it has sizes, as ``600x4096:bf16`` does if the length of a row is
-    compiled in, or if nothing but the name is known, it is these. Without either all problems lie in one place.
-    """
-    named = _NUMBERS.match(str(problem))
-    numbers = [int(number) for number in named[0].split("x")] if named else []
-    sizes = list(problem.sizes.values())
-    return np.log2(np.maximum(max(sizes, numbers, key=len), 1.0)) / OCTAVES
+    """Where a problem lies among others, of shape [dimensions]; without any, all problems lie in one place."""
+    return np.log2(np.maximum(problem.dimensions, 1.0)) / OCTAVES
 
 
 def nearest(others: Sequence[OtherTrials], problem: Problem) -> list[OtherTrials]:

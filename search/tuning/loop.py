@@ -139,6 +139,7 @@ class _Loop:
         self._tallies = [_Tally() for _ in lanes]
         self._expected_us: float | None = None
         self._ratios: list[float] = []  # of all trials
+        self._dear: list[bool] = []  # of the same, see `Joint`
         self._started = time.monotonic()
         self._exhausted: set[int] = set()  # lanes
         self._in_flight: dict[tuple[int, int], optuna.Trial] = {}  # by lane and index, in the order of the proposals
@@ -300,13 +301,20 @@ class _Loop:
         if not self._tallies[at].add(trial):
             return False
         self._ratios.append(trial.measurement.timing.ratio if trial.measurement.timing is not None else math.inf)
+        self._dear.append(self._is_dear(at, trial.index))
         return True
+
+    def _is_dear(self, at: int, index: int) -> bool:
+        sampler = self._lanes[at].sampler
+        return sampler is not None and sampler.is_dear(index)
 
     def _changed(self) -> None:
         found = Joint(None, self._expected_us, 0, sum(tally.trials for tally in self._tallies), len(self._in_flight))
         best = min(self._ratios, default=math.inf)
         if math.isfinite(best):
-            found = replace(found, since=len(self._ratios) - 1 - first_alike(np.array(self._ratios)))
+            behind = self._dear[first_alike(np.array(self._ratios)) + 1 :]
+            running = sum(self._is_dear(at, index) for at, index in self._in_flight)
+            found = replace(found, since=len(behind), dear=sum(behind), dear_running=running)
         times = [best * lane.library_us if math.isfinite(best) else None for lane in self._lanes]
         self._on_change([replace(found, best_us=time_us) for time_us in times])
 

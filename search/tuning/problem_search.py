@@ -21,6 +21,7 @@ from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.trials import finished_trials
 from tilescout.search.tuning.answers import Answers
 from tilescout.search.tuning.budget import Budget
+from tilescout.search.tuning.earlier import recalled
 from tilescout.search.tuning.loop import Lane, Loop, run_together
 from tilescout.search.tuning.study import TuneOptions, run_study
 from tilescout.search.tuning.trackers import Tracker
@@ -46,6 +47,8 @@ class Shared:
     ----------
     engine, options, make_tracker, on_trial, on_phase
         See `tilescout.search.tuning.suite.tune_suite`.
+    problems
+        What is searched.
     complement
         The second space; None if nothing is searched in it.
     strategy
@@ -65,6 +68,7 @@ class Shared:
     """
 
     engine: Engine
+    problems: Sequence[Problem]
     complement: Complement | None
     strategy: type[SpaceSampler]
     options: TuneOptions
@@ -110,11 +114,11 @@ class ProblemSearch:
         self.number = number
         self._shared, self._problem, self._expected = shared, problem, expected
         self._turn: Turn | None = None
-        self._claim = Claim(0, 0.0, None)
+        self._claim = self._claimed = Claim(0, 0.0, None)  # as of now, and that of the turn
         self._lanes: list[Lane] = []
         self._joints = [Joint(), Joint()]
         self._evaluator: Evaluator | None = None  # of the first space
-        self._set_up, self._has_gpu = threading.Event(), threading.Event()
+        self._listed, self._set_up, self._has_gpu = (threading.Event() for _ in range(3))
         self._state: Literal["undecided", "wanted", "joined", "gone"] = "wanted" if expected else "undecided"
         self._stopped: str | None = None
         self._ended = self._failed = self._losing = False
@@ -136,6 +140,7 @@ class ProblemSearch:
                 gpu = shared.turns.ask(self.number, self._claim)  # setting the problem up takes longer than the model
                 evaluator = Evaluator(shared.engine, self._problem, [] if gpu is None else [gpu])
                 self._evaluator = stack.enter_context(evaluator)
+                self._listed.set()
 
                 def begin() -> None:
                     expecting.close()
@@ -157,7 +162,8 @@ class ProblemSearch:
             assert shared.complement is not None
             if self._expected:
                 shared.complement.get_ready()  # its compilers start with the first one's
-            self._set_up.wait()  # of the first
+            beside = self._expected and shared.ahead  # cores are idle: both are listed and predicted at the same time
+            (self._listed if beside else self._set_up).wait()  # of the first
             shared.complement.get_ready()  # for the case that the answer loses
             engine, reason = shared.complement.beside, MAY_BE_FASTER if self._expected else HAS_LOST
             if engine is None and self._is_wanted():
@@ -166,7 +172,18 @@ class ProblemSearch:
                 return None
             with ExitStack() as stack:
                 expecting = stack.enter_context(ExitStack())
-                expecting.enter_context(shared.expecting.held(self.number, 1))
+
+                def take_turn() -> None:
+                    self._set_up.wait()
+                    expecting.enter_context(shared.expecting.held(self.number, 1))
+
+                def check_wanted() -> None:
+                    if beside:
+                        take_turn()  # what the first tries first is compiled first
+                    self._check_may_be_wanted()
+
+                if not beside:
+                    take_turn()
                 evaluator = stack.enter_context(Evaluator(engine, self._problem, [], like=self._evaluator))
 
                 def begin() -> None:
@@ -180,7 +197,7 @@ class ProblemSearch:
                     shared.complement.tell(self._problem, reason)
                     evaluator.move(self._turn.gpu)
 
-                return self._run(1, evaluator, self._join, begin, self._check_may_be_wanted)
+                return self._run(1, evaluator, self._join, begin, check_wanted)
         except _NotWantedError:
             return None
         except TilescoutError as error:
@@ -215,6 +232,7 @@ class ProblemSearch:
         settings = dict(options.settings)
         if shared.strategy.learns_from_others:
             settings["others"] = others
+        settings |= recalled(options.sampler, options.studies, evaluator, shared.problems)
         if shared.strategy.searches_jointly and (self._expected or space):
             settings["joint"] = lambda: self._joints[space]
         asked = replace(options, budget=replace(options.budget, trials=shared.turns.first), settings=settings)
@@ -249,11 +267,12 @@ class ProblemSearch:
 
     def _in_turns(self, budget: Budget) -> str | None:
         finished, stopped = self._look(), None
-        if finished:  # of an earlier run, which the budget did not know of
+        # An earlier run may have had its trials, and those of the first space may have left some to both.
+        if self._turn is not None and finished >= self._claimed.trials + self._turn.trials:
             self._pass()
         while self._turn is not None and self._turn.trials and finished < sum(len(each.space) for each in self._lanes):
             before, begun = finished, [lane.evaluator.waited for lane in self._lanes]
-            stopped = run_together(self._lanes, self._turn.budget(self._claim, budget.whole), self._see)
+            stopped = run_together(self._lanes, self._turn.budget(self._claimed, budget.whole), self._see)
             waited = [lane.evaluator.waited - at for lane, at in zip(self._lanes, begun, strict=True)]
             for lane, own in zip(self._lanes, waited, strict=True):
                 lane.evaluator.lent += sum(waited) - own
@@ -322,6 +341,7 @@ class ProblemSearch:
             self._changed.notify_all()
         if unwanted:  # it may still be listing its space
             self._shared.answers.leave((self.number, 1))
+        self._listed.set()
         self._set_up.set()
         self._has_gpu.set()
 
@@ -345,12 +365,16 @@ class ProblemSearch:
         """End the turn and wait for the next."""
         assert self._turn is not None
         turn, self._turn = self._turn, None
+        self._claimed = self._claim
         self._shared.turns.give(self.number, turn)
         begun = time.monotonic()
-        with ThreadPoolExecutor(1, "ahead") as thread:  # left once it has ended: the search asks the sampler, too
-            ahead = thread.submit(self._compile_ahead)
+        if self._shared.turns.ask(self.number, self._claim) is not None:  # at once: nobody else is ahead
             self._turn = self._shared.turns.take(self.number, self._claim)
-        ahead.result()
+        else:
+            with ThreadPoolExecutor(1, "ahead") as thread:  # left once it has ended: the search asks the sampler, too
+                ahead = thread.submit(self._compile_ahead)
+                self._turn = self._shared.turns.take(self.number, self._claim)
+            ahead.result()
         for lane in self._lanes:
             lane.evaluator.lent += time.monotonic() - begun
             lane.evaluator.move(self._turn.gpu)

@@ -27,6 +27,7 @@ from tilescout.search.studies.records import StudyInfo, StudyResult, TrialRecord
 from tilescout.search.studies.sharing import SharingOptions, SoleTuner
 from tilescout.search.studies.trials import TRACKING_RUN, finished_trials, record_info, record_result
 from tilescout.search.tuning.budget import Budget
+from tilescout.search.tuning.earlier import recalled
 from tilescout.search.tuning.loop import Lane, Loop, search_alone
 from tilescout.search.tuning.trackers import LateTracker, NoTracker, Tracker
 from tilescout.search.tuning.wall import WallClock
@@ -161,7 +162,8 @@ def run_study(
     # The GPU is ready before the sampler is, and has nothing else to do.
     candidates = _begun(partial(_library_best, evaluator, options.library_kernels)) if evaluator.has_gpu else None
     template, space = evaluator.template, evaluator.space
-    sampler = make_sampler(options.sampler, space, options.seed, **options.settings)
+    settings = recalled(options.sampler, options.studies, evaluator, (space.problem,)) | dict(options.settings)
+    sampler = make_sampler(options.sampler, space, options.seed, **settings)
     options = replace(options, seed=options.seed if sampler.seed is None else sampler.seed)
     sampler.find_stored(evaluator.stored(), evaluator.stock())
     sampler.get_ready()

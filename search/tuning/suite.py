@@ -100,6 +100,7 @@ def tune_suite(
         spaces = (0, 1) if both else (0,)
         shared = Shared(
             engine,
+            problems,
             second if both else None,
             find_sampler(options.sampler),
             options,

@@ -32,6 +32,22 @@ def test_nothing_is_known_of_what_it_computes() -> None:
         _ = problem.element
 
 
+@pytest.mark.parametrize(
+    ("name", "dimensions"),
+    [
+        ("512x4096:bf16", (512, 4096)),
+        ("20000000", (20_000_000,)),
+        ("0x64", (0, 64)),
+        ("a100-4096", ()),
+        ("2e7", ()),
+        ("1" * 40, ()),
+        ("a", ()),
+    ],
+)
+def test_its_dimensions_are_the_numbers_that_its_name_begins_with(name: str, dimensions: tuple[int, ...]) -> None:
+    assert NamedProblem(name).dimensions == dimensions
+
+
 @pytest.mark.parametrize("name", ["", " ", "a/b", "a b", "x" * 201])
 def test_what_can_not_be_part_of_a_file_name_is_refused(name: str) -> None:
     with pytest.raises(ProblemError, match="malformed problem"):

@@ -124,6 +124,11 @@ class TestAnotherKernelOfAnotherProject(TestTheDocumentedExample):
     problems = ("8192x4096:bf16", "100x256:fp32", "7x16384:fp16")
 
 
+class TestAThirdKernelOfAnotherProject(TestTheDocumentedExample):
+    template = "quack_cross_entropy:QuackCrossEntropy"
+    problems = ("8192x4096:bf16", "100x264:fp32", "7x18432:fp16")
+
+
 TEMPLATE = """
 import os
 from tilescout.spaces import Built, Configuration, Constraint, Knob, KernelTemplate, RowwiseProblem, Softmax

@@ -17,7 +17,9 @@ of other projects are played as they are, behind it. The option ``whole`` is on:
 it is noted where it would have.
 
 With --together the problems of a table are searched one after the other, in a random order for each seed, and each
-search knows the trials of those before it, as in a suite; such strategies are named ``NAME together``.
+search knows the trials of those before it, as in a suite; such strategies are named ``NAME together``. With --behind
+each search knows as many earlier studies of other problems, drawn at random, each of a search by itself, as in a store;
+such strategies are named ``NAME behind 2``.
 
 With --again the searches of a file are printed; with tables as well, what was asked for is played and joins them, in
 the place of equal searches.
@@ -29,7 +31,8 @@ problems, with a bootstrap interval over them.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
@@ -69,7 +72,8 @@ SAMPLERS = ("guided", "guided-cold", "guided-cold:startup=10:drawn=1", "lfbo", "
 AFTER = (1, 5, 10, 20, 50)
 TOLERANCE = 0.02
 TOGETHER = " together"
-"""What the name of a strategy ends with whose searches know the trials of the problems before."""
+BEHIND = " behind "
+"""What the names of strategies end with whose searches know others' trials; how many studies follows the second."""
 
 RESAMPLES = 10_000
 
@@ -112,16 +116,16 @@ def search(
     path: Path, name: str, strategy: str, seed: int, trials: int, model: Path | None = None, default: bool = True
 ) -> Search:
     """One search of the problem of this name on a table, the default first if asked for; `guided` may have a model."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    table = _read(path)
-    engine = ReplayEngine(table, template_of(table))
-    entropy, first = _entropy(table, name, seed), _first(engine, name, default)
-    stopped = None
+    engine = _quiet_replay(path)
+    entropy, first = _entropy(engine, name, seed), _first(engine, name, default)
     if isinstance(parse_contender(strategy), SamplerContender):
-        tried, stopped, _ = _sampled(engine, name, strategy, entropy, trials, first, model)
+        settings: dict[str, Any] = {}
+        if model is not None and find_sampler(parse_sampler(strategy)[0]).uses_model:
+            settings["model"] = model
+        tried, stopped, _ = _sampled(engine, name, strategy, entropy, trials, first, settings)
     else:
-        played = parse_contender(strategy).play(engine, table.problem(name), trials, entropy)
-        tried = [*first, *(int(index) for index in played if index not in first)][:trials]
+        played = parse_contender(strategy).play(engine, engine.table.problem(name), trials, entropy)
+        tried, stopped = [*first, *(int(index) for index in played if index not in first)][:trials], None
     return _outcome(engine, path, name, strategy, seed, trials, tried, stopped)
 
 
@@ -133,25 +137,55 @@ def search_together(path: Path, strategy: str, seed: int, trials: int, default: 
     SamplerError
         If the strategy does not learn from the trials of other problems.
     """
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
     if not find_sampler(parse_sampler(strategy)[0]).learns_from_others:
         raise SamplerError(f"{strategy} learns nothing from other problems: name one that does, such as guided-cold")
-    table = _read(path)
-    engine = ReplayEngine(table, template_of(table))
-    names = [str(problem) for problem in table.problems]
+    engine = _quiet_replay(path)
+    names = [str(problem) for problem in engine.table.problems]
     found, known = [], list[OtherTrials]()
     for at in np.random.default_rng(seed).permutation(len(names)):
         name = names[at]
-        entropy, first = _entropy(table, name, seed), _first(engine, name, default)
-        tried, stopped, told = _sampled(engine, name, strategy, entropy, trials, first, None, tuple(known))
+        entropy, first = _entropy(engine, name, seed), _first(engine, name, default)
+        settings = {"others": partial(tuple, known.copy())}
+        tried, stopped, told = _sampled(engine, name, strategy, entropy, trials, first, settings)
         found.append(_outcome(engine, path, name, strategy + TOGETHER, seed, trials, tried, stopped))
         known += [told] if told is not None else []
     return found
 
 
-def _entropy(table: Table, name: str, seed: int) -> int:
+def search_behind(path: Path, strategy: str, count: int, seed: int, trials: int, default: bool = True) -> list[Search]:
+    """A search of every problem of a table, by a sampler that knows so many earlier studies of others.
+
+    Raises
+    ------
+    SamplerError
+        If the strategy learns nothing from earlier studies.
+    """
+    if not find_sampler(parse_sampler(strategy)[0]).recalls:
+        raise SamplerError(f"{strategy} learns nothing from earlier studies: name one that does, such as guided-cold")
+    engine = _quiet_replay(path)
+    names = [str(problem) for problem in engine.table.problems]
+    given = {name: (_entropy(engine, name, seed), trials, _first(engine, name, default)) for name in names}
+    alone = {name: _sampled(engine, name, strategy, *given[name], {})[2] for name in names}
+    found = []
+    for at, name in enumerate(names):
+        others = np.random.default_rng([seed, at]).permutation([other for other in names if other != name])
+        earlier = [told for other in others[:count] if (told := alone[str(other)]) is not None]
+        tried, stopped, _ = _sampled(engine, name, strategy, *given[name], {"earlier": partial(tuple, earlier)})
+        found.append(_outcome(engine, path, name, f"{strategy}{BEHIND}{count}", seed, trials, tried, stopped))
+    return found
+
+
+def _quiet_replay(path: Path) -> ReplayEngine:
+    """The engine that replays a table; Optuna does not tell of each trial."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    table = _read(path)
+    return ReplayEngine(table, template_of(table))
+
+
+def _entropy(engine: ReplayEngine, name: str, seed: int) -> int:
     """The seed of a search, another one for each problem of each table."""
-    return int(np.random.SeedSequence([seed, crc32(f"{table.card.sha256} {name}".encode())]).generate_state(1)[0])
+    key = crc32(f"{engine.table.card.sha256} {name}".encode())
+    return int(np.random.SeedSequence([seed, key]).generate_state(1)[0])
 
 
 def _first(engine: ReplayEngine, name: str, default: bool) -> list[int]:
@@ -194,15 +228,11 @@ def _sampled(
     seed: int,
     trials: int,
     first: Sequence[int],
-    model: Path | None,
-    others: Sequence[OtherTrials] = (),
+    settings: Mapping[str, Any],
 ) -> tuple[list[int], int | None, OtherTrials | None]:
     """The configurations that a sampler tries, when it would have stopped, and what other searches learn from it."""
     problem = engine.table.problem(name)
     space = engine.recording(problem).space
-    settings: dict[str, Any] = {"others": lambda: others} if others else {}
-    if model is not None and find_sampler(parse_sampler(strategy)[0]).uses_model:
-        settings["model"] = model
     sampler = make_sampler(strategy, space, seed, **settings)
     about = optuna.create_study(sampler=sampler, direction="minimize")
     for index in first:
@@ -393,6 +423,7 @@ class Asked:
     learn: tuple[Path, ...]
     default: bool
     together: bool
+    behind: tuple[int, ...]
 
     def model_for(self, table: Table, folder: Path) -> Path | None:
         """The model that is named, or one that learns from the tables that are; None if neither is."""
@@ -420,6 +451,9 @@ class Asked:
 )
 @click.option("--default/--no-default", default=True, show_default=True, help="Whether the first trial is the default.")
 @click.option("--together", is_flag=True, help="Each search knows the trials of the problems before it.")
+@click.option(
+    "--behind", multiple=True, type=click.IntRange(min=1), help="Each knows so many earlier studies; repeatable."
+)
 @collected(Asked)
 def main(run: Run, asked: Asked) -> None:
     """Search the tables by each strategy, and print how soon each was good."""
@@ -436,14 +470,16 @@ def main(run: Run, asked: Asked) -> None:
         given = {path: asked.model_for(table, Path(folder)) for path, table in read.items()}
         models = held["models"] | {table.card.space: check_left_out(table, given[path]) for path, table in read.items()}
         processes = asked.processes or available_cores()
-        if asked.together:
-            suites = [
-                (path, strategy, seed, asked.trials, asked.default)
-                for path in read
-                for strategy in asked.strategies
-                for seed in range(asked.seeds)
+        whole = list(product(read, asked.strategies, range(asked.seeds)))
+        if asked.together or asked.behind:
+            suites = [(*one, asked.trials, asked.default) for one in whole] if asked.together else []
+            later = [
+                (path, strategy, count, seed, asked.trials, asked.default)
+                for path, strategy, seed in whole
+                for count in asked.behind
             ]
             found = [one for searches in each(search_together, suites, processes, "search") for one in searches]
+            found += [one for searches in each(search_behind, later, processes, "search") for one in searches]
         else:
             jobs = [
                 (path, str(problem), strategy, seed, asked.trials, given[path], asked.default)
@@ -453,8 +489,8 @@ def main(run: Run, asked: Asked) -> None:
                 for seed in range(asked.seeds)
             ]
             found = list(each(search, jobs, processes, "search"))
-    played = {(one.table, one.strategy) for one in found}
-    found += [one for one in earlier if (one.table, one.strategy) not in played]
+    anew = {(one.table, one.strategy) for one in found}
+    found += [one for one in earlier if (one.table, one.strategy) not in anew]
     order = list(dict.fromkeys(one.strategy for one in [*earlier, *found]))
     found.sort(key=lambda one: (one.family, one.table, one.problem, order.index(one.strategy), one.seed))
     figures = {

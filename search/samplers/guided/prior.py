@@ -42,6 +42,8 @@ class Prior:
         Called for what is known by then of other problems with the same knobs; None if there are none.
     options
         The options of the search.
+    earlier
+        Called once, where nothing else is known, for what earlier studies tell of other problems; None if they do not.
     """
 
     def __init__(
@@ -50,11 +52,13 @@ class Prior:
         given: CostModel | Path | str | None,
         others: Callable[[], Sequence[OtherTrials]] | None,
         options: GuidedOptions,
+        earlier: Callable[[], Sequence[OtherTrials]] | None = None,
     ) -> None:
         self.space = space
         self.others = others
         self._given = given
         self._options = options
+        self._earlier = earlier if options.recall else None
         self._learned: tuple[int, Prediction] | None = None
         self._predicted: dict[int, tuple[OtherTrials, Prediction]] = {}
 
@@ -175,9 +179,9 @@ class Prior:
 
         Each problem's log times are about their mean, for problems differ by more than configurations do.
         """
-        if self.others is None or self.model is not None or self._is_described:
+        if self.model is not None or self._is_described:
             return None
-        others = nearest(self.others(), self.space.problem)
+        others = nearest([*(self.others() if self.others is not None else ()), *self.earlier], self.space.problem)
         if sum(map(len, others)) < self._options.startup:
             return None
         parts = []
@@ -186,6 +190,11 @@ class Prior:
             noise = np.where(other.pruned, self._options.pilot_noise, self._options.noise)
             parts.append(Observed(other.points, values - values.mean(), ones, noise, np.full(len(other), number)))
         return reduce(Observed.and_, parts)
+
+    @cached_property
+    def earlier(self) -> Sequence[OtherTrials]:
+        """The trials of other problems that earlier studies have."""
+        return self._earlier() if self._earlier is not None else ()
 
     @cached_property
     def features(self) -> Features:

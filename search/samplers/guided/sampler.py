@@ -22,6 +22,7 @@ from tilescout.search.samplers.guided.acquisition import (
     Neighbours,
     candidates_among,
     furthest,
+    held_by,
     incumbent,
     looks_around,
     most_promising,
@@ -79,6 +80,9 @@ class GuidedSampler(SpaceSampler):
     others
         Called before every proposal for what is known by then of other problems with the same knobs; see
         `tilescout.search.samplers.others`.
+    earlier
+        Called once for the trials of earlier studies of the kernel, of other problems, where neither a model nor a
+        description of its tiling tells of it; None if there are none.
     joint
         Called for how far the searches of several spaces for the same problem are together, this one among them. A
         proposal has to improve on the best of all, and they stop together.
@@ -92,6 +96,7 @@ class GuidedSampler(SpaceSampler):
     deterministic = True
     uses_model = True
     learns_from_others = True
+    recalls = True
     searches_jointly = True
     several_objectives = True
 
@@ -102,10 +107,12 @@ class GuidedSampler(SpaceSampler):
         model: CostModel | Path | str | None = SHIPPED,
         others: Callable[[], Sequence[OtherTrials]] | None = None,
         joint: Callable[[], Joint] | None = None,
+        earlier: Callable[[], Sequence[OtherTrials]] | None = None,
         **given: OptionValue | str,
     ) -> None:
         self._model = model
         self._others = others
+        self._earlier = earlier
         self._joint = joint
         super().__init__(space, seed, **given)
         self.tuning = GuidedOptions(**dict[str, Any](self.option))
@@ -116,6 +123,7 @@ class GuidedSampler(SpaceSampler):
         self._kernels: dict[tuple[float, ...], Kernel] = {}  # the last that was fitted
         self._stored: Indices = np.empty(0, dtype=np.int64)  # what costs no compiling
         self._stock: Indices = self._stored  # what was chosen to serve all problems
+        self._early: set[int] = set()  # what was proposed before any outcome: it is compiled while a GPU is set up
         self._seen: dict[tuple[bytes, bytes], tuple[Indices, Floats, Floats]] = {}  # what was last foreseen
         self._seen_beside: Sequence[OtherTrials] = ()  # what was known of other problems then
 
@@ -123,7 +131,7 @@ class GuidedSampler(SpaceSampler):
     def about(self) -> "_About":
         """The space, and what is known of it before anything is measured."""
         if self._about is None:
-            self._about = _About(self.space, Prior(self.space, self._model, self._others, self.tuning))
+            self._about = _About(self.space, Prior(self.space, self._model, self._others, self.tuning, self._earlier))
         return self._about
 
     @property
@@ -194,6 +202,8 @@ class GuidedSampler(SpaceSampler):
         prior = self.about.prior
         if prior.of_model is not None:
             _ = prior.points
+        else:
+            prior.beside()
 
     def done(self, study: optuna.Study) -> str | None:
         return self._reason_to_stop(*self._if_given_up(study), given_up=True)
@@ -211,16 +221,15 @@ class GuidedSampler(SpaceSampler):
     def _reason_to_stop(self, known: "_Known", free: Indices, given_up: bool = False) -> str | None:
         """Why the search would end, if the trials in flight came back as expected; None if it would not."""
         history, has_prior = known.history, known.prior is not None
-        found = self._joint() if self._joint is not None else alone(history)
-        found = replace(found, running=0) if given_up else found
+        found = self._joint() if self._joint is not None else self._alone(known)
+        found = replace(found, running=0, dear_running=0) if given_up else found
         least = least_trials(has_prior, self.about.calibrated, self.tuning)
         # What is tried first beside the default says nothing of what the model knows.
         own = history.finished + len(history.running) - max(history.given - 1, 0)
         if not len(free) or not history.are_times or not may_stop(found, own, least, self.tuning):
             return None
         if has_prior:
-            behind = history.after_best if given_up else np.concatenate([history.after_best, history.running])
-            return out_of_patience(found, self._more(known, behind), self.tuning)
+            return out_of_patience(found, self.tuning)
         if history.best is None:
             return None
         _, mean, std = self._foreseen(known, free, np.random.default_rng(len(history.settled)))
@@ -250,31 +259,46 @@ class GuidedSampler(SpaceSampler):
 
     def _proposal(self, known: "_Known", free: Indices, rng: np.random.Generator) -> int:
         """The candidate of the largest expected improvement for its price; of a new tile, where it is time for one."""
-        history, capital = known.history, self._capital(known)
+        history, capital = known.history, self._capital(known.prior)
         if len(capital) and not history.finished:
-            some = np.setdiff1d(free, self._stored) if ventures(history, self.tuning) else np.intersect1d(free, capital)
+            held = held_by(free, self._stored if ventures(history, self.tuning) else capital)
+            some = free[~held] if ventures(history, self.tuning) else free[held]
             free = some if len(some) else free
         candidates, mean, std = self._foreseen(known, free, rng)
         if known.prior is not None and looks_around(history, self.tuning):
             some = new_tiles(self.about.prior.features, candidates, history.running)
             candidates, mean, std = candidates[some], mean[some], std[some]
         best = self._to_beat(history, known.prior)
-        return int(candidates[most_promising(mean, std, best, self._price(candidates))])
+        proposed = int(candidates[most_promising(mean, std, best, self._price(candidates))])
+        if not history.finished:
+            self._early.add(proposed)
+        return proposed
 
-    def _capital(self, known: "_Known") -> Indices:
+    def _capital(self, prior: Prediction | None) -> Indices:
         """The stock that is expected to be near the best; none if that is little, or much of it is not stored."""
-        if known.prior is None or not len(self._stock):
+        if prior is None or not len(self._stock):
             return self._stock[:0]
-        mean = known.prior.mean
+        mean = prior.mean
         near: Indices = self._stock[mean[self._stock] <= mean.min() + self.tuning.capital]
         there: Indices = np.intersect1d(near, self._stored)
         return there if len(there) >= max(self.tuning.least, _MOST * len(near)) else there[:0]
 
-    def _more(self, known: "_Known", trials: Indices) -> float:
-        """The patience that trials take beyond 1 each: those that had to be compiled, where many others were not."""
-        if self._joint is not None or not len(self._capital(known)):
-            return 0.0
-        return (self.tuning.compiled - 1) * int((~np.isin(trials, self._stored)).sum())
+    def is_dear(self, index: int) -> bool:
+        return self._has_capital and self._count_dear(np.array([index]), self.about.prior.now()) > 0
+
+    def _count_dear(self, trials: Indices, prior: Prediction | None) -> int:
+        cheap = np.union1d(self._stored, np.array(sorted(self._early), dtype=np.int64))
+        return int((~np.isin(trials, cheap)).sum()) if len(self._capital(prior)) else 0
+
+    @property
+    def _has_capital(self) -> bool:
+        return bool(np.isin(self._stock, self._stored).any())
+
+    def _alone(self, known: "_Known") -> Joint:
+        """How far the search is, where it is alone."""
+        history, prior = known.history, known.prior
+        dear, running = self._count_dear(history.after_best, prior), self._count_dear(history.running, prior)
+        return replace(alone(history), dear=dear, dear_running=running)
 
     def _price(self, candidates: Indices) -> Floats:
         """The price of each candidate: 1 if its kernel is to be compiled."""
@@ -348,9 +372,10 @@ class ColdSampler(GuidedSampler):
         seed: int | None = None,
         others: Callable[[], Sequence[OtherTrials]] | None = None,
         joint: Callable[[], Joint] | None = None,
+        earlier: Callable[[], Sequence[OtherTrials]] | None = None,
         **given: OptionValue | str,
     ) -> None:
-        super().__init__(space, seed, model=None, others=others, joint=joint, **given)
+        super().__init__(space, seed, model=None, others=others, joint=joint, earlier=earlier, **given)
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,18 +38,9 @@ def may_stop(found: Joint, own: int, least: int, options: GuidedOptions) -> bool
     return found.trials + found.running >= least and own >= min(least, options.each) and found.best_us is not None
 
 
-def out_of_patience(found: Joint, more: float, options: GuidedOptions) -> str | None:
-    """Why a search with a prior is not worth going on; None if it is. Trials in flight count as no faster ones.
-
-    Parameters
-    ----------
-    found
-        How far it is.
-    more
-        The patience that trials behind the best take beyond 1 each.
-    options
-        The options of the search.
-    """
+def out_of_patience(found: Joint, options: GuidedOptions) -> str | None:
+    """Why a search with a prior is not worth going on; None if it is. Trials in flight count as no faster ones."""
+    more = (options.compiled - 1) * (found.dear + found.dear_running)
     if found.since + found.running + more < options.patience:
         return None
     return f"{found.since + found.running} trials in a row found none that is faster"

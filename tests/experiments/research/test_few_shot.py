@@ -16,6 +16,7 @@ from tilescout.experiments.research.studies.few_shot import (
     learned,
     median_over_problems,
     search,
+    search_behind,
     search_together,
 )
 from tilescout.search.tables.results import read_results
@@ -102,6 +103,18 @@ def test_problems_that_are_searched_together_learn_from_those_before(tmp_path: P
     assert after[1] < 0.7 * after[0]  # after five trials
     with pytest.raises(SamplerError, match="random learns nothing from other problems"):
         search_together(whole.path, "random", 0, 5)
+
+
+def test_a_search_behind_earlier_studies_learns_from_these(tmp_path: Path) -> None:
+    whole = Table.read(RESULTS / "softmax_sm90-h200.parquet")
+    behind = search_behind(whole.path, "guided-cold", 2, 0, 5)
+    assert [one.problem for one in behind] == list(map(str, whole.problems))
+    assert {one.strategy for one in behind} == {"guided-cold behind 2"}
+    alone = [search(whole.path, one.problem, "guided-cold", 0, 5) for one in behind]
+    after = [np.mean([one.regret[1] for one in found]) for found in (alone, behind)]
+    assert after[1] < after[0]
+    with pytest.raises(SamplerError, match="earlier studies"):
+        search_behind(whole.path, "random", 1, 0, 5)
 
 
 def test_half_of_the_searches_that_find_nothing_make_an_infinite_median() -> None:

@@ -184,6 +184,37 @@ def test_where_little_of_the_stock_is_stored_what_is_compiled_counts_as_the_rest
         assert (sampler_of(study).done(study) is not None) == ends
 
 
+def test_in_several_spaces_what_had_to_be_compiled_counts_more_too_where_hopeful_kernels_are_stored() -> None:
+    known, stored = [Joint()], np.arange(20, 32)
+    options = {"patience": 8, "each": 1, "least": 4, "compiled": 3, "ventured": 0}
+    model = Expectation(np.linspace(0.0, 1.0, len(SPACE)), 0.2)
+    sampler = make_sampler("guided", SPACE, 0, options, model=model, joint=lambda: known[-1])
+    study = optuna.create_study(sampler=sampler)
+    sampler_of(study).find_stored(stored, stored)
+    study.tell(ask(study, SPACE)[0], 1.0)
+    for joint, ends in (
+        (Joint(0.7, since=5, trials=12, dear=1), False),
+        (Joint(0.7, since=5, trials=12, dear=2), True),
+        (Joint(0.7, since=4, trials=12, running=1, dear=1, dear_running=1), True),
+    ):
+        known.append(joint)
+        assert sampler_of(study).sated(study) == ends
+
+
+def test_what_is_compiled_while_a_gpu_is_set_up_counts_as_what_is_stored() -> None:
+    stored = np.arange(20, 32)
+    study = study_of(SPACE, Expectation(np.linspace(0.0, 1.0, len(SPACE)), 0.2), ventured=2)
+    sampler = sampler_of(study)
+    assert not sampler.is_dear(40)  # nothing is stored
+    sampler.find_stored(stored, stored)
+    (_, first), (trial, ventured) = [ask(study, SPACE) for _ in range(2)]
+    study.tell(trial, 1.0)
+    _, later = ask(study, SPACE)
+    assert ventured not in stored
+    assert [sampler.is_dear(index) for index in (first, ventured, 40)] == [False, False, True]
+    assert sampler.is_dear(later) == (later not in stored)
+
+
 def test_of_the_first_proposals_some_are_compiled_though_stored_kernels_are_expected_to_do_as_well() -> None:
     stored = np.arange(20, 40)
     study = study_of(SPACE, Expectation(np.linspace(0.0, 1.0, len(SPACE)), 0.2), ventured=4)

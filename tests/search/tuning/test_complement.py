@@ -23,6 +23,7 @@ from tilescout.search.measure.library_best import LibraryBest
 from tilescout.search.measure.protocol import ProtocolOptions
 from tilescout.search.measure.race import Estimate, RaceOptions
 from tilescout.search.samplers import find_sampler
+from tilescout.search.samplers.base import SpaceSampler
 from tilescout.search.studies.answers import fastest, loses
 from tilescout.search.studies.places import study_store
 from tilescout.search.studies.records import StudyResult, TrialRecord
@@ -250,6 +251,59 @@ def test_nothing_of_a_second_space_is_compiled_before_the_first_one_loses(
     results = tune_suite(engine, [PROBLEM], options)
     assert [result.info.space for result in results] == ["plain_gemm", "scratch_gemm"]
     assert happened == ["plain_gemm", "lost", "scratch_gemm"]
+
+
+@pytest.mark.parametrize("spare", [1, 10_000])
+def test_both_spaces_are_set_up_side_by_side_where_cores_are_idle_and_the_first_is_compiled_first(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare: int
+) -> None:
+    monkeypatch.setattr(complements, "SPARE", spare)
+    happened: list[str] = []
+    second_ready = threading.Event()
+    begin, get_ready = study._compile_first, Brief.get_ready
+
+    def compile_first(evaluator: Evaluator, sampler: SpaceSampler, options: TuneOptions) -> None:
+        if spare == 1 and not happened:
+            assert second_ready.wait(20)  # it does not wait for the first one
+        happened.append(evaluator.template.name)
+        begin(evaluator, sampler, options)
+
+    def note_ready(sampler: Brief) -> None:
+        if sampler.space.name == "scratch_gemm":
+            second_ready.set()
+        get_ready(sampler)
+
+    monkeypatch.setattr(study, "_compile_first", compile_first)
+    monkeypatch.setattr(Brief, "get_ready", note_ready)
+    options = TuneOptions(Brief, 0, Budget(8), tmp_path, race=RaceOptions(look=3, looks=1))
+    results = tune_suite(engine, [PROBLEM], options)
+    assert [result.info.space for result in results] == ["plain_gemm", "scratch_gemm"]
+    assert happened == ["plain_gemm", "scratch_gemm"]
+
+
+def test_nothing_is_compiled_ahead_where_the_next_turn_is_there_at_once(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead: list[int] = []
+    monkeypatch.setattr(problem_search.ProblemSearch, "_compile_ahead", lambda self: ahead.append(self.number))
+    options = asked(engine, PROBLEM, 4, tmp_path)
+    [result] = tune_suite(engine, [PROBLEM], options, slice=1, complement=False)
+    assert len(result.trials) == 4
+    assert ahead == []
+
+
+def test_a_search_that_lost_goes_on_in_the_second_space_with_the_turn_that_it_has(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(find_template("scratch_gemm")), "complements", lambda self, problem, device: False)
+    monkeypatch.setattr(problem_search, "_loses", lambda lane: True)
+    passed: list[int] = []
+    monkeypatch.setattr(problem_search.ProblemSearch, "_pass", lambda self: passed.append(self.number))
+    options = TuneOptions(Brief, 0, Budget(40), tmp_path, race=RaceOptions(look=3, looks=1))
+    results = tune_suite(engine, [PROBLEM], options)
+    assert [result.info.space for result in results] == ["plain_gemm", "scratch_gemm"]
+    assert all(result.trials for result in results)
+    assert passed == []
 
 
 def refuse(*_: object) -> None:

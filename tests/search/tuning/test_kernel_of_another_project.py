@@ -28,7 +28,14 @@ def template() -> Iterator[KernelTemplate]:
         yield load_template("quack_rms_norm:QuackRmsNorm")
 
 
-@pytest.mark.parametrize("example", ["quack_rms_norm:QuackRmsNorm", "quack_rms_norm_backward:QuackRmsNormBackward"])
+@pytest.mark.parametrize(
+    "example",
+    [
+        "quack_rms_norm:QuackRmsNorm",
+        "quack_rms_norm_backward:QuackRmsNormBackward",
+        "quack_cross_entropy:QuackCrossEntropy",
+    ],
+)
 @pytest.mark.usefixtures("template")  # which has the examples on the path
 def test_kernels_ask_for_the_shared_memory_that_is_stated_and_do_not_spill(example: str, tmp_path: Path) -> None:
     template = load_template(example)
@@ -51,6 +58,7 @@ def test_the_length_of_a_row_is_compiled_in_and_the_number_of_rows_is_not(templa
 
     assert problem.with_signature("1024:fp16") == load_workload(template.workload).problem.parse("8x1024:fp16")
     assert load_workload(template.workload).edge_problem(problem).signature == problem.signature
+    assert (dict(problem.sizes), problem.dimensions) == ({"rows": 8}, (8, 4096))  # it lies among others by both
 
 
 def test_the_reference_is_the_norm_of_torch(template: KernelTemplate) -> None:
@@ -71,6 +79,18 @@ def test_the_reference_of_the_gradient_is_that_of_torch() -> None:
 
     followed = x.clone().requires_grad_()
     torch.nn.functional.rms_norm(followed, (64,), weights, eps=1e-6).backward(gradient)
+    torch.testing.assert_close(workload.reference(problem, inputs), followed.grad)
+
+
+@pytest.mark.usefixtures("template")
+def test_the_reference_of_the_cross_entropy_is_the_gradient_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    workload = load_workload(load_template("quack_cross_entropy:QuackCrossEntropy").workload)
+    problem = workload.problem.parse("5x64:fp32")
+    logits, classes, _ = inputs = workload.inputs(problem, torch.Generator().manual_seed(0))
+
+    followed = logits.clone().requires_grad_()
+    torch.nn.functional.cross_entropy(followed, classes.long(), reduction="sum").backward()
     torch.testing.assert_close(workload.reference(problem, inputs), followed.grad)
 
 

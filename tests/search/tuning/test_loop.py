@@ -430,6 +430,9 @@ class Hopeful(RandomSampler):
     lookahead = 8
     worth = 0.1
 
+    def is_dear(self, index: int) -> bool:
+        return self.worth > Doubtful.worth
+
     def gain(self, study: optuna.Study) -> float | None:
         return self.worth
 
@@ -464,7 +467,9 @@ def test_of_several_spaces_each_begins_and_then_the_one_goes_on_that_expects_to_
     ratios = [ratio for _, ratio in told]
     assert joints[-1][0] == joints[-1][1]
     last = joints[-1][0]
-    assert (last.trials, last.running) == (20, 0)
+    assert (last.trials, last.running, last.dear_running) == (20, 0, 0)
+    assert last.dear == last.since > 0
+    assert max(joint.dear_running for joint, _ in joints if joint.best_us) == 8
     assert last.best_us == pytest.approx(min(ratios) * LIBRARY_US)
     assert last.since == 19 - first_alike(np.array(ratios))
 
