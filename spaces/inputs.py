@@ -76,14 +76,14 @@ def read_regular(path: Path, limit: int, *, follow: bool = True) -> bytes:
         return read_at_most(file, limit, path)
 
 
-def read_unpacked(path: Path, largest: int, unpacked: int) -> bytes:
+def read_unpacked(path: Path, limit: int) -> bytes:
     """The bytes of a regular file, or those that are packed in it by gzip.
 
     Parameters
     ----------
     path
         The file.
-    largest, unpacked
+    limit
         Most bytes of the file, and of what is packed in it.
 
     Raises
@@ -91,12 +91,12 @@ def read_unpacked(path: Path, largest: int, unpacked: int) -> bytes:
     OSError
         If it can't be read, is no regular file, is larger, or is damaged; `strerror` says so in words.
     """
-    content = read_regular(path, largest)
+    content = read_regular(path, limit)
     if not content.startswith(b"\x1f\x8b"):
         return content
     try:
         with GzipFile(fileobj=BytesIO(content)) as file:
-            return read_at_most(file, unpacked, path)
+            return read_at_most(file, limit, path)
     except (BadGzipFile, EOFError, zlib.error) as error:
         raise OSError(errno.EINVAL, f"what is packed in it is damaged ({error})", str(path)) from error
 

@@ -1,5 +1,6 @@
 """Files that are written: what somebody else made is never replaced, and no file is ever half of one."""
 
+import errno
 import os
 import shutil
 import stat
@@ -74,7 +75,7 @@ def publish(files: Mapping[Path, bytes]) -> None:
     streams = [path for path in files if path.exists() and not path.is_file()]
     try:
         for path in files.keys() - set(streams):
-            final = path.resolve()
+            final = _followed(path)
             final.parent.mkdir(parents=True, exist_ok=True)
             staged[path] = scratch_beside(final)
             with staged[path].open("xb") as file:
@@ -85,13 +86,27 @@ def publish(files: Mapping[Path, bytes]) -> None:
                 os.fsync(file.fileno())  # or a power cut leaves an empty file under the final name
         for path in files:
             if path in staged:
-                staged[path].replace(path.resolve())
+                staged[path].replace(_followed(path))
             else:
                 path.write_bytes(files[path])
     finally:
         for temporary in staged.values():
             with suppress(OSError):
                 temporary.unlink()
+
+
+def _followed(path: Path) -> Path:
+    """The place that a path leads to; nothing need be there.
+
+    Raises
+    ------
+    OSError
+        If it is a link that leads in a circle.
+    """
+    final = Path(os.path.realpath(path))
+    if final.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return final
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -33,7 +33,7 @@ def check_folder(folder: Path, error: type[TilescoutError]) -> None:
     OSError
         If it can't be looked at.
     """
-    folder = folder.resolve(strict=True)
+    folder = Path(os.path.realpath(folder, strict=True))  # resolve raises no OSError where links lead in a circle
     _check(folder, os.stat(folder), error)
     for parent in folder.parents:
         mode = parent.stat().st_mode

@@ -109,7 +109,9 @@ processes_option = click.option(
     "--processes", type=click.IntRange(min=1), help="Processes at a time. [default: one a core]"
 )
 
-seed_option = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
+seed_option = click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Random seed."
+)
 problem_option = click.option(
     "--problem", required=True, help="What to compute, for example 4096x4096x4096:bf16, or 8192x8192:bf16."
 )

@@ -17,7 +17,7 @@ from tilescout.spaces.inputs import parse_json, read_unpacked
 from tilescout.spaces.outputs import write_whole
 
 _PACKAGES = ("tilescout", "torch", "nvidia-cutlass-dsl", "numpy", "scikit-learn", "optuna", "mlflow", "ray")
-_LARGEST, _UNPACKED = 1 << 26, 1 << 28  # bytes of a file, and of what is packed in it; the largest has 460 kB
+_LARGEST = 1 << 28  # bytes of a file, and of what is packed in it; the largest file has 460 kB
 _VALUES = 1 << 24
 
 
@@ -63,7 +63,7 @@ class Record:
             If it can't be read as JSON.
         """
         try:
-            found = parse_json(read_unpacked(path, _LARGEST, _UNPACKED), _VALUES)
+            found = parse_json(read_unpacked(path, _LARGEST), _VALUES)
         except (OSError, ValueError) as error:
             raise StoreError(f"can't read {path} as the record of a study: {one_line(error)}") from error
         whole = isinstance(found, dict) and found.keys() == {"about", "result"}

@@ -104,7 +104,7 @@ def merged_text(card: TableCard) -> str:
 
 def _load(path: Path) -> str:
     try:
-        content = read_unpacked(path, _LARGEST, _LARGEST)
+        content = read_unpacked(path, _LARGEST)
         if values_in(content) > _VALUES:
             raise TableError(f"can't read {path}: it has more than {_VALUES} values")
         return content.decode()

@@ -21,7 +21,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("content", [CONTENT, b"", PACKED])
 def test_what_is_packed_is_unpacked_and_anything_else_is_read(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    assert read_unpacked(path, 1 << 20, 1 << 20) == (CONTENT if content == PACKED else content)
+    assert read_unpacked(path, 1 << 20) == (CONTENT if content == PACKED else content)
 
 
 @given(at=st.integers(2, len(PACKED) - 1), bit=st.integers(0, 7), cut=st.booleans())
@@ -30,7 +30,7 @@ def test_what_is_packed_is_whole_or_refused_in_words(path: Path, at: int, bit: i
 
     found, refusal = CONTENT, "damaged"
     try:
-        found = read_unpacked(path, 1 << 20, 1 << 20)
+        found = read_unpacked(path, 1 << 20)
     except OSError as error:
         refusal = error.strerror or ""
     assert found == CONTENT
@@ -40,6 +40,6 @@ def test_what_is_packed_is_whole_or_refused_in_words(path: Path, at: int, bit: i
 def test_what_is_packed_is_no_more_than_asked_for(path: Path) -> None:
     path.write_bytes(gzip.compress(bytes(1 << 16)))
     with pytest.raises(OSError, match="at most"):
-        read_unpacked(path, 1 << 10, 1 << 10)
+        read_unpacked(path, 1 << 10)
     with pytest.raises(OSError, match="at most"):
-        read_unpacked(path, 10, 1 << 20)
+        read_unpacked(path, 10)

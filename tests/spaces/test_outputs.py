@@ -82,3 +82,12 @@ def test_a_device_is_written_to_and_a_full_one_told(tmp_path: Path) -> None:
     assert Path("/dev/null").is_char_device()
     with pytest.raises(StoreError, match="can't write /dev/full: No space left"):
         write_whole(Path("/dev/full"), b"x")
+
+
+@pytest.mark.parametrize("name", ["loop", "loop/result.json"])
+def test_a_link_that_leads_in_a_circle_is_told_and_stays(tmp_path: Path, name: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(StoreError, match="can't write"):
+        write_whole(tmp_path / name, b"new")
+    assert [each.name for each in tmp_path.iterdir()] == ["loop"]
+    assert (tmp_path / "loop").is_symlink()

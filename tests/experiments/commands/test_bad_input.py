@@ -70,6 +70,21 @@ def test_a_limit_is_a_positive_number(refusal: Refusal, option: str, number: str
     assert f"Invalid value for '{option}'" in refusal(*TUNE, *PROBLEM, option, number)
 
 
+@pytest.mark.parametrize("arguments", [(*TUNE, *PROBLEM), ("studies",), ("doctor",)], ids=lambda one: one[0])
+def test_a_store_that_is_a_link_in_a_circle_is_told(
+    refusal: Refusal, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    assert "Too many levels of symbolic links" in refusal(*arguments, "--store", "loop")
+
+
+@pytest.mark.parametrize(
+    "command", [(*TUNE, *PROBLEM), ("train", "gemm_sm90", "--out", "model.npz")], ids=lambda one: one[0]
+)
+def test_a_seed_is_one_that_every_generator_takes(refusal: Refusal, command: tuple[str, ...]) -> None:
+    assert "Invalid value for '--seed'" in refusal(*command, "--seed", str(2**32))
+
+
 def test_an_impossible_size_is_told_the_range(refusal: Refusal) -> None:
     assert "m is 0, allowed are 1 to" in refusal(*TUNE, "--problem", "0x8x8")
 
