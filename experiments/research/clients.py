@@ -138,12 +138,32 @@ SIZES: Mapping[str, tuple[str, Mapping[str, int]]] = MappingProxyType(
                 "vocab_size": 49_152,
             },
         ),
+        "olmo2": (
+            "Olmo2",  # each head has keys of its own, which is what its configuration says if it is told nothing
+            {
+                "hidden_size": 5120,
+                "intermediate_size": 13_824,
+                "num_attention_heads": 40,
+                "vocab_size": 100_352,
+            },
+        ),
+        "glm4": (
+            "Glm4",
+            {
+                "hidden_size": 4096,
+                "intermediate_size": 13_696,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 2,
+                "head_dim": 128,
+                "vocab_size": 151_552,
+            },
+        ),
     }
 )
-"""The models by their names: Qwen3-8B, Llama-3.2-3B, Mixtral-8x7B, Qwen2.5-7B, Phi-4, Gemma-2-9B and StarCoder2-7B, as
-their configurations are published; with how many layers is asked. ``mixtral`` has one expert: which of eight a token
-goes to may differ with the rounding of the products before, and with it the time. No suite that anything was tuned on
-has the products of the last four."""
+"""The models by their names: Qwen3-8B, Llama-3.2-3B, Mixtral-8x7B, Qwen2.5-7B, Phi-4, Gemma-2-9B, StarCoder2-7B, OLMo 2
+13B and GLM-4-9B, as their configurations are published; with how many layers is asked. ``mixtral`` has one expert:
+which of eight a token goes to may differ with the rounding of the products before, and with it the time. No suite that
+anything was tuned on has products of Qwen2.5, Phi-4, Gemma 2, StarCoder2 and OLMo 2; of GLM-4's one, 4096×4096."""
 
 
 def make_client(name: str, phase: str, layers: int, device: str, cache_length: int = CACHE_LENGTH) -> Client:

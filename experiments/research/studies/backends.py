@@ -5,7 +5,9 @@
 On every problem these are found, and then race each other and the library in interleaved rounds; cuBLASLt's have a
 race of their own behind it, which tells what `tune cublaslt` left:
 
-- "torch.mm": what every speed is over; TorchInductor calls it ATen
+- "torch.mm": what every speed is over; TorchInductor calls it ATen. In e4m3 it is `torch._scaled_mm`, and where the
+  problem's accumulation is accurate, "torch.mm, fast sums" is the same with `use_fast_accum=True`: less accurate, and
+  no answer to that problem, but what other people's figures are often over
 - "cuBLASLt, best of its list" and "cuBLASLt, tuned": the best of the heuristic's candidates, and of `tune cublaslt`
 - "cuBLASLt, best of all", with --screen: the best of all of its algorithms that were screened for so many seconds
 - "Triton", "CUTLASS", "CuteDSL", "NVGEMM": what the TorchInductor of this torch chooses when it may have that one alone
@@ -21,6 +23,7 @@ What this torch or host lacks is said. Beside the speed stands what finding each
 seconds of one core that compiled, and seconds of benchmarking. Kernels are compiled into an empty store. One compiled
 kernel of Quack's, the operators', CUTLASS's and ours serves all sizes, so that on the second problem of a signature
 their seconds are those of benchmarking. The processes that compile and measure are started before the first problem.
+With --objects, what nvcc made for CUTLASS's is kept between runs, and a row of CUTLASS says what that took once.
 
 With --together, all problems are searched as one suite before the first race, and each search takes its share of the
 suite's seconds; a search that ends by itself leaves its trials to the others. Quack's kernels and the operators are
@@ -33,9 +36,11 @@ it says which run each problem is of. Where nothing is left to run, no GPU is ne
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -56,6 +61,7 @@ from tilescout.experiments.research.backend_entrants import (
 from tilescout.experiments.research.backend_rows import (
     CUBLASLT,
     EXPORTED,
+    FAST,
     LEFT,
     LIBRARIES,
     LIBRARY,
@@ -67,6 +73,7 @@ from tilescout.experiments.research.backend_rows import (
     print_speeds,
     summarised,
 )
+from tilescout.experiments.research.kept_nvcc import KeptObjects, find_nvcc
 from tilescout.experiments.research.kernels import CHAINS
 from tilescout.experiments.research.runner import Run, device_option, study
 from tilescout.search.build.artifacts import Artifact, ArtifactKey, ArtifactStore
@@ -80,11 +87,11 @@ from tilescout.search.studies.folders import artifacts
 from tilescout.spaces.devices import find_device
 from tilescout.spaces.errors import TilescoutError, one_line
 from tilescout.spaces.gemm import GemmProblem
-from tilescout.spaces.inductor.tuning import NoBackendError, tune_by
+from tilescout.spaces.inductor.tuning import NoBackendError, Tuned, tune_by
 from tilescout.spaces.knobs import Configuration
 from tilescout.spaces.suite import find_suite
 from tilescout.spaces.templates import find_template
-from tilescout.spaces.workloads import load_workload
+from tilescout.spaces.workloads import Tensors, load_workload
 
 PROBLEMS = (
     *("4096x4096x4096:bf16", "16x4096x4096:bf16", "256x4096x14336:bf16"),
@@ -98,10 +105,39 @@ CUTLASS_SETTINGS = {
 """Settings of TorchInductor, in the words of its own configuration, for the kernels of CUTLASS.
 
 It may have those with TMA in their epilogue and without stream-K, 14 of the 66 in bf16: nvcc takes some 40 s of a core
-for each. What nvcc compiled stays in TorchInductor's cache and serves all sizes.
+for each. What nvcc compiled serves all sizes: it stays in TorchInductor's cache, or in the folder of --objects.
 """
-Inductor = tuple[str, Mapping[str, Any]]
-"""A backend of TorchInductor's, and settings of its configuration."""
+
+
+class Inductor(NamedTuple):
+    """A backend of TorchInductor's.
+
+    Attributes
+    ----------
+    name
+        As TorchInductor calls it.
+    settings
+        Those of its configuration.
+    objects
+        What its compiler keeps; None if that is TorchInductor's own affair.
+    """
+
+    name: str
+    settings: Mapping[str, Any] = MappingProxyType({})
+    objects: KeptObjects | None = None
+
+    def tune(self, problem: GemmProblem, inputs: Tensors) -> tuple[Tuned, dict[str, Any]]:
+        """Have a problem compiled and tuned; what came of it, and what that took, ready for JSON."""
+        before = self.objects.given() if self.objects is not None else []
+        tuned = tune_by(self.name, problem, inputs, self.settings)
+        told = tuned.to_dict()
+        if self.objects is not None:
+            took = self.objects.spent(self.objects.given()[len(before) :])
+            told["compiling"] = sum(each.core_seconds for each in took)
+            told["the longest"] = max((each.seconds for each in took), default=0.0)
+        return tuned, told
+
+
 OTHERS = {"Quack": "quack_sm90", "operators": "cutlass_operators"}
 LEAVABLE = {"cuBLASLt": "cublaslt", **OTHERS}
 """The spaces that may be left out, by the name that one is left out by; ours always take part."""
@@ -139,20 +175,22 @@ def raced(
         launches[who] = worker.load(
             make_job(template, entrant.configuration, artifact, problem, bench.library_us, CHAINS)
         )
-    for who, (backend, settings) in inductor.items():
-        known = (backend, problem.signature)
+    for who, backend in inductor.items():
+        known = (backend.name, problem.signature)
         if known in absent:
             rows[who] = {"error": absent[known]}
             continue
         try:
-            tuned = tune_by(backend, problem, inputs, settings)
+            tuned, told = backend.tune(problem, inputs)
             bench.verify(tuned.launch_into, edge=False)
-            rows[who], launches[who] = tuned.to_dict(), tuned.launch
+            rows[who], launches[who] = told, tuned.launch
         except NoBackendError as error:
             rows[who] = {"error": one_line(error)}
             absent[known] = one_line(error)
         except (TilescoutError, RuntimeError) as error:
             rows[who] = {"error": one_line(error)}
+    for who, launch in other_sums(problem, workload).items():
+        rows[who], launches[who] = {"seconds": 0.0}, launch
     names = list(launches)
 
     def run(some: Sequence[str], first: str) -> Race:
@@ -170,16 +208,23 @@ def raced(
     rows[LIBRARY] = {"seconds": 0.0, "speed": asdict(Estimate(1.0, 1.0, 1.0))}
     if OURS in rows and EXPORTED not in rows:  # nothing was proven, and the library chooses
         rows[EXPORTED] = rows[LIBRARY] | {"the kernel of": LIBRARY}
-    told = {"library_us": bench.library_us, "rounds": race.rounds, "rows": rows}
+    report = {"library_us": bench.library_us, "rounds": race.rounds, "rows": rows}
     theirs = {
         who: same[each.space, each.configuration] for who in LIBRARIES if isinstance(each := entrants.get(who), Entrant)
     }
     if CUBLASLT not in theirs:
-        return told
+        return report
     # Where ours lead, these have left the race after a heat, which does not tell a per cent between them.
     final = run(racers := list(dict.fromkeys(theirs.values())), theirs[CUBLASLT])
     lead = asdict(final.over_default.inverse())
-    return told | {LEFT: {"fastest": racers[final.winner], "rounds": final.rounds, "over the search's": lead}}
+    return report | {LEFT: {"fastest": racers[final.winner], "rounds": final.rounds, "over the search's": lead}}
+
+
+def other_sums(problem: GemmProblem, workload: str) -> dict[str, Launch]:
+    """The library's function with fast accumulation, where a problem's is accurate and might be fast, by its row."""
+    if problem.element.bytes != 1 or problem.fast:
+        return {}
+    return {FAST: partial(load_workload(workload).run_library, replace(problem, fast=True))}
 
 
 @dataclass(frozen=True)
@@ -195,6 +240,7 @@ class Asked:
     others: bool
     without: tuple[str, ...]
     cutlass: Path | None
+    objects: Path | None
     together: bool
     device: str
     seed: int
@@ -203,12 +249,14 @@ class Asked:
     @property
     def inductor(self) -> dict[str, Inductor]:
         """The backends of TorchInductor that take part."""
-        settings: dict[str, Mapping[str, Any]] = {}
-        if self.cutlass is not None:
-            folder = str(self.cutlass.resolve())
-            settings["CUTLASS"] = {"cutlass.cutlass_dir": folder, **CUTLASS_SETTINGS}
-        chosen = {who: name for who, name in INDUCTOR.items() if self.others and who not in self.without}
-        return {who: (name, settings.get(name, {})) for who, name in chosen.items()}
+        chosen = {who: Inductor(name) for who, name in INDUCTOR.items() if self.others and who not in self.without}
+        if "CUTLASS" in chosen and self.cutlass is not None:
+            settings = {"cutlass.cutlass_dir": str(self.cutlass.resolve()), **CUTLASS_SETTINGS}
+            objects, nvcc = (KeptObjects(self.objects.resolve()) if self.objects else None), find_nvcc()
+            if objects is not None and nvcc is not None:
+                settings["cuda.cuda_cxx"] = str(objects.compiler(nvcc))
+            chosen["CUTLASS"] = Inductor(INDUCTOR["CUTLASS"], settings, objects if nvcc else None)
+        return chosen
 
     @property
     def spaces(self) -> tuple[str, ...]:
@@ -258,6 +306,12 @@ class Asked:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="FOLDER",
     help="CUTLASS's sources, with python/cutlass_library and include/, for TorchInductor's CUTLASS; nvcc is needed.",
+)
+@click.option(
+    "--objects",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Keep what nvcc makes there for --cutlass, and what it took; what is there is not compiled again.",
 )
 @click.option(
     "--together",

@@ -5,6 +5,7 @@
 It learns from records of `default-sweep`: the times over the library's of kernels of both spaces, in chains, on random
 problems. What they take longer in a sandwich is added first. It is the median by which the defaults of records of
 `default-live`, which name problems of the sweep, were off: of problems whose k the library splits, and of the others.
+With `--short` long products do not tell it, whose times differ by more than that from host to host.
 
 With `--answers` it learns from races of the answers of an earlier rule, too.
 
@@ -31,7 +32,7 @@ from rich.table import Table as Grid
 from tilescout.costmodel.arrays import Floats
 from tilescout.costmodel.boosting import BoostingOptions, grow
 from tilescout.costmodel.portfolio import choose_portfolio
-from tilescout.experiments.commands.options import check_writable, seed_option
+from tilescout.experiments.commands.options import Finite, check_writable, seed_option
 from tilescout.experiments.research.records import Record
 from tilescout.experiments.research.runner import Run, study
 from tilescout.experiments.research.studies.default_kernels import DEVICE
@@ -145,15 +146,18 @@ def read(paths: Sequence[Path]) -> tuple[list[Kernel], list[Seen]]:
 
 
 def off_in_sandwiches(
-    kernels: Sequence[Kernel], seen: Sequence[Seen], live: Sequence[Mapping[str, Any]]
+    kernels: Sequence[Kernel], seen: Sequence[Seen], live: Sequence[Mapping[str, Any]], short_us: float
 ) -> tuple[float, float]:
-    """How many µs a kernel takes longer in a sandwich: where the library splits no k, and where it does."""
+    """How many µs a kernel takes longer in a sandwich: where the library splits no k, and where it does.
+
+    It is told by problems on which the library takes at most ``short_us``: of a product of 300 µs a hundredth is more.
+    """
     by_text = {str(one.problem): one for one in seen}
     found: tuple[list[float], list[float]] = ([], [])
     for each in live:
         one = by_text.get(each["problem"])
         number = kernels.index((WHOLE, Configuration.of(each["configuration"]))) if one is not None else -1
-        if one is not None and number in one.numbers:
+        if one is not None and number in one.numbers and one.library_us <= short_us:
             chain = float(np.exp(one.logs[one.numbers.tolist().index(number)]))
             found[one.splits].append((1 / each["speed"] - chain) * one.library_us)
     plain, split = (max(float(np.median(each)), 0.0) if each else 0.0 for each in found)
@@ -312,6 +316,13 @@ def _signature(one: Mapping[str, Any]) -> str:
     multiple=True,
     help="A record of default-live, whose answers are learned from. Repeatable.",
 )
+@click.option(
+    "--short",
+    type=Finite(min=0),
+    default=1e6,
+    show_default=True,
+    help="µs of the library: what a sandwich adds is told by no longer product.",
+)
 @click.option("--write", type=click.Path(path_type=Path), help="Fit to all problems, and write the rules there.")
 @seed_option
 def main(
@@ -319,6 +330,7 @@ def main(
     sweeps: tuple[Path, ...],
     live: tuple[Path, ...],
     answers: tuple[Path, ...],
+    short: float,
     write: Path | None,
     seed: int,
 ) -> None:
@@ -337,7 +349,7 @@ def main(
     for signature, paths in by_signature.items():
         kernels, seen = read(paths)
         seen += answered(kernels, [one for one in told_answers if _signature(one) == signature])
-        tiles, off = tiles_of(kernels, signature, DEVICE), off_in_sandwiches(kernels, seen, told_live)
+        tiles, off = tiles_of(kernels, signature, DEVICE), off_in_sandwiches(kernels, seen, told_live, short)
         judged = left_out(kernels, tiles, seen, off, FitOptions(), seed)
         for name, group in (
             (f"{signature} random", [one for one in judged if one.problem not in published and not one.raced]),

@@ -98,7 +98,7 @@ class Glancer:
                     continue
                 known.append((space, number))
                 tasks.append(Task(configuration, built, problem, 1.0, template=self.kernels[space].template))
-        library_us, rounds = self.engines[0].glance(0, tasks, _ROUNDS, seed).result()
+        [(library_us, rounds)] = self.engines[0].glances(0, [tasks], _ROUNDS, seed).result()
         ratios: list[dict[str, list[float]]] = [{} for _ in numbers]
         for (space, number), column in zip(known, rounds.T.tolist(), strict=True):
             ratios[space][str(number)] = [round(each, 4) for each in column]

@@ -79,10 +79,11 @@ def test_the_rule_learns_which_kernel_is_faster_than_the_library(tmp_path: Path)
 def test_a_sandwich_takes_a_kernel_longer(tmp_path: Path) -> None:
     kernels, seen = read([a_sweep(tmp_path / "sweep.json", ["64x1024x4096:bf16"])])
     live = {"problem": "64x1024x4096:bf16", "configuration": dict(kernels[0][1]), "speed": 1 / 0.9}
-    off = off_in_sandwiches(kernels, seen, [live])
+    off = off_in_sandwiches(kernels, seen, [live], 20.0)
     assert off[0] == pytest.approx(2.0)
     assert off[1] == 0.0
     assert np.exp(in_sandwiches(seen[0], off).logs).tolist() == pytest.approx([0.9, 1.4])
+    assert off_in_sandwiches(kernels, seen, [live], 19.0) == (0.0, 0.0), "a longer product tells nothing"
 
 
 def test_nothing_is_fitted_to_the_suite_that_judges(tmp_path: Path) -> None:
