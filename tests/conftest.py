@@ -1,5 +1,6 @@
 """Tests marked `gpu` run where there is a Hopper GPU and skip everywhere else; properties may take their time."""
 
+import gc
 import importlib
 import os
 import shutil
@@ -20,9 +21,15 @@ from tilescout.search.tracking import default_store
 from tilescout.search.tracking.store import open_client, quiet_mlflow
 from tilescout.spaces import devices, plugins, templates
 
+ROOT = Path(__file__).parents[1]
+
 # TorchInductor's C++ without vector instructions: to learn which of them this machine has, each process would compile a
 # program for every kind that there is, 12 s of CPU.
 os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "0"
+
+# What is imported and collected stays: to look through it for garbage, again and again, took 7 of the 18 s of CPU that
+# each process needs to collect the tests.
+gc.disable()
 
 # A shell's background jobs, and what they start, ignore Ctrl-C; here it is heard, wherever the tests run.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -43,10 +50,18 @@ def has_hopper() -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Files with slow tests first: where files run side by side, none of these is left to one process at the end.
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not has_hopper():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU of compute capability 9.0"))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -97,7 +112,8 @@ def copy_store(empty_store: Path) -> Callable[[Path], str]:
 
 
 COMMAND = """
-import os, sys
+import gc, os, sys
+gc.freeze()
 os.chdir({folder!r})
 for number, path in enumerate({outputs!r}, 1):
     os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
@@ -124,9 +140,16 @@ def start_command(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tup
     It is forked off a process that has imported what commands import: to do that anew takes seconds, each time.
     """
     server = get_context("forkserver")
+    ours = [
+        path for room in ("costmodel", "search", "experiments/commands") for path in sorted((ROOT / room).rglob("*.py"))
+    ]
     server.set_forkserver_preload(
         [
-            "tilescout.experiments.commands.cli",
+            *(
+                ".".join(("tilescout", *path.relative_to(ROOT).with_suffix("").parts))
+                for path in ours
+                if path.stem[0] != "_"
+            ),
             "matplotlib.pyplot",
             "mlflow.store.tracking.sqlalchemy_store",
             "optuna",

@@ -36,6 +36,9 @@ if __name__ == "__main__":
 """
 
 
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
 @pytest.fixture
 def elsewhere(tmp_path: Path, copy_store: Callable[[Path], str]) -> Path:
     """A folder with nothing but the example and an empty store."""
@@ -65,7 +68,7 @@ def test_it_is_thirty_lines_long() -> None:
 
 
 @pytest.mark.slow
-def test_it_runs_in_tune_and_in_compare(elsewhere: Path, table: Table) -> None:
+def test_it_runs_in_tune_and_in_compare(elsewhere: Path, table: Table, run_command: Run) -> None:
     about = ("--table", str(table.path), "--trials", "12")
     tilescout(
         elsewhere, "tune", "gemm_sm90", "--problem", PROBLEM, "--device", "replay", *about, "--sampler", SAMPLER,
@@ -74,10 +77,10 @@ def test_it_runs_in_tune_and_in_compare(elsewhere: Path, table: Table) -> None:
     tuned = json.loads((elsewhere / "tuned.json").read_text())
     assert tuned["sampler"] == "nearest:startup=3"
     assert tuned["trials"] == 12
-    tilescout(
+    run_command(
         elsewhere, "compare", *about, "--samplers", f"random,{SAMPLER}", "--seeds", "2", "--processes", "1",
         "--json", "compared.json",
-    )  # fmt: skip
+    ).check_returncode()  # fmt: skip
     figures = json.loads((elsewhere / "compared.json").read_text())["contenders"]
     assert {name: (found["runs"], found["failed"]) for name, found in figures.items()} == {
         "random": (2, []),

@@ -26,6 +26,7 @@ import torch.distributed as dist
 from tilescout.search import autotune
 
 job, rank, store = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+torch.cuda.set_device(rank % torch.cuda.device_count())  # where a host has two, the ranks share none
 dist.init_process_group("gloo", init_method=f"file://{job}", rank=rank, world_size=2)
 torch.manual_seed(0)
 model = torch.nn.Linear(2048, 4096, bias=False, dtype=torch.bfloat16, device="cuda")

@@ -20,7 +20,7 @@ from tilescout.spaces.gemm import Gemm, GemmProblem
 from tilescout.spaces.inductor.template import InductorTemplate
 from tilescout.spaces.knobs import Configuration
 
-HOST = Device("host", "CPU", "host", sms=1, shared_memory=1, l2=1, bandwidth=1e10, peak=1e11)
+HOST = Device("host", "CPU", "host", sms=1, shared_memory=1, l2=1, bandwidth=1e13, peak=1e15)
 
 
 @cache
