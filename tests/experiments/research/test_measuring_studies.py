@@ -1,7 +1,8 @@
 """The studies that measure, from the command line to the file, on kernels that run on the host."""
 
 import importlib
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from pathlib import Path
 from types import ModuleType
@@ -146,7 +147,9 @@ def test_an_answer_races_against_the_fastest_of_a_table(engine: LocalEngine) -> 
     assert logs["default"] == logs["table 1"]  # one kernel, measured once
     result = {"trials": 3, "gpu_seconds": 1.0, "stopped": ""}
     kept = {"result": result, "wall_seconds": 1.0, "compiled": 3, "race": logs}
-    assert figures(kept)["regret"][0] > 0  # it does the work four times
+    # Which is the faster is not said: a busy host has had the one win that does the work four times.
+    behind = np.mean(np.asarray(logs["answer"]) - np.asarray(logs["table 1"]))
+    assert figures(kept)["regret"][0] == pytest.approx(np.expm1(behind))
 
 
 def test_the_rows_of_a_table_race(measure: Callable[..., Record]) -> None:
@@ -252,7 +255,13 @@ def test_ranks_that_tune_side_by_side_are_compared_by_the_races_of_all(
 def test_an_answer_is_judged_by_a_race_against_the_best_of_a_longer_search(
     engine: LocalEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tunings_out_of_sample, "HEATS", 2)
+    def invented(
+        engine: LocalEngine, problem: GemmProblem, runners: Mapping[str, Configuration]
+    ) -> dict[str, list[list[float]]]:
+        """A race on a host that nothing else loads: as much work takes as much time."""
+        return {name: [[math.log(int(each["repeats"]))] * 3] * 2 for name, each in runners.items()}
+
+    monkeypatch.setattr(tunings_judged, "raced", invented)
     fast, slow = (Configuration.of({"fault": "nothing", "repeats": repeats}) for repeats in (1, 4))
     monkeypatch.setattr(type(engine.template), "default", lambda template, problem, device: slow)
     behind = [engine.space(PROBLEM).index(fast)]  # what the tuning has no budget for
@@ -261,9 +270,11 @@ def test_an_answer_is_judged_by_a_race_against_the_best_of_a_longer_search(
     assert [one["trials"] for one in found["tuned"]] == [1]
     assert [one["trials"] for one in found["all"]] == [2]
     times = {name: np.mean(logs) for name, logs in found["race"].items()}
-    assert times[found["best"]] == min(times.values())
+    assert times[found["best"]] == min(times.values()) == 0
     assert set(found["again"]) == {"answer", found["best"]}
-    assert found["regret"][1] > 0.5
+    value, low, high = found["regret"]
+    assert value == pytest.approx(3.0)  # the answer does the work four times
+    assert low < value < high
     assert found["regret"] == tunings_judged.regret(found["again"]["answer"], found["again"][found["best"]])
 
 
